@@ -1,0 +1,218 @@
+"""What a job tells the scheduler about itself: ``--comment=hadar:key=value,key=value``.
+
+This is the one place where the grammar lives::
+
+    comment = "hadar:" [ pair *( "," pair ) ]
+    pair    = key "=" value            each key at most once; no spaces, commas or quotes in a value
+
+``hadar:`` alone opts the job in and says nothing more. Unknown keys are refused, with the list of the valid ones:
+see :data:`KEYS`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from slurm_hadar.errors import CommentError
+from slurm_hadar.model import Mix
+
+__all__ = ["KEYS", "PREFIX", "JobComment", "is_ours", "parse", "render"]
+
+PREFIX = "hadar:"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KEY_HASH = re.compile(r"[0-9a-f]{16}")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class JobComment:
+    """The parsed comment. Fields that were not given are None; the meaning of each is in :data:`KEYS`."""
+
+    model: str | None = None
+    batch: int | None = None
+    steps: int | None = None
+    nodes: tuple[int, int] | None = None
+    mix: Mix | None = None
+    types: frozenset[str] | None = None
+    prefer: frozenset[str] | None = None
+    ckpt: bool | None = None
+    lose: bool | None = None
+    pin: bool | None = None
+    weight: float | None = None
+    deadline: float | None = None
+    deadline_after_s: float | None = None
+    restart: float | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    read: Callable[[str], dict[str, Any]]
+    example: str
+    doc: str
+
+
+def _name(field: str) -> Callable[[str], dict[str, Any]]:
+    def read(text: str) -> dict[str, Any]:
+        if not _NAME.fullmatch(text):
+            raise ValueError("must be letters, digits, '.', '_' or '-', at most 64")
+        return {field: text}
+
+    return read
+
+
+def _positive_int(field: str) -> Callable[[str], dict[str, Any]]:
+    def read(text: str) -> dict[str, Any]:
+        if not re.fullmatch(r"[1-9]\d{0,17}", text):
+            raise ValueError("must be a positive whole number")
+        return {field: int(text)}
+
+    return read
+
+
+def _positive_float(field: str, least: float, most: float) -> Callable[[str], dict[str, Any]]:
+    def read(text: str) -> dict[str, Any]:
+        if not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text) or not least <= float(text) <= most:
+            raise ValueError(f"must be a number from {least:g} to {most:g}")
+        return {field: float(text)}
+
+    return read
+
+
+def _yes_no(field: str) -> Callable[[str], dict[str, Any]]:
+    def read(text: str) -> dict[str, Any]:
+        if text not in ("yes", "no"):
+            raise ValueError("must be yes or no")
+        return {field: text == "yes"}
+
+    return read
+
+
+def _names(field: str) -> Callable[[str], dict[str, Any]]:
+    def read(text: str) -> dict[str, Any]:
+        names = text.split("+")
+        if not all(_NAME.fullmatch(n) for n in names):
+            raise ValueError("must be GPU types joined by '+'")
+        return {field: frozenset(names)}
+
+    return read
+
+
+def _nodes(text: str) -> dict[str, Any]:
+    match = re.fullmatch(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", text)
+    if not match or int(match[2] or match[1]) < int(match[1]):
+        raise ValueError("must be a count or a range such as 1-4")
+    return {"nodes": (int(match[1]), int(match[2] or match[1]))}
+
+
+def _mix(text: str) -> dict[str, Any]:
+    try:
+        return {"mix": Mix(text)}
+    except ValueError:
+        raise ValueError(f"must be one of {', '.join(Mix)}") from None
+
+
+def _deadline(text: str) -> dict[str, Any]:
+    if match := _DURATION.fullmatch(text):
+        return {"deadline_after_s": float(match[1]) * _UNIT_S[match[2]]}
+    try:
+        when = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("must be a time such as 2026-11-20T18:00+00:00 or a span such as 6h, 90m, 2d") from None
+    if when.tzinfo is None:
+        raise ValueError("a time needs its offset from UTC, such as 2026-11-20T18:00+00:00")
+    return {"deadline": when.timestamp()}
+
+
+def _hash(text: str) -> dict[str, Any]:
+    if not _KEY_HASH.fullmatch(text):
+        raise ValueError("must be 16 hexadecimal digits")
+    return {"key": text}
+
+
+KEYS: Mapping[str, _Key] = {
+    "model": _Key(_name("model"), "resnet18", "model family; links the job to known and measured speeds"),
+    "batch": _Key(_positive_int("batch"), "128", "batch size per worker"),
+    "steps": _Key(_positive_int("steps"), "200000", "training steps of the whole job; the training API reports it too"),
+    "nodes": _Key(_nodes, "1-4", "how many nodes the script can use; default: what was asked of Slurm"),
+    "mix": _Key(_mix, "gated", "unlike GPUs in one gang: never (default), gated by the slowest, or balanced"),
+    "types": _Key(_names("types"), "v100+p100", "the only GPU types the job may run on; default: all"),
+    "prefer": _Key(_names("prefer"), "v100", "a wish, not a limit; job_submit.lua writes it for a typed request"),
+    "ckpt": _Key(_yes_no("ckpt"), "yes", "the script saves when asked and resumes; the training API says so by itself"),
+    "lose": _Key(_yes_no("lose"), "no", "may be restarted from the beginning if it has no checkpoint"),
+    "pin": _Key(_yes_no("pin"), "yes", "leave this job alone"),
+    "weight": _Key(_positive_float("weight", 0.001, 1000), "2", "importance relative to other jobs; default 1"),
+    "deadline": _Key(_deadline, "6h", "finish by this time, or within this span of the submission"),
+    "restart": _Key(_positive_float("restart", 0, 86400), "45", "seconds that a restart costs; measured otherwise"),
+    "key": _Key(_hash, "0123456789abcdef", "written by hadar-srun: fingerprint of the job's report token"),
+}
+
+
+def is_ours(comment: str) -> bool:
+    """Whether a Slurm comment is addressed to this scheduler at all."""
+    return comment.startswith(PREFIX)
+
+
+def parse(comment: str) -> JobComment:
+    """Read a ``hadar:`` comment.
+
+    Raises CommentError naming the key, what is wrong with it, and what would be right.
+    """
+    if not is_ours(comment):
+        raise CommentError(f"comment does not start with {PREFIX!r}")
+    body = comment[len(PREFIX) :].strip()
+    found: dict[str, Any] = {}
+    seen: set[str] = set()
+    for pair in body.split(",") if body else []:
+        key, equals, value = pair.partition("=")
+        if key not in KEYS:
+            raise CommentError(f"unknown key {key!r} in the hadar: comment; valid keys: {', '.join(KEYS)}")
+        if not equals or not value:
+            raise CommentError(f"key {key!r} in the hadar: comment needs a value, such as {key}={KEYS[key].example}")
+        if key in seen:
+            raise CommentError(f"key {key!r} stands twice in the hadar: comment")
+        seen.add(key)
+        try:
+            found.update(KEYS[key].read(value))
+        except ValueError as error:
+            raise CommentError(
+                f"{key}={value} in the hadar: comment {error}, such as {key}={KEYS[key].example}"
+            ) from None
+    return JobComment(**found)
+
+
+def render(comment: JobComment) -> str:
+    """The comment text that parses back to ``comment``."""
+    pairs = []
+    for field in fields(comment):
+        value = getattr(comment, field.name)
+        if value is None:
+            continue
+        pairs.append(_pair(field.name, value))
+    return PREFIX + ",".join(pairs)
+
+
+def _pair(name: str, value: Any) -> str:
+    if name == "deadline_after_s":
+        return f"deadline={_plain(value)}s"
+    if name == "deadline":
+        return "deadline=" + dt.datetime.fromtimestamp(value, dt.UTC).isoformat()
+    if name == "nodes":
+        low, high = value
+        return f"nodes={low}" if low == high else f"nodes={low}-{high}"
+    if isinstance(value, bool):
+        return f"{name}={'yes' if value else 'no'}"
+    if isinstance(value, frozenset):
+        return f"{name}={'+'.join(sorted(value))}"
+    if isinstance(value, float):
+        return f"{name}={_plain(value)}"
+    return f"{name}={value}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.9f}".rstrip("0").rstrip(".")

@@ -1,0 +1,89 @@
+"""Every error the package raises on purpose, so that each reaches a user as one clear line.
+
+::
+
+    HadarError
+    ├── ConfigError             a setting is unknown, of the wrong type or impossible
+    ├── CommentError            a job's ``hadar:`` comment breaks the grammar
+    ├── TraceError              a trace, table or other data file cannot be read
+    ├── PolicyError             a policy returned a plan that breaks its contract
+    ├── StoreError              the local database cannot be used
+    ├── ControllerRunning       another controller holds this scope
+    ├── ClusterError            the private Slurm cluster cannot be started or found
+    ├── CheckpointError         a checkpoint is truncated, foreign or cannot be written
+    ├── ChannelError            a message between job and controller is not acceptable
+    └── SlurmError              Slurm could not be asked or did not obey
+        ├── SlurmUnavailable    slurmctld is away, or a call ran into its time limit
+        ├── SlurmParseError     Slurm's answer is cut short or not understood
+        └── SlurmRejected       Slurm refused a write
+
+The command line turns any :class:`HadarError` into its message and exit code 1; anything else is a defect.
+"""
+
+
+class HadarError(Exception):
+    """Base of all expected errors; ``str(error)`` is one line that names the thing and the fix."""
+
+
+class ConfigError(HadarError):
+    """A configuration value is unknown, of the wrong type or impossible."""
+
+
+class CommentError(HadarError):
+    """A job's ``hadar:`` comment breaks the grammar of :mod:`slurm_hadar.comment`."""
+
+
+class TraceError(HadarError):
+    """A data file (trace, throughput table) is broken; the message names file, line and field."""
+
+
+class PolicyError(HadarError):
+    """A policy's plan breaks the contract every policy must keep; nothing of it is carried out."""
+
+
+class StoreError(HadarError):
+    """The local database cannot be opened, read or written."""
+
+
+class ControllerRunning(HadarError):
+    """Another controller already acts on the same scope."""
+
+
+class ClusterError(HadarError):
+    """The private Slurm cluster cannot be installed, started, found or stopped."""
+
+
+class CheckpointError(HadarError):
+    """A checkpoint cannot be written, or what is there is truncated or belongs to another job."""
+
+
+class ChannelError(HadarError):
+    """A message between a job and the controller has a wrong token, shape, size or order."""
+
+
+class SlurmError(HadarError):
+    """Slurm could not be asked, or did not do what it was asked to do.
+
+    Parameters
+    ----------
+    message: one line for the user.
+    command: the command line or call that failed, if one did.
+    job_id: the job concerned, if the failure is about one.
+    """
+
+    def __init__(self, message: str, *, command: str | None = None, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.command = command
+        self.job_id = job_id
+
+
+class SlurmUnavailable(SlurmError):
+    """slurmctld does not answer, or the call exceeded its time limit; nothing was changed."""
+
+
+class SlurmParseError(SlurmError):
+    """Slurm's answer is cut short or has a shape this version does not know."""
+
+
+class SlurmRejected(SlurmError):
+    """Slurm refused a write and said why."""

@@ -1,0 +1,388 @@
+"""The words of the project as frozen dataclasses: what a cluster and its jobs are at one instant, and what is planned.
+
+This module imports nothing of ours. A :class:`Snapshot` is the only input of a policy and a :class:`Plan` its only
+output, so the simulator, the live controller and the tests exchange exactly these objects.
+
+Units: seconds, bytes, steps; times are UTC epoch seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+__all__ = [
+    "Action", "ActionKind", "EMPTY", "Form", "GpuType", "Job", "JobState", "Mix", "Node", "Partition",
+    "Placement", "Plan", "Snapshot", "Speed", "Tier", "Wait",
+]  # fmt: skip
+
+
+class JobState(enum.StrEnum):
+    """The states of a Slurm job that a scheduler tells apart; everything finished is ``DONE`` or ``FAILED``."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETING = "completing"
+    SUSPENDED = "suspended"
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def active(self) -> bool:
+        """True while the job still wants or holds resources."""
+        return self not in (JobState.DONE, JobState.FAILED)
+
+
+class Mix(enum.StrEnum):
+    """How a gang behaves on unlike GPUs: never mixed, gated by the slowest worker, or balanced to the sum of rates."""
+
+    NEVER = "never"
+    GATED = "gated"
+    BALANCED = "balanced"
+
+
+class Tier(enum.StrEnum):
+    """Why a job does not run, from what only its owner can mend to what passes by itself."""
+
+    CANNOT_RUN = "cannot-run"
+    CAPACITY = "waits-for-capacity"
+    POLICY = "waits-by-policy"
+    TRANSIENT = "transient"
+
+
+class ActionKind(enum.StrEnum):
+    """The things that can be done to a job in Slurm."""
+
+    DEFER = "defer"
+    PLACE = "place"
+    CHECKPOINT = "checkpoint"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuType:
+    """A GPU model as the site's GRES names it.
+
+    ``tflops`` is the sustained fp32/tensor rate in TFLOP/s and ``bandwidth_gb_s`` the memory bandwidth in GB/s; both
+    serve the estimate for job and type pairs that were never measured. 0 means unknown.
+    """
+
+    name: str
+    tflops: float = 0.0
+    bandwidth_gb_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which GPUs a job holds: ``{node: {gpu type: count}}`` in canonical, hashable form. Empty = does not run."""
+
+    shares: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, Mapping[str, int]]) -> Placement:
+        """Build from a nested mapping, dropping zero counts. Raises ValueError on a negative count."""
+        shares = []
+        for node in sorted(mapping):
+            counts = tuple(sorted((t, n) for t, n in mapping[node].items() if n))
+            if any(n < 0 for _, n in counts):
+                raise ValueError(f"negative GPU count on node {node}")
+            if counts:
+                shares.append((node, counts))
+        return cls(tuple(shares))
+
+    def __bool__(self) -> bool:
+        return bool(self.shares)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(node for node, _ in self.shares)
+
+    @property
+    def workers(self) -> int:
+        return sum(n for _, counts in self.shares for _, n in counts)
+
+    @property
+    def by_type(self) -> dict[str, int]:
+        """GPUs per type, over all nodes."""
+        total: dict[str, int] = {}
+        for _, counts in self.shares:
+            for gpu_type, n in counts:
+                total[gpu_type] = total.get(gpu_type, 0) + n
+        return total
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        return {node: dict(counts) for node, counts in self.shares}
+
+    def items(self) -> Iterable[tuple[str, str, int]]:
+        """Every (node, gpu type, count)."""
+        for node, counts in self.shares:
+            for gpu_type, n in counts:
+                yield node, gpu_type, n
+
+    def __str__(self) -> str:
+        if not self.shares:
+            return "-"
+        return "+".join(f"{node}({','.join(f'{t}:{n}' for t, n in counts)})" for node, counts in self.shares)
+
+
+EMPTY = Placement()
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Throughput of one job's whole gang with all its workers on one GPU type.
+
+    ``steps_per_s`` holds on one node; ``spread`` in (0, 1] multiplies it when the gang spans several nodes (the
+    communication factor phi of Hadar's model). ``source`` says how it is known; ``error`` is the expected relative
+    error, or None if nothing is known about it.
+    """
+
+    steps_per_s: float
+    spread: float = 1.0
+    source: str = "default"
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Which placements a job's form allows: what Slurm can do to it and what its script can use.
+
+    ``workers`` is the gang size W. The gang may span ``min_nodes`` to ``max_nodes`` nodes. ``uniform`` jobs (plain
+    Slurm jobs) take the same number of GPUs on every node. ``types`` and ``nodes`` limit where it may run (None = all).
+    """
+
+    workers: int
+    min_nodes: int = 1
+    max_nodes: int = 1
+    uniform: bool = True
+    mix: Mix = Mix.NEVER
+    types: frozenset[str] | None = None
+    nodes: frozenset[str] | None = None
+
+    def admits_node(self, node: str) -> bool:
+        return self.nodes is None or node in self.nodes
+
+    def admits_type(self, gpu_type: str) -> bool:
+        return self.types is None or gpu_type in self.types
+
+    def refusal(self, placement: Placement) -> str | None:
+        """Why this form does not allow ``placement``; None if it does. The empty placement is always allowed."""
+        if not placement:
+            return None
+        if placement.workers != self.workers:
+            return f"{placement.workers} GPUs where the gang needs exactly {self.workers}"
+        count = len(placement.nodes)
+        if not self.min_nodes <= count <= self.max_nodes:
+            return f"{count} nodes where the job allows {self.min_nodes} to {self.max_nodes}"
+        types = placement.by_type
+        for gpu_type in types:
+            if not self.admits_type(gpu_type):
+                return f"GPU type {gpu_type} is not among those the job accepts"
+        for node in placement.nodes:
+            if not self.admits_node(node):
+                return f"node {node} is not open to the job"
+        if len(types) > 1 and self.mix is Mix.NEVER:
+            return "mixed GPU types, which the job does not accept"
+        if self.uniform and len({sum(n for _, n in counts) for _, counts in placement.shares}) > 1:
+            return "different GPU counts on its nodes, which a plain Slurm job cannot take"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A compute node. ``gpus`` is what it has; ``taken`` what jobs hold there that are not ours to move.
+
+    ``available`` is False for drained, draining, down and otherwise unusable nodes; ``reason`` then says why.
+    """
+
+    name: str
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    taken: Mapping[str, int] = field(default_factory=dict)
+    available: bool = True
+    state: str = "idle"
+    reason: str = ""
+    features: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def steerable_gpus(self) -> dict[str, int]:
+        """GPUs per type that a policy may hand out here; empty if the node is not available."""
+        if not self.available:
+            return {}
+        free = {t: n - self.taken.get(t, 0) for t, n in self.gpus.items()}
+        return {t: n for t, n in free.items() if n > 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A Slurm partition: its nodes, its longest time limit in seconds (None = unlimited) and whether it starts jobs."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+    max_time_s: float | None = None
+    up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job as a policy sees it. Array tasks are jobs of their own, with ids like ``123_4``.
+
+    ``pinned`` is the reason why the job cannot be steered, or None. ``arrival`` is the first submission (Slurm forgets
+    it at a requeue). ``placement`` is what the job holds now. ``total_steps`` is None where nobody stated or estimated
+    it. ``restart_cost_s`` is what a move or a restart costs: save, requeue, start, load. ``movable`` is False for a
+    running job that must not be preempted (no checkpoint support, moved too often, exempt), with the reason in
+    ``unmovable``. ``attained_s`` counts GPU-seconds served so far.
+    """
+
+    job_id: str
+    form: Form
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    partition: str = ""
+    name: str = ""
+    model: str = ""
+    batch: int | None = None
+    state: JobState = JobState.PENDING
+    reason: str = ""
+    arrival: float = 0.0
+    started: float | None = None
+    eligible: float | None = None
+    total_steps: float | None = None
+    done_steps: float = 0.0
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
+    placement: Placement = EMPTY
+    pinned: str | None = None
+    unmovable: str | None = None
+    restart_cost_s: float = 30.0
+    restarts: int = 0
+    attained_s: float = 0.0
+    weight: float = 1.0
+    deadline: float | None = None
+    time_limit_s: float | None = None
+    array_id: str | None = None
+    het_id: str | None = None
+
+    @property
+    def steerable(self) -> bool:
+        return self.pinned is None and self.state.active
+
+    @property
+    def running(self) -> bool:
+        return self.state is JobState.RUNNING
+
+    @property
+    def movable(self) -> bool:
+        """False if the job runs and must keep its placement this round."""
+        return not self.running or self.unmovable is None
+
+    @property
+    def remaining_steps(self) -> float | None:
+        if self.total_steps is None:
+            return None
+        return max(0.0, self.total_steps - self.done_steps)
+
+    def rate(self, placement: Placement) -> float:
+        """Steps/s of the whole job on ``placement``; 0 if some type of it is unknown or unusable to the job.
+
+        A gated gang runs at the slowest type's gang rate; a balanced gang at the worker-weighted sum of the rates
+        (each rank's share of the batch follows its speed). Over several nodes the smallest spread factor applies.
+        Mixed-type throughput is our definition: published tables have none.
+        """
+        if not placement:
+            return 0.0
+        types = placement.by_type
+        speeds = [self.speeds.get(t) for t in types]
+        if any(s is None or s.steps_per_s <= 0 for s in speeds):
+            return 0.0
+        known = [s for s in speeds if s is not None]
+        if len(types) > 1 and self.form.mix is Mix.BALANCED:
+            workers = placement.workers
+            rate = sum(self.speeds[t].steps_per_s * n / workers for t, n in types.items())
+        else:
+            rate = min(s.steps_per_s for s in known)
+        if len(placement.nodes) > 1:
+            rate *= min(s.spread for s in known)
+        return rate
+
+    def best_rate(self) -> float:
+        """The highest single-type, one-node rate over the types the job accepts; 0 if none is known."""
+        rates = (s.steps_per_s for t, s in self.speeds.items() if self.form.admits_type(t))
+        return max(rates, default=0.0)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Cluster and jobs at one instant: frozen, complete, the only input of a policy."""
+
+    time: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+    partitions: tuple[Partition, ...] = ()
+    round_s: float = 360.0
+
+    @functools.cached_property
+    def node(self) -> dict[str, Node]:
+        return {n.name: n for n in self.nodes}
+
+    @functools.cached_property
+    def job(self) -> dict[str, Job]:
+        return {j.job_id: j for j in self.jobs}
+
+    @property
+    def steerable_jobs(self) -> tuple[Job, ...]:
+        """Active jobs that are ours to steer, in order of arrival and then id."""
+        jobs = [j for j in self.jobs if j.steerable]
+        return tuple(sorted(jobs, key=lambda j: (j.arrival, j.job_id)))
+
+    def capacity(self) -> dict[str, dict[str, int]]:
+        """{node: {gpu type: count}} that a policy may hand out, GPUs of running steerable jobs included."""
+        return {n.name: free for n in self.nodes if (free := n.steerable_gpus)}
+
+    def with_jobs(self, jobs: Iterable[Job]) -> Snapshot:
+        return replace(self, jobs=tuple(jobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a job does not run this round. ``price`` is what its best allocation would cost, ``payoff`` utility less
+    price, ``wanted`` that allocation; None where the policy has no such notion."""
+
+    tier: Tier
+    why: str
+    price: float | None = None
+    payoff: float | None = None
+    wanted: Placement = EMPTY
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A policy's decision for one round.
+
+    ``placements`` names every steerable job that shall run; a steerable job not in it waits, and ``waits`` says why.
+    ``prices`` are per (node, GPU type). A plan that ``abstains`` leaves everything to Slurm.
+    """
+
+    policy: str
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    waits: Mapping[str, Wait] = field(default_factory=dict)
+    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    payoffs: Mapping[str, float] = field(default_factory=dict)
+    abstains: bool = False
+
+    def placement(self, job_id: str) -> Placement:
+        return self.placements.get(job_id, EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do to Slurm. ``start`` is the epoch second of the earliest start for DEFER and PLACE."""
+
+    kind: ActionKind
+    job_id: str
+    why: str = ""
+    placement: Placement = EMPTY
+    start: float | None = None
