@@ -1,0 +1,225 @@
+"""The administrator's one TOML file: schema, defaults, bounds, and where each value came from.
+
+Files are read in this order, later ones win: ``/etc/slurm-hadar/config.toml``, ``/etc/slurm-hadar/config.d/*.toml``
+(by name), the file named by ``--config`` or ``$HADAR_CONFIG`` (which then replaces the first two), and last the
+``section.key=value`` settings of the command line.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from slurm_hadar.errors import ConfigError
+
+__all__ = ["Config", "Mode", "load"]
+
+SYSTEM_DIR = Path("/etc/slurm-hadar")
+
+
+class Mode(enum.StrEnum):
+    """How far the controller goes: look only, also say what it would do, or do it."""
+
+    OBSERVE = "observe"
+    ADVISE = "advise"
+    ACT = "act"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class SlurmSection(_Section):
+    """How to talk to Slurm."""
+
+    backend: Literal["auto", "cli", "pyslurm"] = Field("auto", description="auto takes pyslurm where it matches")
+    timeout_s: float = Field(30.0, gt=0, le=600, description="longest wait for one Slurm command")
+    retries: int = Field(2, ge=0, le=10, description="further tries of a read that failed")
+    slow_read_s: float = Field(5.0, gt=0, description="a round whose reads take longer makes the next one wait twice")
+
+
+class ControllerSection(_Section):
+    """The loop."""
+
+    mode: Mode = Field(Mode.OBSERVE, description="default mode; partitions may differ")
+    round_s: float = Field(360.0, ge=1, le=86400, description="length of a round")
+    event_round_s: float = Field(
+        30.0, ge=0, description="a job that ends or starts reporting brings the next round forward, but not closer "
+        "than this to the last one; 0 = never"
+    )  # fmt: skip
+    lease_rounds: float = Field(2.0, ge=1.5, le=10, description="a waiting job becomes eligible by itself after this")
+    state_dir: Path = Field(Path("/var/lib/slurm-hadar"), description="journal, keys, lock; local disk")
+    users: tuple[str, ...] = Field((), description="steer only these users' jobs; empty = everybody's")
+    partitions: tuple[str, ...] = Field((), description="steer only these partitions; empty = all")
+    keep_days: float = Field(30.0, gt=0, description="journal entries older than this are deleted")
+
+
+class PartitionSection(_Section):
+    """What differs in one partition."""
+
+    mode: Mode = Field(description="observe, advise or act in this partition")
+
+
+class PolicySection(_Section):
+    """Who decides."""
+
+    name: str = Field("hadar", description="hadar, fifo, none, or one that an installed package provides")
+    params: dict[str, bool | int | float | str] = Field(default_factory=dict, description="the policy's parameters")
+
+
+class GuardSection(_Section):
+    """Limits on what one round may do, whatever the policy says."""
+
+    max_preemptions: int = Field(20, ge=0, description="running jobs stopped or moved in one round, at most")
+    max_moves_per_job: int = Field(20, ge=0, description="after so many moves a job stays where it is")
+    min_run_s: float = Field(300.0, ge=0, description="a job runs at least this long before it may be moved")
+    max_changed_share: float = Field(
+        1.0, gt=0, le=1, description="largest share of the steered jobs whose placement one round may change"
+    )
+    max_failed_writes: int = Field(20, ge=1, description="stop acting after so many failed writes in a row")
+    exempt_users: tuple[str, ...] = Field((), description="jobs never steered")
+    exempt_qos: tuple[str, ...] = Field((), description="jobs never steered")
+    exempt_partitions: tuple[str, ...] = Field((), description="jobs never steered")
+
+
+class JobsSection(_Section):
+    """How jobs are treated where they do not say it themselves."""
+
+    lose_progress: bool = Field(False, description="jobs without checkpoint support may be moved, losing progress")
+    ack_timeout_s: float = Field(60.0, ge=0, le=3600, description="longest wait for a checkpoint before a move")
+    end_timeout_s: float = Field(60.0, ge=1, le=3600, description="longest wait for a requeued job to leave its nodes")
+    start_timeout_s: float = Field(15.0, ge=1, le=600, description="longest wait for a placed job to start")
+    restart_cost_s: float = Field(30.0, ge=0, description="cost of a restart until it is measured")
+
+
+class ChannelSection(_Section):
+    """Reports from jobs."""
+
+    enabled: bool = Field(True, description="listen for reports; without it only Slurm and spool files inform")
+    bind: str = Field("tcp://*:*", description="where to listen; * as port takes a free one")
+    host: str = Field("", description="name or address that compute nodes reach this host by; empty = its host name")
+    file: Path | None = Field(None, description="where jobs find the address and public key; empty = beside slurm.conf")
+    max_message_bytes: int = Field(65536, ge=1024, le=1 << 20, description="larger messages are dropped")
+
+
+class Config(_Section):
+    """The whole configuration."""
+
+    slurm: SlurmSection = SlurmSection()
+    controller: ControllerSection = ControllerSection()
+    partitions: dict[str, PartitionSection] = Field(default_factory=dict)
+    policy: PolicySection = PolicySection()
+    guard: GuardSection = GuardSection()
+    jobs: JobsSection = JobsSection()
+    channel: ChannelSection = ChannelSection()
+    origins: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
+
+    @field_validator("origins", mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return dict(value)
+
+    def mode(self, partition: str) -> Mode:
+        """The mode in force in ``partition`` (a job's comma list counts as its first entry)."""
+        section = self.partitions.get(partition.split(",")[0])
+        return section.mode if section else self.controller.mode
+
+    def origin(self, key: str) -> str:
+        """Where ``section.key`` was set: a file, ``command line`` or ``default``."""
+        return self.origins.get(key, "default")
+
+
+def load(path: Path | None = None, overrides: Iterable[str] = ()) -> Config:
+    """Read the configuration.
+
+    ``path`` (or ``$HADAR_CONFIG``) replaces the system files; ``overrides`` are ``section.key=value`` texts with
+    TOML values. Raises ConfigError naming file, key and fix.
+    """
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for file in _files(path):
+        _merge(merged, _read(file), str(file), origins)
+    for text in overrides:
+        _merge(merged, _override(text), "command line", origins)
+    try:
+        return Config.model_validate({**merged, "origins": origins})
+    except ValidationError as error:
+        raise ConfigError(_explain(error, origins)) from None
+
+
+def _files(path: Path | None) -> list[Path]:
+    named = path or (Path(os.environ["HADAR_CONFIG"]) if os.environ.get("HADAR_CONFIG") else None)
+    if named is not None:
+        if not named.is_file():
+            raise ConfigError(f"configuration file {named} does not exist")
+        return [named]
+    main = [SYSTEM_DIR / "config.toml"] if (SYSTEM_DIR / "config.toml").is_file() else []
+    return main + sorted((SYSTEM_DIR / "config.d").glob("*.toml"))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from None
+
+
+def _override(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or len(parts) < 2 or not all(parts):
+        raise ConfigError(f"setting {text!r} must read section.key=value")
+    try:
+        parsed = tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        parsed = value  # a bare word is a string, so that users need not quote twice in a shell
+    nested: Any = parsed
+    for part in reversed(parts):
+        nested = {part: nested}
+    return dict(nested)
+
+
+def _merge(
+    into: dict[str, Any], new: Mapping[str, Any], origin: str, origins: dict[str, str], prefix: str = ""
+) -> None:
+    for key, value in new.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            child = into.setdefault(key, {})
+            if not isinstance(child, dict):
+                raise ConfigError(f"{origin}: {name} is a section here and a value elsewhere")
+            _merge(child, value, origin, origins, name + ".")
+        else:
+            into[key] = value
+            origins[name] = origin
+
+
+def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+    """One line for the first fault: the origin, the key, what is wrong, and for an unknown key the valid ones."""
+    first = error.errors(include_url=False)[0]
+    path = [str(p) for p in first["loc"]]
+    name = ".".join(path)
+    origin = origins.get(name, "configuration")
+    if first["type"] == "extra_forbidden":
+        valid = ", ".join(_valid_keys(path[:-1]))
+        return f"{origin}: unknown key {name}; valid here: {valid}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{origin}: {name} = {first['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _valid_keys(path: list[str]) -> list[str]:
+    model: Any = Config
+    for part in path:
+        if model is Config and part == "partitions":
+            return ["mode"] if len(path) > 1 else ["NAME"]
+        model = model.model_fields[part].annotation
+    return sorted(k for k in model.model_fields if k != "origins")

@@ -1,0 +1,47 @@
+"""The seam between the controller and whatever cluster it steers: stock Slurm, or the simulator's virtual one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+from slurm_hadar.slurm.state import ClusterState, SlurmJob, Write, WriteResult
+
+__all__ = ["Backend"]
+
+
+class Backend(abc.ABC):
+    """How to read a cluster and change its jobs. Every method raises SlurmUnavailable when there is no answer."""
+
+    name: str = "backend"
+
+    @abc.abstractmethod
+    def version(self) -> str:
+        """The Slurm version that answers, such as ``22.05.8``."""
+
+    @abc.abstractmethod
+    def cluster_name(self) -> str:
+        """ClusterName of the Slurm configuration."""
+
+    @abc.abstractmethod
+    def read(self) -> ClusterState:
+        """All jobs, nodes and partitions, in two reads. Raises SlurmParseError for an answer cut short."""
+
+    @abc.abstractmethod
+    def read_jobs(self) -> tuple[SlurmJob, ...]:
+        """All jobs, in one read: what verifying needs."""
+
+    @abc.abstractmethod
+    def write(self, writes: Sequence[Write]) -> list[WriteResult]:
+        """Carry out all of ``writes``, in order, in one batch; one result per write and job.
+
+        A refusal is a result with ``error``; it does not stop the others.
+        """
+
+    @abc.abstractmethod
+    def signal(self, steps: Sequence[str], signal: str) -> None:
+        """Send ``signal`` (such as USR2) to job steps, named as ``123.0``. A step that has ended is no error."""
+
+    def close(self) -> None:
+        """Let go of helper processes."""
+        return
