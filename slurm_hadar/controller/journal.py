@@ -1,0 +1,332 @@
+"""What the controller must remember: why it did what it did, and what Slurm forgets about jobs.
+
+SQLite in WAL mode on a local disk. Losing the file costs knowledge, never a job: a file that is not a database any
+more is moved aside, said so, and a new one begun.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.errors import StoreError
+from slurm_hadar.model import EMPTY, Placement
+
+__all__ = ["Decision", "JobRecord", "Journal", "RoundRecord", "WriteRecord", "placement_from_json", "placement_to_json"]
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
+CREATE TABLE rounds (
+    round INTEGER PRIMARY KEY, time REAL NOT NULL, mode TEXT NOT NULL, policy TEXT NOT NULL, record TEXT NOT NULL
+);
+CREATE TABLE decisions (
+    round INTEGER NOT NULL, time REAL NOT NULL, job_id TEXT NOT NULL, kind TEXT NOT NULL, old TEXT NOT NULL,
+    new TEXT NOT NULL, why TEXT NOT NULL, price REAL, payoff REAL
+);
+CREATE INDEX decisions_of_job ON decisions (job_id, round);
+CREATE TABLE writes (
+    round INTEGER NOT NULL, time REAL NOT NULL, job_id TEXT NOT NULL, command TEXT NOT NULL, outcome TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+CREATE INDEX writes_of_job ON writes (job_id, round);
+CREATE TABLE waits (job_id TEXT PRIMARY KEY, round INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE TABLE prices (node TEXT NOT NULL, gpu_type TEXT NOT NULL, price REAL NOT NULL, PRIMARY KEY (node, gpu_type));
+"""
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """What is remembered of one job between rounds.
+
+    ``submit`` and ``restarts`` as Slurm last showed them tell a job from a later one with the same id. ``arrival`` is
+    the first submission. ``workers``, ``nodes``, ``tasks`` and ``cpus`` are the shape its owner asked for. ``steered``
+    says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it.
+    ``avoid`` maps a placement that did not work to the epoch second until which it is not tried again.
+    """
+
+    job_id: str
+    submit: float = 0.0
+    restarts: int = 0
+    arrival: float = 0.0
+    workers: int = 0
+    nodes: int = 1
+    tasks: int = 1
+    cpus: int = 1
+    steered: bool = False
+    lease: float | None = None
+    run_since: float | None = None
+    held: str = "{}"
+    attained_s: float = 0.0
+    moves: int = 0
+    steps: float = 0.0
+    total_steps: float | None = None
+    resumable: bool = False
+    saved_step: float | None = None
+    save_s: float | None = None
+    load_s: float | None = None
+    start_s: float | None = None
+    work_dir: str = ""
+    avoid: dict[str, float] = field(default_factory=dict)
+    ended: float | None = None
+    last_seen: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round as a whole: sizes, what was done, and how long each step took in seconds."""
+
+    time: float
+    mode: str
+    policy: str
+    nodes: int = 0
+    jobs: int = 0
+    steered: int = 0
+    running: int = 0
+    starts: int = 0
+    moves: int = 0
+    preemptions: int = 0
+    leases: int = 0
+    writes: int = 0
+    failed: int = 0
+    read_s: float = 0.0
+    decide_s: float = 0.0
+    act_s: float = 0.0
+    verify_s: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about one job, recorded when it differs from the last one: start, move, preempt, wait, end."""
+
+    job_id: str
+    kind: str
+    old: Placement = EMPTY
+    new: Placement = EMPTY
+    why: str = ""
+    price: float | None = None
+    payoff: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """One write to Slurm about one job and what became of it: ok, refused, ineffective, undone."""
+
+    job_id: str
+    command: str
+    outcome: str
+    detail: str = ""
+
+
+def placement_to_json(placement: Placement) -> str:
+    """Compact JSON of a placement."""
+    return json.dumps(placement.as_dict(), separators=(",", ":"))
+
+
+def placement_from_json(text: str) -> Placement:
+    """The placement that :func:`placement_to_json` wrote."""
+    return Placement.of(json.loads(text))
+
+
+class Journal:
+    """The controller's memory. ``path`` may be ``:memory:``; all methods raise StoreError with one clear line."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = path
+        self.moved_aside: Path | None = None
+        self._db = self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return self._connect()
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"cannot open the journal {self.path}: {error}") from None
+        except sqlite3.DatabaseError as error:
+            return self._replace(error)
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(str(self.path), timeout=10.0, isolation_level=None)
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("its content is damaged")
+            self._migrate(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == SCHEMA_VERSION:
+            return
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"journal {self.path} was written by a newer slurm_hadar (schema {version}); upgrade this one"
+            )
+        db.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+
+    def _replace(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+        """Move a broken file and its companions aside and begin a new one."""
+        path = Path(self.path)
+        aside = path.with_name(f"{path.name}.broken-{time.strftime('%Y%m%dT%H%M%S')}")
+        try:
+            path.rename(aside)
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            db = self._connect()
+        except (OSError, sqlite3.Error) as second:
+            raise StoreError(f"journal {path} is broken ({error}) and cannot be replaced: {second}") from None
+        self.moved_aside = aside
+        return db
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The open database, for stores that live in the same file."""
+        return self._db
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing: a kill in between leaves the state before."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._rollback()
+            raise StoreError(f"cannot write the journal {self.path}: {error}") from None
+        except BaseException:
+            self._rollback()
+            raise
+
+    def _rollback(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    # What is remembered of jobs
+
+    def load_jobs(self) -> dict[str, JobRecord]:
+        """Records of jobs not known to have ended. Fields that an older version did not have take their defaults."""
+        known = {f.name for f in fields(JobRecord)}
+        records = {}
+        for job_id, text in self._query("SELECT job_id, record FROM jobs WHERE ended IS NULL"):
+            content = {k: v for k, v in json.loads(text).items() if k in known}
+            records[job_id] = JobRecord(**content)
+        return records
+
+    def save_jobs(self, records: Iterable[JobRecord]) -> None:
+        rows = [(r.job_id, r.ended, json.dumps(asdict(r), separators=(",", ":"))) for r in records]
+        with self.transaction() as db:
+            db.executemany("INSERT OR REPLACE INTO jobs (job_id, ended, record) VALUES (?, ?, ?)", rows)
+
+    # What was done
+
+    def add_round(self, record: RoundRecord) -> int:
+        with self.transaction() as db:
+            row = (record.time, record.mode, record.policy, json.dumps(asdict(record)))
+            cursor = db.execute("INSERT INTO rounds (time, mode, policy, record) VALUES (?, ?, ?, ?)", row)
+            return int(cursor.lastrowid or 0)
+
+    def update_round(self, number: int, record: RoundRecord) -> None:
+        with self.transaction() as db:
+            db.execute("UPDATE rounds SET record = ? WHERE round = ?", (json.dumps(asdict(record)), number))
+
+    def add_decisions(self, number: int, now: float, decisions: Iterable[Decision]) -> None:
+        rows = [
+            (
+                number,
+                now,
+                d.job_id,
+                d.kind,
+                placement_to_json(d.old),
+                placement_to_json(d.new),
+                d.why,
+                d.price,
+                d.payoff,
+            )
+            for d in decisions
+        ]
+        with self.transaction() as db:
+            db.executemany("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def add_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
+        rows = [(number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes]
+        with self.transaction() as db:
+            db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def replace_waits(self, number: int, waits: Mapping[str, Mapping[str, Any]]) -> None:
+        """The reasons of all jobs that wait as of this round."""
+        rows = [(job, number, json.dumps(wait)) for job, wait in waits.items()]
+        with self.transaction() as db:
+            db.execute("DELETE FROM waits")
+            db.executemany("INSERT INTO waits VALUES (?, ?, ?)", rows)
+
+    def replace_prices(self, prices: Mapping[tuple[str, str], float]) -> None:
+        with self.transaction() as db:
+            db.execute("DELETE FROM prices")
+            db.executemany("INSERT INTO prices VALUES (?, ?, ?)", [(n, t, p) for (n, t), p in prices.items()])
+
+    def expire(self, before: float) -> None:
+        """Forget rounds, decisions, writes and ended jobs older than ``before``."""
+        with self.transaction() as db:
+            for table in ("rounds", "decisions", "writes"):
+                db.execute(f"DELETE FROM {table} WHERE time < ?", (before,))
+            db.execute("DELETE FROM jobs WHERE ended < ?", (before,))
+
+    # What people ask
+
+    def rounds(self, last: int = 20) -> list[dict[str, Any]]:
+        rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
+        return [{"round": number, **json.loads(text)} for number, text in rows]
+
+    def history(self, job_id: str) -> list[dict[str, Any]]:
+        """Decisions and writes about one job in order of time."""
+        decisions = self._rows(
+            "SELECT round, time, kind, old, new, why, price, payoff FROM decisions WHERE job_id = ?", (job_id,)
+        )
+        writes = self._rows("SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ?", (job_id,))
+        for entry in decisions:
+            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+        return sorted(decisions + writes, key=lambda e: (e["time"], "command" in e))
+
+    def wait(self, job_id: str) -> dict[str, Any] | None:
+        for number, text in self._query("SELECT round, record FROM waits WHERE job_id = ?", (job_id,)):
+            return {"round": number, **json.loads(text)}
+        return None
+
+    def waits(self) -> dict[str, dict[str, Any]]:
+        return {job: json.loads(text) for job, text in self._query("SELECT job_id, record FROM waits")}
+
+    def prices(self) -> dict[tuple[str, str], float]:
+        return {(n, t): p for n, t, p in self._query("SELECT node, gpu_type, price FROM prices")}
+
+    def job(self, job_id: str) -> JobRecord | None:
+        known = {f.name for f in fields(JobRecord)}
+        for (text,) in self._query("SELECT record FROM jobs WHERE job_id = ?", (job_id,)):
+            return JobRecord(**{k: v for k, v in json.loads(text).items() if k in known})
+        return None
+
+    def _rows(self, sql: str, args: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+        try:
+            cursor = self._db.execute(sql, args)
+            names = [c[0] for c in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the journal {self.path}: {error}") from None
+
+    def _query(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(sql, args).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the journal {self.path}: {error}") from None
