@@ -52,6 +52,7 @@ SYSTEM_CHANNEL = Path("/etc/slurm-hadar") / CHANNEL_FILE
 REPORT_KINDS = ("hello", "report", "saved", "bye")
 ORDER_KINDS = ("welcome", "save", "go_on")
 _JOB = re.compile(r"[1-9]\d{0,17}(_\d{1,9})?")
+_STEP = re.compile(r"[1-9]\d{0,17}\.\d{1,9}")
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 _LARGEST = 2**63 - 1
 _MAX_TEXT = 4096
@@ -79,6 +80,7 @@ class Report:
     save_s, load_s: seconds that the last save took, and that the restore at the start of this run took.
     memory_bytes: peak resident memory of the reporting training process.
     exit_code: of the command, as a shell would show it (bye only).
+    step: the Slurm step that the agent runs in, such as "123.0", so that the checkpoint signal reaches no other step.
     """
 
     kind: str
@@ -99,11 +101,14 @@ class Report:
     load_s: float | None = None
     memory_bytes: int | None = None
     exit_code: int | None = None
+    step: str | None = None
 
     def __post_init__(self) -> None:
         _check(self, REPORT_KINDS)
         if not _TOKEN.fullmatch(self.token):
             raise ChannelError("report: token must be 64 lower-case hexadecimal digits")
+        if self.step is not None and not _STEP.fullmatch(self.step):
+            raise ChannelError(f"report: step must look like 123.0, not {self.step!r:.40}")
         if self.kind == "bye" and self.exit_code is None:
             raise ChannelError("report: a bye needs the exit_code of the command")
         if self.kind == "saved" and self.saved_step is None:
