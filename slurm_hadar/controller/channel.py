@@ -1,0 +1,186 @@
+"""The controller's end of the channel to job agents: a ZeroMQ ROUTER with CURVE, in a thread of its own.
+
+Everybody who has the public key may speak; what is believed is decided by the token of each job (reports.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import zmq
+
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.messages import ChannelInfo, Order, decode_report, encode
+
+__all__ = ["Channel"]
+
+log = logging.getLogger(__name__)
+KEY_FILE = "channel.key"
+
+
+class Channel:
+    """Listens for reports, answers hellos, sends orders.
+
+    Parameters
+    ----------
+    book: where reports go.
+    state_dir: holds the secret key (0600), made at first use, so that jobs survive a restart of the controller.
+    bind: ZeroMQ address; a port of ``*`` takes the port of last time if it is free, else any.
+    host: name or address under which compute nodes reach this host.
+    file: the channel file that jobs read; replaced atomically.
+    """
+
+    def __init__(self, book: ReportBook, state_dir: Path, bind: str, host: str, file: Path, max_bytes: int) -> None:
+        self._book = book
+        self._orders: queue.SimpleQueue[tuple[bytes, Order]] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._quarrels = 0
+        public, secret = _keys(state_dir / KEY_FILE)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 200)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.curve_server = True
+        self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
+        port = _bind(self._socket, bind, state_dir / "channel.port")
+        self.info = ChannelInfo(f"tcp://{host or socket.gethostname()}:{port}", public.decode())
+        self._wake, self._woken = _pair(self._context)
+        _replace(file, self.info.to_json(), 0o644)
+        self.file = file
+        self._thread = threading.Thread(target=self._serve, name="channel", daemon=True)
+        self._thread.start()
+
+    def order(self, job_id: str, kind: str, why: str, pause_s: float = 0.0) -> bool:
+        """Send an order to the job's agent; False if it has never been heard on the channel."""
+        news = self._book.get(job_id)
+        if news is None or news.identity is None or not news.live:
+            return False
+        self._orders.put((news.identity, Order(kind, job_id, why, pause_s)))
+        self._wake.send(b"")
+        return True
+
+    def close(self) -> None:
+        """Stop listening. The channel file stays: agents spool until a controller is back at the same port."""
+        self._stop.set()
+        self._wake.send(b"")
+        self._thread.join(timeout=5.0)
+        for one in (self._wake, self._woken, self._socket):
+            one.close()
+        self._context.term()
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
+        while not self._stop.is_set():
+            ready = dict(poller.poll(1000))
+            if self._woken in ready:
+                self._woken.recv()
+                self._send_orders()
+            if self._socket in ready:
+                self._receive()
+
+    def _receive(self) -> None:
+        for _ in range(256):  # then look after the orders again, however many reports come
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                self._take(frames)
+            except ChannelError as error:
+                self._complain(error)
+
+    def _take(self, frames: list[bytes]) -> None:
+        if len(frames) != 2:
+            raise ChannelError(f"message of {len(frames) - 1} parts where one is expected; dropped")
+        identity, data = frames
+        report = decode_report(data)
+        self._book.ingest(report, identity=identity)
+        if report.kind == "hello":
+            self._socket.send_multipart([identity, encode(Order("welcome", report.job))], zmq.NOBLOCK)
+
+    def _send_orders(self) -> None:
+        while True:
+            try:
+                identity, order = self._orders.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                self._socket.send_multipart([identity, encode(order)], zmq.NOBLOCK)
+            except zmq.ZMQError as error:
+                log.warning("order %s for job %s was not sent: %s", order.kind, order.job, error)
+
+    def _complain(self, error: ChannelError) -> None:
+        """Log the first few, then only each hundredth: a flood of bad messages must not become a flood of log lines."""
+        self._quarrels += 1
+        if self._quarrels <= 20 or self._quarrels % 100 == 0:
+            log.warning("%s (bad message %d)", error, self._quarrels)
+
+
+def _keys(path: Path) -> tuple[bytes, bytes]:
+    """The controller's key pair, made at first use."""
+    try:
+        public, secret = path.read_bytes().split()
+        if len(public) == 40 and len(secret) == 40:
+            return public, secret
+        raise ValueError
+    except (FileNotFoundError, ValueError):
+        public, secret = zmq.curve_keypair()
+        _replace(path, f"{public.decode()}\n{secret.decode()}\n", 0o600)
+        return public, secret
+
+
+def _bind(server: zmq.Socket, bind: str, memory: Path) -> int:
+    """Bind; a free choice of port prefers the one of last time, which running jobs still know."""
+    try:
+        if bind.endswith(":*"):
+            port = _rebind(server, bind, memory)
+        else:
+            server.bind(bind)
+            port = int(bind.rsplit(":", 1)[1])
+    except (zmq.ZMQError, ValueError) as error:
+        raise ChannelError(f"cannot listen for reports at {bind}: {error}") from None
+    return port
+
+
+def _rebind(server: zmq.Socket, bind: str, memory: Path) -> int:
+    base = bind.removesuffix(":*")
+    try:
+        last = int(memory.read_text())
+        server.bind(f"{base}:{last}")
+        return last
+    except (OSError, ValueError, zmq.ZMQError):
+        port = int(server.bind_to_random_port(base))
+        _replace(memory, str(port), 0o644)
+        return port
+
+
+def _pair(context: zmq.Context) -> tuple[zmq.Socket, zmq.Socket]:
+    """Two ends inside the process: ZeroMQ sockets may be used by one thread only, so orders wake the serving one."""
+    name = f"inproc://wake-{time.monotonic_ns()}"
+    one, two = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    one.bind(name)
+    two.connect(name)
+    return one, two
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    """Write a file so that readers see the old or the new text, never half of one."""
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise ChannelError(f"cannot write {path}: {error.strerror}") from None

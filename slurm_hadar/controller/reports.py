@@ -1,0 +1,163 @@
+"""What jobs have reported, from the channel or their spool files: checked, de-duplicated, newest first.
+
+Correctness never depends on a report: without any, the controller knows what Slurm says and what it measured before.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.messages import MAX_BYTES, SPOOL_FILE, Report, decode_report, token_fingerprint
+
+__all__ = ["JobNews", "ReportBook", "SpoolReader"]
+
+
+@dataclass(slots=True)
+class JobNews:
+    """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock."""
+
+    report: Report
+    heard: float
+    hello: float | None = None
+    first_step: float | None = None
+    first_steps: int | None = None
+    saved_at: float | None = None
+    saved_step: int | None = None
+    ended: bool = False
+    live: bool = False
+    identity: bytes | None = None
+    speeds: list[float] = field(default_factory=list)
+
+
+class ReportBook:
+    """All news by job. Thread-safe: the channel's thread writes, the loop reads.
+
+    ``event`` is set when a job ends or reports for the first time, which may bring the next round forward.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._news: dict[str, JobNews] = {}
+        self._keys: dict[str, str | None] = {}
+        self._tokens: dict[str, str] = {}
+        self.event = threading.Event()
+        self.refused = 0
+
+    def expect(self, keys: dict[str, str | None]) -> None:
+        """Tell which jobs exist, and the fingerprint of the report token that each one's comment names (None = none).
+
+        News of jobs that are gone is forgotten.
+        """
+        with self._lock:
+            self._keys = dict(keys)
+            for job in [j for j in self._news if j not in keys]:
+                del self._news[job]
+            for job in [j for j in self._tokens if j not in keys]:
+                del self._tokens[job]
+
+    def ingest(self, report: Report, *, identity: bytes | None = None, live: bool = True) -> None:
+        """Take in one report. Raises ChannelError for a wrong token, a replay, or an incarnation that is over."""
+        with self._lock:
+            self._check_token(report)
+            news = self._news.get(report.job)
+            if news is not None:
+                _check_order(report, news.report)
+            if news is None or report.restart > news.report.restart:
+                news = JobNews(report, time.time())
+                self._news[report.job] = news
+                self.event.set()
+            _update(news, report, identity, live)
+            if report.kind == "bye":
+                self.event.set()
+
+    def _check_token(self, report: Report) -> None:
+        key = self._keys.get(report.job)
+        if key is not None and token_fingerprint(report.token) != key:
+            self.refused += 1
+            raise ChannelError(f"report for job {report.job} with a wrong token; dropped")
+        # A job whose comment names no key is trusted on first use: later reports must bear the first one's token.
+        known = self._tokens.get(report.job)
+        if key is None and known is not None and known != report.token:
+            self.refused += 1
+            raise ChannelError(f"report for job {report.job} with another token than its first; dropped")
+        self._tokens[report.job] = report.token
+
+    def get(self, job_id: str) -> JobNews | None:
+        with self._lock:
+            return self._news.get(job_id)
+
+    def saved_since(self, job_id: str, restart: int, moment: float) -> bool:
+        """Whether this incarnation has completed a checkpoint that was heard of after ``moment``."""
+        news = self.get(job_id)
+        return bool(news and news.report.restart == restart and news.saved_at is not None and news.saved_at >= moment)
+
+
+def _check_order(report: Report, last: Report) -> None:
+    if report.restart < last.restart:
+        raise ChannelError(f"report of run {report.restart} of job {report.job}, which is over; dropped")
+    if report.restart == last.restart and report.seq <= last.seq:
+        raise ChannelError(f"report {report.seq} of job {report.job} came before; dropped")
+
+
+def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -> None:
+    now = time.time()
+    news.report, news.heard, news.live = report, now, live
+    news.identity = identity or news.identity
+    if report.kind == "hello" and news.hello is None:
+        news.hello = now
+    if report.steps is not None:
+        if news.first_steps is None:
+            news.first_steps = report.steps
+        if news.first_step is None and report.steps > news.first_steps:
+            news.first_step = now
+    if report.steps_per_s is not None and report.kind == "report":
+        news.speeds = [*news.speeds[-31:], report.steps_per_s]
+    if report.saved_step is not None and report.saved_step != news.saved_step:
+        news.saved_step = report.saved_step
+    if report.kind == "saved":
+        news.saved_at = now
+    if report.kind == "bye":
+        news.ended = True
+
+
+class SpoolReader:
+    """Reads what agents left in job directories while the channel was away, each file from where it stopped."""
+
+    def __init__(self, book: ReportBook) -> None:
+        self._book = book
+        self._offsets: dict[str, int] = {}
+
+    def read(self, job_id: str, work_dir: str) -> int:
+        """Take in the new lines of the job's spool file, if there is one; returns how many were good.
+
+        At most 64 messages' worth of bytes a call: an oversized file cannot hold up a round.
+        """
+        if not work_dir:
+            return 0
+        path = Path(work_dir) / ".hadar" / job_id / SPOOL_FILE
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError:
+            return 0
+        with os.fdopen(descriptor, "rb") as stream:
+            offset = self._offsets.get(job_id, 0)
+            stream.seek(offset)
+            data = stream.read(64 * MAX_BYTES)
+        whole, newline, _ = data.rpartition(b"\n")
+        self._offsets[job_id] = offset + len(whole) + len(newline)
+        return sum(self._line(line, job_id) for line in whole.splitlines())
+
+    def _line(self, line: bytes, job_id: str) -> bool:
+        try:
+            report = decode_report(line)
+            if report.job != job_id:
+                raise ChannelError(f"spool of job {job_id} speaks of job {report.job}")
+            self._book.ingest(report, live=False)
+        except ChannelError:
+            return False
+        return True
