@@ -48,7 +48,8 @@ class JobRecord:
     ``submit`` and ``restarts`` as Slurm last showed them tell a job from a later one with the same id. ``arrival`` is
     the first submission. ``workers``, ``nodes``, ``tasks`` and ``cpus`` are the shape its owner asked for. ``steered``
     says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it.
-    ``avoid`` maps a placement that did not work to the epoch second until which it is not tried again.
+    ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
+    the epoch second until which it is not tried again.
     """
 
     job_id: str
@@ -62,7 +63,7 @@ class JobRecord:
     steered: bool = False
     lease: float | None = None
     run_since: float | None = None
-    held: str = "{}"
+    booked: float | None = None
     attained_s: float = 0.0
     moves: int = 0
     steps: float = 0.0

@@ -1,0 +1,147 @@
+"""Limits on what one round may do: the plan in, the changes that are allowed out.
+
+Whatever is vetoed keeps what it has, and whatever counted on GPUs that then do not come free waits. The result never
+exceeds capacity: it is checked against the GPUs that jobs which stay really hold.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from slurm_hadar.config import Config
+from slurm_hadar.model import EMPTY, Job, Placement, Plan, Snapshot
+
+__all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle"]
+
+
+class ChangeKind(enum.StrEnum):
+    """What a plan means for one job, seen from what it does now."""
+
+    STAY = "stay"
+    START = "start"
+    MOVE = "move"
+    PREEMPT = "preempt"
+    WAIT = "wait"
+
+    @property
+    def stops(self) -> bool:
+        """Whether a running job is stopped."""
+        return self in (ChangeKind.MOVE, ChangeKind.PREEMPT)
+
+    @property
+    def occupies(self) -> bool:
+        """Whether the job takes GPUs it does not hold yet."""
+        return self in (ChangeKind.START, ChangeKind.MOVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What shall happen to one job: from ``old`` to ``new``, and why. ``payoff`` orders changes when not all may be."""
+
+    kind: ChangeKind
+    job_id: str
+    old: Placement = EMPTY
+    new: Placement = EMPTY
+    why: str = ""
+    payoff: float = 0.0
+    price: float | None = None
+
+
+def changes_of(snapshot: Snapshot, plan: Plan) -> list[Change]:
+    """What ``plan`` changes, for every steerable job, in order of arrival."""
+    return [_change(job, plan) for job in snapshot.steerable_jobs]
+
+
+def _change(job: Job, plan: Plan) -> Change:
+    new = plan.placement(job.job_id)
+    old = job.placement if job.running else EMPTY
+    wait = plan.waits.get(job.job_id)
+    why = wait.why if wait else ""
+    payoff = plan.payoffs.get(job.job_id, 0.0)
+    if job.running:
+        kind = ChangeKind.STAY if new == old else ChangeKind.MOVE if new else ChangeKind.PREEMPT
+    else:
+        kind = ChangeKind.START if new else ChangeKind.WAIT
+    if kind is ChangeKind.MOVE and not why:
+        why = _gain(job, old, new)
+    return Change(kind, job.job_id, old, new, why, payoff, wait.price if wait else None)
+
+
+def _gain(job: Job, old: Placement, new: Placement) -> str:
+    before, after = job.rate(old), job.rate(new)
+    if before > 0 and after > 0:
+        return f"{before:.3g} -> {after:.3g} steps/s"
+    return "moved by the plan"
+
+
+def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list[Change]:
+    """Apply the configuration's limits; the changes with the largest payoff are kept."""
+    guard = config.guard
+    ordered = sorted(changes, key=lambda c: (-c.payoff, c.job_id))
+    total = len(ordered)
+    budget = max(1, int(guard.max_changed_share * total)) if guard.max_changed_share < 1 else total
+    stops, changed, vetoed = 0, 0, {}
+    for change in ordered:
+        if change.kind in (ChangeKind.STAY, ChangeKind.WAIT):
+            continue
+        if change.kind.stops and stops >= guard.max_preemptions:
+            vetoed[change.job_id] = f"guard.max_preemptions = {guard.max_preemptions} a round"
+        elif changed >= budget:
+            vetoed[change.job_id] = f"guard.max_changed_share = {guard.max_changed_share:g} of the queue a round"
+        else:
+            changed += 1
+            stops += change.kind.stops
+    return settle(snapshot, changes, vetoed)
+
+
+def settle(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]) -> list[Change]:
+    """Turn vetoed changes into staying or waiting, and make the rest fit into what then is free.
+
+    ``vetoed`` maps a job to the reason. A move whose target is not free any more becomes a stay, which may in turn
+    take GPUs from others: repeated until nothing changes, at most once per job.
+    """
+    vetoed = dict(vetoed)
+    pending = list(changes)
+    while True:
+        settled, failed = _fit(snapshot, pending, vetoed)
+        if not failed:
+            return settled
+        vetoed.update(failed)
+
+
+def _fit(snapshot: Snapshot, changes: list[Change], vetoed: Mapping[str, str]) -> tuple[list[Change], dict[str, str]]:
+    free = snapshot.capacity()
+    decided: dict[str, Change] = {c.job_id: _veto(c, vetoed[c.job_id]) for c in changes if c.job_id in vetoed}
+    for change in changes:
+        held = decided.get(change.job_id, change)
+        if held.kind is ChangeKind.STAY:
+            _take(free, held.old)
+    failed: dict[str, str] = {}
+    for change in sorted(changes, key=lambda c: (not c.kind.stops, -c.payoff, c.job_id)):
+        if change.job_id in decided or not change.kind.occupies:
+            continue
+        if _fits(free, change.new):
+            _take(free, change.new)
+        elif change.kind is ChangeKind.MOVE:
+            failed[change.job_id] = "the GPUs it was to move to did not come free"
+        else:
+            decided[change.job_id] = _veto(change, "the GPUs it was to start on did not come free")
+    return [decided.get(c.job_id, c) for c in changes], failed
+
+
+def _veto(change: Change, why: str) -> Change:
+    kind = ChangeKind.WAIT if change.kind in (ChangeKind.START, ChangeKind.WAIT) else ChangeKind.STAY
+    new = change.old if kind is ChangeKind.STAY else EMPTY
+    return replace(change, kind=kind, new=new, why=f"put off: {why}")
+
+
+def _fits(free: Mapping[str, Mapping[str, int]], placement: Placement) -> bool:
+    return all(free.get(node, {}).get(gpu_type, 0) >= n for node, gpu_type, n in placement.items())
+
+
+def _take(free: dict[str, dict[str, int]], placement: Placement) -> None:
+    for node, gpu_type, n in placement.items():
+        on_node = free.setdefault(node, {})
+        on_node[gpu_type] = on_node.get(gpu_type, 0) - n

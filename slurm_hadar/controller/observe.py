@@ -1,0 +1,226 @@
+"""From what Slurm says, what jobs report and what is remembered, to one Snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_hadar.comment import JobComment
+from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.reports import JobNews, ReportBook
+from slurm_hadar.controller.steering import NodeFacts, form_of, node_facts, pinned_reason, placement_of, read_comment
+from slurm_hadar.model import Job, JobState, Node, Snapshot
+from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
+from slurm_hadar.throughput.estimator import Estimator
+
+__all__ = ["Observation", "Observer"]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One round's view. ``snapshot`` is what the policy gets; ``raw`` what Slurm said, by job; ``records`` the memory
+    brought up to date; ``ended`` jobs that are over since the last round, with their final state."""
+
+    snapshot: Snapshot
+    state: ClusterState
+    raw: Mapping[str, SlurmJob]
+    records: dict[str, JobRecord]
+    facts: Mapping[str, NodeFacts]
+    ended: tuple[tuple[JobRecord, str], ...] = ()
+
+
+class Observer:
+    """Keeps the records of jobs over rounds and builds snapshots from them."""
+
+    def __init__(self, config: Config, book: ReportBook, estimator: Estimator, records: dict[str, JobRecord]) -> None:
+        self._config = config
+        self._book = book
+        self._estimator = estimator
+        self.records = records
+
+    def observe(self, state: ClusterState, *, acting_only: bool = False) -> Observation:
+        """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
+        facts = node_facts(state.nodes)
+        comments = {j.job_id: read_comment(j) for j in state.jobs}
+        self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
+        active = {j.job_id: j for j in state.jobs if j.state.active}
+        ended = self._note_ended(state, active)
+        jobs = [self._job(j, *comments[j.job_id], facts, state.time, acting_only) for j in active.values()]
+        ours = _held_by_ours(jobs)
+        nodes = tuple(_node(n, facts[n.name], ours.get(n.name, {})) for n in state.nodes)
+        snapshot = Snapshot(state.time, nodes, tuple(jobs), state.partitions, self._config.controller.round_s)
+        return Observation(snapshot, state, active, self.records, facts, ended)
+
+    def _note_ended(self, state: ClusterState, active: Mapping[str, SlurmJob]) -> tuple[tuple[JobRecord, str], ...]:
+        """Close the records of jobs that Slurm shows as over or shows no more."""
+        final = {j.job_id: j.state_text for j in state.jobs if not j.state.active}
+        over = []
+        for job_id in [i for i in self.records if i not in active]:
+            record = self.records.pop(job_id)
+            record.ended = state.time
+            self._note_progress(record, self._book.get(job_id))
+            over.append((record, final.get(job_id, "GONE")))
+        return tuple(over)
+
+    def _job(
+        self,
+        job: SlurmJob,
+        comment: JobComment,
+        fault: str | None,
+        facts: Mapping[str, NodeFacts],
+        now: float,
+        acting_only: bool,
+    ) -> Job:
+        record = self._record(job, now)
+        news = self._book.get(job.job_id)
+        if news is not None and news.report.restart >= job.restarts:
+            self._note_progress(record, news)
+        pinned = fault or pinned_reason(job, comment, record, self._config, facts)
+        mode = self._config.mode(job.partition)
+        if pinned is None and acting_only and mode is not Mode.ACT:
+            pinned = f"partition {job.partition} is in mode {mode}"
+        form = form_of(job, comment, record, facts, now)
+        self._note_run(record, job, now)
+        model, batch = _workload(job, comment)
+        speeds = self._estimator.speeds(model, batch, max(1, form.workers), sorted(_types(facts)))
+        return Job(
+            job_id=job.job_id,
+            form=form,
+            user=job.user,
+            account=job.account,
+            qos=job.qos,
+            partition=job.partition,
+            name=job.name,
+            model=model,
+            batch=batch,
+            state=job.state,
+            reason=job.reason,
+            arrival=record.arrival,
+            started=record.run_since,
+            eligible=job.eligible,
+            total_steps=record.total_steps or (float(comment.steps) if comment.steps else None),
+            done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
+            speeds=speeds,
+            placement=placement_of(job, facts),
+            pinned=pinned,
+            unmovable=None if pinned else self._unmovable(job, comment, record, now),
+            restart_cost_s=self._restart_cost(record, comment),
+            restarts=job.restarts,
+            attained_s=record.attained_s,
+            weight=comment.weight or 1.0,
+            deadline=_deadline(comment, record),
+            time_limit_s=job.time_limit_s,
+            array_id=job.array_id,
+            het_id=job.het_id,
+        )
+
+    def _record(self, job: SlurmJob, now: float) -> JobRecord:
+        """The job's record, new for a new job; Slurm changes submit time only together with the restart count."""
+        record = self.records.get(job.job_id)
+        submit = job.submit or now
+        same = record is not None and (
+            job.restarts > record.restarts or (job.restarts == record.restarts and submit == record.submit)
+        )
+        if record is None or not same:
+            record = JobRecord(
+                job.job_id, submit, job.restarts, submit, *_shape(job), work_dir=job.work_dir, last_seen=now
+            )
+            self.records[job.job_id] = record
+        if job.restarts > record.restarts:
+            self._note_restart(record, job, submit)
+        record.last_seen = now
+        return record
+
+    def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float) -> None:
+        record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
+        record.steps = record.saved_step or 0.0
+
+    def _note_run(self, record: JobRecord, job: SlurmJob, now: float) -> None:
+        """Attained service in GPU-seconds, booked at each sight of the running job, once whoever controls."""
+        if job.state is not JobState.RUNNING:
+            record.run_since = record.booked = None
+            return
+        if record.run_since is None or record.booked is None:
+            record.run_since = record.booked = min(job.start or now, now)
+        record.attained_s += max(0.0, now - record.booked) * record.workers
+        record.booked = now
+
+    def _note_progress(self, record: JobRecord, news: JobNews | None) -> None:
+        if news is None or news.report.restart < record.restarts:
+            return
+        report = news.report
+        record.resumable = report.resumable or record.resumable
+        record.total_steps = report.total_steps or record.total_steps
+        record.steps = report.steps if report.steps is not None else record.steps
+        record.saved_step = news.saved_step if news.saved_step is not None else record.saved_step
+        record.save_s = report.save_s if report.save_s is not None else record.save_s
+        record.load_s = report.load_s if report.load_s is not None else record.load_s
+
+    def _unmovable(self, job: SlurmJob, comment: JobComment, record: JobRecord, now: float) -> str | None:
+        if job.state is not JobState.RUNNING:
+            return None
+        guard = self._config.guard
+        lose = comment.lose if comment.lose is not None else self._config.jobs.lose_progress
+        if not (record.resumable or comment.ckpt or lose):
+            return "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
+        if record.moves >= guard.max_moves_per_job:
+            return f"was moved {record.moves} times, the most that guard.max_moves_per_job allows"
+        ran = now - (record.run_since or now)
+        if ran < guard.min_run_s:
+            return f"has run {ran:.0f} s, less than guard.min_run_s = {guard.min_run_s:g}"
+        return None
+
+    def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
+        if comment.restart is not None:
+            return comment.restart
+        known = (record.save_s, record.start_s, record.load_s)
+        if any(k is not None for k in known):
+            return sum(k or 0.0 for k in known)
+        return self._config.jobs.restart_cost_s
+
+
+def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
+    """Gang size, nodes, tasks and CPUs as the owner asked for them."""
+    count = job.gpus[0].count if job.gpus else 0
+    nodes = max(1, job.num_nodes)
+    workers = count * nodes if job.gpus and job.gpus[0].per == "node" else count
+    return workers, nodes, max(1, job.num_tasks), max(1, job.num_cpus)
+
+
+def _workload(job: SlurmJob, comment: JobComment) -> tuple[str, int | None]:
+    """What the job's speeds are filed under: its model, or user and job name where it names none."""
+    if comment.model:
+        return comment.model, comment.batch
+    return f"{job.user}/{job.name}", comment.batch
+
+
+def _deadline(comment: JobComment, record: JobRecord) -> float | None:
+    if comment.deadline is not None:
+        return comment.deadline
+    return None if comment.deadline_after_s is None else record.arrival + comment.deadline_after_s
+
+
+def _types(facts: Mapping[str, NodeFacts]) -> set[str]:
+    return {f.gpu_type for f in facts.values() if f.gpu_type}
+
+
+def _held_by_ours(jobs: list[Job]) -> dict[str, dict[str, int]]:
+    """{node: {gpu type: count}} of the jobs that a policy may move."""
+    held: dict[str, dict[str, int]] = {}
+    for job in jobs:
+        if job.steerable and job.running:
+            for node, gpu_type, n in job.placement.items():
+                on_node = held.setdefault(node, {})
+                on_node[gpu_type] = on_node.get(gpu_type, 0) + n
+    return held
+
+
+def _node(node: SlurmNode, facts: NodeFacts, ours: Mapping[str, int]) -> Node:
+    """The node as a policy sees it: what jobs hold there that are not ours counts as taken.
+
+    A node with several GPU types is taken whole: stock Slurm cannot be told which of them an untyped request gets.
+    """
+    total = dict(node.gpus)
+    taken = total if facts.several_types else {t: max(0, n - ours.get(t, 0)) for t, n in node.used}
+    return Node(node.name, total, taken, node.available, node.state, node.reason, node.features, node.partitions)

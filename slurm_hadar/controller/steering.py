@@ -1,0 +1,210 @@
+"""Which jobs can be steered, and in which shapes: the rules of what stock Slurm can do to a job.
+
+Every reason returned here is shown to the job's owner, so it names the cause and the fix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_hadar.comment import JobComment, is_ours, parse
+from slurm_hadar.config import Config
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.errors import CommentError
+from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
+from slurm_hadar.slurm.state import SlurmJob, SlurmNode
+
+__all__ = ["NodeFacts", "form_of", "node_facts", "pinned_reason", "placement_of", "read_comment"]
+
+_SIMPLE_FEATURES = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
+_TRANSIENT_HOLDS = ("BadConstraints",)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What steering needs of a node: its only GPU type (None if it has none or several), and its state."""
+
+    name: str
+    gpu_type: str | None
+    gpus: int
+    available: bool
+    features: frozenset[str]
+    partitions: frozenset[str]
+    several_types: bool
+
+
+def node_facts(nodes: Iterable[SlurmNode]) -> dict[str, NodeFacts]:
+    facts = {}
+    for node in nodes:
+        types = [t for t, _ in node.gpus]
+        facts[node.name] = NodeFacts(
+            node.name,
+            types[0] if len(types) == 1 else None,
+            sum(n for _, n in node.gpus),
+            node.available,
+            frozenset(node.features),
+            frozenset(node.partitions),
+            len(types) > 1,
+        )
+    return facts
+
+
+def read_comment(job: SlurmJob) -> tuple[JobComment, str | None]:
+    """The job's parsed comment, and why it could not be read (None if it could or is not addressed to us)."""
+    if not is_ours(job.comment):
+        return JobComment(), None
+    try:
+        return parse(job.comment), None
+    except CommentError as error:
+        return JobComment(), str(error)
+
+
+def pinned_reason(
+    job: SlurmJob, comment: JobComment, record: JobRecord | None, config: Config, nodes: Mapping[str, NodeFacts]
+) -> str | None:
+    """Why the job cannot or must not be steered; None if it can."""
+    return (
+        _by_consent(job, comment, config)
+        or _by_kind(job)
+        or _by_request(job)
+        or _by_state(job, record)
+        or _by_nodes(job, record, nodes)
+    )
+
+
+def _by_consent(job: SlurmJob, comment: JobComment, config: Config) -> str | None:
+    """Scope, exemptions, and the owner's word."""
+    if not is_ours(job.comment):
+        return "has no hadar: comment"
+    if comment.pin:
+        return "pin=yes in its comment"
+    scope, guard, partitions = config.controller, config.guard, job.partition.split(",")
+    if scope.users and job.user not in scope.users:
+        return f"user {job.user} is outside this controller's scope"
+    if scope.partitions and not set(partitions) <= set(scope.partitions):
+        return f"partition {job.partition} is outside this controller's scope"
+    if job.user in guard.exempt_users or job.qos in guard.exempt_qos:
+        return f"user {job.user} or QOS {job.qos} is exempt by the configuration"
+    if set(partitions) & set(guard.exempt_partitions):
+        return f"partition {job.partition} is exempt by the configuration"
+    return None
+
+
+def _by_kind(job: SlurmJob) -> str | None:
+    if job.het_id:
+        return "is a component of a heterogeneous job; submit a plain job to have it steered"
+    if not job.batch:
+        return "is not a batch job; only sbatch jobs can be moved"
+    if not job.requeue:
+        return "was submitted with --no-requeue; submit with --requeue to have it steered"
+    return None
+
+
+def _by_request(job: SlurmJob) -> str | None:
+    if not job.gpus:
+        return "asks for no GPUs"
+    if len(job.gpus) > 1:
+        return "asks for GPUs in more than one way; ask with --gres=gpu:N only"
+    request = job.gpus[0]
+    if request.typed:
+        names = ", ".join(t for t, _ in request.types if t)
+        return (
+            f"asks for GPU type {names}, which Slurm cannot change; ask for --gres=gpu:{request.count} "
+            "and say types= in the comment"
+        )
+    if request.per not in ("node", "job"):
+        return f"asks for GPUs per {request.per}; ask with --gres=gpu:N"
+    if job.features and not _SIMPLE_FEATURES.fullmatch(job.features):
+        return f"has a --constraint that cannot be followed: {job.features}"
+    return None
+
+
+def _by_state(job: SlurmJob, record: JobRecord | None) -> str | None:
+    if job.state is JobState.SUSPENDED:
+        return "is suspended"
+    if job.state is not JobState.PENDING:
+        return None
+    if job.held and job.reason not in _TRANSIENT_HOLDS:
+        return f"is held ({job.reason or 'priority 0'})"
+    if job.dependency and job.reason in ("Dependency", "DependencyNeverSatisfied"):
+        return f"waits for its dependency {job.dependency}"
+    leased = record is not None and record.lease is not None
+    own_begin = job.reason == "BeginTime" and job.restarts == 0 and not leased
+    if own_begin:
+        return "has a begin time of its own"
+    return None
+
+
+def _by_nodes(job: SlurmJob, record: JobRecord | None, nodes: Mapping[str, NodeFacts]) -> str | None:
+    steered = record is not None and record.steered
+    if job.req_nodes and not steered:
+        return "asks for nodes by name (-w); use --constraint or types= in the comment"
+    if job.state is JobState.PENDING:
+        return None
+    for name in job.nodes:
+        node = nodes.get(name)
+        if node is None or not node.available:
+            return f"runs on {name}, which is drained, down or gone"
+        if node.several_types:
+            return f"runs on {name}, which has several GPU types that Slurm cannot choose between"
+    if job.state is JobState.RUNNING and not placement_of(job, nodes):
+        return "has an uneven number of GPUs on its nodes"
+    return None
+
+
+def placement_of(job: SlurmJob, nodes: Mapping[str, NodeFacts]) -> Placement:
+    """The GPUs that a running job with one untyped request holds; EMPTY if that cannot be told or it does not run."""
+    if job.state is not JobState.RUNNING or not job.nodes or len(job.gpus) != 1:
+        return EMPTY
+    request = job.gpus[0]
+    if request.per == "node" or (request.per == "job" and len(job.nodes) == 1):
+        each = request.count
+    else:
+        return EMPTY
+    types = {name: nodes[name].gpu_type for name in job.nodes if name in nodes}
+    if len(types) != len(job.nodes) or None in types.values():
+        return EMPTY
+    return Placement.of({name: {gpu_type: each} for name, gpu_type in types.items() if gpu_type})
+
+
+def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Mapping[str, NodeFacts], now: float) -> Form:
+    """Which placements the job's form allows: gang size from what was asked, node range from the comment.
+
+    A job that starts several tasks per node keeps its node count: changing it would change what ``srun`` starts.
+    """
+    low, high = comment.nodes or (record.nodes, record.nodes)
+    if record.tasks != record.nodes:
+        low = high = record.nodes
+    return Form(
+        workers=record.workers,
+        min_nodes=low,
+        max_nodes=max(low, min(high, record.workers)),
+        uniform=True,
+        mix=comment.mix or Mix.NEVER,
+        types=comment.types,
+        nodes=_open_nodes(job, nodes, {n for n, until in record.avoid.items() if until > now}),
+    )
+
+
+def _open_nodes(job: SlurmJob, nodes: Mapping[str, NodeFacts], avoid: set[str]) -> frozenset[str] | None:
+    """Nodes that partitions, constraint and past failures leave open; None where they leave all."""
+    partitions = set(job.partition.split(","))
+    chosen = frozenset(
+        name
+        for name, node in nodes.items()
+        if name not in avoid and partitions & node.partitions and _features_fit(job.features, node.features)
+    )
+    return None if len(chosen) == len(nodes) else chosen
+
+
+def _features_fit(wanted: str, features: frozenset[str]) -> bool:
+    """``a|b&c`` as Slurm reads it: OR of ANDs would be ambiguous, so & binds the way Slurm's left-to-right does."""
+    if not wanted:
+        return True
+    result: bool | None = None
+    for operator, name in re.findall(r"(^|[&|])([^&|]+)", wanted):
+        here = name in features
+        result = here if result is None else (result or here if operator == "|" else result and here)
+    return bool(result)
