@@ -49,7 +49,7 @@ class JobRecord:
     the first submission. ``workers``, ``nodes``, ``tasks`` and ``cpus`` are the shape its owner asked for. ``steered``
     says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it.
     ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
-    the epoch second until which it is not tried again.
+    the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start.
     """
 
     job_id: str
@@ -75,6 +75,7 @@ class JobRecord:
     start_s: float | None = None
     work_dir: str = ""
     avoid: dict[str, float] = field(default_factory=dict)
+    slow: int = 0
     ended: float | None = None
     last_seen: float = 0.0
 

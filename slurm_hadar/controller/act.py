@@ -1,0 +1,300 @@
+"""Carry out a round's changes, verify each by reading back, and undo what did not take.
+
+Order: ask the jobs to be stopped for a checkpoint and wait for their word; then one batch with the requeues, the
+starts and the leases; when the stopped jobs have left their nodes, a second batch that places or leases them; then
+read back. Killed at any point, what is left is a queue that goes on by itself: nothing is ever held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller import writes
+from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.guard import Change, ChangeKind, settle
+from slurm_hadar.controller.journal import JobRecord, WriteRecord
+from slurm_hadar.controller.observe import Observation
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
+
+__all__ = ["Actor", "Outcome"]
+
+CHECKPOINT_SIGNAL = "USR2"
+RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is refused there and fails
+LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let leases run out in between
+AVOID_ROUNDS = 10
+POLL_S = 0.05
+_BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTaskLimit", "launch failed requeued held")
+
+
+@dataclass
+class Outcome:
+    """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job."""
+
+    changes: list[Change] = field(default_factory=list)
+    log: list[WriteRecord] = field(default_factory=list)
+    commands: int = 0
+    act_s: float = 0.0
+    verify_s: float = 0.0
+
+    @property
+    def failed(self) -> int:
+        return sum(1 for w in self.log if w.outcome != "ok")
+
+    def count(self, kind: ChangeKind) -> int:
+        return sum(1 for c in self.changes if c.kind is kind)
+
+
+class Actor:
+    """Everything that writes to Slurm. ``stopping`` says whether to end after the current write."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: Config,
+        book: ReportBook,
+        channel: Channel | None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._backend = backend
+        self._config = config
+        self._book = book
+        self._channel = channel
+        self._stopping = stopping
+
+    @property
+    def lease_s(self) -> float:
+        return max(LEAST_LEASE_S, self._config.controller.lease_rounds * self._config.controller.round_s)
+
+    def carry_out(self, seen: Observation, changes: Sequence[Change]) -> Outcome:
+        """Do it all. Raises SlurmUnavailable if slurmctld goes away; what was done until then stands."""
+        began = time.monotonic()
+        outcome = Outcome()
+        ready, vetoed = self._save(seen, [c for c in changes if c.kind.stops])
+        outcome.changes = settle(seen.snapshot, changes, vetoed)
+        for job_id in set(ready) - {c.job_id for c in outcome.changes if c.kind.stops}:
+            self._go_on(job_id)
+        self._batch(seen, outcome)
+        outcome.act_s = time.monotonic() - began
+        self._verify(seen, outcome)
+        outcome.verify_s = time.monotonic() - began - outcome.act_s
+        return outcome
+
+    # Checkpoints
+
+    def _save(self, seen: Observation, stops: Sequence[Change]) -> tuple[list[str], dict[str, str]]:
+        """Ask for checkpoints; returns the jobs that have saved and, for those that may not be stopped, why."""
+        asked: dict[str, float] = {}
+        now = time.time()
+        for change in stops:
+            if self._ask(seen.records[change.job_id], change):
+                asked[change.job_id] = now
+        self._signal(asked)
+        deadline = time.monotonic() + self._config.jobs.ack_timeout_s
+        waiting = set(asked)
+        while waiting and time.monotonic() < deadline and not self._stopping():
+            waiting = {j for j in waiting if not self._book.saved_since(j, seen.records[j].restarts, asked[j])}
+            if waiting:
+                time.sleep(POLL_S)
+        vetoed = dict.fromkeys(
+            waiting, f"no checkpoint within jobs.ack_timeout_s = {self._config.jobs.ack_timeout_s:g}"
+        )
+        if self._stopping():
+            vetoed.update({c.job_id: "the controller is stopping" for c in stops})
+        for job_id in vetoed:
+            self._go_on(job_id)
+        return [j for j in asked if j not in vetoed], vetoed
+
+    def _ask(self, record: JobRecord, change: Change) -> bool:
+        """Whether the job was asked to save. One without the training API saves by itself on TERM, or loses progress."""
+        news = self._book.get(record.job_id)
+        if not record.resumable or news is None or news.ended:
+            return False
+        pause_s = self._config.jobs.ack_timeout_s + self._config.jobs.end_timeout_s
+        sent = self._channel.order(record.job_id, "save", change.why, pause_s) if self._channel else False
+        return sent or news.report.step is not None
+
+    def _signal(self, job_ids: Iterable[str]) -> None:
+        """The checkpoint signal goes along with the message, in case the agent cannot be reached by network."""
+        steps = []
+        for job_id in job_ids:
+            news = self._book.get(job_id)
+            if news is not None and news.report.step is not None and not news.live:
+                steps.append(news.report.step)
+        if steps:
+            self._backend.signal(steps, CHECKPOINT_SIGNAL)
+
+    def _go_on(self, job_id: str) -> None:
+        if self._channel is not None:
+            self._channel.order(job_id, "go_on", "not moved after all")
+
+    # Writes
+
+    def _batch(self, seen: Observation, outcome: Outcome) -> None:
+        stops = [c for c in outcome.changes if c.kind.stops]
+        batch: list[Write] = writes.requeue(c.job_id for c in stops)
+        for change in outcome.changes:
+            if change.kind is ChangeKind.START:
+                batch += self._start(seen, change)
+        batch += self._leases(seen, [c.job_id for c in outcome.changes if c.kind is ChangeKind.WAIT])
+        self._write(batch, outcome)
+        if stops:
+            for change in stops:
+                seen.records[change.job_id].moves += 1
+            self._after_stop(seen, stops, outcome)
+
+    def _start(self, seen: Observation, change: Change) -> list[Write]:
+        """Nothing is written for a job that waits for exactly this placement already."""
+        job, record = seen.raw[change.job_id], seen.records[change.job_id]
+        write = writes.place(job, record, change.new)
+        shaped = len(write.fields) > 2
+        if not shaped and record.lease is None and record.steered and set(job.req_nodes) == set(change.new.nodes):
+            return []
+        record.steered, record.lease = True, None
+        return [write]
+
+    def _leases(self, seen: Observation, job_ids: Sequence[str]) -> list[Write]:
+        """Renew leases that would not last until the round after next; free steered jobs of their node lists."""
+        round_s, lease_s, now = self._config.controller.round_s, self.lease_s, time.time()
+        plain, steered = [], []
+        for job_id in job_ids:
+            job, record = seen.raw[job_id], seen.records[job_id]
+            if record.steered:
+                steered.append(writes.defer(job, record, lease_s))
+            elif record.lease is None or record.lease - now < min(1.5 * round_s, 0.75 * lease_s):
+                plain.append(job_id)
+            else:
+                continue
+            record.steered, record.lease = False, now + lease_s
+        return [*steered, *writes.lease(plain, lease_s)]
+
+    def _after_stop(self, seen: Observation, stops: Sequence[Change], outcome: Outcome) -> None:
+        """When the stopped jobs are back in the queue, say where or when each starts again."""
+        left = self._await_end([c.job_id for c in stops])
+        batch = []
+        for change in stops:
+            job, record = left.get(change.job_id), seen.records[change.job_id]
+            if job is None or job.state is not JobState.PENDING:
+                detail = "ended" if job is None else f"still {job.state_text.lower()} when its time was up"
+                outcome.log.append(
+                    WriteRecord(change.job_id, "requeue", "ok" if job is None else "ineffective", detail)
+                )
+                continue
+            if change.kind is ChangeKind.MOVE:
+                batch.append(writes.place(job, record, change.new, RESTART_GAP_S))
+                record.steered, record.lease = True, None
+            else:
+                batch.append(writes.defer(job, record, self.lease_s))
+                record.steered, record.lease = False, time.time() + self.lease_s
+        self._write(batch, outcome)
+
+    def _await_end(self, job_ids: Sequence[str]) -> dict[str, SlurmJob]:
+        """The stopped jobs' records once none of them runs or ends any more, or time is up; ended jobs are left out."""
+        deadline = time.monotonic() + self._config.jobs.end_timeout_s
+        while True:
+            jobs = {j.job_id: j for j in self._backend.read_jobs() if j.job_id in set(job_ids) and j.state.active}
+            busy = [j for j in jobs.values() if j.state is not JobState.PENDING]
+            if not busy or time.monotonic() > deadline:
+                return jobs
+            time.sleep(2 * POLL_S)
+
+    def _write(self, batch: Sequence[Write], outcome: Outcome) -> None:
+        if not batch:
+            return
+        outcome.commands += 1
+        for result in self._backend.write(batch):
+            outcome.log.append(_entry(result))
+
+    # Read back
+
+    def _verify(self, seen: Observation, outcome: Outcome) -> None:
+        """Wait until every placed job runs where it should; undo what Slurm will not do."""
+        refused = {w.job_id for w in outcome.log if w.outcome == "refused"}
+        open_ = {c.job_id: c for c in outcome.changes if c.kind.occupies and c.job_id not in refused}
+        deadline = time.monotonic() + self._config.jobs.start_timeout_s
+        jobs: dict[str, SlurmJob] = {}
+        wrote = bool(outcome.log)
+        while wrote:
+            jobs = {j.job_id: j for j in self._backend.read_jobs()}
+            for job_id, change in list(open_.items()):
+                verdict = _verdict(jobs.get(job_id), change)
+                if verdict is not None:
+                    del open_[job_id]
+                    self._conclude(seen, outcome, change, jobs.get(job_id), verdict)
+            if not open_ or time.monotonic() > deadline or self._stopping():
+                break
+            time.sleep(2 * POLL_S)
+        for change in open_.values():
+            reason = jobs[change.job_id].reason if change.job_id in jobs else "gone"
+            self._late(seen, outcome, change, jobs.get(change.job_id), reason)
+        for job_id in refused:
+            self._refused(seen, outcome, job_id, jobs.get(job_id))
+        self._check_leases(seen, outcome, jobs)
+
+    def _conclude(
+        self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob | None, verdict: str
+    ) -> None:
+        if verdict == "ok":
+            return
+        outcome.log.append(WriteRecord(change.job_id, f"place {change.new}", "ineffective", verdict))
+        if job is not None and job.state is JobState.PENDING:
+            self._undo(seen, outcome, change, job)
+
+    def _late(self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob | None, reason: str) -> None:
+        """A job that only waits its turn gets one more round; after that the placement counts as not working."""
+        record = seen.records[change.job_id]
+        outcome.log.append(WriteRecord(change.job_id, f"place {change.new}", "slow", f"not started yet: {reason}"))
+        record.slow += 1
+        if record.slow > 2 and job is not None and job.state is JobState.PENDING:
+            self._undo(seen, outcome, change, job)
+
+    def _refused(self, seen: Observation, outcome: Outcome, job_id: str, job: SlurmJob | None) -> None:
+        """Slurm said no: give the job back its own shape, and do not try these nodes again for a while."""
+        change = next((c for c in outcome.changes if c.job_id == job_id and c.kind.occupies), None)
+        if change is not None and job is not None and job.state is JobState.PENDING:
+            self._undo(seen, outcome, change, job)
+
+    def _undo(self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob) -> None:
+        record = seen.records[change.job_id]
+        until = time.time() + AVOID_ROUNDS * self._config.controller.round_s
+        record.avoid.update(dict.fromkeys(change.new.nodes, until))
+        record.steered, record.lease, record.slow = False, time.time() + self.lease_s, 0
+        batch = [writes.defer(job, record, self.lease_s)]
+        if job.held:
+            batch.append(Write("release", (job.job_id,)))
+        outcome.commands += 1
+        for result in self._backend.write(batch):
+            outcome.log.append(WriteRecord(result.job_id, str(result.write), "undone", result.error or ""))
+
+    def _check_leases(self, seen: Observation, outcome: Outcome, jobs: dict[str, SlurmJob]) -> None:
+        """A leased job must be pending and not yet eligible; one that started all the same is only worth a note."""
+        for write in [w for w in outcome.log if w.command.startswith("update") and "StartTime=now+" in w.command]:
+            job, record = jobs.get(write.job_id), seen.records.get(write.job_id)
+            if job is None or record is None or record.lease is None or job.state is not JobState.PENDING:
+                continue
+            if job.eligible is None or job.eligible < time.time():
+                record.lease = None
+                outcome.log.append(WriteRecord(write.job_id, write.command, "ineffective", f"eligible: {job.eligible}"))
+
+
+def _verdict(job: SlurmJob | None, change: Change) -> str | None:
+    """ok, what is wrong, or None for "wait a little"."""
+    if job is None or not job.state.active:
+        return "ok"  # started and ended between two looks, or its owner cancelled it
+    if job.state in (JobState.RUNNING, JobState.COMPLETING):
+        right = set(job.nodes) == set(change.new.nodes)
+        return "ok" if right else f"runs on {fold(job.nodes)} instead"
+    if job.reason in _BROKEN_REASONS or job.held:
+        return job.reason or "held"
+    return None
+
+
+def _entry(result: WriteResult) -> WriteRecord:
+    command = str(Write(result.write.verb, (result.job_id,), result.write.fields))
+    return WriteRecord(result.job_id, command, "refused" if result.error else "ok", result.error or "")

@@ -1,0 +1,85 @@
+"""The exact words to Slurm for each thing the controller wants: pure functions, no I/O.
+
+Every trap behind these lines was met on a real cluster: GPU requests are merged, not replaced, so they stay untyped
+and are cleared with an empty string; node and task counts are set together; nothing is ever held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.model import Placement
+from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.state import SlurmJob, Write
+
+__all__ = ["defer", "free", "lease", "place", "requeue"]
+
+_LIST_CHUNK = 1000
+
+
+def requeue(job_ids: Iterable[str]) -> list[Write]:
+    """Stop running jobs and put them back into the queue."""
+    ids = tuple(job_ids)
+    return [Write("requeue", ids)] if ids else []
+
+
+def lease(job_ids: Iterable[str], seconds: float) -> list[Write]:
+    """Make waiting jobs ineligible for ``seconds`` from now: one call for many jobs."""
+    ids = tuple(job_ids)
+    when = (("StartTime", _after(seconds)),)
+    return [Write("update", ids[i : i + _LIST_CHUNK], when) for i in range(0, len(ids), _LIST_CHUNK)]
+
+
+def place(job: SlurmJob, record: JobRecord, placement: Placement, after_s: float = 0.0) -> Write:
+    """Start a pending job on exactly these nodes, ``after_s`` seconds from now."""
+    fields = (*_shape(job, record, placement), ("NodeList", fold(placement.nodes)), ("StartTime", _after(after_s)))
+    return Write("update", (job.job_id,), fields)
+
+
+def defer(job: SlurmJob, record: JobRecord, seconds: float) -> Write:
+    """Lease a job that was steered before, and give it back the shape its owner asked for and every node, so that it
+    starts like any other job should the controller not come back."""
+    return Write(
+        "update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", ""), ("StartTime", _after(seconds)))
+    )
+
+
+def free(job: SlurmJob, record: JobRecord) -> Write:
+    """Undo all steering of a pending job: it is eligible at once, as its owner submitted it."""
+    return Write("update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", ""), ("StartTime", "now")))
+
+
+def _after(seconds: float) -> str:
+    return "now" if seconds <= 0 else f"now+{math.ceil(seconds)}"
+
+
+def _shape(job: SlurmJob, record: JobRecord, placement: Placement) -> tuple[tuple[str, str], ...]:
+    """GPU, node, task and CPU counts for ``placement``; empty where the job has that shape already."""
+    nodes = len(placement.nodes)
+    return _resize(job, record, nodes, placement.workers // nodes)
+
+
+def _owner_shape(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
+    return _resize(job, record, record.nodes, record.workers // record.nodes)
+
+
+def _resize(job: SlurmJob, record: JobRecord, nodes: int, each: int) -> tuple[tuple[str, str], ...]:
+    request = job.gpus[0] if job.gpus else None
+    same_gpus = request is not None and (
+        (request.per == "node" and request.count == each)
+        or (request.per == "job" and nodes == 1 and request.count == each)
+    )
+    if same_gpus and job.num_nodes == nodes and job.max_nodes == nodes:
+        return ()
+    tasks = record.tasks if nodes == record.nodes else nodes
+    cpus = tasks * max(1, record.cpus // record.tasks)
+    cleared = (("TresPerJob", ""),) if request is not None and request.per == "job" else ()
+    return (
+        *cleared,
+        ("TresPerNode", f"gres:gpu:{each}"),
+        ("NumNodes", f"{nodes}-{nodes}"),
+        ("NumTasks", str(tasks)),
+        ("NumCPUs", str(cpus)),
+    )
