@@ -54,7 +54,11 @@ class ControllerSection(_Section):
         "than this to the last one; 0 = never"
     )  # fmt: skip
     lease_rounds: float = Field(2.0, ge=1.5, le=10, description="a waiting job becomes eligible by itself after this")
-    state_dir: Path = Field(Path("/var/lib/slurm-hadar"), description="journal, keys, lock; local disk")
+    state_dir: Path | None = Field(
+        None,
+        description="journal, keys, lock; local disk; empty = beside a private cluster's slurm.conf, else "
+        "/var/lib/slurm-hadar for root and ~/.local/state/slurm-hadar for others",
+    )
     users: tuple[str, ...] = Field((), description="steer only these users' jobs; empty = everybody's")
     partitions: tuple[str, ...] = Field((), description="steer only these partitions; empty = all")
     keep_days: float = Field(30.0, gt=0, description="journal entries older than this are deleted")

@@ -8,16 +8,16 @@ read back. Killed at any point, what is left is a queue that goes on by itself: 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.guard import Change, ChangeKind, settle
-from slurm_hadar.controller.journal import JobRecord, WriteRecord
+from slurm_hadar.controller.journal import WriteRecord
 from slurm_hadar.controller.observe import Observation
-from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.reports import ReportBook, SpoolReader
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.parsing import fold
@@ -60,12 +60,14 @@ class Actor:
         config: Config,
         book: ReportBook,
         channel: Channel | None,
+        spool: SpoolReader,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._backend = backend
         self._config = config
         self._book = book
         self._channel = channel
+        self._spool = spool
         self._stopping = stopping
 
     @property
@@ -91,44 +93,55 @@ class Actor:
     def _save(self, seen: Observation, stops: Sequence[Change]) -> tuple[list[str], dict[str, str]]:
         """Ask for checkpoints; returns the jobs that have saved and, for those that may not be stopped, why."""
         asked: dict[str, float] = {}
+        vetoed: dict[str, str] = {}
         now = time.time()
         for change in stops:
-            if self._ask(seen.records[change.job_id], change):
+            if not seen.records[change.job_id].resumable:
+                continue  # saves by itself on TERM, or its owner lets it lose progress: else it were not movable
+            if self._ask(change):
                 asked[change.job_id] = now
-        self._signal(asked)
-        deadline = time.monotonic() + self._config.jobs.ack_timeout_s
-        waiting = set(asked)
-        while waiting and time.monotonic() < deadline and not self._stopping():
-            waiting = {j for j in waiting if not self._book.saved_since(j, seen.records[j].restarts, asked[j])}
-            if waiting:
-                time.sleep(POLL_S)
-        vetoed = dict.fromkeys(
-            waiting, f"no checkpoint within jobs.ack_timeout_s = {self._config.jobs.ack_timeout_s:g}"
-        )
+            else:
+                vetoed[change.job_id] = "its agent cannot be reached to save a checkpoint"
+        waiting = self._await_saves(seen, asked)
+        limit_s = self._config.jobs.ack_timeout_s
+        vetoed.update(dict.fromkeys(waiting, f"no checkpoint within jobs.ack_timeout_s = {limit_s:g}"))
         if self._stopping():
             vetoed.update({c.job_id: "the controller is stopping" for c in stops})
         for job_id in vetoed:
             self._go_on(job_id)
         return [j for j in asked if j not in vetoed], vetoed
 
-    def _ask(self, record: JobRecord, change: Change) -> bool:
-        """Whether the job was asked to save. One without the training API saves by itself on TERM, or loses progress."""
-        news = self._book.get(record.job_id)
-        if not record.resumable or news is None or news.ended:
+    def _await_saves(self, seen: Observation, asked: dict[str, float]) -> set[str]:
+        """The jobs that have not saved when the time is up, or that ended instead."""
+        deadline = time.monotonic() + self._config.jobs.ack_timeout_s
+        waiting = set(asked)
+        while waiting and time.monotonic() < deadline and not self._stopping():
+            for job_id in sorted(waiting):
+                self._listen(seen, job_id)
+            waiting = {j for j in waiting if not self._book.saved_since(j, seen.records[j].restarts, asked[j])}
+            over = {j for j in waiting if (news := self._book.get(j)) is None or news.ended}
+            if over == waiting:
+                return waiting
+            time.sleep(POLL_S)
+        return waiting
+
+    def _listen(self, seen: Observation, job_id: str) -> None:
+        """An agent without a connection answers through its spool file."""
+        news = self._book.get(job_id)
+        if news is not None and not news.live:
+            self._spool.read(job_id, seen.raw[job_id].work_dir)
+
+    def _ask(self, change: Change) -> bool:
+        """Ask by message, and by signal where the agent is not connected; False if neither can reach it."""
+        news = self._book.get(change.job_id)
+        if news is None or news.ended:
             return False
         pause_s = self._config.jobs.ack_timeout_s + self._config.jobs.end_timeout_s
-        sent = self._channel.order(record.job_id, "save", change.why, pause_s) if self._channel else False
-        return sent or news.report.step is not None
-
-    def _signal(self, job_ids: Iterable[str]) -> None:
-        """The checkpoint signal goes along with the message, in case the agent cannot be reached by network."""
-        steps = []
-        for job_id in job_ids:
-            news = self._book.get(job_id)
-            if news is not None and news.report.step is not None and not news.live:
-                steps.append(news.report.step)
-        if steps:
-            self._backend.signal(steps, CHECKPOINT_SIGNAL)
+        sent = self._channel.order(change.job_id, "save", change.why, pause_s) if self._channel else False
+        if not sent and news.report.step is not None:
+            self._backend.signal([news.report.step], CHECKPOINT_SIGNAL)
+            return True
+        return sent
 
     def _go_on(self, job_id: str) -> None:
         if self._channel is not None:
@@ -219,8 +232,7 @@ class Actor:
         open_ = {c.job_id: c for c in outcome.changes if c.kind.occupies and c.job_id not in refused}
         deadline = time.monotonic() + self._config.jobs.start_timeout_s
         jobs: dict[str, SlurmJob] = {}
-        wrote = bool(outcome.log)
-        while wrote:
+        while outcome.log or open_:
             jobs = {j.job_id: j for j in self._backend.read_jobs()}
             for job_id, change in list(open_.items()):
                 verdict = _verdict(jobs.get(job_id), change)
@@ -293,6 +305,12 @@ def _verdict(job: SlurmJob | None, change: Change) -> str | None:
     if job.reason in _BROKEN_REASONS or job.held:
         return job.reason or "held"
     return None
+
+
+def _not_requeued(job_id: str, job: SlurmJob | None) -> WriteRecord:
+    if job is None:
+        return WriteRecord(job_id, f"requeue {job_id}", "ok", "ended")
+    return WriteRecord(job_id, f"requeue {job_id}", "ineffective", f"still {job.state_text.lower()} when time was up")
 
 
 def _entry(result: WriteResult) -> WriteRecord:

@@ -71,8 +71,8 @@ class JobRecord:
     resumable: bool = False
     saved_step: float | None = None
     save_s: float | None = None
-    load_s: float | None = None
     start_s: float | None = None
+    lost_steps: float = 0.0
     work_dir: str = ""
     avoid: dict[str, float] = field(default_factory=dict)
     slow: int = 0

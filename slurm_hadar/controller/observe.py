@@ -134,6 +134,7 @@ class Observer:
 
     def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float) -> None:
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
+        record.lost_steps += max(0.0, record.steps - (record.saved_step or 0.0))
         record.steps = record.saved_step or 0.0
 
     def _note_run(self, record: JobRecord, job: SlurmJob, now: float) -> None:
@@ -155,7 +156,8 @@ class Observer:
         record.steps = report.steps if report.steps is not None else record.steps
         record.saved_step = news.saved_step if news.saved_step is not None else record.saved_step
         record.save_s = report.save_s if report.save_s is not None else record.save_s
-        record.load_s = report.load_s if report.load_s is not None else record.load_s
+        if news.first_step is not None and record.run_since is not None:
+            record.start_s = max(0.0, news.first_step - record.run_since)
 
     def _unmovable(self, job: SlurmJob, comment: JobComment, record: JobRecord, now: float) -> str | None:
         if job.state is not JobState.RUNNING:
@@ -174,10 +176,9 @@ class Observer:
     def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
         if comment.restart is not None:
             return comment.restart
-        known = (record.save_s, record.start_s, record.load_s)
-        if any(k is not None for k in known):
-            return sum(k or 0.0 for k in known)
-        return self._config.jobs.restart_cost_s
+        if record.start_s is None:
+            return self._config.jobs.restart_cost_s
+        return (record.save_s or 0.0) + record.start_s
 
 
 def _shape(job: SlurmJob) -> tuple[int, int, int, int]:

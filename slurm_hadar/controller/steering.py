@@ -124,6 +124,8 @@ def _by_request(job: SlurmJob) -> str | None:
 def _by_state(job: SlurmJob, record: JobRecord | None) -> str | None:
     if job.state is JobState.SUSPENDED:
         return "is suspended"
+    if job.state is JobState.COMPLETING:
+        return "is ending"
     if job.state is not JobState.PENDING:
         return None
     if job.held and job.reason not in _TRANSIENT_HOLDS:

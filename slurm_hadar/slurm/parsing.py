@@ -16,8 +16,8 @@ from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.state import GpuRequest, SlurmJob, SlurmNode
 
 __all__ = [
-    "JOB_FIELDS", "NODE_FIELDS", "SEP", "expand", "fold", "format_option", "parse_gres", "parse_jobs", "parse_nodes",
-    "parse_request", "parse_time_limit",
+    "JOB_FIELDS", "NODE_FIELDS", "SEP", "expand", "fold", "format_option", "job_state", "node_is_bad", "parse_gres",
+    "parse_jobs", "parse_nodes", "parse_request", "parse_time_limit", "text_or_empty",
 ]  # fmt: skip
 
 SEP = "\x1f"
@@ -26,7 +26,7 @@ SEP = "\x1f"
 JOB_FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "Account", "QOS", "Partition",
     "NodeList", "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "NumNodes",
-    "MaxNodes", "NumTasks", "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "Requeue",
+    "MaxNodes", "NumTasks", "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "Requeue",
     "RestartCnt", "BatchFlag", "PriorityLong", "Feature", "Dependency", "WorkDir", "Name", "Comment",
 )  # fmt: skip
 JOB_FREE = 3
@@ -47,6 +47,7 @@ _STATES = {
 _BAD_NODE = re.compile(r"down|drain|fail|inval|unknown|no_respond|power|reboot|maint|planned_down|blocked|future|error")
 _GRES = re.compile(r"gpu(?::([^:(]+))?:(\d+)(?:\([^)]*\))?")
 _REQUEST = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:=,]*))?(?:[:=](\d+))?")
+_NO_VALUE = 0xFFFFFFFE  # Slurm shows its marks for "not set" and "infinite" as plain numbers
 _NOTHING = frozenset(("", "N/A", "(null)", "NONE", "None", "n/a", "none", "Unknown"))
 
 
@@ -87,23 +88,21 @@ def parse_jobs(text: str, mark: str) -> tuple[SlurmJob, ...]:
 def _job(r: dict[str, str]) -> SlurmJob:
     job_id = r["JobArrayID"]
     state_text = r["State"].split("+")[0].split(" ")[0]
-    if state_text not in _STATES:
-        raise SlurmParseError(f"squeue shows job {job_id} in a state this version does not know: {state_text!r}")
     nodes = _int(r, "NumNodes", 1)
     array = r["ArrayJobID"] if "_" in job_id else None
     return SlurmJob(
         job_id=job_id,
         raw_id=_int(r, "JobID", 0),
-        state=_STATES[state_text],
+        state=job_state(state_text, job_id),
         state_text=state_text,
-        reason=_text(r["Reason"]),
+        reason=text_or_empty(r["Reason"]),
         user=r["UserName"],
-        account=_text(r["Account"]),
-        qos=_text(r["QOS"]),
+        account=text_or_empty(r["Account"]),
+        qos=text_or_empty(r["QOS"]),
         partition=r["Partition"],
         nodes=expand(r["NodeList"]),
         req_nodes=expand(r["ReqNodes"]),
-        features=_text(r["Feature"]),
+        features=text_or_empty(r["Feature"]),
         gpus=_requests(r),
         num_nodes=nodes,
         max_nodes=max(nodes, _int(r, "MaxNodes", nodes)),
@@ -113,18 +112,30 @@ def _job(r: dict[str, str]) -> SlurmJob:
         submit=_time(r, "SubmitTime"),
         eligible=_time(r, "EligibleTime"),
         start=_time(r, "StartTime"),
-        end=_time(r, "EndTime"),
         requeue=r["Requeue"] == "1",
         restarts=_int(r, "RestartCnt", 0),
         batch=r["BatchFlag"] == "1",
         priority=_int(r, "PriorityLong", 1),
-        dependency=_text(r["Dependency"]),
+        dependency=text_or_empty(r["Dependency"]),
         array_id=array,
-        het_id=_text(r["HetJobID"]) or None,
+        het_id=text_or_empty(r["HetJobID"]) or None,
         work_dir=r["WorkDir"],
         name=r["Name"],
-        comment=_text(r["Comment"]),
+        comment=text_or_empty(r["Comment"]),
     )
+
+
+def job_state(text: str, job_id: str) -> JobState:
+    """Slurm's word for a job's state, such as ``RUNNING`` or ``CANCELLED by 0``."""
+    word = text.split("+")[0].split(" ")[0]
+    if word not in _STATES:
+        raise SlurmParseError(f"Slurm shows job {job_id} in a state this version does not know: {text!r}")
+    return _STATES[word]
+
+
+def node_is_bad(state: str) -> bool:
+    """Whether a node in this state (lower case, with flags) must get no new work."""
+    return bool(_BAD_NODE.search(state)) or "*" in state
 
 
 def parse_nodes(text: str, mark: str) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
@@ -155,7 +166,7 @@ def _with_partitions(node: SlurmNode, partitions: tuple[str, ...]) -> SlurmNode:
 
 def _node(r: dict[str, str]) -> SlurmNode:
     name, state = r["NodeList"], r["StateComplete"].lower()
-    bad = bool(_BAD_NODE.search(state)) or "*" in state
+    bad = node_is_bad(state)
     cpus = r["CPUsState"].split("/")
     if len(cpus) != 4 or not all(c.isdigit() for c in cpus):
         raise SlurmParseError(f"sinfo shows no CPU counts for node {name}: {r['CPUsState']!r}")
@@ -165,8 +176,8 @@ def _node(r: dict[str, str]) -> SlurmNode:
         used=parse_gres(r["GresUsed"]),
         state=state,
         available=not bad,
-        reason=_text(r["Reason"]) or (state if bad else ""),
-        features=tuple(f for f in _text(r["Features"]).split(",") if f),
+        reason=text_or_empty(r["Reason"]) or (state if bad else ""),
+        features=tuple(f for f in text_or_empty(r["Features"]).split(",") if f),
         cpus=int(cpus[3]),
         cpus_used=int(cpus[0]),
     )
@@ -178,7 +189,7 @@ def parse_gres(text: str) -> tuple[tuple[str, int], ...]:
     GPUs without a type count as type ``gpu``; other GRES are not looked at.
     """
     total: dict[str, int] = {}
-    for match in _GRES.finditer(_text(text)):
+    for match in _GRES.finditer(text_or_empty(text)):
         name = match[1] or "gpu"
         total[name] = total.get(name, 0) + int(match[2])
     return tuple(sorted((t, n) for t, n in total.items() if n))
@@ -196,7 +207,7 @@ def _requests(r: dict[str, str]) -> tuple[GpuRequest, ...]:
 def parse_request(text: str) -> tuple[tuple[str, int], ...]:
     """GPUs in a TRES request, ``gres:gpu:2`` (22.05) or ``gres/gpu:v100:2`` (later), as ((type or "", count),)."""
     total: dict[str, int] = {}
-    for part in _text(text).split(","):
+    for part in text_or_empty(text).split(","):
         match = _REQUEST.fullmatch(part)
         if match:
             name = match[1] or ""
@@ -223,7 +234,7 @@ def parse_time_limit(text: str) -> float | None:
 
 def expand(text: str) -> tuple[str, ...]:
     """Node names in a Slurm node list, sorted as Slurm sorts them; empty for none."""
-    if _text(text) == "":
+    if text_or_empty(text) == "":
         return ()
     try:
         return tuple(NodeSet(text))
@@ -236,22 +247,23 @@ def fold(nodes: Sequence[str]) -> str:
     return ",".join(nodes)
 
 
-def _text(value: str) -> str:
+def text_or_empty(value: str) -> str:
+    """Empty where Slurm writes one of its words for nothing."""
     return "" if value in _NOTHING else value
 
 
 def _int(r: dict[str, str], field: str, default: int) -> int:
-    value = _text(r[field])
+    value = text_or_empty(r[field])
     if not value:
         return default
     digits = value.split("-")[0]  # "1-2" is a range; its lower end is what is asked for at least
     if not digits.isdigit():
         raise SlurmParseError(f"squeue shows {field}={value!r} for job {r['JobArrayID']}, where a number is expected")
-    return int(digits)
+    return default if int(digits) >= _NO_VALUE else int(digits)
 
 
 def _time(r: dict[str, str], field: str) -> float | None:
-    value = _text(r[field])
+    value = text_or_empty(r[field])
     if not value:
         return None
     if not value.lstrip("-").isdigit():

@@ -51,7 +51,6 @@ class SlurmJob:
     submit: float | None
     eligible: float | None
     start: float | None
-    end: float | None
     requeue: bool
     restarts: int
     batch: bool

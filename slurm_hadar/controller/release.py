@@ -1,0 +1,43 @@
+"""Undo all steering at once: what an administrator wants at 3 a.m."""
+
+from __future__ import annotations
+
+from slurm_hadar.comment import is_ours
+from slurm_hadar.controller import writes
+from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
+
+__all__ = ["release_all"]
+
+
+def release_all(backend: Backend, journal: Journal, job_ids: tuple[str, ...] = ()) -> list[WriteResult]:
+    """Make every steered or leased pending job eligible at once, on all nodes, in the shape its owner asked for.
+
+    ``job_ids`` limits it to these. Works without the journal too: any pending job with a ``hadar:`` comment that is
+    not eligible counts as leased. Running jobs are left as they are.
+    """
+    records = journal.load_jobs()
+    batch = []
+    for job in backend.read_jobs():
+        if job.state is not JobState.PENDING or (job_ids and job.job_id not in job_ids):
+            continue
+        record = records.get(job.job_id)
+        write = _undo(job, record)
+        if write is not None:
+            batch.append(write)
+            if record is not None:
+                record.steered, record.lease = False, None
+    results = backend.write(batch)
+    journal.save_jobs(records.values())
+    return results
+
+
+def _undo(job: SlurmJob, record: JobRecord | None) -> Write | None:
+    if record is not None and record.steered:
+        return writes.free(job, record)
+    leased = record is not None and record.lease is not None
+    if leased or (record is None and is_ours(job.comment) and job.reason == "BeginTime"):
+        return Write("update", (job.job_id,), (("StartTime", "now"),))
+    return None

@@ -1,0 +1,133 @@
+"""Wire a controller together from a configuration: the one place that knows all its parts."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.lock import ScopeLock
+from slurm_hadar.controller.loop import Controller, RoundResult
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.errors import StoreError
+from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL
+from slurm_hadar.policies import registry
+from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.select import choose
+
+__all__ = ["JOURNAL", "Assembly", "assemble", "private_cluster", "state_dir"]
+
+JOURNAL = "journal.db"
+CLUSTER_FILE = "hadar-cluster.json"
+
+
+@dataclass
+class Assembly:
+    """A controller ready to run, and what must be closed after it. ``notes`` are lines the user should see."""
+
+    controller: Controller
+    backend: Backend
+    journal: Journal
+    book: ReportBook
+    channel: Channel | None
+    notes: list[str]
+    _stack: ExitStack
+
+    def __enter__(self) -> Assembly:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+
+def private_cluster() -> Path | None:
+    """The configuration directory of the private cluster that SLURM_CONF points at, if it is one."""
+    conf = os.environ.get("SLURM_CONF")
+    if conf and (Path(conf).parent / CLUSTER_FILE).is_file():
+        return Path(conf).parent
+    return None
+
+
+def state_dir(config: Config) -> Path:
+    """Where journal, keys and lock live. Raises StoreError if it cannot be made."""
+    chosen = config.controller.state_dir
+    if chosen is None:
+        private = private_cluster()
+        if private is not None and os.access(private, os.W_OK):
+            chosen = private / "hadar"
+        elif os.geteuid() == 0:
+            chosen = Path("/var/lib/slurm-hadar")
+        else:
+            base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+            chosen = Path(base) / "slurm-hadar"
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"state directory {chosen} cannot be made: {error.strerror}; set controller.state_dir"
+        ) from None
+    return chosen
+
+
+def assemble(config: Config, on_round: Callable[[RoundResult], None] | None = None) -> Assembly:
+    """Build everything. Raises the HadarError of whatever cannot be had; nothing stays open then."""
+    notes: list[str] = []
+    policy = registry.get(config.policy.name, **config.policy.params)
+    with ExitStack() as stack:
+        backend = choose(config.slurm.backend, config.slurm.timeout_s, config.slurm.retries)
+        stack.callback(backend.close)
+        directory = state_dir(config)
+        lock = ScopeLock(directory, backend.cluster_name(), config.controller.users)
+        stack.callback(lock.release)
+        journal = Journal(directory / JOURNAL)
+        stack.callback(journal.close)
+        if journal.moved_aside:
+            notes.append(f"the journal was broken and moved to {journal.moved_aside}; a new one is begun")
+        book = ReportBook()
+        channel = _channel(config, directory, book)
+        if channel is not None:
+            stack.callback(channel.close)
+        controller = Controller(backend, policy, config, journal, book, channel, on_round)
+        return Assembly(controller, backend, journal, book, channel, notes, stack.pop_all())
+
+
+def _channel(config: Config, directory: Path, book: ReportBook) -> Channel | None:
+    """Listen for reports wherever jobs are told to report; in mode observe too, since speeds are worth knowing."""
+    settings = config.channel
+    if not settings.enabled:
+        return None
+    private = private_cluster()
+    host = settings.host or ("127.0.0.1" if private else _host())
+    bind = settings.bind.replace("tcp://*:", "tcp://127.0.0.1:") if private else settings.bind
+    return Channel(book, directory, bind, host, settings.file or _channel_file(directory), settings.max_message_bytes)
+
+
+def _channel_file(directory: Path) -> Path:
+    """Beside slurm.conf, where every job finds it; else in /etc/slurm-hadar; else with the state, and jobs need
+    HADAR_CHANNEL."""
+    conf = os.environ.get("SLURM_CONF")
+    beside = [Path(conf).parent / CHANNEL_FILE] if conf else []
+    for candidate in (*beside, SYSTEM_CHANNEL):
+        if os.access(candidate.parent, os.W_OK):
+            return candidate
+    return directory / CHANNEL_FILE
+
+
+def _host() -> str:
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return "127.0.0.1"
+    return name
+
+
+def any_acting(config: Config) -> bool:
+    """Whether this configuration may change anything in Slurm."""
+    return Mode.ACT in (config.controller.mode, *(p.mode for p in config.partitions.values()))

@@ -1,0 +1,204 @@
+"""Slurm through pyslurm, where pyslurm matches the site's libslurm; writes go through scontrol all the same.
+
+pyslurm cannot clear node lists, change node counts or set a user's hold, and does not show ``--gpus`` requests without
+slurmdbd: for these the commands serve in this backend too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import select
+import subprocess
+import sys
+import time
+from typing import Any
+
+from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
+from slurm_hadar.model import Partition
+from slurm_hadar.slurm import parsing
+from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.state import ClusterState, GpuRequest, SlurmJob, SlurmNode
+
+__all__ = ["PyslurmBackend", "probe"]
+
+_PROBE_S = 15.0
+_WORKER = [sys.executable, "-m", "slurm_hadar.slurm.pyslurm_worker"]
+
+
+def probe() -> str | None:
+    """Why pyslurm cannot be used here; None if it can. Never imports it into this process."""
+    try:
+        importlib.metadata.version("pyslurm")
+    except importlib.metadata.PackageNotFoundError:
+        return "pyslurm is not installed"
+    worker = _Worker(_PROBE_S)
+    try:
+        worker.start()
+    except SlurmError as error:
+        return str(error)
+    finally:
+        worker.stop()
+    return None
+
+
+class _Worker:
+    """The reading process: started when needed, ended when it hangs or dies."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            _WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        )
+        first = self._line("import pyslurm")
+        if "ready" not in first:
+            self.stop()
+            raise SlurmUnavailable(f"pyslurm cannot be used: {first.get('error', first)}")
+
+    def ask(self, request: str) -> dict[str, Any]:
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(request.encode() + b"\n")
+        except BrokenPipeError:
+            self.stop()
+            raise SlurmUnavailable("the pyslurm reader ended; is slurmctld up?") from None
+        answer = self._line(request)
+        if "error" in answer:
+            raise SlurmUnavailable(f"pyslurm: {answer['error']}")
+        return answer
+
+    def _line(self, request: str) -> dict[str, Any]:
+        """One line of JSON, or SlurmUnavailable when it does not come in time."""
+        assert self._process is not None and self._process.stdout is not None
+        data = bytearray()
+        deadline = time.monotonic() + self._timeout_s
+        while not data.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            ready = left > 0 and select.select([self._process.stdout], [], [], left)[0]
+            chunk = self._process.stdout.read(1 << 20) if ready else b""
+            if not chunk:
+                self.stop()
+                cause = "ended" if ready else f"did not answer {request!r} within {self._timeout_s:g} s"
+                raise SlurmUnavailable(f"the pyslurm reader {cause}; is slurmctld up and slurm.conf readable?")
+            data += chunk
+        try:
+            return dict(json.loads(data))
+        except ValueError as error:
+            raise SlurmParseError(f"the pyslurm reader sent no JSON: {error}") from None
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+        process.kill()
+        process.wait()
+
+
+class PyslurmBackend(CliBackend):
+    """Reads through pyslurm, writes through scontrol."""
+
+    name = "pyslurm"
+
+    def __init__(self, timeout_s: float = 30.0, retries: int = 2, env: dict[str, str] | None = None) -> None:
+        super().__init__(timeout_s, retries, env)
+        self._worker = _Worker(timeout_s)
+
+    def close(self) -> None:
+        self._worker.stop()
+
+    def read(self) -> ClusterState:
+        began = time.monotonic()
+        now = time.time()
+        answer = self._retry(self._worker.ask, "read")
+        jobs = self._jobs(answer["jobs"])
+        used: dict[str, dict[str, int]] = {}
+        for job in answer["jobs"]:
+            for node, gres in job["layout"].items():
+                _add(used.setdefault(node, {}), gres)
+        nodes = tuple(sorted((_node(n, used.get(n["name"], {})) for n in answer["nodes"]), key=lambda n: n.name))
+        partitions = tuple(sorted((_partition(p) for p in answer["partitions"]), key=lambda p: p.name))
+        return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began)
+
+    def read_jobs(self) -> tuple[SlurmJob, ...]:
+        return self._jobs(self._retry(self._worker.ask, "jobs")["jobs"])
+
+    def _jobs(self, records: list[dict[str, Any]]) -> tuple[SlurmJob, ...]:
+        jobs = [job for record in records for job in _expand(record)]
+        blind = [j.job_id for j in jobs if not j.gpus and j.state.active]
+        if not blind:
+            return tuple(jobs)
+        # --gpus and --gpus-per-task requests do not show here without slurmdbd; the commands know them.
+        known = {j.job_id: j for j in super().read_jobs()}
+        return tuple(known.get(j.job_id, j) if not j.gpus else j for j in jobs)
+
+
+def _add(total: dict[str, int], gres: dict[str, int]) -> None:
+    for name, n in gres.items():
+        kind, _, gpu_type = name.removeprefix("gres/").partition(":")
+        if kind == "gpu" and n:
+            total[gpu_type or "gpu"] = total.get(gpu_type or "gpu", 0) + n
+
+
+def _expand(r: dict[str, Any]) -> list[SlurmJob]:
+    """One job, or one per waiting task where the record stands for the rest of an array."""
+    if r["array_id"] and r["array_task"] is None and r["waiting"]:
+        tasks = parsing.expand(f"[{r['waiting'].split('%')[0]}]")
+        return [_job(r, f"{r['array_id']}_{task}") for task in tasks]
+    if r["array_id"]:
+        return [_job(r, f"{r['array_id']}_{r['array_task']}")]
+    if r["het_id"]:
+        return [_job(r, f"{r['het_id']}+{r['het_offset'] or 0}")]
+    return [_job(r, str(r["id"]))]
+
+
+def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
+    state = str(r["state"])
+    limit = r["time_limit"]
+    nodes = r["num_nodes"] or 1
+    return SlurmJob(
+        job_id=job_id, raw_id=r["id"], state=parsing.job_state(state, job_id), state_text=state,
+        reason=parsing.text_or_empty(r["reason"] or ""), user=r["user"] or "", account=r["account"] or "",
+        qos=r["qos"] or "", partition=r["partition"] or "", nodes=parsing.expand(r["nodes"] or ""),
+        req_nodes=parsing.expand(r["req_nodes"] or ""), features=r["features"] or "", gpus=_request(r["gres"]),
+        num_nodes=nodes, max_nodes=max(nodes, r["max_nodes"] or nodes), num_tasks=r["num_tasks"] or 1,
+        num_cpus=r["num_cpus"] or 1, time_limit_s=float(limit) * 60 if isinstance(limit, int) else None,
+        submit=r["submit"], eligible=r["eligible"], start=r["start"], requeue=r["requeue"],
+        restarts=r["restarts"] or 0, batch=r["batch"], priority=r["priority"] or 0, dependency=r["dependency"] or "",
+        array_id=str(r["array_id"]) if r["array_id"] else None, het_id=str(r["het_id"]) if r["het_id"] else None,
+        work_dir=r["work_dir"] or "", name=r["name"] or "", comment=r["comment"] or "",
+    )  # fmt: skip
+
+
+def _request(gres: dict[str, int]) -> tuple[GpuRequest, ...]:
+    types: dict[str, int] = {}
+    for name, n in gres.items():
+        kind, _, gpu_type = name.removeprefix("gres/").partition(":")
+        if kind == "gpu":
+            types[gpu_type] = types.get(gpu_type, 0) + int(n)
+    return (GpuRequest("node", tuple(sorted(types.items()))),) if types else ()
+
+
+def _node(r: dict[str, Any], used: dict[str, int]) -> SlurmNode:
+    total: dict[str, int] = {}
+    _add(total, r["gres"])
+    state = r["state"].lower()
+    bad = parsing.node_is_bad(state)
+    return SlurmNode(
+        r["name"], tuple(sorted(total.items())), tuple(sorted(used.items())), state, not bad,
+        r["reason"] or (state if bad else ""), tuple(r["features"]), tuple(sorted(r["partitions"])),
+        r["cpus"] or 0, r["cpus_used"] or 0,
+    )  # fmt: skip
+
+
+def _partition(r: dict[str, Any]) -> Partition:
+    limit = None if r["max_time"] is None else r["max_time"] * 60.0
+    return Partition(r["name"], tuple(sorted(parsing.expand(r["nodes"] or ""))), limit, r["state"].upper() == "UP")

@@ -1,0 +1,100 @@
+"""A process of its own that reads Slurm through pyslurm and prints what it reads as JSON lines.
+
+Apart, because pyslurm holds Python's global lock during calls (up to 10 s when slurmctld is away), because libslurm
+may end the whole process on a broken configuration, and because pyslurm is GPL-2.0 and this package is not: nothing
+else imports it. Started as ``python -m slurm_hadar.slurm.pyslurm_worker``; each line on stdin, ``jobs`` or ``read``,
+is answered by one line on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+__all__ = ["READY", "main"]
+
+READY = "pyslurm ready"
+
+
+def main() -> int:
+    """Answer requests until stdin ends."""
+    import pyslurm  # only ever in this process
+
+    library = tuple(pyslurm.slurm_api_version()[:2])
+    wanted = tuple(int(p) for p in pyslurm.__version__.split(".")[:2])
+    if library != wanted:
+        print(
+            json.dumps({"error": f"pyslurm {pyslurm.__version__} was built for another Slurm than the {library} here"})
+        )
+        return 1
+    pyslurm.Nodes.load()  # proves that a controller answers this library
+    print(json.dumps({"ready": READY, "pyslurm": pyslurm.__version__}), flush=True)
+    for line in sys.stdin:
+        try:
+            answer = _answer(pyslurm, line.strip())
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # another release's API: say so
+            answer = {"error": f"pyslurm {pyslurm.__version__} is not understood: {type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+    return 0
+
+
+def _answer(pyslurm: Any, request: str) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = {"jobs": [_job(j) for j in pyslurm.Jobs.load().values()]}
+        if request == "read":
+            answer["nodes"] = [_node(n) for n in pyslurm.Nodes.load().values()]
+            answer["partitions"] = [_partition(p) for p in pyslurm.Partitions.load().values()]
+    except pyslurm.RPCError as error:
+        return {"error": str(error).splitlines()[0]}
+    return answer
+
+
+def _job(job: Any) -> dict[str, Any]:
+    return {
+        "id": job.id, "array_id": job.array_id, "array_task": job.array_task_id, "waiting": job.array_tasks_waiting,
+        "het_id": job.heterogeneous_id, "het_offset": job.heterogeneous_offset, "state": str(job.state),
+        "reason": job.state_reason, "user": job.user_name, "account": job.account, "qos": job.qos,
+        "partition": job.partition, "nodes": job.allocated_nodes, "req_nodes": job.required_nodes,
+        "features": _joined(job.constraints), "gres": dict(job.gres_per_node or {}), "num_nodes": job.num_nodes,
+        "max_nodes": job.max_nodes, "num_tasks": job.ntasks, "num_cpus": job.cpus, "time_limit": job.time_limit,
+        "submit": job.submit_time, "eligible": job.eligible_time, "start": job.start_time,
+        "requeue": bool(job.is_requeueable), "restarts": job.requeue_count, "batch": bool(job.is_batch_job),
+        "priority": job.priority, "dependency": _joined(job.dependencies), "work_dir": job.working_directory,
+        "name": job.name, "comment": job.comment, "layout": _layout(job),
+    }  # fmt: skip
+
+
+def _joined(value: Any) -> str:
+    return value if isinstance(value, str) else ",".join(str(v) for v in value or ())
+
+
+def _layout(job: Any) -> dict[str, dict[str, int]]:
+    """{node: {gres name: count}} that the job holds. Releases differ: a bare count, or a record with it as text."""
+    if not job.allocated_nodes:
+        return {}
+    held = {}
+    for node, resources in job.get_resource_layout_per_node().items():
+        gres = (resources.get("gres") or {}).items()
+        held[node] = {name: int(g["count"] if isinstance(g, dict) else g) for name, g in gres}
+    return held
+
+
+def _node(node: Any) -> dict[str, Any]:
+    return {
+        "name": node.name, "gres": dict(node.configured_gres or {}), "state": str(node.state), "reason": node.reason,
+        "features": list(node.active_features or ()), "partitions": list(node.partitions or ()),
+        "cpus": node.total_cpus, "cpus_used": node.allocated_cpus,
+    }  # fmt: skip
+
+
+def _partition(partition: Any) -> dict[str, Any]:
+    limit = partition.max_time
+    return {
+        "name": partition.name, "nodes": partition.nodes, "state": str(partition.state),
+        "max_time": limit if isinstance(limit, int) else None,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
