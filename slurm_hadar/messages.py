@@ -182,7 +182,7 @@ def decode_order(data: bytes) -> Order:
 
 
 def canonical_job_id(environ: Mapping[str, str]) -> str | None:
-    """The id a user knows: "123", or "123_4" for an array task; a heterogeneous job's is its leader's. None outside Slurm."""
+    """The id users see: "123"; "123_4" for an array task; a heterogeneous job's is its leader's. None outside Slurm."""
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     if array and task:
         return f"{array}_{task}"
@@ -196,7 +196,7 @@ def restart_count(environ: Mapping[str, str]) -> int:
 
 
 def token_fingerprint(token: str) -> str:
-    """16 hexadecimal digits of SHA-256, published as ``key=`` in the comment: it verifies the token and does not tell it."""
+    """16 hexadecimal digits of SHA-256, published as ``key=`` in the comment: verifies the token, does not tell it."""
     return hashlib.sha256(token.encode()).hexdigest()[:16]
 
 

@@ -1,0 +1,220 @@
+"""The process that Slurm starts in each task: runs the user's command and, beside it, the reporter.
+
+``python -m slurm_hadar.runtime.agent -- command [argument ...]``
+
+Kept small on purpose, since the task lives and dies with it: it starts the command in a session of its own, passes
+signals on, and ends as the command ended. Everything that may fail (sockets, files, the controller) happens in the
+reporter, a separate process whose death changes nothing for the training.
+
+SIGUSR2 is the controller's wish for a checkpoint. It goes to the reporter and never to the command: a program that does
+not expect it would die of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+FORWARDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGCONT,
+    signal.SIGXCPU,
+)
+WATCHED = {*FORWARDED, signal.SIGUSR2, signal.SIGCHLD}
+LOOK_EVERY_S = 1.0
+FAREWELL_S = 2.0
+SAVE, BYE = b"save\n", b"bye %d\n"
+INJECT = Path(__file__).resolve().parent / "inject"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command of ``argv``; does not return if the command was ended by a signal."""
+    command = list(sys.argv[1:] if argv is None else argv)
+    if command[:1] == ["--"]:
+        command = command[1:]
+    if not command:
+        print("usage: python -m slurm_hadar.runtime.agent -- command [argument ...]", file=sys.stderr)
+        return 2
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    run_dir = _make_run_dir()
+    try:
+        status = _Task(command, run_dir).run()
+    finally:
+        if run_dir is not None:
+            shutil.rmtree(run_dir, ignore_errors=True)
+    return _end_like(status)
+
+
+class _Task:
+    """The command, its reporter, and the loop that waits for signals and for the command's end."""
+
+    def __init__(self, command: list[str], run_dir: Path | None) -> None:
+        self._run_dir = run_dir
+        self._reporter: int | None = None
+        self._pipe: int | None = None
+        self._reporter_may_start = run_dir is not None
+        self._child = _start(command, run_dir)
+
+    def run(self) -> int:
+        """Wait for the command; returns its wait status."""
+        if _is_first_task():
+            self._start_reporter()
+        while True:
+            got = signal.sigtimedwait(WATCHED, LOOK_EVERY_S if self._reporter_may_start else 3600.0)
+            if got is None:
+                self._look_for_training()
+            elif got.si_signo == signal.SIGCHLD:
+                status = self._reap()
+                if status is not None:
+                    self._say(BYE % _shell_code(status))
+                    self._await_reporter()
+                    return status
+            elif got.si_signo == signal.SIGUSR2:
+                self._look_for_training()
+                self._say(SAVE)
+            else:
+                _signal_group(self._child, got.si_signo)
+
+    def _reap(self) -> int | None:
+        """Collect every ended child; returns the command's status once it has ended."""
+        result = None
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return result
+            if pid == 0:
+                return result
+            if pid == self._child:
+                result = status
+            elif pid == self._reporter:
+                self._reporter = None
+
+    def _look_for_training(self) -> None:
+        """Only the task that sees the training's rank 0 reports; with torchrun that need not be the first one."""
+        if self._reporter_may_start and self._run_dir is not None and any(self._run_dir.glob("*.map")):
+            self._start_reporter()
+
+    def _start_reporter(self) -> None:
+        """Fork rather than exec: shares the interpreter's memory, and needs no second start."""
+        if not self._reporter_may_start or self._run_dir is None:
+            return
+        self._reporter_may_start = False
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.close(write_end)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+                for number in FORWARDED:  # they are for the command; the reporter ends by the pipe
+                    signal.signal(number, signal.SIG_IGN)
+                signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+                from slurm_hadar.runtime import reporter
+
+                reporter.main(read_end, self._run_dir)
+                code = 0
+            except Exception as error:
+                print(f"hadar: no more reports from this task: {error}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(code)
+        os.close(read_end)
+        os.set_blocking(write_end, False)
+        self._reporter, self._pipe = pid, write_end
+
+    def _say(self, line: bytes) -> None:
+        if self._pipe is None:
+            return
+        try:
+            os.write(self._pipe, line)
+        except OSError:  # the reporter is gone (SIGPIPE is ignored by Python); the training goes on
+            os.close(self._pipe)
+            self._pipe = None
+
+    def _await_reporter(self) -> None:
+        """Give the reporter a moment for its last message, then end it."""
+        deadline = time.monotonic() + FAREWELL_S
+        while self._reporter is not None and time.monotonic() < deadline:
+            signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+            self._reap()
+        if self._reporter is not None:
+            os.kill(self._reporter, signal.SIGKILL)
+            self._reap()
+
+
+def _start(command: list[str], run_dir: Path | None) -> int:
+    """Start the command in its own session with default signal handling; returns its pid."""
+    environ = dict(os.environ)
+    if run_dir is not None:
+        environ["HADAR_RUN_DIR"] = str(run_dir)
+        environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(INJECT), environ.get("PYTHONPATH", "")) if p)
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 126
+    try:
+        os.setsid()
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two; a command expects the default
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        os.execvpe(command[0], command, environ)
+    except OSError as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        print(f"hadar: cannot run {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _is_first_task() -> bool:
+    return os.environ.get("SLURM_PROCID", "0") == "0"
+
+
+def _make_run_dir() -> Path | None:
+    """A directory on the node itself for the shared pages; None (nothing is measured) if there is no room for it."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"hadar-{os.environ.get('SLURM_JOB_ID', 'x')}-"))
+    except OSError as error:
+        print(f"hadar: this task is not measured: {error}", file=sys.stderr, flush=True)
+        return None
+
+
+def _signal_group(pid: int, number: int) -> None:
+    """Slurm signals the process group of a task, so this does too; a child that has no group yet alone."""
+    for send in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            send(pid, number)
+            return
+
+
+def _shell_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _end_like(status: int) -> int:
+    """Exit as the command did; die of the same signal if it died of one, so that Slurm shows what it always shows."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return code
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+    os.kill(os.getpid(), -code)
+    return 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""In the private cluster there are no GPUs: there, and only there, steps are slowed to the emulated speed.
+
+``hadar-cluster.json`` beside slurm.conf says so::
+
+    {"version": 1, "cluster": NAME, "nodes": {"v100-1": {"v100": 4}},
+     "speeds": {"resnet18:64": {"v100": {"1": {"one_node": 20.0}, "2": {"one_node": 18.0, "spread": 12.0}}}},
+     "default": {"v100": 1.0, "k80": 0.2}, "fastest": 20.0}
+
+``speeds`` are steps per second of the whole synchronous job, by workload, GPU type, number of workers, placement.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.runtime import nodelist
+
+__all__ = ["CLUSTER_FILE", "Pace", "emulated_steps_per_s", "find_cluster", "pace_here"]
+
+CLUSTER_FILE = "hadar-cluster.json"
+
+
+def find_cluster(environ: Mapping[str, str]) -> dict[str, Any] | None:
+    """The description of the private cluster that this process runs in, or None anywhere else.
+
+    All three must hold: the file stands beside ``$SLURM_CONF``, it names ``$SLURM_CLUSTER_NAME``, and
+    ``$SLURMD_NODENAME`` is one of its nodes. So a file left behind, or copied to a real cluster, slows nothing down.
+    """
+    if not environ.get("SLURM_CONF"):
+        return None
+    path = Path(environ["SLURM_CONF"]).parent / CLUSTER_FILE
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        print(f"hadar: {path} cannot be read, steps run unpaced: {error}", file=sys.stderr, flush=True)
+        return None
+    if not isinstance(content, dict) or content.get("version") != 1:
+        return None
+    named = content.get("cluster") == environ.get("SLURM_CLUSTER_NAME")
+    return content if named and environ.get("SLURMD_NODENAME") in content.get("nodes", {}) else None
+
+
+def emulated_steps_per_s(
+    cluster: Mapping[str, Any], node_names: list[str], workers: int, model: str | None, batch: int | None
+) -> float:
+    """Rate of the whole job: a gang of unlike GPUs goes at the rate that it would have on its slowest type alone.
+
+    A number of workers that is not listed goes by the next smaller one that is. A workload that is not listed goes at
+    ``fastest`` times the type's ``default``. Our definition.
+    """
+    types = {t for name in node_names for t in cluster["nodes"].get(name, {})}
+    rates = [_rate(cluster, t, workers, len(node_names) > 1, model, batch) for t in types]
+    return min(rates, default=float(cluster["fastest"]))
+
+
+def _rate(
+    cluster: Mapping[str, Any], gpu_type: str, workers: int, spread: bool, model: str | None, batch: int | None
+) -> float:
+    speeds = cluster["speeds"]
+    known = speeds.get(f"{model}:{batch}") or speeds.get(model) or {}
+    by_workers = known.get(gpu_type)
+    if not by_workers:
+        return float(cluster["fastest"]) * float(cluster["default"].get(gpu_type, 1.0))
+    listed = sorted(int(w) for w in by_workers)
+    nearest = max((w for w in listed if w <= workers), default=listed[0])
+    places = by_workers[str(nearest)]
+    place = "spread" if spread and "spread" in places else "one_node"
+    return float(places[place] if place in places else next(iter(places.values())))
+
+
+class Pace:
+    """Keeps a loop to ``steps_per_s`` by a schedule, not by equal sleeps: short delays do not add up.
+
+    What was lost is not caught up, except for one step's time.
+    """
+
+    def __init__(self, steps_per_s: float) -> None:
+        self.period_s = 1.0 / steps_per_s
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the schedule anew, after a save or a pause."""
+        self._due = time.monotonic() + self.period_s
+
+    def wait(self) -> None:
+        """Sleep until the present step's time is over."""
+        now = time.monotonic()
+        if now < self._due:
+            time.sleep(self._due - now)
+        self._due = max(self._due, now - self.period_s) + self.period_s
+
+
+def pace_here(workers: int, model: str | None, batch: int | None) -> Pace | None:
+    """The pace for this process, or None outside a private cluster."""
+    cluster = find_cluster(os.environ)
+    if cluster is None:
+        return None
+    names = nodelist.expand(os.environ.get("SLURM_JOB_NODELIST", "")) or [os.environ["SLURMD_NODENAME"]]
+    rate = emulated_steps_per_s(cluster, names, workers, model, batch)
+    return Pace(rate) if rate > 0 else None

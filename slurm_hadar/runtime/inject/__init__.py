@@ -1,0 +1,1 @@
+"""What runs inside the user's Python: this directory goes in front of its PYTHONPATH. Standard library only."""

@@ -1,0 +1,66 @@
+"""Counts optimizer steps of an unmodified script: Python runs this file at its start, before the script.
+
+Waits for ``torch.optim.optimizer`` to be imported (and costs nothing if it never is), then registers one global hook.
+The environment's own ``sitecustomize``, if there is one, is run as if this file were not here.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+_TARGET = "torch.optim.optimizer"
+
+
+class _Finder:
+    """Lets the import of one module happen as ever, and then registers the hook."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if name != _TARGET:
+            return None
+        sys.meta_path.remove(_Finder)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _register(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _register(module: ModuleType) -> None:
+    register = getattr(module, "register_optimizer_step_post_hook", None)
+    if register is None:
+        sys.stderr.write("hadar: this PyTorch is too old to count steps (2.1 or later is needed)\n")
+        return
+    import _hadar_progress  # type: ignore[import-not-found]
+
+    register(_hadar_progress.count_step)
+
+
+def _run_next_sitecustomize() -> None:
+    """Run the sitecustomize that this one hides."""
+    rest = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]  # noqa: PTH100
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+if os.environ.get("HADAR_RUN_DIR"):
+    import _hadar_progress  # noqa: F401
+
+    sys.meta_path.insert(0, _Finder)
+sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]  # noqa: PTH100
+_run_next_sitecustomize()

@@ -1,0 +1,267 @@
+"""``hadar-srun [srun options] -- command``: srun that survives being moved, and measures.
+
+Runs in the batch script. It drops the variables in which sbatch has frozen the shape that was asked for at submission,
+so that srun uses what the job has now, starts one task per node unless told otherwise, and puts the agent beside the
+command in each task. Then it *becomes* srun, so that signals, output and exit code are srun's own. What it cannot do
+(no controller, slurmctld slow) costs measuring, never the run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from slurm_hadar import comment, messages
+from slurm_hadar.errors import ChannelError, CommentError
+from slurm_hadar.runtime import nodelist
+
+CALL_S = 10.0
+# frozen at submission, and wrong once the job was given another shape
+STALE = (
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_NPROCS",
+    "SLURM_TRES_PER_TASK",
+)
+# srun's long options that take no value, or only one after "="; all others take the next argument
+LONE_OPTIONS = frozenset((
+    "allow-attach", "bcast", "contiguous", "debugger-test", "disable-status", "exact", "exclusive", "get-user-env",
+    "help", "hold", "immediate", "interactive", "kill-on-bad-exit", "label", "multi-prog", "nice", "no-allocate",
+    "no-kill", "no-requeue", "overcommit", "overlap", "oversubscribe", "preserve-env", "propagate", "pty", "quiet",
+    "quit-on-interrupt", "reboot", "requeue", "resv-ports", "send-libs", "share", "spread-job", "test-only",
+    "unbuffered", "usage", "use-min-nodes", "verbose", "version", "wait-for-children", "whole", "x11",
+))  # fmt: skip
+LONE_LETTERS = "EHIKOQRVXZhkluvs"
+OPTIONAL_LETTERS = "IKks"  # a value of theirs stands in the same word
+# the command is then a terminal's, or not a command at all
+NO_AGENT = ("--pty", "--multi-prog")
+SHAPE_LONG = ("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "het-group", "pack-group")
+PORT_LOW, PORT_COUNT = 12000, 18000
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Become srun; returns only if srun cannot be run at all."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options, command = split_command(arguments)
+    srun = shutil.which("srun")
+    if srun is None:
+        _say("srun is not on PATH: hadar-srun runs commands in Slurm jobs; without Slurm start the command itself")
+        return 127
+    environ = dict(os.environ)
+    if messages.canonical_job_id(environ) is None or not command:
+        return _become(srun, arguments, environ)
+    clean(environ)
+    describe_job(environ)
+    options += default_shape(options, environ)
+    if not any(o.partition("=")[0] in NO_AGENT for o in options) and prepare_reports(environ):
+        command = [*agent_command(), *command]
+    _announce_restart(environ)
+    return _become(srun, [*options, "--", *command], environ)
+
+
+def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """(srun's options, the command), split at ``--`` or else where srun itself would see the command begin."""
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word == "--":
+            return arguments[:index], arguments[index + 1 :]
+        if not word.startswith("-") or word == "-":
+            return arguments[:index], arguments[index:]
+        index += 2 if _takes_next(word) else 1
+    return arguments, []
+
+
+def _takes_next(word: str) -> bool:
+    if word.startswith("--"):
+        return "=" not in word and word[2:] not in LONE_OPTIONS
+    for position, letter in enumerate(word[1:], start=1):
+        if letter not in LONE_LETTERS:
+            return position == len(word) - 1
+        if letter in OPTIONAL_LETTERS:
+            return False
+    return False
+
+
+def clean(environ: MutableMapping[str, str]) -> None:
+    """Drop what is stale; ``SLURM_JOB_NUM_NODES``, node list and the GPUs on the node are Slurm's own and right."""
+    for name in STALE:
+        environ.pop(name, None)
+
+
+def default_shape(options: list[str], environ: MutableMapping[str, str]) -> list[str]:
+    """One task per node of the allocation, unless the options say anything about nodes or tasks."""
+    nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES")
+    if nodes is None or any(_shapes(word) for word in options):
+        return []
+    return ["-N", nodes, "-n", nodes]
+
+
+def _shapes(word: str) -> bool:
+    if word.startswith("--"):
+        return word[2:].partition("=")[0] in SHAPE_LONG
+    return word.startswith(("-n", "-N"))
+
+
+def describe_job(environ: MutableMapping[str, str]) -> None:
+    """Tell the tasks the job's id and directory, and where the workers of a training meet."""
+    environ["HADAR_JOB_ID"] = messages.canonical_job_id(environ) or ""
+    environ["HADAR_JOB_DIR"] = str(messages.job_dir(environ, Path.cwd()))
+    address = _first_node_address(environ)
+    environ.setdefault("HADAR_MASTER_ADDR", address)
+    environ.setdefault("HADAR_MASTER_PORT", str(_port(environ)))
+    if address.startswith("127."):  # nodes that share this machine: gloo must not look their names up
+        environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def _first_node_address(environ: MutableMapping[str, str]) -> str:
+    """What Slurm itself uses to reach the job's first node: names of nodes need not be known to DNS."""
+    try:
+        names = nodelist.expand(environ.get("SLURM_JOB_NODELIST", ""))
+    except ValueError:
+        names = []
+    if len(names) <= 1:
+        return "127.0.0.1"
+    shown = _ask(["scontrol", "--oneliner", "show", "node", names[0]])
+    match = re.search(r"\bNodeAddr=(\S+)", shown or "")
+    return match[1] if match else names[0]
+
+
+def _port(environ: MutableMapping[str, str]) -> int:
+    """A port that other jobs on the node do not use: from the job id and the restart, and free on this node."""
+    job, restart = int(environ.get("SLURM_JOB_ID", "0")), messages.restart_count(environ)
+    for attempt in range(50):
+        port = PORT_LOW + (job * 7 + restart * 3001 + attempt * 101) % PORT_COUNT
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    return port
+
+
+def prepare_reports(environ: MutableMapping[str, str]) -> bool:
+    """Make everything ready for the agent; False if there is nobody to report to or the job is not ours."""
+    try:
+        if messages.find_channel(environ) is None:
+            return False
+    except ChannelError as error:
+        _say(f"{error}; going on without reports")
+        return False
+    job = environ["HADAR_JOB_ID"]
+    text = _ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%k"])
+    if text is not None and not comment.is_ours(text):
+        return False
+    try:
+        token = job_token(Path(environ["HADAR_JOB_DIR"]))
+    except OSError as error:
+        _say(f"no reports: cannot write {error.filename}: {error.strerror}")
+        return False
+    if text is not None:
+        _use_comment(job, text, messages.token_fingerprint(token), environ)
+    return True
+
+
+def _use_comment(job: str, text: str, fingerprint: str, environ: MutableMapping[str, str]) -> None:
+    """Export what the comment says of the workload, and publish the token's fingerprint in it."""
+    try:
+        parsed = comment.parse(text)
+        wanted = with_key(text, fingerprint)
+        comment.parse(wanted)
+    except CommentError as error:
+        _say(str(error))
+        return
+    for name, value in (("MODEL", parsed.model), ("BATCH", parsed.batch), ("STEPS", parsed.steps)):
+        if value is not None:
+            environ.setdefault(f"HADAR_{name}", str(value))
+    if wanted != text:
+        _ask(["scontrol", "update", f"JobId={job}", f"Comment={wanted}"])
+
+
+def with_key(text: str, fingerprint: str) -> str:
+    """The comment with ``key=fingerprint`` in it; all else stays as the user wrote it."""
+    pairs = [p for p in text[len(comment.PREFIX) :].strip().split(",") if p]
+    if f"key={fingerprint}" in pairs:
+        return text
+    return comment.PREFIX + ",".join([*(p for p in pairs if not p.startswith("key=")), f"key={fingerprint}"])
+
+
+def job_token(directory: Path) -> str:
+    """The job's secret, made on first use and readable by its owner alone; the same in all restarts. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / messages.TOKEN_FILE
+    fresh = directory / f".{messages.TOKEN_FILE}.{secrets.token_hex(8)}"
+    if not path.exists():
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+        try:
+            os.link(fresh, path)  # unlike a rename it never replaces the token of a step started at the same time
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+    return path.read_text().strip()
+
+
+def agent_command() -> list[str]:
+    """The agent, in this very Python and undisturbed by the PYTHONPATH that the user's script needs."""
+    root = str(Path(__file__).resolve().parents[2])
+    start = f"import sys; sys.path.append({root!r}); from slurm_hadar.runtime.agent import main; sys.exit(main())"
+    return [sys.executable, "-E", "-c", start, "--"]
+
+
+def _announce_restart(environ: MutableMapping[str, str]) -> None:
+    restart = messages.restart_count(environ)
+    if not restart:
+        return
+    from slurm_hadar.runtime.checkpoint import newest_step
+
+    step = newest_step(Path(environ["HADAR_JOB_DIR"]) / messages.CHECKPOINTS_DIR)
+    where = environ.get("SLURM_JOB_NODELIST", "?")
+    known = "" if step is None else f": resuming from step {step}"
+    _say(f"restart {restart} on {where}{known}")
+
+
+def _ask(command: list[str]) -> str | None:
+    """The output of a Slurm command, or None (said once on stderr) if it failed or took too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _say(f"{command[0]} failed, going on without: {error}")
+        return None
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        _say(f"{command[0]} failed, going on without: {reason}")
+        return None
+    return done.stdout.strip()
+
+
+def _become(srun: str, arguments: list[str], environ: MutableMapping[str, str]) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(srun, [srun, *arguments], dict(environ))
+    except OSError as error:
+        _say(f"cannot run {srun}: {error.strerror}")
+    return 126
+
+
+def _say(line: str) -> None:
+    print(f"hadar: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The random number generators of a training process, captured as plain data and put back exactly."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["capture", "restore"]
+
+
+def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
+    """States of Python's, NumPy's (if imported), PyTorch's CPU and current CUDA generator, and of ``generators``."""
+    import torch
+
+    states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        kind, keys, *rest = sys.modules["numpy"].random.get_state()
+        states["numpy"] = (kind, [int(k) for k in keys], *(rest[0], rest[1], float(rest[2])))
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state()
+    states["generators"] = [g.get_state() for g in generators]
+    return states
+
+
+def restore(states: dict[str, Any], generators: Iterable[Any] = ()) -> None:
+    """Put back what :func:`capture` returned; a generator that does not exist here is left out."""
+    import torch
+
+    version, keys, gauss = states["python"]
+    random.setstate((version, tuple(keys), gauss))
+    torch.set_rng_state(states["torch"])
+    if "numpy" in states:
+        import numpy
+
+        numpy.random.set_state(tuple(states["numpy"]))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+    for generator, state in zip(generators, states["generators"], strict=False):
+        generator.set_state(state)
