@@ -1,0 +1,93 @@
+"""Whether a plan keeps the contract that every policy must keep. The controller asks before it acts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from slurm_hadar.model import Job, JobState, Placement, Plan, Snapshot
+from slurm_hadar.policies.arena import Arena, open_nodes
+
+__all__ = ["check_plan"]
+
+
+def check_plan(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Every violation as one line; an empty list means that the plan may be carried out.
+
+    * Only known, steerable jobs that are pending or running are placed.
+    * A running job that is not movable keeps exactly its placement.
+    * A new placement lies on available nodes that the job's partition and form leave open, is allowed by its form,
+      and gives it a speed above zero. A running job may keep what it holds, even on a node that is being drained.
+    * On no (node, type) do new placements push the GPUs in use above what the policy may hand out.
+    * Every active steerable job that is not placed has a Wait, and no placed job has one.
+    """
+    problems = []
+    for job_id, placement in plan.placements.items():
+        job = snapshot.job.get(job_id)
+        why = "is not in the snapshot" if job is None else _refused(snapshot, job, placement)
+        if why:
+            problems.append(f"job {job_id}: {why}")
+    arena = Arena.of(snapshot)
+    problems += _unmoved(arena, plan)
+    problems += _over_capacity(arena, plan)
+    problems += _unexplained(snapshot, plan)
+    return problems
+
+
+def _refused(snapshot: Snapshot, job: Job, placement: Placement) -> str | None:
+    if not job.steerable:
+        return f"is placed but must not be steered ({job.pinned or job.state})"
+    if not placement:
+        return "is placed on nothing; a job that waits must be left out"
+    if job.running and placement == job.placement:
+        return None
+    if job.state not in (JobState.PENDING, JobState.RUNNING):
+        return f"is placed although it is {job.state}"
+    if job.running and not job.placement:
+        return "is placed anew although it runs on GPUs that are not known"
+    refusal = job.form.refusal(placement)
+    if refusal:
+        return f"placement {placement} has {refusal}"
+    nodes = open_nodes(snapshot, job)
+    for name in placement.nodes:
+        node = snapshot.node.get(name)
+        if node is None or not node.available:
+            return f"node {name} is not available" if node else f"node {name} does not exist"
+        if name not in nodes:
+            return f"node {name} is not in partition {job.partition}"
+    if job.rate(placement) <= 0:
+        return f"has no speed above zero on {placement}"
+    return None
+
+
+def _unmoved(arena: Arena, plan: Plan) -> list[str]:
+    return [
+        f"job {job_id}: must keep {placement} but would get {plan.placement(job_id)}"
+        for job_id, placement in arena.kept.items()
+        if plan.placement(job_id) != placement
+    ]
+
+
+def _over_capacity(arena: Arena, plan: Plan) -> list[str]:
+    used: Counter[tuple[str, str]] = Counter()
+    new: set[tuple[str, str]] = set()
+    for job_id, placement in [*plan.placements.items(), *arena.bound.items()]:
+        job = arena.snapshot.job.get(job_id)
+        for node, gpu_type, count in placement.items():
+            used[node, gpu_type] += count
+            if job is not None and placement != job.placement:
+                new.add((node, gpu_type))
+    room = {(n.name, t): c for n in arena.snapshot.nodes for t, c in n.steerable_gpus.items()}
+    return [
+        f"{node}: {used[node, gpu_type]} {gpu_type} in use where {room.get((node, gpu_type), 0)} may be handed out"
+        for node, gpu_type in sorted(new)
+        if used[node, gpu_type] > room.get((node, gpu_type), 0)
+    ]
+
+
+def _unexplained(snapshot: Snapshot, plan: Plan) -> list[str]:
+    problems = []
+    for job in snapshot.steerable_jobs:
+        if job.job_id not in plan.placements and job.job_id not in plan.waits:
+            problems.append(f"job {job.job_id}: neither runs nor has a reason to wait")
+    problems += [f"job {j}: has both a placement and a reason to wait" for j in plan.waits if j in plan.placements]
+    return problems

@@ -1,0 +1,222 @@
+"""Hadar's view of each job, and the search for the best gang at given prices (FIND_ALLOC)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slurm_hadar.model import Job, Mix, Snapshot
+from slurm_hadar.policies.arena import Arena, Gang, Reach, find_gang
+from slurm_hadar.policies.utilities import Era, Utility, Work
+
+__all__ = ["Bidder", "Market", "Offer", "make_bidders", "round_era"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One gang that a job could take now. ``utility`` is per round, with the bonus for staying where the job stays."""
+
+    gang: Gang
+    utility: float
+    stays: bool = False
+
+
+@dataclass(slots=True)
+class TypeOption:
+    """One GPU type for one job: its slots, and the run time of what remains on one node and spread over several."""
+
+    gpu_type: str
+    slots: tuple[int, ...]
+    one_node_s: float
+    spread_s: float
+
+
+@dataclass
+class Market:
+    """What is the same for all bidders of a round: slots, utility, and the rules of moving."""
+
+    arena: Arena
+    utility: Utility
+    era: Era
+    switch_gain: float
+    patience_s: float
+
+
+@dataclass
+class Bidder:
+    """One job that wants GPUs, compiled for speed. ``options`` go from the fastest type to the slowest."""
+
+    job: Job
+    market: Market
+    reach: Reach
+    work: Work
+    remaining_steps: float
+    options: list[TypeOption]
+    stay: Gang | None = None
+    stay_utility: float = 0.0
+    density: float = 0.0
+    _utilities: dict[float, float] = field(default_factory=dict)
+
+    def utility(self, run_s: float) -> float:
+        """Utility per round of running ``run_s`` seconds on a new placement, its restart included."""
+        found = self._utilities.get(run_s)
+        if found is None:
+            found = self.market.utility.per_round(self.work, self.market.era, run_s + self.job.restart_cost_s)
+            self._utilities[run_s] = found
+        return found
+
+    def tolerates(self, run_s: float) -> bool:
+        """False while the job, which could not be moved again, does better to wait for a faster type.
+
+        It may wait ``patience_s`` from its arrival at most, so that no job waits for ever.
+        """
+        market = self.market
+        if not market.patience_s or self.job.unmovable is None:
+            return True
+        return run_s <= self.options[0].one_node_s + max(0.0, market.patience_s - self.work.age_s)
+
+    def offers(self, free: Sequence[int], totals: dict[str, int], held: Sequence[int]) -> list[Offer]:
+        """What the job could take: staying, the best gang of each type, and mixed gangs where its form allows them.
+
+        ``totals`` are the free GPUs per type. The offers of types are in order of speed.
+        """
+        found = []
+        if self.stay is not None and all(free[s] >= n for s, n in self.stay):
+            found.append(Offer(self.stay, self.stay_utility, stays=True))
+        workers = self.job.form.workers
+        for option in self.options:
+            if totals[option.gpu_type] >= workers:
+                found.extend(self._on_type(option, free, held))
+        if self.job.form.mix is not Mix.NEVER and len(self.options) > 1:
+            found.extend(self._mixed(free, held))
+        return found
+
+    def _on_type(self, option: TypeOption, free: Sequence[int], held: Sequence[int]) -> list[Offer]:
+        form = self.job.form
+        if form.min_nodes <= 1:
+            slot = _tightest(form.workers, option.slots, free, held)
+            if slot >= 0:
+                return self._worth(((slot, form.workers),), option.one_node_s)
+        if form.max_nodes <= 1:
+            return []
+        gang = find_gang(form, [(s,) for s in option.slots], free, held)
+        if gang is None:
+            return []
+        return self._worth(tuple(sorted(gang)), option.one_node_s if len(gang) == 1 else option.spread_s)
+
+    def _worth(self, gang: Gang, run_s: float) -> list[Offer]:
+        if gang == self.stay or not self.tolerates(run_s):
+            return []
+        return [Offer(gang, self.utility(run_s))]
+
+    def _mixed(self, free: Sequence[int], held: Sequence[int]) -> list[Offer]:
+        """Mixed gangs, one pool of types for each possible slowest type (the bottleneck of a gated gang)."""
+        found = []
+        for nodes in self._pools:
+            gang = find_gang(self.job.form, nodes, free, held)
+            if gang is None or len({self.market.arena.type_of[s] for s, _ in gang}) == 1:
+                continue
+            gang = tuple(sorted(gang))
+            rate = self.job.rate(self.market.arena.placement(gang))
+            if rate > 0:
+                found.extend(self._worth(gang, self.remaining_steps / rate))
+        return found
+
+    @functools.cached_property
+    def _pools(self) -> list[list[tuple[int, ...]]]:
+        """Slots per node for the fastest 2, 3, ... types: slowest first for a gated gang, since the slowest rate is
+        paid for anyway, and fastest first for a balanced one."""
+        speed = {o.gpu_type: i for i, o in enumerate(self.options)}
+        sign = 1 if self.job.form.mix is Mix.BALANCED else -1
+        type_of = self.market.arena.type_of
+        pools = []
+        for last in range(1, len(self.options)):
+            nodes = []
+            for slots in self.reach.nodes:
+                here = [s for s in slots if speed[type_of[s]] <= last]
+                if here:
+                    nodes.append(tuple(sorted(here, key=lambda s: (sign * speed[type_of[s]], s))))
+            pools.append(nodes)
+        return pools
+
+
+def _tightest(workers: int, slots: Sequence[int], free: Sequence[int], held: Sequence[int]) -> int:
+    """The slot with room for all workers that disturbs least and leaves least over; -1 if there is none."""
+    best, best_taken, best_room = -1, 0, 0
+    for s in slots:
+        room = free[s]
+        if room >= workers:
+            taken = workers - room + held[s]
+            if taken < 0:
+                taken = 0
+            if best < 0 or taken < best_taken or (taken == best_taken and room < best_room):
+                best, best_taken, best_room = s, taken, room
+    return best
+
+
+def make_bidders(market: Market, unknown_runtime_s: float) -> list[Bidder]:
+    """The jobs to decide about that can run on something, densest first.
+
+    Density is utility per round and GPU on the best type, with no restart counted, so that the order of the jobs does
+    not depend on which of them happen to run.
+    """
+    bidders = []
+    for job in market.arena.movers:
+        bidder = _bidder(market, job, unknown_runtime_s)
+        if bidder is not None:
+            bidders.append(bidder)
+    bidders.sort(key=lambda b: (-b.density, b.job.arrival, b.job.job_id))
+    return bidders
+
+
+def _bidder(market: Market, job: Job, unknown_runtime_s: float) -> Bidder | None:
+    reach = market.arena.reach(job)
+    rates = sorted(((job.speeds[t].steps_per_s, t) for t in reach.by_type), key=lambda pair: (-pair[0], pair[1]))
+    stays = job.running
+    if not stays and (not rates or job.form.workers < 1):
+        return None
+    best = rates[0][0] if rates else (job.best_rate() or 1.0)
+    work = _work(market.arena.snapshot, job, best, unknown_runtime_s)
+    steps = work.remaining_s * best
+    options = [
+        TypeOption(t, reach.by_type[t], steps / rate, steps / (rate * job.speeds[t].spread)) for rate, t in rates
+    ]
+    bidder = Bidder(job, market, reach, work, steps, options)
+    bidder.density = market.utility.per_round(work, market.era, work.remaining_s) / max(1, job.form.workers)
+    if stays:
+        rate = job.rate(job.placement)
+        bidder.stay = tuple(sorted(market.arena.gang(job.placement)))
+        if rate > 0:
+            worth = market.utility.per_round(work, market.era, steps / rate)
+            bidder.stay_utility = worth * (1.0 + market.switch_gain)
+    return bidder
+
+
+def _work(snapshot: Snapshot, job: Job, best_rate: float, unknown_runtime_s: float) -> Work:
+    if job.remaining_steps is None or job.total_steps is None:
+        remaining_s = total_s = unknown_runtime_s
+    else:
+        remaining_s, total_s = job.remaining_steps / best_rate, job.total_steps / best_rate
+    deadline = None if job.deadline is None else job.deadline - snapshot.time
+    age_s = max(0.0, snapshot.time - job.arrival)
+    return Work(job.form.workers, max(1.0, remaining_s), max(1.0, total_s), age_s, job.weight, deadline)
+
+
+def round_era(arena: Arena, unknown_runtime_s: float) -> Era:
+    """The round's figures that the utilities need: contention and a lower bound on the remaining makespan.
+
+    The bound is the larger of the longest best run time and all best GPU-time over all GPUs.
+    """
+    gpus = max(1, sum(arena.capacity))
+    wanted, longest, work_s = 0, 1.0, 0.0
+    for job in arena.movers:
+        best = job.best_rate()
+        if best <= 0:
+            continue
+        remaining = job.remaining_steps
+        run_s = unknown_runtime_s if remaining is None else remaining / best
+        wanted += job.form.workers
+        longest = max(longest, run_s)
+        work_s += run_s * job.form.workers
+    return Era(max(1.0, wanted / gpus), max(longest, work_s / gpus), arena.snapshot.round_s)
