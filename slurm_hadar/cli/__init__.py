@@ -1,1 +1,1 @@
-"""The commands; they parse, call and print, and hold no logic."""
+"""The command line: one file per command; parses, calls, prints; no logic."""

@@ -67,6 +67,7 @@ class JobRecord:
     attained_s: float = 0.0
     moves: int = 0
     steps: float = 0.0
+    steps_per_s: float | None = None
     total_steps: float | None = None
     resumable: bool = False
     saved_step: float | None = None

@@ -154,6 +154,7 @@ class Observer:
         record.resumable = report.resumable or record.resumable
         record.total_steps = report.total_steps or record.total_steps
         record.steps = report.steps if report.steps is not None else record.steps
+        record.steps_per_s = report.steps_per_s if report.steps_per_s is not None else record.steps_per_s
         record.saved_step = news.saved_step if news.saved_step is not None else record.saved_step
         record.save_s = report.save_s if report.save_s is not None else record.save_s
         if news.first_step is not None and record.run_since is not None:

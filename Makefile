@@ -1,0 +1,40 @@
+# Everything sets up what it needs by itself: `make demo` and `make test` work on a fresh clone.
+# On Debian and Ubuntu Slurm is installed by apt (as root) or unpacked into a cache (otherwise); elsewhere a Slurm on
+# PATH is used.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The CPU build of PyTorch where pip has a choice; a site with GPUs installs its own.
+TORCH ?= torch==2.13.0
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test lint bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make .venv and install the project into it
+
+$(STAMP): setup.cfg pyproject.toml
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH="$(TORCH)" sh tools/install.sh
+	@touch $@
+
+demo: $(STAMP) ## ten training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 5 minutes)
+	$(BIN)/python -m examples.demo --out docs/results
+
+test: $(STAMP) ## lint, unit tests, and end-to-end tests on a private Slurm cluster
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP) ## measure: rounds at 1,000 and 5,000 jobs, move latency, cost of the hooks
+	$(BIN)/python -m benchmarks
+
+clean: ## remove what was built here
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache

@@ -1,0 +1,80 @@
+"""Options and output that several commands share."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_hadar.config import Config, load
+from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.setup import JOURNAL, state_dir
+from slurm_hadar.errors import StoreError
+from slurm_hadar.model import Placement
+
+__all__ = ["clock", "config_options", "json_option", "open_journal", "place", "print_json", "span"]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --config and --set, and pass the loaded Config as ``config``."""
+
+    @click.option("--config", "path", type=click.Path(path_type=Path), help="Configuration file.")
+    @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting.")
+    @click.pass_context
+    def wrapped(ctx: click.Context, path: Path | None, settings: tuple[str, ...], **rest: Any) -> Any:
+        return ctx.invoke(command, config=load(path, settings), **rest)
+
+    wrapped.__name__ = command.__name__
+    wrapped.__doc__ = command.__doc__
+    wrapped.__click_params__ = [  # type: ignore[attr-defined]
+        *getattr(command, "__click_params__", []),
+        *wrapped.__click_params__,  # type: ignore[attr-defined]
+    ]
+    return wrapped
+
+
+def open_journal(config: Config) -> Journal:
+    """The controller's journal, to read from. Raises StoreError if no controller has run here."""
+    path = state_dir(config) / JOURNAL
+    if not path.exists():
+        raise StoreError(f"no journal at {path}: has the controller (hadar run) run here?")
+    return Journal(path)
+
+
+def print_json(content: Any) -> None:
+    click.echo(json.dumps(content, indent=2, sort_keys=True, default=str))
+
+
+def clock(moment: float) -> str:
+    """Local wall-clock time, with the date where it is not today's."""
+    when = dt.datetime.fromtimestamp(moment).astimezone()
+    today = when.date() == dt.datetime.now().astimezone().date()
+    return when.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
+
+
+def span(seconds: float | None) -> str:
+    """A length of time in at most two units: ``45 s``, ``12 min``, ``3 h 05``, ``2 d 4 h``."""
+    if seconds is None:
+        return "-"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d}"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def place(placement: Placement) -> str:
+    """A placement for people: ``v100-1 2xv100, p100-2 2xp100``."""
+    if not placement:
+        return "-"
+    return ", ".join(f"{node} {'+'.join(f'{n}x{t}' for t, n in counts)}" for node, counts in placement.shares)

@@ -1,0 +1,47 @@
+"""``hadar config``: check the configuration, show it with where each value comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from slurm_hadar.cli.common import config_options, json_option, print_json
+from slurm_hadar.config import Config
+from slurm_hadar.policies import registry
+
+__all__ = ["config"]
+
+
+@click.group()
+def config() -> None:
+    """Check and show the configuration."""
+
+
+@config.command()
+@config_options
+def check(config: Config) -> None:
+    """Say whether the configuration is valid."""
+    registry.get(config.policy.name, **config.policy.params)
+    click.echo("configuration is valid")
+
+
+@config.command()
+@click.option("--origin", is_flag=True, help="Also say where each value was set.")
+@json_option
+@config_options
+def show(config: Config, origin: bool, as_json: bool) -> None:
+    """Print every setting in force."""
+    values = dict(_flat(config.model_dump(mode="json")))
+    if as_json:
+        print_json({k: {"value": v, "origin": config.origin(k)} if origin else v for k, v in values.items()})
+        return
+    for key, value in values.items():
+        click.echo(f"{key} = {value!r}" + (f"    # {config.origin(key)}" if origin else ""))
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in content.items():
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return pairs

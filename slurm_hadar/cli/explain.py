@@ -1,0 +1,110 @@
+"""``hadar explain`` and ``hadar history``: why a job waits, and what was done to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from slurm_hadar.cli.common import clock, config_options, json_option, open_journal, place, print_json, span
+from slurm_hadar.config import Config
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.errors import HadarError
+from slurm_hadar.model import Placement
+
+__all__ = ["explain", "history"]
+
+_TIERS = {
+    "cannot-run": "cannot run here as it was submitted",
+    "waits-for-capacity": "waits for GPUs that others hold",
+    "waits-by-policy": "waits because the policy gives its GPUs to others",
+    "transient": "waits for something that passes by itself",
+    "pinned": "is left to Slurm",
+}
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@json_option
+@config_options
+def explain(config: Config, job_id: str, as_json: bool) -> None:
+    """Why JOB waits, at what price it would run, and where it would."""
+    journal = open_journal(config)
+    try:
+        record, wait = journal.job(job_id), journal.wait(job_id)
+        last = next((e for e in reversed(journal.history(job_id)) if "kind" in e), None)
+    finally:
+        journal.close()
+    if record is None and wait is None:
+        raise HadarError(f"job {job_id} is not known to the controller; is the id right (array tasks: 123_4)?")
+    if as_json:
+        print_json({"job_id": job_id, "wait": wait, "last_decision": last, "record": _record(record)})
+        return
+    for line in _explanation(job_id, record, wait, last):
+        click.echo(line)
+
+
+def _record(record: JobRecord | None) -> dict[str, Any] | None:
+    return None if record is None else {name: getattr(record, name) for name in record.__slots__}
+
+
+def _explanation(
+    job_id: str, record: JobRecord | None, wait: dict[str, Any] | None, last: dict[str, Any] | None
+) -> list[str]:
+    lines = []
+    if record is not None and record.ended is not None:
+        lines.append(f"job {job_id} has ended ({clock(record.ended)}).")
+    elif wait is not None:
+        lines.append(f"job {job_id} {_TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}")
+        wanted = Placement.of(wait.get("wanted") or {})
+        if wanted:
+            lines.append(f"  would take   {place(wanted)}")
+        if wait.get("price") is not None and wait.get("payoff") is not None:
+            utility = wait["price"] + wait["payoff"]
+            lines.append(f"  price {wait['price']:.4g} against utility {utility:.4g}: payoff {wait['payoff']:.4g}")
+    else:
+        lines.append(f"job {job_id} runs.")
+    if record is not None:
+        total = "?" if record.total_steps is None else f"{record.total_steps:.0f}"
+        lines.append(f"  steps        {record.steps:.0f} of {total}, last checkpoint at {record.saved_step or 0:.0f}")
+        lines.append(f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far")
+        restart = "not measured yet" if record.start_s is None else span((record.save_s or 0) + record.start_s)
+        lines.append(f"  restart cost {restart}")
+    if last is not None:
+        lines.append(f"  last decision in round {last['round']} at {clock(last['time'])}: {last['kind']} {last['why']}")
+    return lines
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@json_option
+@config_options
+def history(config: Config, job_id: str, as_json: bool) -> None:
+    """Every decision about JOB and every write to Slurm, in order."""
+    journal = open_journal(config)
+    try:
+        entries = journal.history(job_id)
+    finally:
+        journal.close()
+    if as_json:
+        print_json(entries)
+        return
+    if not entries:
+        raise HadarError(f"nothing is recorded about job {job_id}; is the id right (array tasks: 123_4)?")
+    table = Table(box=None, pad_edge=False)
+    for title in ("TIME", "ROUND", "WHAT", "DETAIL"):
+        table.add_column(title, no_wrap=title != "DETAIL")
+    for entry in entries:
+        table.add_row(clock(entry["time"]), str(entry["round"]), *_words(entry))
+    Console().print(table)
+
+
+def _words(entry: dict[str, Any]) -> tuple[str, str]:
+    if "command" in entry:
+        detail = entry["command"] + (f"  ({entry['detail']})" if entry["detail"] else "")
+        return f"  write {entry['outcome']}", detail
+    new, old = Placement.of(entry["new"]), Placement.of(entry["old"])
+    where = f"{place(old)} -> {place(new)}" if old and new else place(new) if new else place(old)
+    return entry["kind"], "  ".join(part for part in (where if where != "-" else "", entry["why"]) if part)

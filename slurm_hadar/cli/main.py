@@ -1,0 +1,75 @@
+"""``hadar``: the command that an administrator and a researcher type."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from slurm_hadar import __version__
+from slurm_hadar.errors import HadarError
+
+__all__ = ["hadar", "main"]
+
+# Named, not imported: a command pays for its own imports only (the private cluster's, SQLite's, NumPy's).
+COMMANDS = {
+    "cluster": "slurm_hadar.cli.cluster:cluster",
+    "config": "slurm_hadar.cli.config:config",
+    "explain": "slurm_hadar.cli.explain:explain",
+    "history": "slurm_hadar.cli.explain:history",
+    "queue": "slurm_hadar.cli.queue:queue",
+    "release": "slurm_hadar.cli.release:release",
+    "run": "slurm_hadar.cli.run:run",
+    "speeds": "slurm_hadar.cli.speeds:speeds",
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hadar")
+def hadar() -> None:
+    """Heterogeneity-aware scheduling of deep-learning jobs on stock Slurm."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command: exit code 0 done, 1 refused or failed with one line, 2 wrong usage; never a traceback."""
+    try:
+        code = hadar.main(args=arguments, prog_name="hadar", standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(1)
+    except click.Abort:
+        click.echo("stopped", err=True)
+        sys.exit(130)
+    except HadarError as error:
+        click.echo(f"hadar: {error}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; closing stdout quietly is what it expects.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        click.echo(f"hadar: {error.filename or 'system'}: {error.strerror or error}", err=True)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""``hadar release``: undo all steering."""
+
+from __future__ import annotations
+
+import click
+
+from slurm_hadar.cli.common import config_options, json_option, print_json
+from slurm_hadar.config import Config
+from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.release import release_all
+from slurm_hadar.controller.setup import JOURNAL, state_dir
+from slurm_hadar.slurm.select import choose
+
+__all__ = ["release"]
+
+
+@click.command()
+@click.argument("job_ids", metavar="[JOB]...", nargs=-1)
+@json_option
+@config_options
+def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
+    """Give waiting jobs back to Slurm: eligible at once, on every node, as they were submitted.
+
+    Running jobs stay as they are. A controller that still runs in mode act will steer them again in its next round:
+    stop it first.
+    """
+    backend = choose("cli", config.slurm.timeout_s, config.slurm.retries)
+    journal = Journal(state_dir(config) / JOURNAL)
+    try:
+        results = release_all(backend, journal, job_ids)
+    finally:
+        journal.close()
+    failed = [r for r in results if r.error]
+    if as_json:
+        print_json(
+            {"released": [r.job_id for r in results if not r.error], "failed": {r.job_id: r.error for r in failed}}
+        )
+    else:
+        click.echo(f"{len(results) - len(failed)} jobs released" + (f", {len(failed)} refused:" if failed else ""))
+        for result in failed:
+            click.echo(f"  {result.job_id}: {result.error}", err=True)
+    return 1 if failed else 0

@@ -1,0 +1,92 @@
+"""``hadar run``: the controller, as a daemon or for one round."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from typing import Any
+
+import click
+
+from slurm_hadar.cli.common import config_options, json_option, place, print_json
+from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.guard import ChangeKind
+from slurm_hadar.controller.loop import RoundResult
+from slurm_hadar.controller.setup import assemble
+
+__all__ = ["run"]
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="One round, then end: for cron.")
+@click.option("--mode", type=click.Choice([str(m) for m in Mode]), help="Instead of controller.mode.")
+@click.option("--policy", help="Instead of policy.name.")
+@click.option("--round", "round_s", type=float, help="Instead of controller.round_s, in seconds.")
+@click.option("--quiet", is_flag=True, help="Log warnings only.")
+@json_option
+@config_options
+def run(
+    config: Config, once: bool, mode: str | None, policy: str | None, round_s: float | None, quiet: bool, as_json: bool
+) -> int:
+    """Schedule the cluster, round by round.
+
+    Starts in mode observe: reads only. `advise` also prints what it would do; `act` does it. SIGTERM ends it after
+    the current write; jobs that wait become eligible by themselves within two rounds.
+    """
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    config = _override(config, mode, policy, round_s)
+    with assemble(config, on_round=lambda result: _tell(result, as_json)) as assembly:
+        for note in assembly.notes:
+            click.echo(f"hadar: {note}", err=True)
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: assembly.controller.stop())
+        if not once:
+            assembly.controller.run()
+            return 0
+        result = assembly.controller.run_round()
+        _tell(result, as_json)
+        return 1 if result.plan is None else 0
+
+
+def _override(config: Config, mode: str | None, policy: str | None, round_s: float | None) -> Config:
+    controller: dict[str, Any] = {}
+    if mode is not None:
+        controller["mode"] = Mode(mode)
+    if round_s is not None:
+        controller["round_s"] = round_s
+    changes: dict[str, Any] = {}
+    if controller:
+        section = {**config.controller.model_dump(), **controller}
+        changes["controller"] = type(config.controller).model_validate(section)
+    if policy is not None:
+        changes["policy"] = config.policy.model_copy(update={"name": policy})
+    return config.model_copy(update=changes)
+
+
+def _tell(result: RoundResult, as_json: bool) -> None:
+    """Print a round for people who advise, or as one JSON object; the log has the rest."""
+    if as_json:
+        print_json(_as_dict(result))
+        return
+    if result.record.mode != Mode.ADVISE:
+        return
+    for change in result.changes:
+        if change.kind not in (ChangeKind.STAY, ChangeKind.WAIT):
+            click.echo(f"would {change.kind} {change.job_id}: {place(change.old)} -> {place(change.new)}  {change.why}")
+
+
+def _as_dict(result: RoundResult) -> dict[str, Any]:
+    record = result.record
+    content: dict[str, Any] = {name: getattr(record, name) for name in record.__slots__}
+    content["round"] = result.number
+    content["changes"] = [
+        {"job_id": c.job_id, "kind": str(c.kind), "old": c.old.as_dict(), "new": c.new.as_dict(), "why": c.why}
+        for c in result.changes
+        if c.kind is not ChangeKind.STAY
+    ]
+    return content

@@ -1,0 +1,72 @@
+"""The queue as people want to see it: Slurm's state joined with what the journal knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.setup import JOURNAL, state_dir
+from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of, read_comment
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.state import SlurmJob
+
+__all__ = ["Line", "queue_view"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One job. ``done_share`` is the share of its steps done; None where the total is unknown."""
+
+    job_id: str
+    user: str
+    name: str
+    state: str
+    gpus: int
+    where: str
+    steps_per_s: float | None
+    done_share: float | None
+    arrival: float
+    restarts: int
+    moves: int
+    tier: str
+    why: str
+
+
+def queue_view(backend: Backend, config: Config) -> list[Line]:
+    """Running jobs first, then the waiting ones by arrival. Works without a journal, with less to say."""
+    state = backend.read()
+    facts = node_facts(state.nodes)
+    path = state_dir(config) / JOURNAL
+    journal = Journal(path) if path.exists() else Journal(":memory:")
+    try:
+        records, waits = journal.load_jobs(), journal.waits()
+    finally:
+        journal.close()
+    lines = []
+    for job in state.jobs:
+        if not job.state.active:
+            continue
+        record = records.get(job.job_id)
+        comment, fault = read_comment(job)
+        pinned = fault or pinned_reason(job, comment, record, config, facts)
+        wait = waits.get(job.job_id, {})
+        tier, why = ("pinned", pinned) if pinned else (wait.get("tier", ""), wait.get("why", ""))
+        if job.state is not JobState.PENDING and not pinned:
+            tier, why = "", ""
+        where = str(placement_of(job, facts)) if job.state is JobState.RUNNING else "-"
+        lines.append(_line(job, record, where, tier, why))
+    return sorted(lines, key=lambda line: (line.state != "running", line.arrival, line.job_id))
+
+
+def _line(job: SlurmJob, record: JobRecord | None, where: str, tier: str, why: str) -> Line:
+    running = job.state is JobState.RUNNING
+    gpus = record.workers if record else sum(r.count for r in job.gpus)
+    steps = (record.steps if running else record.saved_step or 0.0) if record else 0.0
+    total = record.total_steps if record else None
+    return Line(
+        job.job_id, job.user, job.name, str(job.state), gpus, where if where != "-" else ",".join(job.nodes) or "-",
+        record.steps_per_s if record and running else None, min(1.0, steps / total) if total else None,
+        record.arrival if record else job.submit or 0.0, job.restarts, record.moves if record else 0, tier, why,
+    )  # fmt: skip

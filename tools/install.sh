@@ -1,0 +1,32 @@
+#!/bin/sh
+# Make the project's virtual environment. Run by `make`; safe to run again.
+set -eu
+: "${PYTHON:=python3}" "${VENV:=.venv}" "${TORCH:=torch==2.13.0}"
+
+say() { printf 'install: %s\n' "$*" >&2; }
+
+as_root() { [ "$(id -u)" = 0 ]; }
+
+if ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    say "Python 3.11 or newer is needed as $PYTHON (set PYTHON=...)"
+    exit 1
+fi
+
+# Debian ships venv apart from Python.
+if ! "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null; then
+    if as_root && command -v apt-get >/dev/null; then
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+    else
+        say "Python's venv module is missing: install the package python3-venv"
+        exit 1
+    fi
+fi
+
+[ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+pip() { "$VENV/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
+
+say "installing into $VENV (PyTorch is large: a few minutes at first)"
+# torch first and by itself: a range asked for together with other packages may take a build with CUDA.
+pip install "$TORCH"
+pip install -e ".[torch,test,lint]"
+say "done: $VENV/bin/hadar"
