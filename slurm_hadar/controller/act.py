@@ -40,6 +40,7 @@ class Outcome:
     changes: list[Change] = field(default_factory=list)
     log: list[WriteRecord] = field(default_factory=list)
     commands: int = 0
+    leases: int = 0
     act_s: float = 0.0
     verify_s: float = 0.0
 
@@ -155,7 +156,8 @@ class Actor:
         for change in outcome.changes:
             if change.kind is ChangeKind.START:
                 batch += self._start(seen, change)
-        batch += self._leases(seen, [c.job_id for c in outcome.changes if c.kind is ChangeKind.WAIT])
+        leases, outcome.leases = self._leases(seen, [c.job_id for c in outcome.changes if c.kind is ChangeKind.WAIT])
+        batch += leases
         self._write(batch, outcome)
         if stops:
             for change in stops:
@@ -172,7 +174,7 @@ class Actor:
         record.steered, record.lease = True, None
         return [write]
 
-    def _leases(self, seen: Observation, job_ids: Sequence[str]) -> list[Write]:
+    def _leases(self, seen: Observation, job_ids: Sequence[str]) -> tuple[list[Write], int]:
         """Renew leases that would not last until the round after next; free steered jobs of their node lists."""
         round_s, lease_s, now = self._config.controller.round_s, self.lease_s, time.time()
         plain, steered = [], []
@@ -185,7 +187,7 @@ class Actor:
             else:
                 continue
             record.steered, record.lease = False, now + lease_s
-        return [*steered, *writes.lease(plain, lease_s)]
+        return [*steered, *writes.lease(plain, lease_s)], len(steered) + len(plain)
 
     def _after_stop(self, seen: Observation, stops: Sequence[Change], outcome: Outcome) -> None:
         """When the stopped jobs are back in the queue, say where or when each starts again."""

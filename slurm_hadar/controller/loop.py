@@ -189,7 +189,7 @@ class Controller:
             starts=outcome.count(ChangeKind.START),
             moves=outcome.count(ChangeKind.MOVE),
             preemptions=outcome.count(ChangeKind.PREEMPT),
-            leases=sum(1 for w in outcome.log if "StartTime=now+" in w.command),
+            leases=outcome.leases,
             writes=len(outcome.log),
             failed=outcome.failed,
             act_s=outcome.act_s,

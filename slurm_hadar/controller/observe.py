@@ -73,6 +73,8 @@ class Observer:
         acting_only: bool,
     ) -> Job:
         record = self._record(job, now)
+        if record.total_steps is None and comment.steps is not None:
+            record.total_steps = float(comment.steps)
         news = self._book.get(job.job_id)
         if news is not None and news.report.restart >= job.restarts:
             self._note_progress(record, news)
@@ -99,7 +101,7 @@ class Observer:
             arrival=record.arrival,
             started=record.run_since,
             eligible=job.eligible,
-            total_steps=record.total_steps or (float(comment.steps) if comment.steps else None),
+            total_steps=record.total_steps,
             done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
             speeds=speeds,
             placement=placement_of(job, facts),

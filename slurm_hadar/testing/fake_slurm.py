@@ -1,0 +1,175 @@
+"""A Slurm in memory behind the backend seam: what it does to a job is what stock Slurm was seen to do.
+
+For tests of the controller and of policies inside it. Time is real, so leases expire; faults are set by hand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from slurm_hadar.errors import SlurmUnavailable
+from slurm_hadar.model import JobState, Partition
+from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.parsing import parse_request
+from slurm_hadar.slurm.state import ClusterState, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
+
+__all__ = ["FakeSlurm"]
+
+
+class FakeSlurm(Backend):
+    """Nodes ``{name: (type, count)}``; jobs are added with :meth:`submit`.
+
+    ``away`` makes every call fail as if slurmctld were down; ``refuse`` maps a job to an error its updates get;
+    ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists.
+    """
+
+    name = "fake"
+
+    def __init__(self, nodes: dict[str, tuple[str, int]]) -> None:
+        self.nodes = {
+            n: SlurmNode(n, gpus=((t, c),), features=(t,), partitions=("all",), cpus=32) for n, (t, c) in nodes.items()
+        }
+        self.jobs: dict[str, SlurmJob] = {}
+        self.away = False
+        self.refuse: dict[str, str] = {}
+        self.stuck: dict[str, str] = {}
+        self.lost: set[str] = set()
+        self.batches: list[tuple[Write, ...]] = []
+        self.signals: list[tuple[str, str]] = []
+        self.reads = 0
+
+    def submit(self, gpus: int = 1, comment: str = "hadar:", nodes: int = 1, **fields: object) -> str:
+        """Add a pending job asking for ``gpus`` per node on ``nodes`` nodes; returns its id."""
+        number = len(self.jobs) + 1
+        now = float(int(time.time()))
+        job = SlurmJob(
+            job_id=str(number), raw_id=number, state=JobState.PENDING, state_text="PENDING", reason="Resources",
+            user="alice", account="", qos="", partition="all", nodes=(), req_nodes=(), features="",
+            gpus=(GpuRequest("node", (("", gpus),)),), num_nodes=nodes, max_nodes=nodes, num_tasks=nodes,
+            num_cpus=nodes, time_limit_s=None, submit=now, eligible=now, start=None, requeue=True,
+            restarts=0, batch=True, priority=100, dependency="", array_id=None, het_id=None, name=f"job{number}",
+            comment=comment,
+        )  # fmt: skip
+        self.jobs[job.job_id] = replace(job, **fields)  # type: ignore[arg-type]
+        return job.job_id
+
+    def start(self, job_id: str, *nodes: str) -> None:
+        """Let Slurm itself start a job."""
+        now = float(int(time.time()))
+        self.jobs[job_id] = replace(
+            self.jobs[job_id], state=JobState.RUNNING, state_text="RUNNING", nodes=nodes, start=now, reason=""
+        )
+
+    def end(self, job_id: str) -> None:
+        self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.DONE, state_text="COMPLETED", nodes=())
+
+    def used(self, node: str) -> int:
+        return sum(j.gpus[0].count for j in self.jobs.values() if j.state is JobState.RUNNING and node in j.nodes)
+
+    # The seam
+
+    def version(self) -> str:
+        return "22.05.8"
+
+    def cluster_name(self) -> str:
+        return "fake"
+
+    def read(self) -> ClusterState:
+        jobs = self.read_jobs()
+        nodes = tuple(
+            replace(n, used=tuple((t, self.used(n.name)) for t, _ in n.gpus)) for _, n in sorted(self.nodes.items())
+        )
+        return ClusterState(time.time(), jobs, nodes, (Partition("all", tuple(sorted(self.nodes))),))
+
+    def read_jobs(self) -> tuple[SlurmJob, ...]:
+        self._answer()
+        self.reads += 1
+        self._schedule()
+        return tuple(self.jobs.values())
+
+    def write(self, writes: Sequence[Write]) -> list[WriteResult]:
+        self._answer()
+        self.batches.append(tuple(writes))
+        return [WriteResult(job_id, w, self._do(w, job_id)) for w in writes for job_id in w.job_ids]
+
+    def signal(self, steps: Sequence[str], signal: str) -> None:
+        self._answer()
+        self.signals += [(step, signal) for step in steps]
+
+    def _answer(self) -> None:
+        if self.away:
+            raise SlurmUnavailable("slurmctld does not answer: connection refused")
+
+    def _do(self, write: Write, job_id: str) -> str | None:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "Invalid job id specified"
+        if job_id in self.refuse:
+            return self.refuse[job_id]
+        if write.verb == "requeue":
+            return self._requeue(job)
+        if write.verb == "update":
+            return self._update(job, dict(write.fields))
+        return None
+
+    def _requeue(self, job: SlurmJob) -> str | None:
+        if job.state is not JobState.RUNNING:
+            return "Job is pending execution" if job.state is JobState.PENDING else "Job has already finished"
+        now = float(int(time.time()))
+        self.jobs[job.job_id] = replace(
+            job, state=JobState.PENDING, state_text="PENDING", reason="BeginTime", nodes=(), start=None,
+            restarts=job.restarts + 1, submit=now, eligible=now + 121,
+        )  # fmt: skip
+        return None
+
+    def _update(self, job: SlurmJob, fields: dict[str, str]) -> str | None:
+        if job.state is not JobState.PENDING:
+            return "Job is no longer pending execution"
+        nodes = tuple(n for n in fields.get("NodeList", ",".join(job.req_nodes)).split(",") if n)
+        if self.lost & set(nodes):
+            return "Invalid node name specified"
+        changed = replace(job, req_nodes=nodes, reason="None")
+        if fields.get("TresPerNode"):
+            changed = replace(changed, gpus=(GpuRequest("node", parse_request(fields["TresPerNode"])),))
+        if fields.get("NumNodes"):
+            count = int(fields["NumNodes"].split("-")[0])
+            changed = replace(changed, num_nodes=count, max_nodes=count)
+        if fields.get("StartTime"):
+            changed = replace(changed, eligible=_moment(fields["StartTime"]))
+        self.jobs[job.job_id] = changed
+        return None
+
+    def _schedule(self) -> None:
+        """Start every eligible pending job that fits, in order of its id."""
+        now = time.time()
+        for job in sorted(self.jobs.values(), key=lambda j: j.raw_id):
+            if job.state is not JobState.PENDING:
+                continue
+            if job.job_id in self.stuck:
+                self.jobs[job.job_id] = replace(job, reason=self.stuck[job.job_id])
+            elif (job.eligible or 0) > now:
+                self.jobs[job.job_id] = replace(job, reason="BeginTime")
+            else:
+                self._try(job)
+
+    def _try(self, job: SlurmJob) -> None:
+        each = job.gpus[0].count
+        candidates = [n for n in (job.req_nodes or sorted(self.nodes)) if self._fits(n, each)]
+        if len(candidates) >= job.num_nodes and (not job.req_nodes or len(candidates) == len(job.req_nodes)):
+            self.start(job.job_id, *candidates[: job.num_nodes])
+        else:
+            self.jobs[job.job_id] = replace(job, reason="Resources")
+
+    def _fits(self, name: str, each: int) -> bool:
+        node = self.nodes.get(name)
+        return node is not None and node.available and sum(c for _, c in node.gpus) - self.used(name) >= each
+
+    def drain(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.nodes[name] = replace(self.nodes[name], available=False, state="drained", reason="test")
+
+
+def _moment(text: str) -> float:
+    return time.time() + (float(text.partition("+")[2]) if "+" in text else 0.0)
