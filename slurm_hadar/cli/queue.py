@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -28,7 +29,8 @@ def queue(config: Config, user: str | None, as_json: bool) -> None:
     if as_json:
         print_json([_as_dict(line) for line in lines])
         return
-    console = Console()
+    # Into a file or a pipe nothing is cut; on a terminal each job keeps to its line.
+    console = Console() if sys.stdout.isatty() else Console(width=240)
     if not lines:
         console.print("The queue is empty.")
         return
@@ -44,7 +46,7 @@ def _table(lines: list[Line]) -> Table:
     for title, justify in (("JOB", "left"), ("USER", "left"), ("NAME", "left"), ("STATE", "left"), ("GPUS", "right"),
                            ("WHERE", "left"), ("STEPS/S", "right"), ("DONE", "right"), ("AGE", "right"),
                            ("WHY", "left")):  # fmt: skip
-        table.add_column(title, justify=justify, no_wrap=title != "WHY")  # type: ignore[arg-type]
+        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     now = time.time()
     for line in lines:
         done = "-" if line.done_share is None else f"{100 * line.done_share:.0f} %"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
+
 import click
 from rich.console import Console
 from rich.table import Table
 
 from slurm_hadar.cli.common import config_options, json_option, open_journal, print_json, span
 from slurm_hadar.config import Config
-from slurm_hadar.throughput.store import ThroughputStore
+from slurm_hadar.throughput.store import EstimateError, Measurement, ThroughputStore
 
 __all__ = ["speeds"]
 
@@ -17,5 +20,39 @@ __all__ = ["speeds"]
 @json_option
 @config_options
 def speeds(config: Config, as_json: bool) -> None:
-    """Show measured steps per second by workload and GPU type, and the error of each estimate made before."""
-    raise NotImplementedError
+    """Show measured steps per second by workload and GPU type, and how wrong the estimates before them were."""
+    journal = open_journal(config)
+    try:
+        store = ThroughputStore(journal.connection)
+        measured = [m for workload in store.workloads() for m in store.of(workload)]
+        errors = store.errors()
+    finally:
+        journal.close()
+    if as_json:
+        print_json({"measured": [asdict(m) for m in measured], "errors": [_error(e) for e in errors]})
+        return
+    if not measured:
+        click.echo("nothing has been measured yet: start jobs through hadar-srun")
+        return
+    Console().print(_table(measured, errors))
+
+
+def _error(error: EstimateError) -> dict[str, object]:
+    return {**asdict(error), "relative": error.relative}
+
+
+def _table(measured: list[Measurement], errors: list[EstimateError]) -> Table:
+    before = {(e.workload, e.gpu_type, e.gpus, e.spread): e for e in errors}
+    table = Table(box=None, pad_edge=False)
+    table.add_column("WORKLOAD")
+    table.add_column("GPUS")
+    for title in ("STEPS/S", "SAMPLES", "AGE", "ESTIMATE", "ERROR"):
+        table.add_column(title, justify="right")
+    table.add_column("ESTIMATED FROM")
+    now = time.time()
+    for m in measured:
+        error = before.get((m.workload, m.gpu_type, m.gpus, m.spread))
+        gang = f"{m.gpus}x{m.gpu_type}" + (" spread" if m.spread else "")
+        guess = (f"{error.estimated:.3g}", f"{100 * error.relative:+.0f} %", error.source) if error else ("-", "-", "-")
+        table.add_row(m.workload, gang, f"{m.steps_per_s:.3g}", str(m.samples), span(now - m.updated_at), *guess)
+    return table

@@ -13,8 +13,9 @@ from slurm_hadar.controller.act import Actor, Outcome
 from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
-from slurm_hadar.controller.observe import Observation, Observer
+from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.steering import read_comment
 from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.model import EMPTY, Plan
 from slurm_hadar.policies.base import Policy
@@ -22,6 +23,7 @@ from slurm_hadar.policies.check import check_plan
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.store import ThroughputStore
+from slurm_hadar.throughput.table import reference
 
 __all__ = ["Controller", "RoundResult"]
 
@@ -67,7 +69,7 @@ class Controller:
         self._journal = journal
         self._book = book
         self._store = ThroughputStore(journal.connection)
-        self._observer = Observer(config, book, Estimator(store=self._store), journal.load_jobs())
+        self._observer = Observer(config, book, Estimator(reference(), self._store), journal.load_jobs())
         self._spool = SpoolReader(book)
         self._stop = threading.Event()
         self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set)
@@ -250,9 +252,13 @@ class Controller:
             (gpu_type,) = job.placement.by_type
             speeds, news.speeds = news.speeds, []
             self._store.record(
-                job.model, job.batch, gpu_type, job.placement.workers, len(job.placement.nodes) > 1,
-                sum(speeds) / len(speeds), now=seen.snapshot.time,
-            )  # fmt: skip
+                workload_of(seen.raw[job.job_id], read_comment(seen.raw[job.job_id])[0]),
+                gpu_type,
+                job.placement.workers,
+                sum(speeds) / len(speeds),
+                seen.snapshot.time,
+                spread=len(job.placement.nodes) > 1,
+            )
 
     def _read_spools(self) -> None:
         """Jobs that run and are silent on the channel may have left word in their directories."""

@@ -10,11 +10,12 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import NodeFacts, form_of, node_facts, pinned_reason, placement_of, read_comment
-from slurm_hadar.model import Job, JobState, Node, Snapshot
+from slurm_hadar.model import Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.store import workload_key
 
-__all__ = ["Observation", "Observer"]
+__all__ = ["Observation", "Observer", "workload_of"]
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,12 @@ class Observer:
         self._book = book
         self._estimator = estimator
         self.records = records
+        self._estimates: dict[tuple[str, int], dict[str, Speed]] = {}
+        self._noted: set[tuple[str, int]] = set()
 
     def observe(self, state: ClusterState, *, acting_only: bool = False) -> Observation:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
+        self._estimates.clear()
         facts = node_facts(state.nodes)
         comments = {j.job_id: read_comment(j) for j in state.jobs}
         self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
@@ -84,8 +88,7 @@ class Observer:
             pinned = f"partition {job.partition} is in mode {mode}"
         form = form_of(job, comment, record, facts, now)
         self._note_run(record, job, now)
-        model, batch = _workload(job, comment)
-        speeds = self._estimator.speeds(model, batch, max(1, form.workers), sorted(_types(facts)))
+        speeds = self._speeds(job, comment, form.workers, facts, now)
         return Job(
             job_id=job.job_id,
             form=form,
@@ -94,8 +97,8 @@ class Observer:
             qos=job.qos,
             partition=job.partition,
             name=job.name,
-            model=model,
-            batch=batch,
+            model=comment.model or "",
+            batch=comment.batch,
             state=job.state,
             reason=job.reason,
             arrival=record.arrival,
@@ -116,6 +119,21 @@ class Observer:
             array_id=job.array_id,
             het_id=job.het_id,
         )
+
+    def _speeds(
+        self, job: SlurmJob, comment: JobComment, workers: int, facts: Mapping[str, NodeFacts], now: float
+    ) -> dict[str, Speed]:
+        """Estimated once a round for all jobs alike; the estimate is kept, so that its error can be told later."""
+        key = workload_of(job, comment)
+        wanted = (key, max(1, workers))
+        if wanted not in self._estimates:
+            types = sorted({f.gpu_type for f in facts.values() if f.gpu_type})
+            speeds = self._estimator.speeds(comment.model or "", comment.batch, wanted[1], types, key=key)
+            self._estimates[wanted] = speeds
+            if wanted not in self._noted:
+                self._noted.add(wanted)
+                self._estimator.note(key, wanted[1], speeds, now)
+        return self._estimates[wanted]
 
     def _record(self, job: SlurmJob, now: float) -> JobRecord:
         """The job's record, new for a new job; Slurm changes submit time only together with the restart count."""
@@ -192,21 +210,15 @@ def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
     return workers, nodes, max(1, job.num_tasks), max(1, job.num_cpus)
 
 
-def _workload(job: SlurmJob, comment: JobComment) -> tuple[str, int | None]:
-    """What the job's speeds are filed under: its model, or user and job name where it names none."""
-    if comment.model:
-        return comment.model, comment.batch
-    return f"{job.user}/{job.name}", comment.batch
+def workload_of(job: SlurmJob, comment: JobComment) -> str:
+    """What the job's speeds are filed under: its model and batch, or user and job name where it names no model."""
+    return workload_key(comment.model or "", comment.batch, job.user, job.name)
 
 
 def _deadline(comment: JobComment, record: JobRecord) -> float | None:
     if comment.deadline is not None:
         return comment.deadline
     return None if comment.deadline_after_s is None else record.arrival + comment.deadline_after_s
-
-
-def _types(facts: Mapping[str, NodeFacts]) -> set[str]:
-    return {f.gpu_type for f in facts.values() if f.gpu_type}
 
 
 def _held_by_ours(jobs: list[Job]) -> dict[str, dict[str, int]]:
