@@ -1,0 +1,1 @@
+"""Contract tests and generators for those who write a policy of their own. Needs the extra ``[test]``."""

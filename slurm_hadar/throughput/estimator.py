@@ -1,0 +1,340 @@
+"""How fast a job runs on each GPU type: from measurements here, published figures or data sheets."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_hadar.model import GpuType, Speed
+from slurm_hadar.throughput.gpus import find
+from slurm_hadar.throughput.store import Measurement, ThroughputStore
+from slurm_hadar.throughput.table import ReferenceTable, Row, workload
+
+__all__ = ["BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "SPREAD", "Estimator"]
+
+#: Share of a step that is bound by arithmetic, the rest by memory bandwidth; untested choice. On the reference table
+#: the median error of carrying a rate from one type to another is the same for 0.3 to 0.9.
+COMPUTE_SHARE = 0.7
+#: Step rate after doubling the gang, batch per worker kept: median of the reference table.
+DOUBLING = 0.87
+#: Step rate goes with the batch size to the power of minus this: median of the reference table.
+BATCH_EXPONENT = 0.6
+#: Step rate on several nodes over that on one, where nothing is known.
+SPREAD = 0.8
+
+# Expected relative errors of each inference, combined as independent.
+_MEASURED, _PUBLISHED = 0.05, 0.5
+_TYPE_BY_TABLE, _TYPE_BY_DATA_SHEET, _TYPE_PER_DOUBLING, _TYPE_UNKNOWN = 0.15, 0.3, 0.05, 0.9
+_GANG_BY_TABLE, _GANG_PER_DOUBLING = 0.15, 0.25
+_BATCH_BY_TABLE, _BATCH_PER_DOUBLING, _BATCH_UNKNOWN = 0.15, 0.25, 0.5
+_SPREAD_KNOWN, _SPREAD_ASSUMED, _OTHER_FAMILY_MEMBER = 0.1, 0.25, 0.6
+
+_REFERENCE_TYPE = GpuType("v100", 10.99, 900.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """A known one-node rate from which others are inferred."""
+
+    steps_per_s: float
+    gpu_type: str
+    workers: int
+    batch: int | None
+    error: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is asked for; ``known`` is the model's name in the table, or empty."""
+
+    gpu_type: str
+    workers: int
+    batch: int | None
+    known: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Guess:
+    """A one-node rate; guesses are ordered by their expected relative error."""
+
+    error: float
+    source: str
+    steps_per_s: float
+
+    def speed(self, spread: float) -> Speed:
+        return Speed(self.steps_per_s, spread, self.source, round(self.error, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One inference: multiply by ``factor`` at the cost of ``error``; ``how`` in words, empty if nothing was done."""
+
+    factor: float = 1.0
+    error: float = 0.0
+    how: str = ""
+
+
+class Estimator:
+    """Speeds of a job's whole gang on each GPU type.
+
+    Every known rate (an anchor) is carried over to the wanted type, gang size and batch size, each step with an
+    expected relative error; the anchor with the smallest error in all gives the estimate. That comes to this order:
+
+    1. measured here on this type with this gang;
+    2. measured here on another type, times the published ratio of the two types for this model, else
+       ``1 / (beta F_0/F + (1 - beta) B_0/B)`` with F, B the arithmetic rate and the memory bandwidth, beta 0.7;
+    3. measured here with another gang or batch size, scaled;
+    4. published for this model, then for its family, scaled in the same ways;
+    5. nothing but the data sheets: 1 step/s on a V100, scaled by F and B. Ratios between types then mean something,
+       absolute rates do not, and ``error`` is None.
+
+    The scheme is our definition; the mix of F and B is the usual roofline argument.
+
+    Parameters
+    ----------
+    table: published rates.
+    store: what was measured here, or None.
+    gpus: data-sheet figures of the site's own GPU types by GRES name; others are looked up by name.
+    """
+
+    def __init__(
+        self,
+        table: ReferenceTable,
+        store: ThroughputStore | None = None,
+        gpus: Mapping[str, GpuType] | None = None,
+    ) -> None:
+        self._table = table
+        self._store = store
+        self._gpus = dict(gpus or {})
+        self._models = {_plain(m): m for m in table.models}
+        self._rows: dict[str, list[Row]] = {}
+        for row in table.rows:
+            self._rows.setdefault(row.model, []).append(row)
+        # The table never changes, so what follows from it alone is worked out once.
+        self._from_table: dict[tuple, _Guess | None] = {}
+        self._spreads: dict[_Wanted, tuple[float, bool]] = {}
+
+    def speeds(
+        self, model: str, batch: int | None, workers: int, gpu_types: Iterable[str], *, key: str | None = None
+    ) -> dict[str, Speed]:
+        """The speed of a gang of ``workers`` on each of ``gpu_types``.
+
+        Parameters
+        ----------
+        model, batch: as the job names them; an empty model means that it names none.
+        key: what its measurements are filed under; default ``workload(model, batch)``.
+
+        Raises StoreError if the store cannot be read.
+        """
+        known = self._table_model(model)
+        measured = self._store.of(key or workload(model, batch)) if self._store else []
+        anchors = self._measured(measured, known, batch)
+        if not key and model and self._store:
+            anchors += self._other_batches(model, batch, known)
+        speeds = {}
+        for gpu_type in gpu_types:
+            wanted = _Wanted(gpu_type, workers, batch, known)
+            spread = self._spread(wanted, measured)
+            guess = min(filter(None, (self._best(anchors, wanted), self._published(wanted, model))), default=None)
+            speeds[gpu_type] = guess.speed(spread) if guess else self._by_data_sheet(wanted, spread)
+        return speeds
+
+    def note(self, key: str, workers: int, speeds: Mapping[str, Speed], at: float) -> None:
+        """Keep these estimates in the store, so that their error is known once the truth is."""
+        if self._store is None:
+            return
+        for gpu_type, speed in speeds.items():
+            self._store.note_estimate(key, gpu_type, workers, speed.steps_per_s, speed.source, at)
+
+    # where to start from
+
+    def _measured(self, measured: Iterable[Measurement], known: str, batch: int | None) -> list[_Anchor]:
+        anchors = []
+        for m in measured:
+            rate, error = m.steps_per_s, _MEASURED
+            if m.spread:
+                factor, assumed = self._published_spread(_Wanted(m.gpu_type, m.gpus, batch, known))
+                rate, error = rate / factor, math.hypot(error, _SPREAD_ASSUMED if assumed else _SPREAD_KNOWN)
+            times = f"{m.samples} time{'s' if m.samples > 1 else ''}"
+            source = f"measured here {times} on {m.gpus} {m.gpu_type}{' over several nodes' if m.spread else ''}"
+            anchors.append(_Anchor(rate, m.gpu_type, m.gpus, batch, error, source))
+        return anchors
+
+    def _other_batches(self, model: str, batch: int | None, known: str) -> list[_Anchor]:
+        """Measurements of the same model with other batch sizes."""
+        assert self._store is not None
+        anchors = []
+        for name in self._store.workloads():
+            other, colon, text = name.rpartition(":")
+            if not colon:
+                other, text = name, ""
+            if other == model and name != workload(model, batch) and (text.isdigit() or not text):
+                size = int(text) if text else None
+                found = self._measured(self._store.of(name), known, size)
+                anchors += [
+                    _Anchor(a.steps_per_s, a.gpu_type, a.workers, size, a.error, f"{a.source} with batch {text or '?'}")
+                    for a in found
+                ]
+        return anchors
+
+    def _published(self, wanted: _Wanted, model: str) -> _Guess | None:
+        """The best guess from the table alone."""
+        if not wanted.known:
+            return None
+        own = _plain(wanted.known) == _plain(model)
+        key = (wanted, own)
+        if key not in self._from_table:
+            error = _PUBLISHED if own else math.hypot(_PUBLISHED, _OTHER_FAMILY_MEMBER)
+            source = f"published for {wanted.known}" + ("" if own else ", of the same family")
+            rows = (r for r in self._rows[wanted.known] if not r.spread)
+            anchors = [_Anchor(r.steps_per_s, r.gpu_type, r.gpus, r.batch, error, source) for r in rows]
+            self._from_table[key] = self._best(anchors, wanted)
+        return self._from_table[key]
+
+    def _table_model(self, model: str) -> str:
+        """The table's model for ``model``: itself, or the member of its family that is nearest in size; or ''."""
+        if not model:
+            return ""
+        plain = _plain(model)
+        if plain in self._models:
+            return self._models[plain]
+        family, size = _family(plain)
+        kin = [m for p, m in self._models.items() if family and size and _family(p)[0] == family and _family(p)[1]]
+        return min(kin, key=lambda m: (abs(math.log(_family(_plain(m))[1] / size)), m), default="")
+
+    # how to get from there to here
+
+    def _best(self, anchors: Iterable[_Anchor], wanted: _Wanted) -> _Guess | None:
+        return min((self._carry_over(a, wanted) for a in anchors), default=None)
+
+    def _carry_over(self, anchor: _Anchor, wanted: _Wanted) -> _Guess:
+        steps = (
+            self._to_type(anchor, wanted.gpu_type, wanted.known),
+            self._to_gang(anchor, wanted.workers, wanted.known),
+            self._to_batch(anchor, wanted.batch, wanted.known),
+        )
+        error = math.hypot(anchor.error, *(s.error for s in steps))
+        rate = anchor.steps_per_s * math.prod(s.factor for s in steps)
+        return _Guess(error, "; ".join([anchor.source, *(s.how for s in steps if s.how)]), rate)
+
+    def _by_data_sheet(self, wanted: _Wanted, spread: float) -> Speed:
+        rate = DOUBLING ** math.log2(wanted.workers)
+        figures = self._figures(wanted.gpu_type)
+        if figures is None:
+            return Speed(rate, spread, "nothing is known of the job nor of this GPU type; taken as a V100", None)
+        rate *= _mix(_REFERENCE_TYPE, figures)
+        return Speed(rate, spread, "nothing is known of the job; GPU types compared by their data sheets", None)
+
+    def _to_type(self, anchor: _Anchor, gpu_type: str, known: str) -> _Step:
+        if anchor.gpu_type == gpu_type:
+            return _Step()
+        ratio = self._type_ratio(known, anchor, gpu_type)
+        if ratio is not None:
+            return _Step(ratio, _TYPE_BY_TABLE, f"times {ratio:.3g}, the published ratio {gpu_type}/{anchor.gpu_type}")
+        there, here = self._figures(anchor.gpu_type), self._figures(gpu_type)
+        if there is None or here is None:
+            return _Step(1.0, _TYPE_UNKNOWN, f"taken as equal on {gpu_type}, of which nothing is known")
+        ratio = _mix(there, here)
+        error = _TYPE_BY_DATA_SHEET + _TYPE_PER_DOUBLING * abs(math.log2(ratio))
+        return _Step(ratio, error, f"times {ratio:.3g} for {gpu_type} by the data sheets")
+
+    def _type_ratio(self, known: str, anchor: _Anchor, gpu_type: str) -> float | None:
+        """Published ratio of the two types at the nearest gang and batch size at which both were published."""
+        pairs = []
+        for row in self._rows.get(known, ()):
+            if row.gpu_type == anchor.gpu_type and not row.spread:
+                other = self._table.steps_per_s(known, row.batch, gpu_type, row.gpus)
+                if other:
+                    distance = _doublings(row.gpus, anchor.workers) + _doublings(row.batch or 1, anchor.batch or 1)
+                    pairs.append((distance, other / row.steps_per_s))
+        return min(pairs)[1] if pairs else None
+
+    def _to_gang(self, anchor: _Anchor, workers: int, known: str) -> _Step:
+        if anchor.workers == workers:
+            return _Step()
+        batch = anchor.batch
+        there = self._table.steps_per_s(known, batch, anchor.gpu_type, anchor.workers) if known else None
+        here = self._table.steps_per_s(known, batch, anchor.gpu_type, workers) if known else None
+        if there and here:
+            return _Step(here / there, _GANG_BY_TABLE, f"from {anchor.workers} to {workers} GPUs as published")
+        doublings = math.log2(workers / anchor.workers)
+        how = f"from {anchor.workers} to {workers} GPUs at {DOUBLING} per doubling"
+        return _Step(DOUBLING**doublings, _GANG_PER_DOUBLING * abs(doublings), how)
+
+    def _to_batch(self, anchor: _Anchor, batch: int | None, known: str) -> _Step:
+        if anchor.batch == batch:
+            return _Step()
+        if anchor.batch is None or batch is None:
+            return _Step(1.0, self._batch_unknown(anchor, known), f"as with batch {anchor.batch or 'not stated'}")
+        there = self._table.steps_per_s(known, anchor.batch, anchor.gpu_type, anchor.workers) if known else None
+        here = self._table.steps_per_s(known, batch, anchor.gpu_type, anchor.workers) if known else None
+        how = f"from batch {anchor.batch} to {batch}"
+        if there and here:
+            return _Step(here / there, _BATCH_BY_TABLE, f"{how} as published")
+        doublings = math.log2(batch / anchor.batch)
+        return _Step(2.0 ** (-BATCH_EXPONENT * doublings), _BATCH_PER_DOUBLING * abs(doublings), how)
+
+    def _batch_unknown(self, anchor: _Anchor, known: str) -> float:
+        """Where no batch size is stated the middle one of the table is the best guess."""
+        sizes = [b for b in self._table.batches(known) if b] if known else []
+        if not sizes or not anchor.batch:
+            return _BATCH_UNKNOWN
+        return _BATCH_UNKNOWN + 0.01 * _doublings(anchor.batch, statistics.median_low(sizes))
+
+    # several nodes
+
+    def _spread(self, wanted: _Wanted, measured: Iterable[Measurement]) -> float:
+        """Rate on several nodes over rate on one; 1 for a single worker."""
+        if wanted.workers == 1:
+            return 1.0
+        here = (wanted.gpu_type, wanted.workers)
+        rates = {m.spread: m.steps_per_s for m in measured if (m.gpu_type, m.gpus) == here}
+        if len(rates) == 2:
+            return min(1.0, rates[True] / rates[False])
+        return self._published_spread(wanted)[0]
+
+    def _published_spread(self, wanted: _Wanted) -> tuple[float, bool]:
+        """The factor, clamped to 1 (values above are artefacts of measuring), and whether it is only assumed."""
+        if wanted not in self._spreads:
+            pairs = []
+            for row in self._rows.get(wanted.known, ()):
+                one_node = self._table.steps_per_s(row.model, row.batch, row.gpu_type, row.gpus)
+                if row.spread and one_node:
+                    batch = row.batch or 1
+                    distance = _doublings(row.gpus, wanted.workers) + _doublings(batch, wanted.batch or batch)
+                    distance += 0.0 if row.gpu_type == wanted.gpu_type else 2.0
+                    pairs.append((distance, min(1.0, row.steps_per_s / one_node)))
+            self._spreads[wanted] = (min(pairs)[1], False) if pairs else (SPREAD, True)
+        return self._spreads[wanted]
+
+    def _figures(self, gpu_type: str) -> GpuType | None:
+        figures = self._gpus.get(gpu_type)
+        if figures is not None and figures.tflops > 0 and figures.bandwidth_gb_s > 0:
+            return figures
+        return find(gpu_type)
+
+
+def _mix(there: GpuType, here: GpuType) -> float:
+    """Speed on ``here`` over speed on ``there``: a share of the time goes with arithmetic, the rest with memory."""
+    time = COMPUTE_SHARE * there.tflops / here.tflops
+    time += (1.0 - COMPUTE_SHARE) * there.bandwidth_gb_s / here.bandwidth_gb_s
+    return 1.0 / time
+
+
+def _doublings(a: float, b: float) -> float:
+    return abs(math.log2(a / b))
+
+
+def _plain(model: str) -> str:
+    """``ResNet-18`` and ``resnet_18`` are ``resnet18``."""
+    return re.sub(r"[^a-z0-9]", "", model.lower())
+
+
+def _family(plain: str) -> tuple[str, int]:
+    """``resnet18`` is number 18 of the family ``resnet``; number 0 if there is none."""
+    match = re.fullmatch(r"([a-z]+)(\d+)[a-z]*", plain)
+    return (match[1], int(match[2])) if match else (plain, 0)

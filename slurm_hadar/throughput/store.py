@@ -1,0 +1,206 @@
+"""Measured speeds, kept in SQLite, and how wrong the estimates made before them were."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.errors import StoreError
+from slurm_hadar.throughput.table import workload
+
+__all__ = ["ALPHA", "EstimateError", "Measurement", "ThroughputStore", "workload_key"]
+
+#: Weight of a new measurement in the exponential average; Gavel's constant.
+ALPHA = 0.5
+
+_BUSY_TIMEOUT_S = 5.0
+
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS throughput_measurement (
+        workload TEXT NOT NULL, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL, spread INTEGER NOT NULL,
+        steps_per_s REAL NOT NULL, samples INTEGER NOT NULL, updated_at REAL NOT NULL,
+        PRIMARY KEY (workload, gpu_type, gpus, spread)) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS throughput_estimate (
+        workload TEXT NOT NULL, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL, spread INTEGER NOT NULL,
+        steps_per_s REAL NOT NULL, source TEXT NOT NULL, made_at REAL NOT NULL,
+        PRIMARY KEY (workload, gpu_type, gpus, spread)) WITHOUT ROWID""",
+)
+
+_AVERAGE = """
+    INSERT INTO throughput_measurement VALUES (:workload, :gpu_type, :gpus, :spread, :steps_per_s, 1, :at)
+    ON CONFLICT (workload, gpu_type, gpus, spread) DO UPDATE SET
+        steps_per_s = :alpha * excluded.steps_per_s + (1 - :alpha) * steps_per_s,
+        samples = samples + 1, updated_at = max(updated_at, excluded.updated_at)
+    RETURNING workload, gpu_type, gpus, spread, steps_per_s, samples, updated_at"""
+
+_ESTIMATE = """
+    INSERT INTO throughput_estimate
+    SELECT :workload, :gpu_type, :gpus, :spread, :steps_per_s, :source, :at
+    WHERE NOT EXISTS (SELECT 1 FROM throughput_measurement
+        WHERE workload = :workload AND gpu_type = :gpu_type AND gpus = :gpus AND spread = :spread)
+    ON CONFLICT (workload, gpu_type, gpus, spread) DO UPDATE SET
+        steps_per_s = excluded.steps_per_s, source = excluded.source, made_at = excluded.made_at"""
+
+_ERRORS = """
+    SELECT workload, gpu_type, gpus, spread, e.source, e.steps_per_s, m.steps_per_s, e.made_at
+    FROM throughput_estimate e JOIN throughput_measurement m USING (workload, gpu_type, gpus, spread)
+    ORDER BY workload, gpu_type, gpus, spread"""
+
+
+def workload_key(model: str, batch: int | None, user: str = "", name: str = "") -> str:
+    """What measurements are filed under: ``resnet18:64`` whoever runs it, or ``user/name`` where no model is named."""
+    return workload(model, batch) if model else f"{user}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """An averaged rate of a whole job of ``gpus`` workers on one GPU type, on one node or ``spread`` over several."""
+
+    workload: str
+    gpu_type: str
+    gpus: int
+    spread: bool
+    steps_per_s: float
+    samples: int
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateError:
+    """An estimate made before anything was measured, beside what was measured since."""
+
+    workload: str
+    gpu_type: str
+    gpus: int
+    spread: bool
+    source: str
+    estimated: float
+    measured: float
+    made_at: float
+
+    @property
+    def relative(self) -> float:
+        """``estimated / measured - 1``: 0.5 for an estimate half again too high."""
+        return self.estimated / self.measured - 1.0
+
+
+class ThroughputStore:
+    """Two tables in a SQLite database that may hold others' tables as well.
+
+    Parameters
+    ----------
+    connection: an open connection, which stays the caller's to close; or use :meth:`open`.
+    alpha: weight of a new measurement in the average.
+
+    Every method raises StoreError if the database cannot be read or written or is damaged.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, alpha: float = ALPHA) -> None:
+        self._connection = connection
+        self._alpha = alpha
+        with self._errors("set up"), connection:
+            for statement in _SCHEMA:
+                connection.execute(statement)
+
+    @classmethod
+    def open(cls, path: Path | str, alpha: float = ALPHA) -> ThroughputStore:
+        """Open or create the database file ``path`` (WAL, so that readers and a writer do not stop one another)."""
+        connection = None
+        try:
+            connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            return cls(connection, alpha)
+        except (sqlite3.Error, StoreError) as error:
+            if connection is not None:
+                connection.close()
+            raise StoreError(
+                f"throughput database {path} cannot be opened ({error}); check its directory, or move the file away"
+            ) from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def record(
+        self, workload: str, gpu_type: str, gpus: int, steps_per_s: float, at: float, *, spread: bool = False
+    ) -> Measurement:
+        """Take a measurement into the exponential average and return the average.
+
+        ``at`` is the epoch second of the measurement. Raises StoreError if the rate or ``gpus`` is not positive.
+        """
+        values = _values(workload, gpu_type, gpus, spread, steps_per_s, at)
+        with self._errors("written"), self._connection:
+            row = self._connection.execute(_AVERAGE, {**values, "alpha": self._alpha}).fetchone()
+        return _measurement(row)
+
+    def get(self, workload: str, gpu_type: str, gpus: int, *, spread: bool = False) -> Measurement | None:
+        """The average for exactly this pair, or None."""
+        matching = (m for m in self.of(workload) if (m.gpu_type, m.gpus, m.spread) == (gpu_type, gpus, spread))
+        return next(matching, None)
+
+    def of(self, workload: str) -> list[Measurement]:
+        """All that was measured of one workload."""
+        with self._errors("read"):
+            rows = self._connection.execute(
+                "SELECT * FROM throughput_measurement WHERE workload = ? ORDER BY gpu_type, gpus, spread", (workload,)
+            ).fetchall()
+        return [_measurement(row) for row in rows]
+
+    def workloads(self) -> list[str]:
+        """Every workload of which something was measured."""
+        with self._errors("read"):
+            rows = self._connection.execute("SELECT DISTINCT workload FROM throughput_measurement ORDER BY workload")
+            return [workload for (workload,) in rows]
+
+    def note_estimate(
+        self,
+        workload: str,
+        gpu_type: str,
+        gpus: int,
+        steps_per_s: float,
+        source: str,
+        at: float,
+        *,
+        spread: bool = False,
+    ) -> None:
+        """Keep an estimate, to be compared with the truth later; ignored once something was measured for the pair."""
+        values = _values(workload, gpu_type, gpus, spread, steps_per_s, at)
+        with self._errors("written"), self._connection:
+            self._connection.execute(_ESTIMATE, {**values, "source": source})
+
+    def errors(self) -> list[EstimateError]:
+        """For each estimate whose truth is known by now, how far off it was."""
+        with self._errors("read"):
+            rows = self._connection.execute(_ERRORS).fetchall()
+        return [EstimateError(w, t, g, bool(s), source, est, real, at) for w, t, g, s, source, est, real, at in rows]
+
+    @contextlib.contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"the throughput database cannot be {doing}: {error}") from error
+
+
+def _values(
+    workload: str, gpu_type: str, gpus: int, spread: bool, steps_per_s: float, at: float
+) -> dict[str, str | int | float]:
+    if gpus < 1 or not 0 < steps_per_s < math.inf or not math.isfinite(at):
+        raise StoreError(f"{workload} on {gpus} {gpu_type}: {steps_per_s} steps/s is no rate that can be stored")
+    return {
+        "workload": workload,
+        "gpu_type": gpu_type,
+        "gpus": gpus,
+        "spread": int(spread),
+        "steps_per_s": float(steps_per_s),
+        "at": float(at),
+    }
+
+
+def _measurement(row: tuple) -> Measurement:
+    workload, gpu_type, gpus, spread, steps_per_s, samples, updated_at = row
+    return Measurement(workload, gpu_type, gpus, bool(spread), steps_per_s, samples, updated_at)

@@ -1,0 +1,31 @@
+"""Every policy of the package keeps the contract."""
+
+import pytest
+
+from slurm_hadar.policies import get
+from slurm_hadar.testing.policies import PolicyContract
+
+SETTINGS = [
+    ("none", {}),
+    ("fifo", {}),
+    ("hadar", {}),
+    ("hadar", {"objective": "ttd"}),
+    ("hadar", {"objective": "ftf"}),
+    ("hadar", {"objective": "deadline"}),
+    ("hadar", {"frontier": 0.5, "switch_gain": 0.0, "effort": 1}),
+    ("hadar", {"fill": False}),
+    ("hadar", {"patience_s": 1e5}),
+]
+
+
+@pytest.fixture(params=SETTINGS, ids=lambda s: "-".join([s[0], *(f"{k}={v}" for k, v in s[1].items())]))
+def policy(request):
+    name, params = request.param
+    return get(name, **params)
+
+
+class TestContract(PolicyContract):
+    @pytest.fixture
+    def policy(self, policy):
+        """Each registered policy in turn."""
+        return policy

@@ -1,0 +1,40 @@
+"""GPU models by their GRES names."""
+
+import pytest
+
+from slurm_hadar.throughput.gpus import KNOWN, find
+
+
+@pytest.mark.parametrize(
+    ("gres", "model"),
+    [
+        ("v100", "v100"),
+        ("tesla_v100-sxm2-32gb", "v100"),
+        ("V100S", "v100"),
+        ("nvidia_h100_80gb_hbm3", "h100"),
+        ("a100-sxm4-80gb", "a100"),
+        ("nvidia_a10", "a10"),
+        ("l40s", "l40s"),
+        ("geforce_rtx_2080_ti", "rtx2080ti"),
+        ("rtx_3090", "rtx3090"),
+        ("nvidia_rtx_a6000", "a6000"),
+        ("h200", "h200"),
+    ],
+)
+def test_gres_names_are_recognised(gres, model):
+    """The names that sites and NVML give to a model lead to its figures."""
+    found = find(gres)
+    assert found.name == gres
+    assert (found.tflops, found.bandwidth_gb_s) == (KNOWN[model].tflops, KNOWN[model].bandwidth_gb_s)
+
+
+@pytest.mark.parametrize("gres", ["a100_1g.5gb", "nvidia_h100_80gb_hbm3_3g.40gb", "gpu", "", "fpga100"])
+def test_others_are_not(gres):
+    """A slice of a GPU or a name that only looks similar is not taken for the model."""
+    assert find(gres) is None
+
+
+def test_newer_generations_are_faster():
+    """The figures rank the data-centre generations as everyone knows them."""
+    rates = [KNOWN[n].tflops for n in ("k80", "p100", "v100", "a100", "h100")]
+    assert rates == sorted(rates)

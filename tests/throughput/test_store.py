@@ -1,0 +1,124 @@
+"""The store of measured speeds."""
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.errors import StoreError
+from slurm_hadar.throughput.store import ThroughputStore, workload_key
+
+rates = st.floats(1e-6, 1e9)
+
+
+def memory(**options):
+    return ThroughputStore(sqlite3.connect(":memory:"), **options)
+
+
+@given(st.lists(rates, min_size=1, max_size=20), st.floats(0.05, 1.0))
+def test_exponential_average(measured, alpha):
+    """Each measurement enters with weight alpha, the first one alone; the average stays within what was measured."""
+    store = memory(alpha=alpha)
+    expected = measured[0]
+    for at, rate in enumerate(measured):
+        expected = rate if at == 0 else alpha * rate + (1 - alpha) * expected
+        result = store.record("lm:20", "v100", 2, rate, float(at))
+    assert result.steps_per_s == pytest.approx(expected)
+    assert min(measured) * (1 - 1e-9) <= result.steps_per_s <= max(measured) * (1 + 1e-9)
+    assert (result.samples, result.updated_at) == (len(measured), len(measured) - 1)
+
+
+def test_pairs_are_kept_apart():
+    """Type, gang size, spread and workload each make a pair of their own."""
+    store = memory()
+    store.record("a", "v100", 1, 1.0, 0.0)
+    store.record("a", "v100", 2, 2.0, 0.0)
+    store.record("a", "v100", 2, 3.0, 0.0, spread=True)
+    store.record("a", "k80", 1, 4.0, 0.0)
+    store.record("b", "v100", 1, 5.0, 0.0)
+
+    assert [m.steps_per_s for m in store.of("a")] == [4.0, 1.0, 2.0, 3.0]
+    assert store.get("a", "v100", 2, spread=True).steps_per_s == 3.0
+    assert store.get("a", "p100", 1) is None
+    assert store.workloads() == ["a", "b"]
+
+
+def test_measurements_survive_reopening(tmp_path):
+    """What was written by one process is there for the next."""
+    path = tmp_path / "speeds.sqlite"
+    first = ThroughputStore.open(path)
+    first.record("a", "v100", 1, 2.5, 7.0)
+    first.close()
+
+    again = ThroughputStore.open(path)
+    assert again.get("a", "v100", 1).steps_per_s == 2.5
+    again.close()
+
+
+def test_two_writers_share_one_file(tmp_path):
+    """Two open stores on one file see each other's measurements."""
+    path = tmp_path / "speeds.sqlite"
+    one, two = ThroughputStore.open(path), ThroughputStore.open(path)
+    one.record("a", "v100", 1, 1.0, 0.0)
+    assert two.record("a", "v100", 1, 2.0, 1.0).steps_per_s == pytest.approx(1.5)
+    assert one.get("a", "v100", 1).samples == 2
+    one.close()
+    two.close()
+
+
+def test_shares_a_connection_with_other_tables():
+    """The tables live beside those of the connection's owner."""
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE journal (line TEXT)")
+    ThroughputStore(connection).record("a", "v100", 1, 1.0, 0.0)
+    assert connection.execute("SELECT count(*) FROM journal").fetchone() == (0,)
+
+
+def test_damaged_file_is_a_store_error(tmp_path):
+    """A file that is no database is refused with its name, and left as it is."""
+    path = tmp_path / "speeds.sqlite"
+    path.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(StoreError, match=r"speeds\.sqlite"):
+        ThroughputStore.open(path)
+    assert path.read_bytes().startswith(b"this is not")
+
+
+def test_file_damaged_later_is_a_store_error(tmp_path):
+    """Damage that appears while the store is open is reported as such, not as a foreign exception."""
+    store = ThroughputStore.open(tmp_path / "speeds.sqlite")
+    store._connection.execute("DROP TABLE throughput_measurement")
+    with pytest.raises(StoreError, match="cannot be read"):
+        store.of("a")
+    store.close()
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_impossible_rates_are_refused(rate):
+    """Zero, negative and non-finite rates never enter the average."""
+    store = memory()
+    with pytest.raises(StoreError, match="no rate"):
+        store.record("a", "v100", 1, rate, 0.0)
+    assert store.of("a") == []
+
+
+def test_errors_compare_estimates_with_the_truth():
+    """The last estimate made before the first measurement is judged by it; later ones do not count."""
+    store = memory()
+    store.note_estimate("a", "v100", 1, 10.0, "data sheet", 0.0)
+    store.note_estimate("a", "v100", 1, 15.0, "published", 1.0)
+    store.note_estimate("a", "k80", 1, 3.0, "published", 1.0)
+    assert store.errors() == []
+
+    store.record("a", "v100", 1, 20.0, 2.0)
+    store.note_estimate("a", "v100", 1, 20.0, "measured", 3.0)
+
+    (error,) = store.errors()
+    assert (error.source, error.estimated, error.measured) == ("published", 15.0, 20.0)
+    assert error.relative == pytest.approx(-0.25)
+
+
+def test_workload_key():
+    """A job is filed under its model, or under its user and name if it names none."""
+    assert workload_key("resnet18", 64, "ann", "x") == "resnet18:64"
+    assert workload_key("", None, "ann", "train") == "ann/train"
