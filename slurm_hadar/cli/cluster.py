@@ -110,7 +110,9 @@ def _which(name: str, directory: Path | None) -> str:
 
 
 def _exports(started: PrivateCluster) -> list[str]:
-    return [f"export {key}={shlex.quote(value)}" for key, value in started.exports.items()]
+    # prepended at the time of use: the shell's own PATH may have changed since, or be another shell's
+    added = [f"export {key}={shlex.quote(value)}${{{key}:+:${key}}}" for key, value in started.install.search.items()]
+    return [*added, f"export SLURM_CONF={shlex.quote(str(started.conf))}"]
 
 
 def warnings(started: PrivateCluster) -> list[str]:

@@ -46,7 +46,12 @@ def _base(cluster: PrivateCluster) -> list[str]:
 
 
 def _options(cluster: PrivateCluster) -> list[str]:
-    small = ["--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=2"]
+    small = [
+        "--innodb-buffer-pool-size=32M",
+        "--innodb-log-file-size=16M",
+        "--innodb-lock-wait-timeout=900",
+        "--innodb-flush-log-at-trx-commit=2",
+    ]
     return [
         "--no-defaults",
         *_base(cluster),

@@ -67,6 +67,7 @@ def slurm_conf(
         "TaskPlugin=task/none",
         "SwitchType=switch/none",
         "MpiDefault=none",
+        "MailProg=/bin/true",
         "JobAcctGatherType=jobacct_gather/none",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",

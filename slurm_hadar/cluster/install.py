@@ -36,17 +36,23 @@ _MANUAL = "install Slurm's slurmctld, slurmd and client commands with your syste
 
 @dataclass(frozen=True, slots=True)
 class SlurmInstall:
-    """Where everything is. ``env`` must be added to the environment of daemons and clients alike.
+    """Where everything is.
 
-    programs: absolute path by name. plugin_directory: set only where Slurm's built-in one is wrong (unpacked).
+    programs: absolute path by name. search: folders to put before those of PATH and LD_LIBRARY_PATH, for daemons and
+    clients alike; empty for an installed Slurm. plugin_directory: set only where the built-in one is wrong (unpacked).
     version: (major, minor), such as (22, 5). root: the folder of an unpacked installation.
     """
 
     programs: Mapping[str, str]
     version: tuple[int, int]
-    env: Mapping[str, str] = field(default_factory=dict)
+    search: Mapping[str, str] = field(default_factory=dict)
     plugin_directory: str | None = None
     root: Path | None = None
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What to add to the environment ``base`` (this process's by default)."""
+        base = os.environ if base is None else base
+        return {k: os.pathsep.join([v, base[k]]) if base.get(k) else v for k, v in self.search.items()}
 
     def program(self, name: str) -> str:
         """Absolute path of a daemon or client. Raises ClusterError where this installation has none."""
@@ -293,13 +299,9 @@ def _unpacked(root: Path, accounting: bool) -> SlurmInstall:
     plugins = next((f"{p}/slurm-wlm" for p in libraries if Path(p, "slurm-wlm").is_dir()), None)
     if plugins is None:
         raise ClusterError(f"{root} is not a complete unpacked Slurm; remove it and try again")
-    path = [plugins, *libraries, os.environ.get("LD_LIBRARY_PATH", "")]
-    env = {
-        "PATH": os.pathsep.join([str(root / "bin"), os.environ.get("PATH", os.defpath)]),
-        "LD_LIBRARY_PATH": os.pathsep.join(p for p in path if p),
-    }
+    search = {"PATH": str(root / "bin"), "LD_LIBRARY_PATH": os.pathsep.join([plugins, *libraries])}
     programs = {p.name: str(p) for p in (root / "bin").iterdir()}
     missing = [name for name in _wanted(accounting) if name not in programs]
     if missing:
         raise ClusterError(f"{root} lacks {', '.join(missing)}; remove it and try again")
-    return SlurmInstall(programs, _version(programs["slurmctld"], env), env, plugins, root)
+    return SlurmInstall(programs, _version(programs["slurmctld"], search), search, plugins, root)

@@ -71,7 +71,7 @@ class PrivateCluster:
     @property
     def exports(self) -> dict[str, str]:
         """The variables that point a shell or a subprocess to this cluster."""
-        return {**self.install.env, "SLURM_CONF": str(self.conf)}
+        return {**self.install.environment(), "SLURM_CONF": str(self.conf)}
 
     @property
     def env(self) -> dict[str, str]:
@@ -210,7 +210,8 @@ class PrivateCluster:
         """The last error line of a daemon's log, and where the log is."""
         for path in (self.directory / "log" / f"{name}.log", self.directory / "log" / f"{name}.err"):
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-            bad = [line for line in lines if "fatal:" in line or "error:" in line]
+            # errors that Slurm reports at every start must not hide the one that ended it
+            bad = [line for line in lines if "fatal:" in line] or [line for line in lines if "error:" in line]
             if bad:
                 return f"{re.sub(r'^.*?(?=fatal:|error:)', '', bad[-1])} (log: {path})"
         return f"nothing in its log ({self.directory}/log/{name}.log)"
@@ -310,7 +311,7 @@ def _install_from(state: Mapping[str, Any]) -> SlurmInstall:
     return SlurmInstall(
         programs=state["programs"],
         version=(state["version"][0], state["version"][1]),
-        env=state["env"],
+        search=state["search"],
         plugin_directory=state["plugin_directory"],
         root=Path(state["root"]) if state["root"] else None,
     )
@@ -341,7 +342,7 @@ def dump_install(install: SlurmInstall) -> dict[str, Any]:
             {
                 "programs": dict(install.programs),
                 "version": list(install.version),
-                "env": dict(install.env),
+                "search": dict(install.search),
                 "plugin_directory": install.plugin_directory,
                 "root": str(install.root) if install.root else None,
             }
