@@ -84,8 +84,7 @@ class Feed:
             return count(self.index)
         if self._loader is not None:
             _set_epoch(self._source, self.epoch)
-            self._loader.skipping.skip = skip
-            return iter(self._loader.loader)
+            return self._loader.begin(skip)
         batches = iter(self._open_source())
         for _ in islice(batches, skip):
             pass
@@ -98,19 +97,41 @@ class Feed:
         return self._source(self.epoch) if inspect.signature(self._source).parameters else self._source()
 
 
+class _Entries:
+    """A sampler's entries without the first ``skip``.
+
+    When those are drawn matters, since drawing may use random numbers: like an ordinary first entry, after what the
+    loader itself draws at the beginning of an epoch, hence not at once.
+    """
+
+    def __init__(self, sampler: Any, skip: int) -> None:
+        self._entries, self._skip = iter(sampler), skip
+
+    def __iter__(self) -> _Entries:
+        return self
+
+    def __next__(self) -> Any:
+        self.drop()
+        return next(self._entries)
+
+    def drop(self) -> None:
+        """Draw what is to be left out, if that has not been done."""
+        skip, self._skip = self._skip, 0
+        for _ in islice(self._entries, skip):
+            pass
+
+
 class _Skipping:
-    """A sampler that leaves out its first ``skip`` entries. They are drawn at once, before random states return."""
+    """A sampler in front of another that leaves out the first ``skip`` entries of each epoch."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.skip = 0
+        self.entries = _Entries((), 0)
 
-    def __iter__(self) -> Iterator[Any]:
-        entries = iter(self._inner)
-        for _ in islice(entries, self.skip):
-            pass
-        self.skip = 0
-        return entries
+    def __iter__(self) -> _Entries:
+        self.entries = _Entries(self._inner, self.skip)  # a loader with workers asks twice
+        return self.entries
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -130,7 +151,14 @@ class _Positioned:
             options["prefetch_factor"] = loader.prefetch_factor
             options["multiprocessing_context"] = loader.multiprocessing_context
         order = {"batch_sampler": self.skipping} if batched else {"batch_size": None, "sampler": self.skipping}
-        self.loader = DataLoader(loader.dataset, **order, **options)
+        self._loader = DataLoader(loader.dataset, **order, **options)
+
+    def begin(self, skip: int) -> Iterator[Any]:
+        """An epoch without its first ``skip`` batches. All random numbers for leaving them out are drawn on return."""
+        self.skipping.skip = skip
+        batches = iter(self._loader)
+        self.skipping.entries.drop()
+        return batches
 
 
 def _positioned(source: Any) -> _Positioned | None:

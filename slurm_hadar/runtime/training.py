@@ -137,10 +137,10 @@ class Run:
             self._try_save()
 
     def save(self) -> None:
-        """Save. Within the loop: when this step is done (rank 0's call counts). Outside: at once, on all ranks together.
+        """Save. Within the loop: when this step is done; rank 0's call counts. Outside: at once, on all ranks together.
 
-        Raises CheckpointError if that fails at once; what was saved before is as it was. A save at the end of a step that
-        fails is told on stderr, and the training goes on.
+        Raises CheckpointError if saving at once fails; what was saved before is as it was. A save at the end of a step
+        that fails is told on stderr, and the training goes on.
         """
         if self._store is None:
             raise CheckpointError("nowhere to save: outside a Slurm job give train(..., directory=...)")

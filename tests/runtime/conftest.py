@@ -1,0 +1,128 @@
+"""Fixtures of the job side: a bare environment, a job's directory, and a controller that only listens."""
+
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import messages
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
+
+
+def wait_for(condition: Callable[[], object], what: str = "condition", seconds: float = DEADLINE_S) -> object:
+    """Poll until ``condition`` is true; fails the test after a generous deadline."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain for {what}")
+        time.sleep(0.02)
+    return result
+
+
+@pytest.fixture
+def waiting() -> Callable[..., object]:
+    return wait_for
+
+
+@pytest.fixture
+def job_env(tmp_path: Path) -> dict[str, str]:
+    """The environment of a task of job 77, with a token, and nothing of the outside's Slurm."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "RANK", "WORLD", "MASTER"))}
+    directory = tmp_path / "job"
+    directory.mkdir()
+    (directory / messages.TOKEN_FILE).write_text(secrets.token_hex(32) + "\n")
+    return {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "SLURM_JOB_ID": "77",
+        "SLURM_PROCID": "0",
+        "SLURMD_NODENAME": "v100-1",
+        "HADAR_JOB_DIR": str(directory),
+        "TMPDIR": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+class Listener:
+    """The controller's end of the channel, cut down to what the tests need: keeps reports, sends orders."""
+
+    def __init__(self, directory: Path, answer: bool = True) -> None:
+        import zmq
+
+        self._zmq = zmq
+        self._answer = answer
+        self.reports: list[messages.Report] = []
+        self._orders: list[messages.Order] = []
+        public, secret = zmq.curve_keypair()
+        self._socket = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.curve_secretkey, self._socket.curve_publickey, self._socket.curve_server = secret, public, True
+        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self.channel = directory / messages.CHANNEL_FILE
+        info = messages.ChannelInfo(address=f"tcp://127.0.0.1:{port}", public_key=public.decode())
+        self.channel.write_text(info.to_json())
+        self._going = True
+        self._thread = threading.Thread(target=self._loop)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        peer = None
+        while self._going:
+            if self._socket.poll(20):
+                peer, data = self._socket.recv_multipart()
+                report = messages.decode_report(data)
+                self.reports.append(report)
+                if report.kind == "hello" and self._answer:
+                    self._orders.append(messages.Order(kind="welcome", job=report.job))
+            while self._orders and peer is not None:
+                self._socket.send_multipart([peer, messages.encode(self._orders.pop(0))])
+        self._socket.close(linger=0)
+
+    def order(self, kind: str, job: str = "77", why: str = "test", pause_s: float = 0.0) -> None:
+        self._orders.append(messages.Order(kind=kind, job=job, why=why, pause_s=pause_s))
+
+    def of_kind(self, kind: str) -> list[messages.Report]:
+        return [r for r in self.reports if r.kind == kind]
+
+    def close(self) -> None:
+        self._going = False
+        self._thread.join()
+
+
+@pytest.fixture
+def listener(tmp_path: Path, job_env: dict[str, str]) -> Iterator[Listener]:
+    """A controller that answers; the job's environment points to it."""
+    made = Listener(tmp_path)
+    job_env["HADAR_CHANNEL"] = str(made.channel)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start_agent(job_env: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen]]:
+    """Start the agent with a command; whatever still runs at the end of the test is killed."""
+    started: list[subprocess.Popen] = []
+
+    def start(*command: str, **options: object) -> subprocess.Popen:
+        argv = [sys.executable, "-m", "slurm_hadar.runtime.agent", "--", *command]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        process = subprocess.Popen(argv, env=job_env, start_new_session=True, **pipes)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.communicate()

@@ -1,0 +1,226 @@
+"""The agent: as if it were not there for the command, and the job's voice for the controller."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import messages
+
+PYTHON = sys.executable
+# announces itself, then waits; dies of a signal that it does not expect
+SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
+PLAIN = """
+import sys, time, torch
+weight = torch.nn.Parameter(torch.zeros(1)); optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(int(sys.argv[1])):
+    weight.grad = torch.ones(1); optimizer.step(); time.sleep(0.01)
+print('done', flush=True)
+"""
+TRAINED = """
+import sys, time, torch, slurm_hadar
+weight = torch.nn.Parameter(torch.zeros(1)); optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in slurm_hadar.train({"w": torch.nn.ParameterList([weight])}, optimizer, total_steps=int(sys.argv[1])):
+    weight.grad = torch.ones(1); optimizer.step(); time.sleep(0.01)
+    print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15)])
+def test_ends_as_the_command_ends(start_agent, script: str, code: int) -> None:
+    """Exit codes and deadly signals of the command are the agent's own."""
+    process = start_agent("sh", "-c", script)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+
+
+@pytest.mark.parametrize(("command", "code"), [("/no/such/thing", 127), ("/etc", 126)])
+def test_a_command_that_cannot_run_is_named(start_agent, command: str, code: int) -> None:
+    """What cannot be executed is one line and the shell's exit code."""
+    process = start_agent(command)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, command in errors) == (code, True)
+
+
+def test_input_output_and_arguments_pass_through(start_agent) -> None:
+    """stdin, stdout, stderr and odd arguments reach the command unchanged."""
+    import subprocess
+
+    process = start_agent("sh", "-c", 'cat; echo "$1" >&2', "x", "a b'c", stdin=subprocess.PIPE)
+    out, errors = process.communicate("typed", timeout=60)
+    assert out == "typed"
+    assert "a b'c" in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
+def test_signals_are_passed_on(start_agent, number: int) -> None:
+    """A signal of Slurm reaches the command, and the agent waits for it."""
+    script = f"trap 'echo got; exit 5' {number}; echo up; while :; do sleep 0.05; done"
+    process = start_agent("sh", "-c", script)
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("got\n", 5)
+
+
+def test_the_checkpoint_signal_never_reaches_an_unprepared_command(start_agent, listener, waiting) -> None:
+    """SIGUSR2 would kill a program that does not expect it: it stays with the agent, which says so in the log."""
+    process = start_agent(PYTHON, "-c", SLEEPER)
+    assert process.stdout.readline() == "up\n"
+    waiting(lambda: listener.of_kind("hello"), "hello")
+    os.killpg(process.pid, signal.SIGUSR2)
+    assert "nothing is saved" in process.stderr.readline()
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.torch
+def test_an_unmodified_script_is_measured(start_agent, listener) -> None:
+    """Steps, speed, memory and the end of a script that knows nothing of us are reported, in rising order."""
+    pytest.importorskip("torch")
+    process = start_agent(PYTHON, "-c", PLAIN, "300")
+    out, errors = process.communicate(timeout=120)
+    assert out == "done\n", errors
+    bye = listener.of_kind("bye")[0]
+    assert (bye.exit_code, bye.steps, bye.world, bye.resumable) == (0, 300, 1, False)
+    assert (bye.job, bye.restart, bye.node) == ("77", 0, "v100-1")
+    assert bye.memory_bytes is None or bye.memory_bytes > 10_000_000
+    assert any(r.steps_per_s is not None and 0 < r.steps_per_s <= 110 for r in listener.reports)
+    numbers = [r.seq for r in listener.reports]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("by", ["order", "signal"])
+def test_a_save_is_made_when_asked(start_agent, listener, waiting, by: str) -> None:
+    """The controller's order, or its signal, makes the training save at once and say so."""
+    pytest.importorskip("torch")
+    process = start_agent(PYTHON, "-c", TRAINED, "100000", stdout=-3)
+    waiting(lambda: any((r.steps or 0) > 5 for r in listener.reports), "steps")
+    if by == "order":
+        listener.order("save")
+    else:
+        process.send_signal(signal.SIGUSR2)
+    waiting(lambda: listener.of_kind("saved"), "saved")
+    saved = listener.of_kind("saved")[0]
+    assert saved.resumable
+    assert saved.generation == 0
+    assert saved.total_steps == 100000
+    assert saved.save_s > 0
+    assert saved.steps >= saved.saved_step > 5
+
+
+@pytest.mark.torch
+def test_a_pause_ends_when_told_or_by_itself(start_agent, listener, waiting) -> None:
+    """After a save with a pause no step is made until the controller says go on; and an unanswered pause runs out."""
+    pytest.importorskip("torch")
+    start_agent(PYTHON, "-c", TRAINED, "100000", stdout=-3)
+    waiting(lambda: any((r.steps or 0) > 5 for r in listener.reports), "steps")
+    listener.order("save", pause_s=3600.0)
+    waiting(lambda: listener.of_kind("saved"), "saved")
+    first = listener.of_kind("saved")[0]
+    assert first.steps == first.saved_step
+    listener.order("go_on")
+    waiting(lambda: any((r.steps or 0) > first.saved_step for r in listener.reports), "steps after go_on")
+    listener.order("save", pause_s=0.5)
+    waiting(lambda: len(listener.of_kind("saved")) > 1, "second save")
+    second = listener.of_kind("saved")[1]
+    waiting(lambda: any((r.steps or 0) > second.saved_step for r in listener.reports), "steps after the pause")
+
+
+@pytest.mark.torch
+def test_orders_for_another_job_are_dropped(start_agent, listener, waiting) -> None:
+    """An order that names another job changes nothing."""
+    pytest.importorskip("torch")
+    process = start_agent(PYTHON, "-c", TRAINED, "200", stdout=-3)
+    waiting(lambda: listener.of_kind("hello"), "hello")
+    listener.order("save", job="78")
+    _, errors = process.communicate(timeout=120)
+    assert "dropped an order for job 78" in errors
+    assert [r.saved_step for r in listener.of_kind("saved")] == [200]  # the one at the end
+
+
+def test_the_reporters_death_changes_nothing(start_agent, listener, waiting) -> None:
+    """The reporting half killed: the command goes on, and its exit code is the agent's."""
+    process = start_agent("sh", "-c", "echo up; read line; exit 4", stdin=-1)
+    assert process.stdout.readline() == "up\n"
+    waiting(lambda: listener.of_kind("hello"), "hello")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    reporters = [c for c in children if b"agent" in Path(f"/proc/{c}/cmdline").read_bytes()]
+    assert len(reporters) == 1
+    os.kill(int(reporters[0]), signal.SIGKILL)
+    process.send_signal(signal.SIGUSR2)  # nobody is there to hear it
+    process.communicate("\n", timeout=60)
+    assert process.returncode == 4
+
+
+@pytest.mark.torch
+def test_without_a_controller_reports_go_to_the_spool(start_agent, job_env, tmp_path) -> None:
+    """A channel file that leads nowhere: the job runs, and all is in the spool, acceptable line by line."""
+    pytest.importorskip("torch")
+    channel = tmp_path / messages.CHANNEL_FILE
+    channel.write_text(messages.ChannelInfo(address="tcp://127.0.0.1:1", public_key="a" * 40).to_json())
+    job_env["HADAR_CHANNEL"] = str(channel)
+    process = start_agent(PYTHON, "-c", PLAIN, "50")
+    out, _ = process.communicate(timeout=120)
+    assert (out, process.returncode) == ("done\n", 0)
+    lines = (Path(job_env["HADAR_JOB_DIR"]) / messages.SPOOL_FILE).read_bytes().splitlines()
+    reports = [messages.decode_report(line) for line in lines]
+    assert (reports[-1].kind, reports[-1].steps, reports[-1].exit_code) == ("bye", 50, 0)
+
+
+def test_a_job_without_directory_still_runs(start_agent, job_env) -> None:
+    """No token, no directory, no Slurm: one line, and the command runs as ever."""
+    job_env["HADAR_JOB_DIR"] = "/no/such/directory"
+    process = start_agent("sh", "-c", "echo fine")
+    out, errors = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("fine\n", 0)
+    assert errors.count("\n") == 1
+    assert "no more reports" in errors
+
+
+def test_tasks_without_rank_0_stay_silent(start_agent, job_env, listener) -> None:
+    """The agent of another task than the first does not speak unless it sees the training's rank 0."""
+    job_env["SLURM_PROCID"] = "1"
+    process = start_agent("sh", "-c", "exit 0")
+    process.communicate(timeout=60)
+    assert listener.reports == []
+
+
+def test_nothing_is_left_behind(start_agent, tmp_path) -> None:
+    """The node-local directory of shared pages is gone after the task."""
+    process = start_agent("sh", "-c", "echo $HADAR_RUN_DIR")
+    out, _ = process.communicate(timeout=60)
+    assert str(tmp_path) in out
+    assert not Path(out.strip()).exists()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("body", ["a.step(); b.step()", "a.step(); a.step(); b.step()", "a.step()"])
+def test_several_optimizers_count_as_the_busiest(start_agent, job_env, listener, body: str) -> None:
+    """With several optimizers the number of steps is that of the one that steps most."""
+    pytest.importorskip("torch")
+    script = (
+        "import torch\n"
+        "a, b = (torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in 'ab')\n"
+        f"for _ in range(20): {body}\n"
+    )
+    process = start_agent(PYTHON, "-c", script)
+    process.communicate(timeout=120)
+    assert listener.of_kind("bye")[0].steps == 20 * body.count("a.step")
+
+
+def test_the_users_own_sitecustomize_still_runs(start_agent, job_env, tmp_path) -> None:
+    """Ours stands in front of it and runs it; PYTHONPATH stays in force."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins; builtins.OWN = __name__\n")
+    job_env["PYTHONPATH"] = f"{own}{os.pathsep}{job_env['PYTHONPATH']}"
+    script = "import sys, json; print(json.dumps([OWN, sys.modules['sitecustomize'].__file__]))"
+    process = start_agent(PYTHON, "-c", script)
+    out, errors = process.communicate(timeout=60)
+    assert json.loads(out) == ["sitecustomize", str(own / "sitecustomize.py")], errors

@@ -1,0 +1,113 @@
+"""The feed gives, from any position, the batches that an undisturbed loop would have had."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset  # noqa: E402
+
+from slurm_hadar.runtime.data import Feed  # noqa: E402
+
+
+class Loaded(torch.utils.data.Dataset):
+    """Counts what is loaded, and draws a random number per item, as augmentation does."""
+
+    def __init__(self) -> None:
+        self.loads = 0
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        self.loads += 1
+        return i + torch.rand(())
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(20))
+
+
+def _numbers():
+    for _ in range(5):
+        yield random.random()
+
+
+SOURCES = {
+    "shuffled": lambda: DataLoader(TensorDataset(torch.arange(20)), batch_size=4, shuffle=True),
+    "ragged": lambda: DataLoader(TensorDataset(torch.arange(18)), batch_size=4, shuffle=True),
+    "one by one": lambda: DataLoader(TensorDataset(torch.arange(5)), batch_size=None, shuffle=True),
+    "own generator": lambda: DataLoader(
+        TensorDataset(torch.arange(20)), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3)
+    ),
+    "augmented": lambda: DataLoader(Loaded(), batch_size=4, shuffle=True),
+    "workers": lambda: DataLoader(TensorDataset(torch.arange(20)), batch_size=4, shuffle=True, num_workers=1),
+    "distributed": lambda: DataLoader(
+        TensorDataset(torch.arange(40)),
+        batch_size=4,
+        sampler=DistributedSampler(range(40), num_replicas=2, rank=1, shuffle=True),
+    ),
+    "stream": lambda: DataLoader(Stream(), batch_size=4),
+    "list": lambda: [1, 2, 3, 4, 5],
+    "factory": lambda: lambda epoch: [(epoch, i) for i in range(5)],
+    "factory without epoch": lambda: _numbers,
+    "none": lambda: None,
+}
+STEPS = 13
+
+
+def values(feed: Feed, count: int) -> list:
+    """Batches as text, each followed by a random number of the training."""
+    return [(repr(feed.next()), torch.rand(()).item()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_resuming_anywhere_gives_the_same_batches(name: str) -> None:
+    """Whatever the source and the position, batches and the training's random numbers go on as if undisturbed."""
+
+    def fresh() -> Feed:
+        torch.manual_seed(7)
+        random.seed(7)
+        return Feed(SOURCES[name]())
+
+    expected = values(fresh(), STEPS)
+    for stop in [1, 5, 7] if name == "workers" else range(STEPS):
+        feed = fresh()
+        got = values(feed, stop)
+        position, states = feed.position(), feed.random_states()
+        torch.manual_seed(1000)
+        random.seed(1000)
+        again = Feed(SOURCES[name]())
+        again.restore(position, states)
+        assert got + values(again, STEPS - stop) == expected, f"resumed at {stop}"
+
+
+def test_shuffles_are_those_of_an_ordinary_loop() -> None:
+    """The order of batches is what the user's loader gives without us."""
+    torch.manual_seed(1)
+    ordinary = [b[0].tolist() for _ in range(2) for b in SOURCES["shuffled"]()]
+    torch.manual_seed(1)
+    feed = Feed(SOURCES["shuffled"]())
+    assert [feed.next()[0].tolist() for _ in range(10)] == ordinary
+
+
+def test_skipped_batches_are_not_loaded() -> None:
+    """Going to a position in an indexed dataset loads nothing."""
+    data = Loaded()
+    feed = Feed(DataLoader(data, batch_size=4, shuffle=True))
+    values(feed, 4)
+    again = Loaded()
+    resumed = Feed(DataLoader(again, batch_size=4, shuffle=True))
+    resumed.restore(feed.position(), feed.random_states())
+    assert again.loads == 0
+    resumed.next()
+    assert again.loads == 4
+
+
+def test_an_empty_loader_is_an_error() -> None:
+    """A loader without batches ends in one clear error instead of an endless loop."""
+    with pytest.raises(ValueError, match="no batch"):
+        Feed([]).next()
