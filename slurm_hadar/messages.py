@@ -38,6 +38,7 @@ __all__ = [
     "find_channel",
     "job_dir",
     "restart_count",
+    "step_id",
     "token_fingerprint",
 ]
 
@@ -187,6 +188,12 @@ def canonical_job_id(environ: Mapping[str, str]) -> str | None:
     if array and task:
         return f"{array}_{task}"
     return environ.get("SLURM_HET_JOB_ID") or environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or None
+
+
+def step_id(environ: Mapping[str, str]) -> str | None:
+    """The Slurm step of this process as ``scancel`` takes it, "123.0" (raw job id); None outside a step."""
+    job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
+    return f"{job}.{step}" if job.isdecimal() and step.isdecimal() else None
 
 
 def restart_count(environ: Mapping[str, str]) -> int:

@@ -92,6 +92,7 @@ class Reporter:
         self._restart = messages.restart_count(environ)
         self._token = (directory / messages.TOKEN_FILE).read_text().strip()
         self._node = environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self._step = messages.step_id(environ)
         self._line = _Line(directory / messages.SPOOL_FILE)
         self._pages: dict[Path, shared.Page] = {}
         self._meter = Meter()
@@ -186,6 +187,7 @@ class Reporter:
             time=time.time(),
             node=self._node,
             exit_code=exit_code,
+            step=self._step,
             **known,
         )
 
