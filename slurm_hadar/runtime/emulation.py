@@ -58,7 +58,7 @@ def emulated_steps_per_s(
     """
     types = {t for name in node_names for t in cluster["nodes"].get(name, {})}
     rates = [_rate(cluster, t, workers, len(node_names) > 1, model, batch) for t in types]
-    return min(rates, default=float(cluster["fastest"]))
+    return min(rates, default=float(cluster["fastest_steps_per_s"]))
 
 
 def _rate(
@@ -68,7 +68,7 @@ def _rate(
     known = speeds.get(f"{model}:{batch}") or speeds.get(model) or {}
     by_workers = known.get(gpu_type)
     if not by_workers:
-        return float(cluster["fastest"]) * float(cluster["default"].get(gpu_type, 1.0))
+        return float(cluster["fastest_steps_per_s"]) * float(cluster["default"].get(gpu_type, 1.0))
     listed = sorted(int(w) for w in by_workers)
     nearest = max((w for w in listed if w <= workers), default=listed[0])
     places = by_workers[str(nearest)]
