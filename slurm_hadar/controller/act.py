@@ -249,6 +249,8 @@ class Actor:
             self._late(seen, outcome, change, jobs.get(change.job_id), reason)
         for job_id in refused:
             self._refused(seen, outcome, job_id, jobs.get(job_id))
+        if any(w.outcome == "undone" for w in outcome.log):
+            jobs = {j.job_id: j for j in self._backend.read_jobs()}
         self._check_leases(seen, outcome, jobs)
 
     def _conclude(

@@ -21,13 +21,15 @@ __all__ = ["FakeSlurm"]
 class FakeSlurm(Backend):
     """Nodes ``{name: (type, count)}``; jobs are added with :meth:`submit`.
 
+    Only jobs that were given a node list are started, unless ``eager``: then any that fits, as real Slurm does.
     ``away`` makes every call fail as if slurmctld were down; ``refuse`` maps a job to an error its updates get;
     ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists.
     """
 
     name = "fake"
 
-    def __init__(self, nodes: dict[str, tuple[str, int]]) -> None:
+    def __init__(self, nodes: dict[str, tuple[str, int]], eager: bool = False) -> None:
+        self.eager = eager
         self.nodes = {
             n: SlurmNode(n, gpus=((t, c),), features=(t,), partitions=("all",), cpus=32) for n, (t, c) in nodes.items()
         }
@@ -151,7 +153,7 @@ class FakeSlurm(Backend):
                 self.jobs[job.job_id] = replace(job, reason=self.stuck[job.job_id])
             elif (job.eligible or 0) > now:
                 self.jobs[job.job_id] = replace(job, reason="BeginTime")
-            else:
+            elif job.req_nodes or self.eager:
                 self._try(job)
 
     def _try(self, job: SlurmJob) -> None:

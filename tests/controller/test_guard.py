@@ -1,0 +1,89 @@
+"""Limits on a round: never more than allowed, never more than there is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.config import load
+from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit, settle
+from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
+
+TYPES = {"a": "v100", "b": "p100", "c": "k80"}
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[Snapshot, Plan]:
+    """A cluster that runs some jobs, and a valid plan that may move, stop and start any of them."""
+    nodes = tuple(Node(n, {t: 4}) for n, t in TYPES.items())
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=8))
+    now, then = dict.fromkeys(TYPES, 4), dict.fromkeys(TYPES, 4)
+    jobs, placements, payoffs = [], {}, {}
+    for index, size in enumerate(sizes):
+        job_id = str(index)
+        held = draw(st.sampled_from([None, *TYPES]))
+        state, placement = JobState.PENDING, Placement()
+        if held and now[held] >= size:
+            now[held] -= size
+            state, placement = JobState.RUNNING, Placement.of({held: {TYPES[held]: size}})
+        speeds = {t: Speed(1.0) for t in TYPES.values()}
+        jobs.append(Job(job_id, Form(size), state=state, placement=placement, speeds=speeds))
+        target = draw(st.sampled_from([None, *TYPES]))
+        if target and then[target] >= size:
+            then[target] -= size
+            placements[job_id] = Placement.of({target: {TYPES[target]: size}})
+            payoffs[job_id] = draw(st.floats(-5, 5))
+    return Snapshot(0.0, nodes, tuple(jobs)), Plan("x", placements, payoffs=payoffs)
+
+
+def used_after(changes: list[Change]) -> dict[str, int]:
+    """GPUs in use per node once all changes are done."""
+    used: dict[str, int] = {}
+    for change in changes:
+        for node, _, n in change.new.items():
+            used[node] = used.get(node, 0) + n
+    return used
+
+
+@given(rounds(), st.data())
+def test_capacity_holds_whatever_is_vetoed(case: tuple[Snapshot, Plan], data: st.DataObject) -> None:
+    """Vetoed jobs keep what they hold, and the rest still fits."""
+    snapshot, plan = case
+    changes = changes_of(snapshot, plan)
+    vetoed = {j.job_id: "no" for j in snapshot.jobs if data.draw(st.booleans())}
+
+    settled = settle(snapshot, changes, vetoed)
+
+    assert all(n <= 4 for n in used_after(settled).values())
+    assert [c.job_id for c in settled] == [c.job_id for c in changes]
+    for change in settled:
+        assert snapshot.job[change.job_id].form.refusal(change.new) is None
+        if change.job_id in vetoed:
+            assert change.kind in (ChangeKind.STAY, ChangeKind.WAIT)
+            assert change.new == change.old
+
+
+@given(rounds(), st.integers(0, 3), st.sampled_from([0.2, 0.5, 1.0]))
+def test_limits_hold(case: tuple[Snapshot, Plan], most: int, share: float) -> None:
+    """At most so many preemptions, and at most so much of the queue."""
+    snapshot, plan = case
+    config = load(None, [f"guard.max_preemptions={most}", f"guard.max_changed_share={share}"])
+
+    limited = limit(snapshot, changes_of(snapshot, plan), config)
+
+    moved = [c for c in limited if c.kind not in (ChangeKind.STAY, ChangeKind.WAIT)]
+    assert sum(1 for c in limited if c.kind.stops) <= most
+    assert share == 1.0 or len(moved) <= max(1, int(share * len(limited)))
+    assert all(n <= 4 for n in used_after(limited).values())
+
+
+def test_reasons_name_the_limit() -> None:
+    """Who is put off can be told by which setting."""
+    held = Placement.of({"a": {"v100": 4}})
+    job = Job("1", Form(4), state=JobState.RUNNING, placement=held, speeds={"v100": Speed(1.0), "p100": Speed(2.0)})
+    snapshot = Snapshot(0.0, (Node("a", {"v100": 4}), Node("b", {"p100": 4})), (job,))
+    plan = Plan("x", {"1": Placement.of({"b": {"p100": 4}})})
+
+    (change,) = limit(snapshot, changes_of(snapshot, plan), load(None, ["guard.max_preemptions=0"]))
+
+    assert change.kind is ChangeKind.STAY and "guard.max_preemptions = 0" in change.why

@@ -1,0 +1,114 @@
+"""The controller's memory."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.controller.journal import Decision, JobRecord, Journal, RoundRecord, WriteRecord
+from slurm_hadar.errors import StoreError
+from slurm_hadar.model import Placement
+
+
+def test_records_survive_a_restart(tmp_path: Path) -> None:
+    """What was saved is there for the next controller; ended jobs are not loaded again."""
+    journal = Journal(tmp_path / "j.db")
+    journal.save_jobs([JobRecord("1", submit=5, workers=4, avoid={"n1": 9.0}), JobRecord("2", ended=7.0)])
+    journal.close()
+
+    again = Journal(tmp_path / "j.db")
+
+    assert again.load_jobs() == {"1": JobRecord("1", submit=5, workers=4, avoid={"n1": 9.0})}
+    assert again.job("2").ended == 7.0
+    assert again.moved_aside is None
+
+
+@pytest.mark.parametrize(
+    "damage", [b"not a database at all, but long enough to be one" * 40, b"SQLite format 3\0" + b"x" * 4000]
+)
+def test_a_broken_database_is_moved_aside(tmp_path: Path, damage: bytes) -> None:
+    """A file that is no database is kept under another name, said so, and a new one begun."""
+    path = tmp_path / "j.db"
+    path.write_bytes(damage)
+
+    journal = Journal(path)
+
+    assert journal.moved_aside is not None and journal.moved_aside.read_bytes() == damage
+    assert journal.add_round(RoundRecord(1.0, "act", "hadar")) == 1
+
+
+def test_damage_inside_is_found(tmp_path: Path) -> None:
+    """A database whose pages were overwritten does not pass for a good one."""
+    path = tmp_path / "j.db"
+    journal = Journal(path)
+    journal.save_jobs([JobRecord(str(i), work_dir="x" * 500) for i in range(500)])
+    journal.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    journal.close()
+    data = bytearray(path.read_bytes())
+    data[8192:20480] = b"\xff" * 12288
+    path.write_bytes(data)
+
+    assert Journal(path).moved_aside is not None
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    """An older program does not touch what a newer one wrote."""
+    db = sqlite3.connect(tmp_path / "j.db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+
+    with pytest.raises(StoreError, match="newer slurm_hadar"):
+        Journal(tmp_path / "j.db")
+
+
+def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    """The error names the path."""
+    with pytest.raises(StoreError, match="nowhere"):
+        Journal(tmp_path / "nowhere" / "j.db")
+
+
+def test_a_failed_transaction_changes_nothing(tmp_path: Path) -> None:
+    """All or nothing."""
+    journal = Journal(tmp_path / "j.db")
+    journal.save_jobs([JobRecord("1")])
+
+    with pytest.raises(RuntimeError), journal.transaction() as db:
+        db.execute("DELETE FROM jobs")
+        raise RuntimeError
+
+    assert list(journal.load_jobs()) == ["1"]
+
+
+def test_history_and_waits(tmp_path: Path) -> None:
+    """Decisions and writes come back in order, with placements."""
+    journal = Journal(":memory:")
+    number = journal.add_round(RoundRecord(10.0, "act", "hadar"))
+    where = Placement.of({"n1": {"v100": 2}})
+    journal.add_decisions(number, 10.0, [Decision("7", "start", new=where, why="cheap")])
+    journal.add_writes(number, 11.0, [WriteRecord("7", "update 7 NodeList=n1", "ok")])
+    journal.replace_waits(number, {"8": {"tier": "x", "why": "y"}})
+    journal.replace_prices({("n1", "v100"): 2.5})
+
+    first, second = journal.history("7")
+
+    assert (first["kind"], first["new"], first["why"]) == ("start", {"n1": {"v100": 2}}, "cheap")
+    assert (second["command"], second["outcome"]) == ("update 7 NodeList=n1", "ok")
+    assert journal.wait("8") == {"round": 1, "tier": "x", "why": "y"} and journal.wait("7") is None
+    assert journal.prices() == {("n1", "v100"): 2.5}
+
+
+def test_old_entries_expire() -> None:
+    """The journal does not grow for ever."""
+    journal = Journal(":memory:")
+    for moment in (1.0, 100.0):
+        number = journal.add_round(RoundRecord(moment, "act", "hadar"))
+        journal.add_decisions(number, moment, [Decision("7", "start")])
+    journal.save_jobs([JobRecord("7", ended=1.0), JobRecord("8")])
+
+    journal.expire(50.0)
+
+    assert [r["time"] for r in journal.rounds()] == [100.0]
+    assert len(journal.history("7")) == 1
+    assert journal.job("7") is None and journal.job("8") is not None

@@ -1,0 +1,305 @@
+"""Whole rounds on a Slurm in memory."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from slurm_hadar.errors import SlurmParseError
+from slurm_hadar.messages import Report
+from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
+from slurm_hadar.policies.base import Policy
+
+MODEL = "hadar:model=resnet18,batch=64,steps=20000"
+
+
+class Scripted(Policy):
+    """Places jobs where it is told; everything else waits."""
+
+    name = "scripted"
+
+    def __init__(self, **where: dict) -> None:
+        self.where = {job.removeprefix("j"): Placement.of(p) for job, p in where.items()}
+
+    def allocate(self, snapshot):
+        jobs = {j.job_id for j in snapshot.steerable_jobs}
+        placed = {j: p for j, p in self.where.items() if j in jobs}
+        waits = {j: Wait(Tier.POLICY, "told to wait") for j in jobs - set(placed)}
+        return Plan(self.name, placed, waits)
+
+
+def eligible_in(bench, job: str) -> float:
+    return bench.slurm.jobs[job].eligible - time.time()
+
+
+def report(bench, job: str, kind: str = "report", restart: int = 0, **fields) -> None:
+    """Let the job's agent say something."""
+    seq = time.time_ns() // 1000
+    bench.book.ingest(Report(kind, job, restart, seq, "a" * 64, time.time(), "v100-1", **fields))
+
+
+def test_a_waiting_job_is_started_where_planned(bench) -> None:
+    """One round places a job on the planned node, verified by reading back."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+
+    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("v100-1",)
+    assert (result.record.starts, result.record.failed) == (1, 0)
+    assert [e["kind"] for e in b.journal.history(job) if "kind" in e] == ["start"]
+
+
+def test_jobs_that_wait_get_leases_in_one_command(bench) -> None:
+    """What shall wait becomes ineligible for two rounds, never held, with one comma list."""
+    b = bench()
+    jobs = [b.slurm.submit(gpus=1, comment=MODEL) for _ in range(5)]
+
+    b.new_controller(policy=Scripted()).run_round()
+
+    assert all(b.slurm.jobs[j].priority == 100 for j in jobs)
+    assert all(15 < eligible_in(b, j) < 25 for j in jobs)
+    (batch,) = b.slurm.batches
+    assert len(batch) == 1 and set(batch[0].job_ids) == set(jobs)
+
+
+def test_leases_are_not_renewed_too_early(bench) -> None:
+    """A round that changes nothing writes nothing."""
+    b = bench()
+    b.slurm.submit(gpus=1, comment=MODEL)
+    controller = b.new_controller(policy=Scripted())
+    controller.run_round()
+
+    controller.run_round()
+
+    assert len(b.slurm.batches) == 1
+
+
+def test_observe_and_advise_write_nothing(bench) -> None:
+    """Only mode act may change anything; the other modes record what they would do."""
+    for mode in ("observe", "advise"):
+        b = bench(None, f"controller.mode={mode}")
+        job = b.slurm.submit(gpus=1, comment=MODEL)
+
+        result = b.controller.run_round()
+
+        assert b.slurm.batches == []
+        assert result.record.starts == 1 and b.journal.history(job)
+
+
+def test_partition_modes(bench) -> None:
+    """Jobs of a partition that is not in mode act are pinned and left alone."""
+    b = bench(None, "controller.mode=observe", "partitions.gpu.mode=act")
+    other = b.slurm.submit(gpus=1, comment=MODEL, reason="BeginTime", eligible=time.time() + 50, restarts=1)
+
+    b.new_controller(policy=Scripted()).run_round()
+
+    assert b.slurm.batches == []
+    assert b.journal.wait(other) == {"round": 1, "tier": "pinned", "why": "partition all is in mode observe"}
+
+
+def test_a_move_goes_by_checkpoint_requeue_place(bench) -> None:
+    """A running job that saves by itself is requeued and placed anew, not in the same second."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
+    b.slurm.start(job, "k80-1")
+
+    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("v100-1",) and b.slurm.jobs[job].restarts == 1
+    assert result.record.moves == 1
+    verbs = [w.verb for batch in b.slurm.batches for w in batch]
+    assert verbs == ["requeue", "update"]
+    assert ("StartTime", "now+2") in b.slurm.batches[1][0].fields
+
+
+def test_a_preempted_job_is_leased_and_freed_of_its_node_list(bench) -> None:
+    """A job that is stopped may start anywhere by itself should the controller die."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
+    controller = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}}))
+    controller.run_round()
+
+    b.new_controller(policy=Scripted()).run_round()
+
+    assert b.slurm.jobs[job].state is JobState.PENDING
+    assert b.slurm.jobs[job].req_nodes == () and eligible_in(b, job) > 10
+
+
+def test_a_job_without_checkpoint_support_is_not_moved(bench) -> None:
+    """Nothing says that it may lose progress, so it stays."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "k80-1")
+
+    b.controller.run_round()
+
+    assert b.slurm.jobs[job].nodes == ("k80-1",) and b.slurm.jobs[job].restarts == 0
+
+
+def test_a_job_that_does_not_acknowledge_is_not_moved(bench) -> None:
+    """The wait for a checkpoint is bounded, and ends with the job where it was."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "k80-1")
+    report(b, job, "hello", resumable=True, steps=10, step="1.0")
+
+    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("k80-1",)
+    assert b.slurm.signals == [("1.0", "USR2")]
+    assert "no checkpoint within" in result.changes[0].why
+
+
+def test_gpus_of_a_job_that_could_not_be_stopped_are_not_given_away(bench) -> None:
+    """Who counted on them waits; capacity is never exceeded."""
+    b = bench({"v100-1": ("v100", 2)})
+    running = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(running, "v100-1")
+    report(b, running, "hello", resumable=True, steps=10, step="1.0")
+    waiting = b.slurm.submit(gpus=2, comment=MODEL)
+
+    result = b.new_controller(policy=Scripted(j2={"v100-1": {"v100": 2}})).run_round()
+
+    assert b.slurm.jobs[running].state is JobState.RUNNING
+    assert b.slurm.jobs[waiting].state is JobState.PENDING and b.slurm.jobs[waiting].req_nodes == ()
+    assert "did not come free" in next(c.why for c in result.changes if c.job_id == waiting)
+
+
+def test_a_refused_placement_is_undone_and_avoided(bench) -> None:
+    """A node that vanished between reading and writing: the job gets its own shape back and other nodes are tried."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.lost = {"v100-1"}
+
+    controller = b.controller
+    result = controller.run_round()
+
+    assert result.record.failed >= 1
+    outcomes = [(e["outcome"], e["detail"]) for e in b.journal.history(job) if "command" in e]
+    assert ("refused", "Invalid node name specified") in outcomes
+    controller.run_round()
+
+    assert b.slurm.jobs[job].nodes == ("k80-1",)
+
+
+def test_bad_constraints_are_undone_at_once(bench) -> None:
+    """A write that Slurm takes but will not carry out is undone, journalled and counted."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.stuck[job] = "BadConstraints"
+
+    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+
+    outcomes = [e["outcome"] for e in b.journal.history(job) if "command" in e]
+    assert outcomes == ["ok", "ineffective", "undone"]
+    assert b.slurm.jobs[job].req_nodes == () and result.record.failed == 2
+
+
+def test_after_too_many_failed_writes_it_stops_acting(bench) -> None:
+    """The circuit breaker leaves everything to Slurm and says so."""
+    b = bench(None, "guard.max_failed_writes=2")
+    for _ in range(3):
+        b.slurm.submit(gpus=1, comment=MODEL)
+    b.slurm.refuse = {str(i): "Access/permission denied" for i in (1, 2, 3)}
+    controller = b.new_controller(policy=Scripted())
+    controller.run_round()
+    written = len(b.slurm.batches)
+
+    result = controller.run_round()
+
+    assert len(b.slurm.batches) == written
+    assert "stopped acting after 3 failed writes" in result.record.note
+
+
+def test_slurm_away_touches_nothing_and_comes_back(bench) -> None:
+    """A round without slurmctld is skipped and recorded; the next one goes on."""
+    b = bench()
+    b.slurm.submit(gpus=1, comment=MODEL)
+    b.slurm.away = True
+
+    result = b.controller.run_round()
+
+    assert result.plan is None and "skipped" in result.record.note
+    b.slurm.away = False
+    assert b.controller.run_round().plan is not None
+
+
+def test_nonsense_from_slurm_skips_the_round(bench, monkeypatch) -> None:
+    """An answer cut short is never acted upon."""
+    b = bench()
+    b.slurm.submit(gpus=1, comment=MODEL)
+
+    def cut():
+        raise SlurmParseError("squeue output is cut short in record 1 at field State")
+
+    monkeypatch.setattr(b.slurm, "read", cut)
+
+    assert "cut short" in b.controller.run_round().record.note
+    assert b.slurm.batches == []
+
+
+def test_a_policy_that_breaks_the_contract_is_not_obeyed(bench) -> None:
+    """More GPUs than there are: nothing is done, and the round says why."""
+    b = bench()
+    b.slurm.submit(gpus=3, comment=MODEL)
+
+    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 3}})).run_round()
+
+    assert b.slurm.batches == []
+    assert "broke its contract" in result.record.note
+
+
+def test_a_new_controller_knows_what_the_old_one_steered(bench) -> None:
+    """Killed after a placement, the next start does not take our node list for the owner's."""
+    b = bench({"v100-1": ("v100", 1), "k80-1": ("k80", 1)})
+    job = b.slurm.submit(gpus=1, comment=MODEL + ",ckpt=yes")
+    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 1}})).run_round()
+    assert b.slurm.jobs[job].req_nodes == ("k80-1",)
+
+    b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 1}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("v100-1",)
+
+
+def test_a_lost_journal_pins_what_it_cannot_tell(bench) -> None:
+    """Without memory a steered pending job is left to Slurm, never lost; its lease runs out by itself."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL, req_nodes=("v100-1",))
+
+    b.controller.run_round()
+
+    assert not any(w.verb == "update" for batch in b.slurm.batches for w in batch)
+    assert "asks for nodes by name" in b.journal.wait(job)["why"]
+
+
+def test_attained_service_counts_once(bench) -> None:
+    """GPU-seconds are booked from the start of the run, whoever looks and how often."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "v100-1")
+    b.slurm.jobs[job] = b.slurm.jobs[job].__class__(
+        **{f: getattr(b.slurm.jobs[job], f) for f in b.slurm.jobs[job].__slots__} | {"start": time.time() - 100}
+    )
+
+    b.controller.run_round()
+    b.controller.run_round()
+
+    record = b.journal.load_jobs()[job]
+    assert record.attained_s == pytest.approx(200, abs=5)
+
+
+def test_measured_speeds_are_filed(bench) -> None:
+    """What a job reports becomes the speed that the next round plans with."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "v100-1")
+    b.controller.run_round()
+    report(b, job, steps=10, steps_per_s=7.0)
+    report(b, job, steps=20, steps_per_s=7.0)
+    b.controller.run_round()
+
+    result = b.controller.run_round()
+
+    assert result.seen.snapshot.job[job].speeds["v100"].steps_per_s == pytest.approx(7.0)

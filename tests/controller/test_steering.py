@@ -1,0 +1,139 @@
+"""Which jobs can be steered, why the others cannot, and the words to Slurm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurm_hadar.config import load
+from slurm_hadar.controller import writes
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.steering import form_of, node_facts, pinned_reason, placement_of, read_comment
+from slurm_hadar.model import JobState, Mix, Placement
+from slurm_hadar.slurm.state import GpuRequest, SlurmJob, SlurmNode
+from slurm_hadar.testing.fake_slurm import FakeSlurm
+
+NODES = {"v100-1": ("v100", 4), "v100-2": ("v100", 4), "k80-1": ("k80", 4)}
+
+
+def job(comment: str = "hadar:", gpus: int = 2, nodes: int = 1, **fields) -> SlurmJob:
+    """A pending batch job that can be steered, but for what ``fields`` say."""
+    slurm = FakeSlurm(NODES)
+    return slurm.jobs[slurm.submit(gpus, comment, nodes, **fields)]
+
+
+FACTS = node_facts(
+    [*FakeSlurm(NODES).nodes.values(), SlurmNode("mix-1", (("k80", 2), ("t4", 2)), partitions=("all",))]
+)  # fmt: skip
+RECORD = JobRecord("1", workers=4, nodes=2, tasks=2, cpus=8)
+
+
+def reason(one: SlurmJob, *settings: str, record: JobRecord | None = None) -> str | None:
+    comment, fault = read_comment(one)
+    return fault or pinned_reason(one, comment, record, load(None, settings), FACTS)
+
+
+def test_a_plain_job_can_be_steered() -> None:
+    """Untyped GPUs, batch, requeue: nothing is in the way."""
+    assert reason(job()) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "settings", "words"),
+    [
+        (job(comment=""), (), "no hadar: comment"),
+        (job(comment="hadar:foo=1"), (), "unknown key 'foo'"),
+        (job(comment="hadar:pin=yes"), (), "pin=yes"),
+        (job(requeue=False), (), "--no-requeue; submit with --requeue"),
+        (job(batch=False), (), "not a batch job"),
+        (job(het_id="5"), (), "heterogeneous job"),
+        (job(state=JobState.SUSPENDED), (), "suspended"),
+        (job(state=JobState.COMPLETING), (), "ending"),
+        (job(priority=0, reason="JobHeldUser"), (), "is held (JobHeldUser)"),
+        (job(reason="Dependency", dependency="afterok:3"), (), "waits for its dependency afterok:3"),
+        (job(reason="BeginTime"), (), "begin time of its own"),
+        (job(req_nodes=("v100-1",)), (), "asks for nodes by name"),
+        (job(features="[v100*2]"), (), "--constraint that cannot be followed"),
+        (job(), ("controller.users=['bob']",), "user alice is outside"),
+        (job(), ("controller.partitions=['gpu']",), "partition all is outside"),
+        (job(), ("guard.exempt_users=['alice']",), "exempt"),
+        (job(), ("guard.exempt_partitions=['all']",), "exempt"),
+        (replace(job(), state=JobState.RUNNING, nodes=("mix-1",)), (), "several GPU types"),
+        (replace(job(), state=JobState.RUNNING, nodes=("gone-1",)), (), "drained, down or gone"),
+    ],
+)
+def test_reasons(one: SlurmJob, settings: tuple[str, ...], words: str | None) -> None:
+    """Each reason names the cause in the words of the one who can mend it."""
+    why = reason(one, *settings)
+
+    assert why is None if words is None else why is not None and words in why
+
+
+def test_a_typed_request_is_pinned_with_the_remedy() -> None:
+    """gpu:v100:2 cannot be changed by Slurm; the reason says what to ask for instead."""
+    typed = replace(job(), gpus=(GpuRequest("node", (("v100", 2),)),))
+
+    assert "asks for GPU type v100, which Slurm cannot change; ask for --gres=gpu:2 and say types=" in reason(typed)
+
+
+def test_per_task_and_missing_gpus() -> None:
+    """Requests that cannot be re-shaped, and jobs without GPUs."""
+    assert "per task" in reason(replace(job(), gpus=(GpuRequest("task", (("", 1),)),)))
+    assert reason(replace(job(), gpus=())) == "asks for no GPUs"
+
+
+def test_our_own_leases_and_node_lists_do_not_pin() -> None:
+    """What we wrote ourselves is no wish of the owner."""
+    ours = JobRecord("1", steered=True, lease=5.0)
+
+    assert reason(job(req_nodes=("v100-1",), reason="BeginTime"), record=ours) is None
+
+
+def test_forms() -> None:
+    """The node range comes from the comment, else from what was asked; types and constraint limit the choice."""
+    comment, _ = read_comment(job("hadar:nodes=1-4,mix=gated,types=v100"))
+    form = form_of(job(features="v100"), comment, RECORD, FACTS, 0.0)
+
+    assert (form.workers, form.min_nodes, form.max_nodes, form.mix) == (4, 1, 4, Mix.GATED)
+    assert form.types == {"v100"} and form.nodes == {"v100-1", "v100-2"}
+    several_tasks = replace(RECORD, tasks=4)
+    assert form_of(job(), comment, several_tasks, FACTS, 0.0).max_nodes == 2
+    avoiding = replace(RECORD, avoid={"k80-1": 10.0})
+    assert "k80-1" not in form_of(job(), comment, avoiding, FACTS, 5.0).nodes
+    assert form_of(job(), comment, avoiding, FACTS, 50.0).nodes is None
+
+
+def test_placement_of_running_jobs() -> None:
+    """What a job holds follows from its untyped request and its nodes; unclear cases say nothing."""
+    running = replace(job(gpus=2), state=JobState.RUNNING, nodes=("v100-1", "k80-1"))
+
+    assert placement_of(running, FACTS) == Placement.of({"v100-1": {"v100": 2}, "k80-1": {"k80": 2}})
+    assert not placement_of(replace(running, gpus=(GpuRequest("job", (("", 3),)),)), FACTS)
+
+
+def test_placing_in_another_shape() -> None:
+    """Counts are set together, the whole-job request is cleared with an empty string, types are never named."""
+    waiting = replace(job(), gpus=(GpuRequest("job", (("", 4),)),), num_nodes=2)
+
+    write = writes.place(waiting, RECORD, Placement.of({"v100-1": {"v100": 4}}), 2.0)
+
+    assert str(write) == (
+        "update 1 TresPerJob= TresPerNode=gres:gpu:4 NumNodes=1-1 NumTasks=1 NumCPUs=4 NodeList=v100-1 StartTime=now+2"
+    )
+
+
+def test_placing_in_the_same_shape_changes_only_where_and_when() -> None:
+    """No needless field is written."""
+    write = writes.place(job(gpus=2, nodes=2), RECORD, Placement.of({"v100-1": {"v100": 2}, "k80-1": {"k80": 2}}))
+
+    assert str(write) == "update 1 NodeList=k80-1,v100-1 StartTime=now"
+
+
+def test_deferring_gives_back_the_owners_shape() -> None:
+    """Should the controller die, the job starts like any other."""
+    shaped = job(gpus=4, nodes=1, req_nodes=("v100-1",))
+
+    assert str(writes.defer(shaped, RECORD, 719.2)) == (
+        "update 1 TresPerNode=gres:gpu:2 NumNodes=2-2 NumTasks=2 NumCPUs=8 NodeList= StartTime=now+720"
+    )
