@@ -34,7 +34,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
+from slurm_hadar.cluster import ClusterSpec, PrivateCluster, processes, up
 from slurm_hadar.cluster import down as take_down
 
 
@@ -65,6 +65,9 @@ def short_tmp() -> Iterator[Path]:
     """A temporary folder with a short path."""
     folder = _short_folder()
     yield folder
+    for entry in folder.iterdir():
+        # a start that a test expected to fail, and did not
+        processes.stop_all(entry)
     shutil.rmtree(folder, ignore_errors=True)
 
 

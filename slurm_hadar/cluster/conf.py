@@ -90,7 +90,8 @@ def slurm_conf(
     if install.plugin_directory:
         lines.append(f"PluginDir={install.plugin_directory}")
     if spec.plugins:
-        lines += ["JobSubmitPlugins=lua", f"TaskProlog={directory}/etc/task_prolog.sh"]
+        # the script cannot set a job's open mode; without appending, a moved job's output would be cut
+        lines += ["JobSubmitPlugins=lua", f"TaskProlog={directory}/etc/task_prolog.sh", "JobFileAppend=1"]
     lines += _accounting(spec, ports)
     lines += spec.extra_conf
     lines += _nodes(spec.virtual_nodes, ports, net.host)

@@ -207,7 +207,7 @@ def cache_directory() -> Path:
         return Path(explicit).absolute()
     if folder := place.user_folder("XDG_CACHE_HOME", ".cache"):
         return folder / "slurm_hadar"
-    return Path(tempfile.gettempdir()) / f"slurm_hadar-{os.geteuid()}" / "cache"
+    return place.temporary_base() / "cache"
 
 
 def _unpack(accounting: bool) -> SlurmInstall:

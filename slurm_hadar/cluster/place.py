@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,7 +40,23 @@ def default_directory(name: str) -> Path:
         return Path("/var/lib/slurm_hadar/clusters") / name
     if home := user_folder("XDG_STATE_HOME", ".local/state"):
         return home / "slurm_hadar/clusters" / name
-    return Path(tempfile.gettempdir()) / f"slurm_hadar-{os.geteuid()}" / "clusters" / name
+    return temporary_base() / "clusters" / name
+
+
+def temporary_base() -> Path:
+    """This user's folder in /tmp, made if need be.
+
+    Raises ClusterError where somebody else has taken its predictable name: whoever owns it could swap what we run.
+    """
+    base = Path(tempfile.gettempdir()) / f"slurm_hadar-{os.geteuid()}"
+    try:
+        base.mkdir(mode=0o755, exist_ok=True)
+        owner = base.lstat()
+    except OSError as error:
+        raise ClusterError(f"{base}: {error.strerror}; set HOME, or use --dir") from None
+    if owner.st_uid != os.geteuid() or not stat.S_ISDIR(owner.st_mode):
+        raise ClusterError(f"{base} belongs to another user; set HOME, or use --dir")
+    return base
 
 
 def user_folder(variable: str, below_home: str) -> Path | None:
@@ -137,7 +154,7 @@ def read_state(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ClusterError(f"no private cluster in {directory}; start one with: hadar cluster up") from None
     except (OSError, ValueError) as error:
-        raise ClusterError(f"{path} cannot be read ({error}); remove {directory} and start anew") from None
+        raise ClusterError(f"{path} cannot be read ({error}); clear it with: hadar cluster down") from None
     if not isinstance(state, dict) or state.get("version") != 1:
-        raise ClusterError(f"{path} is of another version of slurm_hadar; remove {directory} and start anew")
+        raise ClusterError(f"{path} is of another version of slurm_hadar; clear it with: hadar cluster down")
     return state

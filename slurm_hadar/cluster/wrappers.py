@@ -15,14 +15,21 @@ def find(name: str) -> Path:
     checkout = Path(__file__).resolve().parents[2] / "wrappers" / name
     if checkout.is_file():
         return checkout
+    installed = [
+        # pip --target puts share/ beside the package, whatever its own record says
+        Path(__file__).resolve().parents[2] / "share/slurm_hadar/wrappers" / name,
+        *_recorded(name),
+    ]
+    for path in installed:
+        if path.is_file():
+            return path
+    raise ClusterError(f"{name} is missing from this installation of slurm_hadar; install it again")
+
+
+def _recorded(name: str) -> list[Path]:
+    """Where the installation's own record has the file; it lies differently for a user, a venv and a prefix."""
     try:
         files = importlib.metadata.files("slurm_hadar") or []
     except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        # setup.cfg puts them into share/, which pip places differently for a user, a venv and --target
-        if file.parts[-3:] == ("slurm_hadar", "wrappers", name):
-            found = Path(str(file.locate())).resolve()
-            if found.is_file():
-                return found
-    raise ClusterError(f"{name} is missing from this installation of slurm_hadar; install it again")
+        return []
+    return [Path(str(f.locate())).resolve() for f in files if f.parts[-3:] == ("slurm_hadar", "wrappers", name)]

@@ -1,0 +1,337 @@
+"""job_submit.lua: the same grammar as comment.py, and the changes it makes to a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar import comment
+from slurm_hadar.errors import CommentError
+
+_UNSET = 4294967294
+
+
+def _job(**fields: Any) -> dict[str, Any]:
+    return {"script": "#!/bin/sh", "min_nodes": _UNSET, "max_nodes": _UNSET, "begin_time": 0, **fields}
+
+
+def _python_accepts(text: str) -> bool:
+    try:
+        comment.parse(text)
+    except CommentError:
+        return False
+    return True
+
+
+GOOD = [
+    "",
+    " ",
+    "\t\n",
+    "model=resnet18",
+    "model=resnet18,batch=128,steps=200000",
+    "model=a.b_c-D9",
+    "model=" + "a" * 64,
+    "batch=1",
+    "batch=" + "9" * 18,
+    "nodes=1",
+    "nodes=1-4",
+    "nodes=4-4",
+    "nodes=99999",
+    "mix=never",
+    "mix=gated",
+    "mix=balanced",
+    "types=v100",
+    "types=v100+p100+k80",
+    "types=v100+v100",
+    "prefer=a100-sxm4-80gb",
+    "ckpt=yes,lose=no,pin=yes",
+    "weight=0.001",
+    "weight=1000",
+    "weight=1000.000000000",
+    "weight=000000000001",
+    "restart=0",
+    "restart=86400",
+    "restart=0.5",
+    "deadline=6h",
+    "deadline=0s",
+    "deadline=1.5d",
+    "deadline=2026-11-20T18:00+00:00",
+    "deadline=2026-11-20T18:00:01Z",
+    "deadline=2026-11-20T18:00:01.123456-05:30",
+    "deadline=2024-02-29T00:00Z",
+    "deadline=2000-02-29T00:00Z",
+    "deadline=0001-01-01T00:00Z",
+    "key=0123456789abcdef",
+    "model=x ",
+    "model=a,batch=2,steps=3,nodes=1-2,mix=gated,types=v,prefer=v,ckpt=yes,lose=no,pin=no,weight=2,deadline=6h,"
+    "restart=4,key=0123456789abcdef",
+]
+BAD = [
+    "x",
+    "=",
+    ",",
+    "model",
+    "model=",
+    "=resnet",
+    "model=x,",
+    ",model=x",
+    "model=x,,batch=2",
+    "model=x,model=y",
+    "Model=x",
+    "modle=x",
+    "model=a b",
+    "model=a=b",
+    "model=-x",
+    "model=" + "a" * 65,
+    "model=\u00e4",
+    "batch=0",
+    "batch=-1",
+    "batch=1.5",
+    "batch=01",
+    "batch=" + "9" * 19,
+    "batch=\uff11\uff12",
+    "steps=1e6",
+    "nodes=0",
+    "nodes=4-1",
+    "nodes=1-",
+    "nodes=-1",
+    "nodes=100000",
+    "nodes=1-2-3",
+    "nodes=1-02",
+    "mix=both",
+    "mix=NEVER",
+    "types=v100+",
+    "types=+v100",
+    "types=v100++k80",
+    "types=v100|k80",
+    "ckpt=true",
+    "pin=Yes",
+    "weight=0",
+    "weight=0.0001",
+    "weight=1000.1",
+    "weight=.5",
+    "weight=1.",
+    "weight=1.0000000001",
+    "weight=nan",
+    "weight=0x10",
+    "weight=1e2",
+    "weight=1000000000000",
+    "weight=0000000000001",
+    "restart=86401",
+    "deadline=6",
+    "deadline=h",
+    "deadline=6 h",
+    "deadline=6w",
+    "deadline=.5h",
+    "deadline=2026-11-20",
+    "deadline=2026-11-20T18:00",
+    "deadline=2026-11-20T18:00+0000",
+    "deadline=2026-11-20T18Z",
+    "deadline=2026-11-20T24:00Z",
+    "deadline=2026-11-20T18:60Z",
+    "deadline=2026-11-20T18:00:60Z",
+    "deadline=2026-11-20T18:00:00.1234567Z",
+    "deadline=2026-11-20T18:00:00.Z",
+    "deadline=2026-11-20T18:00+24:00",
+    "deadline=2026-11-20T18:00+00:60",
+    "deadline=2026-02-29T18:00Z",
+    "deadline=1900-02-29T18:00Z",
+    "deadline=2026-13-01T18:00Z",
+    "deadline=2026-00-01T18:00Z",
+    "deadline=2026-01-00T18:00Z",
+    "deadline=0000-01-01T00:00Z",
+    "deadline=2026-W47-5T18:00Z",
+    "deadline=20261120T1800Z",
+    "deadline=2026-11-20 18:00Z",
+    "key=0123456789abcde",
+    "key=0123456789ABCDEF",
+    "key=0123456789abcdefa",
+    "model=x\u00a0",
+    "\u00a0",
+]
+
+
+@pytest.mark.parametrize("body", GOOD)
+def test_both_readers_accept(lua: Any, body: str) -> None:
+    """A valid comment passes in Python and in Lua."""
+    assert _python_accepts("hadar:" + body)
+    assert lua.call("submit", **_job(comment="hadar:" + body)).accepted
+    assert lua.call("modify", comment="hadar:" + body).accepted
+
+
+@pytest.mark.parametrize("body", BAD)
+def test_both_readers_refuse_with_a_reason(lua: Any, body: str) -> None:
+    """A broken comment is refused by both, and the user is told why."""
+    assert not _python_accepts("hadar:" + body)
+    for answer in (lua.call("submit", **_job(comment="hadar:" + body)), lua.call("modify", comment="hadar:" + body)):
+        assert not answer.accepted
+        assert len(answer.said) == 1 and answer.said[0].startswith("hadar: ")
+        assert not answer.logged, "refused for its content, not for a failure of the script"
+
+
+def test_unknown_key_lists_the_valid_ones_of_the_python_grammar(lua: Any) -> None:
+    """The two lists of keys are the same, in the same order, with the same examples."""
+    answer = lua.call("submit", **_job(comment="hadar:modle=x"))
+
+    assert answer.said[0].endswith("valid keys: " + ", ".join(comment.KEYS))
+    for key, rule in comment.KEYS.items():
+        said = lua.call("submit", **_job(comment=f"hadar:{key}=")).said[0]
+        assert said.endswith(f"such as {key}={rule.example}")
+
+
+_PIECES = st.sampled_from(
+    [*comment.KEYS, "=", ",", "+", "-", ".", "0", "7", "v100", "yes", "6h", " ", "T", ":", "Z", "é"]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(body=st.lists(_PIECES, max_size=9).map("".join))
+def test_verdicts_agree_on_random_comments(lua: Any, body: str) -> None:
+    """Whatever is thrown together from the grammar's pieces, both readers say the same."""
+    assert lua.call("submit", **_job(comment="hadar:" + body)).accepted == _python_accepts("hadar:" + body)
+
+
+@settings(max_examples=300, deadline=None)
+@given(key=st.sampled_from(list(comment.KEYS)), value=st.text(max_size=12).filter(lambda t: "\0" not in t))
+def test_verdicts_agree_on_random_values(lua: Any, key: str, value: str) -> None:
+    """The same for any text at all as a value."""
+    text = f"hadar:{key}={value}"
+    assert lua.call("submit", **_job(comment=text)).accepted == _python_accepts(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "asked", "given_", "types"),
+    [
+        ("tres_per_node", "gres:gpu:v100:2", "gres:gpu:2", "v100"),
+        ("tres_per_node", "gres/gpu:v100:2", "gres/gpu:2", "v100"),
+        ("tres_per_node", "gres:gpu:v100", "gres:gpu:1", "v100"),
+        ("tres_per_node", "gres:gpu:v100:1,gres:gpu:k80:2", "gres:gpu:3", "v100+k80"),
+        ("tres_per_node", "gres:shard:4,gres:gpu:v100:2", "gres:shard:4,gres:gpu:2", "v100"),
+        ("tres_per_job", "gres:gpu:p100:4", "gres:gpu:4", "p100"),
+        ("tres_per_task", "gres:gpu:p100:1", "gres:gpu:1", "p100"),
+        ("tres_per_node", "gres:gpu:2", "gres:gpu:2", ""),
+        ("tres_per_node", "gres:gpuish:2", "gres:gpuish:2", ""),
+        ("tres_per_node", "gres:gpu:v100:2:odd", "gres:gpu:v100:2:odd", ""),
+    ],
+)
+def test_typed_requests_become_untyped(lua: Any, field: str, asked: str, given_: str, types: str) -> None:
+    """The type leaves the request and stays as a wish in the comment."""
+    answer = lua.call("submit", **_job(comment="hadar:model=m", **{field: asked}))
+
+    assert answer.accepted and not answer.logged
+    assert answer.job[field] == given_
+    assert answer.job["comment"] == "hadar:model=m" + (f",prefer={types}" if types else "")
+    assert answer.job["requeue"] == "1"
+    comment.parse(answer.job["comment"])
+
+
+def test_own_wish_and_empty_comment(lua: Any) -> None:
+    """prefer= of the user's own is kept; a bare hadar: gets no stray comma."""
+    own = lua.call("submit", **_job(comment="hadar:prefer=k80", tres_per_node="gres:gpu:v100:2"))
+    bare = lua.call("submit", **_job(comment="hadar: ", tres_per_node="gres:gpu:v100:2"))
+
+    assert own.job["comment"] == "hadar:prefer=k80"
+    assert comment.parse(bare.job["comment"]) == comment.parse("hadar:prefer=v100")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_node"), [((1, 1), "gres:gpu:4"), ((_UNSET, _UNSET), None), ((1, 2), None), ((2, 2), None)]
+)
+def test_gpus_of_a_single_node_are_counted_per_node(lua: Any, nodes: tuple[int, int], per_node: str | None) -> None:
+    """--gpus on exactly one node becomes GPUs per node; otherwise the total stays."""
+    job = _job(comment="hadar:", tres_per_job="gres:gpu:v100:4")
+    job |= {"min_nodes": nodes[0], "max_nodes": nodes[1]}
+
+    answer = lua.call("submit", **job)
+
+    assert answer.job.get("tres_per_node") == per_node
+    assert answer.job["tres_per_job"] == ("" if per_node else "gres:gpu:4")
+
+
+def test_environment_is_cleaned_and_marked(lua: Any) -> None:
+    """Stale GPU counts are emptied, task counts (which srun refuses empty) and other variables are kept."""
+    kept = {"SLURM_NTASKS": "4", "HOME": "/home/x"}
+    environment = {**kept, "SLURM_GPUS": "v100:4", "SLURM_GPUS_PER_TASK": "v100:2"}
+
+    answer = lua.call("submit", **_job(comment="hadar:", environment=environment))
+
+    assert answer.environment == {**kept, "SLURM_GPUS": "", "SLURM_GPUS_PER_TASK": "2", "HADAR_MANAGED": "1"}
+
+
+def test_other_jobs_pass_untouched(lua: Any) -> None:
+    """No hadar: comment, no change; not even with a nodelist or a typed request."""
+    for text in (None, "", "mine", " hadar:model=x", "Hadar:x"):
+        job = _job(tres_per_node="gres:gpu:v100:2", req_nodes="v100-1", environment={"SLURM_GPUS": "4"})
+        job |= {} if text is None else {"comment": text}
+
+        answer = lua.call("submit", **job)
+
+        assert answer.accepted and not answer.said and not answer.logged
+        assert answer.environment == {"SLURM_GPUS": "4"}
+        expected = {k: str(v) for k, v in job.items() if k != "environment"}
+        assert answer.job == expected
+
+
+def test_a_nested_plain_job_loses_the_inherited_mark(lua: Any) -> None:
+    """A plain job submitted from inside a hadar job is not treated as one."""
+    answer = lua.call("submit", **_job(environment={"HADAR_MANAGED": "1", "SLURM_GPUS": "4"}))
+
+    assert answer.environment == {"HADAR_MANAGED": "", "SLURM_GPUS": "4"}
+
+
+@pytest.mark.parametrize("extra", [{"script": ""}, {"comment": "hadar:pin=yes"}])
+def test_jobs_that_cannot_or_must_not_be_steered_are_only_read(lua: Any, extra: dict[str, str]) -> None:
+    """srun and salloc jobs, and pinned ones, keep their typed request and their nodelist."""
+    job = _job(comment="hadar:model=m", tres_per_node="gres:gpu:v100:2", req_nodes="v100-1") | extra
+
+    answer = lua.call("submit", **job)
+
+    assert answer.accepted
+    assert answer.job == {k: str(v) for k, v in job.items()}
+
+
+def test_nodelist_is_refused_with_advice(lua: Any) -> None:
+    """A nodelist on a steerable job is refused, and the message says what to do instead."""
+    answer = lua.call("submit", **_job(comment="hadar:model=m", req_nodes="v100-1"))
+
+    assert not answer.accepted
+    assert re.search(r"--nodelist .*pin=yes.*types=v100", answer.said[0])
+
+
+@pytest.mark.parametrize(("begin", "deferred"), [(0, True), (4102444800, False)])
+def test_start_lease(make_lua: Callable[..., Any], begin: int, deferred: bool) -> None:
+    """With LEASE_S a new job starts later, but never earlier than its user said; without, nothing changes."""
+    leased = make_lua("LEASE_S = 30")
+    plain = make_lua()
+
+    with_lease = leased.call("submit", **_job(comment="hadar:") | {"begin_time": begin})
+    without = plain.call("submit", **_job(comment="hadar:") | {"begin_time": begin})
+
+    assert (with_lease.job["begin_time"] != str(begin)) is deferred
+    assert without.job["begin_time"] == str(begin)
+
+
+def test_a_failure_of_the_script_costs_nobody_a_job(make_lua: Callable[..., Any]) -> None:
+    """An internal error is logged, the job passes, and nothing of it was changed half-way."""
+    broken = make_lua("function hadar_parse() error('broken on purpose') end")
+    # os.time fails after part of the plan was made
+    halfway = make_lua("LEASE_S = 1; os.time = function() error('no clock') end")
+    job = _job(comment="hadar:model=m", tres_per_node="gres:gpu:v100:2")
+
+    for state, reason in ((broken, "broken on purpose"), (halfway, "no clock")):
+        answer = state.call("submit", **job)
+
+        assert answer.accepted
+        assert len(answer.logged) == 1 and reason in answer.logged[0]
+        assert answer.job == {k: str(v) for k, v in job.items()}
+
+
+def test_modify_lets_steering_pass(lua: Any) -> None:
+    """Updates without a comment, or with one of somebody else, pass."""
+    for change in ({"req_nodes": "v100-1"}, {"comment": ""}, {"comment": "mine"}, {"begin_time": 5}):
+        assert lua.call("modify", **change).accepted

@@ -1,0 +1,152 @@
+"""job_submit.lua and the TaskProlog inside a running Slurm."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import comment
+from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
+from slurm_hadar.errors import ClusterError
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[PrivateCluster]:
+    """Two nodes with both plugins."""
+    folder = Path(tempfile.mkdtemp(prefix="hdr-", dir="/tmp"))
+    try:
+        with up(ClusterSpec(nodes="v100:1x4,k80:1x4", name="plugins", directory=folder / "c", plugins=True)) as started:
+            yield started
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _submit(cluster: PrivateCluster, script: str, *options: str) -> str:
+    argv = ["sbatch", "--parsable", "-o", f"{cluster.directory}/log/job-%j.out", *options]
+    return cluster.run(argv, input="#!/bin/bash\n" + script).stdout.strip()
+
+
+def _show(cluster: PrivateCluster, job: str) -> dict[str, str]:
+    return dict(re.findall(r"(\S+?)=(\S*)", cluster.run(["scontrol", "-o", "show", "job", job]).stdout))
+
+
+def _wait_output(cluster: PrivateCluster, job: str, poll: Callable[..., str]) -> dict[str, str]:
+    poll(lambda: _show(cluster, job)["JobState"] == "COMPLETED")
+    text = (cluster.directory / "log" / f"job-{job}.out").read_text()
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def test_typed_job_is_made_steerable_and_moves(cluster: PrivateCluster, poll: Callable[..., str]) -> None:
+    """A job that asked for v100 runs on k80, twice as many tasks' counts put right, when it is placed there."""
+    script = "/usr/bin/env\nsrun /bin/sh -c 'echo task=$SLURM_PROCID/$SLURM_NTASKS/$SLURMD_NODENAME'"
+    options = ["--gpus=v100:2", "-N1", "-n1", "--hold", "--comment=hadar:model=resnet18"]
+    job = _submit(cluster, script, *options)
+    shown = _show(cluster, job)
+    assert shown["TresPerNode"] == "gres:gpu:2" and "TresPerJob" not in shown
+    assert shown["Comment"] == "hadar:model=resnet18,prefer=v100"
+    assert shown["Requeue"] == "1"
+
+    place = f"update JobId={job} TresPerNode=gres:gpu:3 NumNodes=2-2 NumTasks=2 NumCPUs=2 NodeList=v100-1,k80-1"
+    cluster.run(["scontrol"], input=f"{place} StartTime=now\nrelease {job}\n")
+
+    said = _wait_output(cluster, job, poll)
+    assert said["HADAR_MANAGED"] == "1" and "SLURM_GPUS" not in said
+    assert said["SLURM_NTASKS"] == "2" and said["SLURM_GPUS_ON_NODE"] == "3"
+    text = (cluster.directory / "log" / f"job-{job}.out").read_text()
+    assert {"task=0/2/k80-1", "task=1/2/v100-1"} == set(re.findall(r"task=\S+", text))
+
+
+def test_channel_file_reaches_the_batch_script_and_its_tasks(cluster: PrivateCluster, poll: Callable[..., str]) -> None:
+    """HADAR_CHANNEL is set where the controller left its file beside slurm.conf."""
+    channel = cluster.conf.with_name("hadar-channel.json")
+    channel.write_text("{}")
+    try:
+        job = _submit(cluster, "srun /usr/bin/env", "--gres=gpu:1", "--comment=hadar:")
+        assert _wait_output(cluster, job, poll)["HADAR_CHANNEL"] == str(channel)
+    finally:
+        channel.unlink()
+
+
+def test_plain_job_is_untouched(cluster: PrivateCluster, poll: Callable[..., str]) -> None:
+    """A job without the comment keeps its typed request, its counts and its nodelist."""
+    job = _submit(cluster, "/usr/bin/env", "--gpus=v100:2", "-n2", "-w", "v100-1", "--comment=mine")
+
+    shown, said = _show(cluster, job), _wait_output(cluster, job, poll)
+
+    assert (shown["TresPerJob"], shown["Comment"], shown["ReqNodeList"]) == ("gres:gpu:v100:2", "mine", "v100-1")
+    assert said["SLURM_GPUS"] == "v100:2" and said["SLURM_NTASKS"] == "2"
+    assert "HADAR_MANAGED" not in said
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["modle=x", "model=", "batch=0", "batch=2,batch=3", "nodes=4-1", "deadline=2026-11-20", "types=v100+", "model=a b"],
+)
+def test_broken_comments_are_refused_to_the_user_as_python_does(cluster: PrivateCluster, body: str) -> None:
+    """sbatch shows the reason of the refusal, and it is the reason the Python reader gives."""
+    with pytest.raises(comment.CommentError) as ours:
+        comment.parse(f"hadar:{body}")
+
+    done = cluster.run(["sbatch", f"--comment=hadar:{body}", "--wrap", "true"], check=False)
+
+    assert done.returncode != 0
+    assert str(ours.value).replace("'", "") in done.stderr.replace("'", "")
+
+
+@pytest.mark.parametrize("body", ["", "batch=64,steps=1000", "deadline=2030-01-01T00:00+00:00", "weight=0.5,lose=yes"])
+def test_good_comments_pass(cluster: PrivateCluster, body: str) -> None:
+    """What Python reads, Slurm takes, and leaves as it was where no type was asked for."""
+    job = _submit(cluster, "true", "--hold", "--gres=gpu:1", f"--comment=hadar:{body}")
+
+    assert cluster.run(["squeue", "-h", "-j", job, "-o", "%k"]).stdout.strip() == f"hadar:{body}"
+    cluster.run(["scancel", job])
+
+
+def test_nodelist_and_srun(cluster: PrivateCluster) -> None:
+    """-w is refused with advice, passes with pin=yes; an srun with a broken comment is refused, a good one runs."""
+    with pytest.raises(ClusterError, match="submission failed"):
+        _submit(cluster, "true", "-w", "v100-1", "--comment=hadar:")
+    said = cluster.run(["sbatch", "-w", "v100-1", "--comment=hadar:", "--wrap", "true"], check=False).stderr
+    assert "add pin=yes" in said
+    pinned = _submit(cluster, "true", "--hold", "-w", "v100-1", "--gpus=v100:1", "--comment=hadar:pin=yes")
+    assert _show(cluster, pinned)["TresPerJob"] == "gres:gpu:v100:1"
+    cluster.run(["scancel", pinned])
+
+    with pytest.raises(ClusterError):
+        cluster.run(["srun", "--comment=hadar:x", "true"])
+    assert cluster.run(["srun", "--comment=hadar:batch=2", "--gres=gpu:v100:1", "echo", "ran"]).stdout == "ran\n"
+
+
+def test_updates_pass_unless_they_break_the_comment(cluster: PrivateCluster) -> None:
+    """The controller's and the owner's updates pass; a comment that cannot be read does not replace a good one."""
+    job = _submit(cluster, "true", "--hold", "--gres=gpu:1", "--comment=hadar:model=m")
+    for change in ("StartTime=now+600", "NodeList=k80-1", "NodeList=", "Comment=hadar:model=m,batch=7"):
+        cluster.run(["scontrol", "update", f"JobId={job}", *change.split()])
+
+    with pytest.raises(ClusterError):
+        cluster.run(["scontrol", "update", f"JobId={job}", "Comment=hadar:nope"])
+
+    assert _show(cluster, job)["Comment"] == "hadar:model=m,batch=7"
+    assert "unknown key 'nope'" in (cluster.directory / "log" / "slurmctld.log").read_text()
+    cluster.run(["scancel", job])
+
+
+def test_requeued_job_appends_its_output(cluster: PrivateCluster, poll: Callable[..., str]) -> None:
+    """A moved job's output is not cut, though the script cannot set the open mode."""
+    job = _submit(
+        cluster, 'echo "run=$SLURM_RESTART_COUNT"\n[ -n "$SLURM_RESTART_COUNT" ] || exit 99', "--comment=hadar:"
+    )
+    poll(lambda: _show(cluster, job)["Restarts"] == "1" and _show(cluster, job)["JobState"] == "PENDING")
+
+    cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now+2"])
+
+    poll(lambda: _show(cluster, job)["JobState"] == "COMPLETED", 60)
+    text = (cluster.directory / "log" / f"job-{job}.out").read_text()
+    assert text.split() == ["run=", "run=1"]

@@ -1,0 +1,285 @@
+--[[
+Makes a job whose comment begins with "hadar:" steerable at its submission, and refuses a comment that cannot be read.
+
+Install: copy beside slurm.conf, set JobSubmitPlugins=lua, then "scontrol reconfigure". Slurm calls these functions
+while it holds its locks, so nothing here reads a file or starts a program. Jobs without "hadar:" pass untouched, and
+so does every job for which this script itself should fail: the failure is logged, the job goes on.
+
+What it does to a batch job with a hadar: comment:
+  * a typed GPU request (gpu:v100:2) becomes an untyped one, since Slurm cannot move a typed job to another type; the
+    types are kept in the comment as prefer=v100, unless the comment has a prefer= of its own;
+  * --gpus=N on exactly one node becomes N GPUs per node, which leaves no stale count behind when the job is moved;
+  * requeue is switched on;
+  * GPU counts that sbatch froze into the job's environment are emptied (per task: made untyped), and HADAR_MANAGED=1
+    tells the TaskProlog to put the task counts right;
+  * with LEASE_S above 0 it does not start before that many seconds have passed, so that the controller sees it first;
+  * --nodelist is refused, since it would nail the job to those nodes; with pin=yes the job is left alone instead.
+Not possible here: open_mode cannot be set by a job_submit script in Slurm 22.05; use --open-mode=append, or the
+cluster's own JobFileAppend=1.
+srun and salloc jobs cannot be requeued, hence not be steered: only their comment is checked.
+]]
+
+-- Seconds a new job waits for the controller; 0 = off.
+LEASE_S = 0
+
+local PREFIX = "hadar:"
+local KEY_ORDER = { "model", "batch", "steps", "nodes", "mix", "types", "prefer", "ckpt", "lose", "pin", "weight",
+    "deadline", "restart", "key" }
+-- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
+-- the task counts are the TaskProlog's part.
+local STALE = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET" }
+
+-- ------------------------------------------------------------------------------------------------ reading the comment
+-- The same grammar as slurm_hadar/comment.py; a test compares the two.
+
+-- Lua's patterns have no alternatives and no bounded repeats, so lengths are looked at apart.
+local function is_name(text)
+    return #text <= 64 and text:find("^[A-Za-z0-9][A-Za-z0-9._-]*$") ~= nil
+end
+
+local function is_number_up_to(text, digits)
+    return #text <= digits and text:find("^[1-9][0-9]*$") ~= nil
+end
+
+local function name(text)
+    return is_name(text) or nil, "must be letters, digits, '.', '_' or '-', at most 64"
+end
+
+local function positive_int(text)
+    return is_number_up_to(text, 18) or nil, "must be a positive whole number"
+end
+
+local function positive_float(least, most)
+    return function(text)
+        local whole, fraction = text:match("^(%d+)(.*)$")
+        local digits = fraction and fraction:match("^%.(%d+)$")
+        local good = whole and #whole <= 12 and (fraction == "" or (digits and #digits <= 9))
+        good = good and tonumber(text) >= least and tonumber(text) <= most
+        return good or nil, string.format("must be a number from %g to %g", least, most)
+    end
+end
+
+local function yes_no(text)
+    return text == "yes" or text == "no" or nil, "must be yes or no"
+end
+
+local function names(text)
+    for part in (text .. "+"):gmatch("([^+]*)%+") do
+        if not is_name(part) then return nil, "must be GPU types joined by '+'" end
+    end
+    return true
+end
+
+local function nodes(text)
+    local low, high = text:match("^(%d+)%-(%d+)$")
+    low = low or text
+    high = high or low
+    local good = is_number_up_to(low, 5) and is_number_up_to(high, 5) and tonumber(high) >= tonumber(low)
+    return good or nil, "must be a count or a range such as 1-4"
+end
+
+local function mix(text)
+    return text == "never" or text == "gated" or text == "balanced" or nil, "must be one of never, gated, balanced"
+end
+
+local function is_day(year, month, day)
+    local days = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 }
+    if year % 4 == 0 and (year % 100 ~= 0 or year % 400 == 0) then days[2] = 29 end
+    return year >= 1 and month >= 1 and month <= 12 and day >= 1 and day <= days[month]
+end
+
+local function is_clock(text)
+    local hour, minute, rest = text:match("^(%d%d):(%d%d)(.*)$")
+    if not hour or tonumber(hour) > 23 or tonumber(minute) > 59 then return false end
+    if rest == "" then return true end
+    local second, fraction = rest:match("^:(%d%d)(.*)$")
+    if not second or tonumber(second) > 59 then return false end
+    local digits = fraction:match("^%.(%d+)$")
+    return fraction == "" or (digits ~= nil and #digits <= 6)
+end
+
+local function deadline(text)
+    if text:find("^%d+[smhd]$") or text:find("^%d+%.%d+[smhd]$") then return true end
+    local wrong = "must be a time such as 2026-11-20T18:00+00:00 or a span such as 6h, 90m, 2d"
+    local year, month, day, rest = text:match("^(%d%d%d%d)%-(%d%d)%-(%d%d)T(.*)$")
+    if not year or not is_day(tonumber(year), tonumber(month), tonumber(day)) then return nil, wrong end
+    local clock, hour, minute = rest:match("^(.-)[+-](%d%d):(%d%d)$")
+    if clock then
+        if tonumber(hour) > 23 or tonumber(minute) > 59 then return nil, wrong end
+    else
+        clock = rest:match("^(.*)Z$")
+    end
+    if clock then return is_clock(clock) or nil, wrong end
+    if is_clock(rest) then return nil, "a time needs its offset from UTC, such as 2026-11-20T18:00+00:00" end
+    return nil, wrong
+end
+
+local function hash(text)
+    return #text == 16 and text:find("^[0-9a-f]+$") ~= nil or nil, "must be 16 hexadecimal digits"
+end
+
+local KEYS = {
+    model = { name, "resnet18" },
+    batch = { positive_int, "128" },
+    steps = { positive_int, "200000" },
+    nodes = { nodes, "1-4" },
+    mix = { mix, "gated" },
+    types = { names, "v100+p100" },
+    prefer = { names, "v100" },
+    ckpt = { yes_no, "yes" },
+    lose = { yes_no, "no" },
+    pin = { yes_no, "yes" },
+    weight = { positive_float(0.001, 1000), "2" },
+    deadline = { deadline, "6h" },
+    restart = { positive_float(0, 86400), "45" },
+    key = { hash, "0123456789abcdef" },
+}
+
+-- The pairs of a comment, or nil and the reason why it cannot be read.
+function hadar_parse(comment)
+    local body = comment:sub(#PREFIX + 1):gsub("^[ \t\n\r\v\f]+", ""):gsub("[ \t\n\r\v\f]+$", "")
+    local found = {}
+    if body == "" then return found end
+    for pair in (body .. ","):gmatch("([^,]*),") do
+        local key, value = pair:match("^([^=]*)=(.*)$")
+        key = key or pair
+        local rule = KEYS[key]
+        if not rule then
+            return nil, string.format("unknown key '%s' in the hadar: comment; valid keys: %s", key,
+                table.concat(KEY_ORDER, ", "))
+        end
+        if not value or value == "" then
+            return nil, string.format("key '%s' in the hadar: comment needs a value, such as %s=%s", key, key, rule[2])
+        end
+        if found[key] then return nil, string.format("key '%s' stands twice in the hadar: comment", key) end
+        local good, reason = rule[1](value)
+        if not good then
+            return nil, string.format("%s=%s in the hadar: comment %s, such as %s=%s", key, value, reason, key, rule[2])
+        end
+        found[key] = value
+    end
+    return found
+end
+
+local function is_ours(comment)
+    return type(comment) == "string" and comment:sub(1, #PREFIX) == PREFIX
+end
+
+-- ------------------------------------------------------------------------------------------------- GPUs without types
+
+-- "gres:gpu:v100:2,gres:gpu:k80:1" -> "gres:gpu:3", and its types go into seen, in order. Other resources stay as
+-- they are. Slurm writes gres: up to 22.05 and gres/ after it.
+local function untype(text, seen)
+    local parts, total, place, slash = {}, 0, nil, nil
+    for part in (text .. ","):gmatch("([^,]*),") do
+        local separator, rest = part:match("^gres([:/])gpu(.*)$")
+        if not separator then rest = part:match("^gpu(.*)$") end
+        if rest and (rest == "" or rest:sub(1, 1) == ":") then
+            local kind, count = rest:match("^:([^:]*):(%d+)$")
+            if not kind then
+                count = rest:match("^:(%d+)$")
+                kind = not count and rest:match("^:([^:]+)$") or nil
+                if rest ~= "" and not count and not kind then return text end -- a form not known: leave it to Slurm
+            end
+            if kind and not seen[kind] then
+                seen[kind] = true
+                seen[#seen + 1] = kind
+            end
+            total = total + (tonumber(count) or 1)
+            if not place then
+                place = #parts + 1
+                parts[place] = ""
+                slash = separator
+            end
+        else
+            parts[#parts + 1] = part
+        end
+    end
+    if not place then return text end
+    parts[place] = (slash and "gres" .. slash or "") .. "gpu:" .. total
+    return table.concat(parts, ",")
+end
+
+-- Everything to change in a batch job, worked out before anything is touched: a failure half-way changes nothing.
+local function plan(job, pairs_)
+    local seen, changes = {}, {}
+    for _, field in ipairs({ "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }) do
+        local text = job[field]
+        if text and text ~= "" then
+            local new = untype(text, seen)
+            if new ~= text then changes[field] = new end
+        end
+    end
+    local whole = changes.tres_per_job or job.tres_per_job
+    if whole and whole:find("^gres[:/]gpu:%d+$") and job.min_nodes == 1 and job.max_nodes == 1
+        and (job.tres_per_node or "") == "" then
+        changes.tres_per_job = ""
+        changes.tres_per_node = whole
+    end
+    if #seen > 0 and not pairs_.prefer then
+        local wish = table.concat(seen, "+")
+        if names(wish) then
+            local comment = job.comment:gsub("[ \t\n\r\v\f]+$", "")
+            changes.comment = comment .. (next(pairs_) and "," or "") .. "prefer=" .. wish
+        end
+    end
+    changes.requeue = 1
+    if LEASE_S > 0 and (job.begin_time or 0) < os.time() + LEASE_S then changes.begin_time = os.time() + LEASE_S end
+    return changes
+end
+
+local function submit(job)
+    local environment = job.environment
+    if not is_ours(job.comment) then
+        -- submitted from inside a hadar job: the mark it inherited is not its own
+        if environment and environment["HADAR_MANAGED"] then environment["HADAR_MANAGED"] = "" end
+        return true
+    end
+    local found, reason = hadar_parse(job.comment)
+    if not found then return false, reason end
+    if not job.script or job.script == "" or found.pin == "yes" then return true end
+    if job.req_nodes and job.req_nodes ~= "" then
+        return false, "--nodelist nails a hadar: job to those nodes; leave it out, or add pin=yes to the comment to be " ..
+            "left alone; types=v100 limits a job to GPU types"
+    end
+    for field, value in pairs(plan(job, found)) do job[field] = value end
+    if environment then
+        for _, variable in ipairs(STALE) do
+            if environment[variable] then environment[variable] = "" end
+        end
+        local per_task = environment["SLURM_GPUS_PER_TASK"]
+        if per_task then environment["SLURM_GPUS_PER_TASK"] = per_task:match(":?(%d+)$") or "1" end
+        environment["HADAR_MANAGED"] = "1"
+    end
+    return true
+end
+
+local function modify(change)
+    if not is_ours(change.comment) then return true end
+    local found, reason = hadar_parse(change.comment)
+    if not found then return false, reason end
+    return true
+end
+
+-- Runs step(...); whatever goes wrong inside it must cost nobody a job.
+local function guarded(what, tell, step, ...)
+    local worked, accepted, reason = pcall(step, ...)
+    if not worked then
+        slurm.log_error("hadar: %s let a job pass unchecked: %s", what, tostring(accepted))
+        return slurm.SUCCESS
+    end
+    if accepted then return slurm.SUCCESS end
+    tell("hadar: %s", reason)
+    return slurm.ERROR
+end
+
+function slurm_job_submit(job_desc, _part_list, _submit_uid)
+    return guarded("slurm_job_submit", slurm.log_user, submit, job_desc)
+end
+
+function slurm_job_modify(job_desc, _job_rec, _part_list, _modify_uid)
+    -- Slurm 22.05 cannot show a message for an update: scontrol says "Unspecified error", the reason is in slurmctld's log
+    return guarded("slurm_job_modify", slurm.log_info, modify, job_desc)
+end
+
+return slurm.SUCCESS
