@@ -25,6 +25,7 @@ from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.hadar import Hadar
 from slurm_hadar.policies.hadar_bids import Bidder, Market, make_bidders, round_era
 from slurm_hadar.policies.utilities import make_utility
+from slurm_hadar.policies.waits import Obstacles
 
 NOW = 1e6
 TYPES = ("v100", "p100", "k80")
@@ -147,7 +148,8 @@ def lp_ratio(rng: random.Random, policy: Hadar, jobs: int = 60, nodes_per_type: 
 
     nodes = tuple(Node(f"{t}-{i}", {t: 4}) for t in TYPES for i in range(nodes_per_type))
     snapshot = Snapshot(NOW, nodes, tuple(random_job(rng, str(i), 8, plain=True) for i in range(jobs)))
-    bidders = bidders_of(snapshot, policy)
+    obstacles = Obstacles(Arena.of(snapshot))
+    bidders = {j: b for j, b in bidders_of(snapshot, policy).items() if obstacles.of(b.job) is None}
     columns = [(j, o.gpu_type, b.utility(o.one_node_s)) for j, b in bidders.items() for o in b.options]
     rows = {name: i for i, name in enumerate([*bidders, *TYPES])}
     matrix = np.zeros((len(rows), len(columns)))

@@ -146,7 +146,11 @@ def node_counts(form: Form) -> tuple[int, ...]:
 
 
 def find_gang(
-    form: Form, nodes: Iterable[Sequence[int]], free: Sequence[int], held: Sequence[int] | None = None
+    form: Form,
+    nodes: Iterable[Sequence[int]],
+    free: Sequence[int],
+    held: Sequence[int] | None = None,
+    speed: Sequence[float] | None = None,
 ) -> Gang | None:
     """A place for the gang: fewest nodes first, then the least disturbance, then the tightest fit.
 
@@ -155,6 +159,7 @@ def find_gang(
     nodes: for each node the slots that may be used there, in the order in which they shall be used up.
     free: free GPUs per slot.
     held: of those, how many are in the hands of running jobs that may lose them; taking them comes last.
+    speed: of one worker on each slot; if given, the fastest nodes come before all else for a uniform gang.
 
     Returns None if the gang does not fit. O(H log H) for H nodes and each admissible node count.
     """
@@ -167,7 +172,10 @@ def find_gang(
         return None
     for count in node_counts(form):
         if len(rooms) >= count:
-            gang = _even(form.workers, count, rooms, free) if form.uniform else _uneven(form, count, rooms, free)
+            if form.uniform or count == 1:
+                gang = _even(form.workers, count, rooms, free, speed)
+            else:
+                gang = _uneven(form, count, rooms, free)
             if gang:
                 return gang
     return None
@@ -176,22 +184,24 @@ def find_gang(
 _Room = tuple[int, int, int, Sequence[int]]
 
 
-def _even(workers: int, count: int, rooms: list[_Room], free: Sequence[int]) -> Gang | None:
+def _even(
+    workers: int, count: int, rooms: list[_Room], free: Sequence[int], speed: Sequence[float] | None
+) -> Gang | None:
     per = workers // count
     fitting = [r for r in rooms if r[0] >= per]
     if len(fitting) < count:
         return None
-    if count == 1:
-        chosen = [min(fitting, key=lambda r: (max(0, per - r[1]), r[0], r[2]))]
-    else:
-        chosen = sorted(fitting, key=lambda r: (max(0, per - r[1]), r[0], r[2]))[:count]
+
+    def rank(room: _Room) -> tuple:
+        quickness = 0.0 if speed is None else sum(n * speed[s] for s, n in _take(per, room[3], free))
+        return -quickness, max(0, per - room[1]), room[0], room[2]
+
+    chosen = [min(fitting, key=rank)] if count == 1 else sorted(fitting, key=rank)[:count]
     return tuple(pair for room in chosen for pair in _take(per, room[3], free))
 
 
 def _uneven(form: Form, count: int, rooms: list[_Room], free: Sequence[int]) -> Gang | None:
     """Roomiest nodes first; each of the ``count`` nodes gets at least one worker."""
-    if count == 1:
-        return _even(form.workers, 1, rooms, free)
     chosen = sorted(rooms, key=lambda r: (-r[1], -r[0], r[2]))[:count]
     if sum(r[0] for r in chosen) < form.workers:
         chosen = sorted(rooms, key=lambda r: (-r[0], r[2]))[:count]

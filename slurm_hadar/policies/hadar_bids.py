@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from slurm_hadar.model import Job, Mix, Snapshot
-from slurm_hadar.policies.arena import Arena, Gang, Reach, find_gang
+from slurm_hadar.model import Form, Job, Mix, Snapshot
+from slurm_hadar.policies.arena import Arena, Gang, Reach, find_gang, node_counts
 from slurm_hadar.policies.utilities import Era, Utility, Work
 
 __all__ = ["Bidder", "Market", "Offer", "make_bidders", "round_era"]
@@ -76,52 +76,70 @@ class Bidder:
             return True
         return run_s <= self.options[0].one_node_s + max(0.0, market.patience_s - self.work.age_s)
 
-    def offers(self, free: Sequence[int], totals: dict[str, int], held: Sequence[int]) -> list[Offer]:
+    def offers(
+        self, free: Sequence[int], totals: dict[str, int], held: Sequence[int], wide: bool = False
+    ) -> list[Offer]:
         """What the job could take: staying, the best gang of each type, and mixed gangs where its form allows them.
 
-        ``totals`` are the free GPUs per type. The offers of types are in order of speed.
+        ``totals`` are the free GPUs per type. The offers of types are in order of speed. With ``wide`` there are also
+        gangs spread over several nodes where one node has room: slower, but they leave that node to another gang.
         """
         found = []
         if self.stay is not None and all(free[s] >= n for s, n in self.stay):
             found.append(Offer(self.stay, self.stay_utility, stays=True))
-        workers = self.job.form.workers
+        form = self.job.form
         for option in self.options:
-            if totals[option.gpu_type] >= workers:
-                found.extend(self._on_type(option, free, held))
-        if self.job.form.mix is not Mix.NEVER and len(self.options) > 1:
-            found.extend(self._mixed(free, held))
+            if totals[option.gpu_type] >= form.workers:
+                found.extend(self._on_type(option, free, held, wide))
+        if form.mix is not Mix.NEVER and len(self.options) > 1:
+            found.extend(self._mixed(form, free, held))
+            if wide and self._spread_form:
+                found.extend(self._mixed(self._spread_form, free, held))
         return found
 
-    def _on_type(self, option: TypeOption, free: Sequence[int], held: Sequence[int]) -> list[Offer]:
-        form = self.job.form
+    def _on_type(self, option: TypeOption, free: Sequence[int], held: Sequence[int], wide: bool) -> list[Offer]:
+        form, found = self.job.form, []
         if form.min_nodes <= 1:
             slot = _tightest(form.workers, option.slots, free, held)
             if slot >= 0:
-                return self._worth(((slot, form.workers),), option.one_node_s)
-        if form.max_nodes <= 1:
-            return []
-        gang = find_gang(form, [(s,) for s in option.slots], free, held)
-        if gang is None:
-            return []
-        return self._worth(tuple(sorted(gang)), option.one_node_s if len(gang) == 1 else option.spread_s)
+                found = self._worth(((slot, form.workers),), option.one_node_s)
+                if not wide:
+                    return found
+        if self._spread_form and len(option.slots) > 1:
+            gang = find_gang(self._spread_form, [(s,) for s in option.slots], free, held)
+            if gang:
+                found += self._worth(tuple(sorted(gang)), option.spread_s)
+        return found
+
+    @functools.cached_property
+    def _spread_form(self) -> Form | None:
+        """The form limited to gangs that span several nodes; None if there are none."""
+        form = self.job.form
+        spread = form if form.min_nodes > 1 else replace(form, min_nodes=2)
+        return spread if node_counts(spread) else None
 
     def _worth(self, gang: Gang, run_s: float) -> list[Offer]:
         if gang == self.stay or not self.tolerates(run_s):
             return []
         return [Offer(gang, self.utility(run_s))]
 
-    def _mixed(self, free: Sequence[int], held: Sequence[int]) -> list[Offer]:
+    def _mixed(self, form: Form, free: Sequence[int], held: Sequence[int]) -> list[Offer]:
         """Mixed gangs, one pool of types for each possible slowest type (the bottleneck of a gated gang)."""
         found = []
-        for nodes in self._pools:
-            gang = find_gang(self.job.form, nodes, free, held)
-            if gang is None or len({self.market.arena.type_of[s] for s, _ in gang}) == 1:
-                continue
-            gang = tuple(sorted(gang))
-            rate = self.job.rate(self.market.arena.placement(gang))
-            if rate > 0:
+        arena = self.market.arena
+        gangs = [find_gang(form, nodes, free, held) for nodes in self._pools]
+        if form.mix is Mix.BALANCED:
+            gangs.append(find_gang(form, self._pools[-1], free, held, self._slot_speed))
+        for gang in dict.fromkeys(tuple(sorted(g)) for g in gangs if g):
+            if len({arena.type_of[s] for s, _ in gang}) > 1:
+                rate = self.job.rate(arena.placement(gang))
                 found.extend(self._worth(gang, self.remaining_steps / rate))
         return found
+
+    @functools.cached_property
+    def _slot_speed(self) -> list[float]:
+        speeds = {o.gpu_type: self.job.speeds[o.gpu_type].steps_per_s for o in self.options}
+        return [speeds.get(t, 0.0) for t in self.market.arena.type_of]
 
     @functools.cached_property
     def _pools(self) -> list[list[tuple[int, ...]]]:

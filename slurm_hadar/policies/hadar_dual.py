@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 
 from slurm_hadar.policies.hadar_bids import Bidder, Offer
 from slurm_hadar.policies.hadar_prices import Prices
 
 __all__ = ["Board", "Choice", "Draft", "draft_plans"]
+
+# On a tiny cluster twice the GPUs are few jobs; looking at some more costs nothing.
+_LEAST_WINDOW = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +165,9 @@ def _window(bidders: Sequence[Bidder], board: Board, effort: int) -> Sequence[Bi
     """The densest jobs that together want about twice the GPUs there are, and no more than the effort allows."""
     wanted, room = 0, 2 * sum(board.totals.values())
     for count, bidder in enumerate(bidders):
+        if (wanted >= room and count >= _LEAST_WINDOW) or count >= effort:
+            return bidders[:count]
         wanted += bidder.job.form.workers
-        if wanted >= room or count + 1 >= effort:
-            return bidders[: count + 1]
     return bidders
 
 
@@ -191,7 +195,8 @@ def _dynamic_programme(window: Sequence[Bidder], board: Board, prices: Prices, e
     blocks = _blocks(board.type_of)
     states = [_State(0.0, board.free.copy(), board.totals.copy())]
     held = board.held.copy()
-    for bidder in window:
+    outlooks = _outlooks(window, board.totals)
+    for position, bidder in enumerate(window):
         for slot, count in bidder.stay or ():
             held[slot] -= count
         fresh: dict[tuple, _State] = {}
@@ -199,14 +204,27 @@ def _dynamic_programme(window: Sequence[Bidder], board: Board, prices: Prices, e
             _merge(fresh, state, blocks)
             for new in _choose(state, bidder, held, prices, board.type_of):
                 _merge(fresh, new, blocks)
-        states = sorted(fresh.values(), key=lambda s: -s.value)[:beam]
+        outlook = outlooks[position]
+        states = sorted(fresh.values(), key=lambda s: -s.value - sum(map(mul, outlook, s.totals.values())))[:beam]
     return [_unchain(board, state) for state in states[:2]]
+
+
+def _outlooks(window: Sequence[Bidder], totals: Mapping[str, int]) -> list[list[float]]:
+    """For each position, what a free GPU of each type may still earn from the jobs after it."""
+    best = dict.fromkeys(totals, 0.0)
+    outlooks = []
+    for bidder in reversed(window):
+        outlooks.append(list(best.values()))
+        for option in bidder.options:
+            worth = bidder.utility(option.one_node_s) / bidder.job.form.workers
+            best[option.gpu_type] = max(best[option.gpu_type], worth)
+    return outlooks[::-1]
 
 
 def _choose(
     state: _State, bidder: Bidder, held: Sequence[int], prices: Prices, type_of: Sequence[str]
 ) -> Iterable[_State]:
-    offers = bidder.offers(state.free, state.totals, held)
+    offers = bidder.offers(state.free, state.totals, held, wide=True)
     if not offers:
         return
     price = prices.at(state.totals)
