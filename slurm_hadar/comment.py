@@ -25,7 +25,12 @@ __all__ = ["KEYS", "PREFIX", "JobComment", "is_ours", "parse", "render"]
 PREFIX = "hadar:"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY_HASH = re.compile(r"[0-9a-f]{16}")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")
+# narrower than fromisoformat: job_submit.lua reads the same grammar without a calendar library
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)?", re.ASCII
+)
+_BLANKS = " \t\n\r\v\f"
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -68,7 +73,7 @@ def _name(field: str) -> Callable[[str], dict[str, Any]]:
 
 def _positive_int(field: str) -> Callable[[str], dict[str, Any]]:
     def read(text: str) -> dict[str, Any]:
-        if not re.fullmatch(r"[1-9]\d{0,17}", text):
+        if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
             raise ValueError("must be a positive whole number")
         return {field: int(text)}
 
@@ -77,7 +82,7 @@ def _positive_int(field: str) -> Callable[[str], dict[str, Any]]:
 
 def _positive_float(field: str, least: float, most: float) -> Callable[[str], dict[str, Any]]:
     def read(text: str) -> dict[str, Any]:
-        if not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text) or not least <= float(text) <= most:
+        if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", text) or not least <= float(text) <= most:
             raise ValueError(f"must be a number from {least:g} to {most:g}")
         return {field: float(text)}
 
@@ -104,7 +109,7 @@ def _names(field: str) -> Callable[[str], dict[str, Any]]:
 
 
 def _nodes(text: str) -> dict[str, Any]:
-    match = re.fullmatch(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", text)
+    match = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", text)
     if not match or int(match[2] or match[1]) < int(match[1]):
         raise ValueError("must be a count or a range such as 1-4")
     return {"nodes": (int(match[1]), int(match[2] or match[1]))}
@@ -121,6 +126,8 @@ def _deadline(text: str) -> dict[str, Any]:
     if match := _DURATION.fullmatch(text):
         return {"deadline_after_s": float(match[1]) * _UNIT_S[match[2]]}
     try:
+        if not _TIME.fullmatch(text):
+            raise ValueError
         when = dt.datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("must be a time such as 2026-11-20T18:00+00:00 or a span such as 6h, 90m, 2d") from None
@@ -165,7 +172,7 @@ def parse(comment: str) -> JobComment:
     """
     if not is_ours(comment):
         raise CommentError(f"comment does not start with {PREFIX!r}")
-    body = comment[len(PREFIX) :].strip()
+    body = comment[len(PREFIX) :].strip(_BLANKS)
     found: dict[str, Any] = {}
     seen: set[str] = set()
     for pair in body.split(",") if body else []:

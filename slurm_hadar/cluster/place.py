@@ -1,0 +1,143 @@
+"""Where private clusters live, and the layout of one cluster's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.errors import ClusterError
+
+__all__ = [
+    "STATE_FILE",
+    "check_directory",
+    "default_directory",
+    "locked",
+    "make_folders",
+    "read_state",
+    "wipe",
+    "write_state",
+]
+
+STATE_FILE = "cluster.json"
+FOLDERS = ("etc", "state", "spool", "log", "run", "dev", "sql")
+# sockaddr_un.sun_path; the longest socket is slurmstepd's, spool/NODE/NODE_JOBID.STEPID with numbers of 10 digits
+_SUN_PATH = 107
+
+
+def default_directory(name: str) -> Path:
+    """Root's clusters lie in /var/lib, where other users' jobs can read the configuration; a user's below their state
+    folder, or in one of /tmp named after the user where there is no usable home folder.
+    """
+    if os.geteuid() == 0:
+        return Path("/var/lib/slurm_hadar/clusters") / name
+    if home := user_folder("XDG_STATE_HOME", ".local/state"):
+        return home / "slurm_hadar/clusters" / name
+    return Path(tempfile.gettempdir()) / f"slurm_hadar-{os.geteuid()}" / "clusters" / name
+
+
+def user_folder(variable: str, below_home: str) -> Path | None:
+    """The user's folder by the XDG variable or below the home folder; None where it cannot be written."""
+    try:
+        explicit = os.environ.get(variable)
+        folder = Path(explicit) if explicit else Path.home() / below_home
+    except RuntimeError:
+        return None  # neither HOME nor an entry in the user database
+    existing = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    usable = folder.is_absolute() and existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    return folder if usable else None
+
+
+def check_directory(directory: Path, node_names: Sequence[str]) -> None:
+    """Refuse a folder Slurm cannot work in. Raises ClusterError naming the folder and the fix."""
+    bad = sorted({c for c in str(directory) if c.isspace() or c in "#%,[]=\"'\\"})
+    if bad:
+        raise ClusterError(f"{str(directory)!r}: Slurm's configuration cannot hold a path with {bad[0]!r}; use --dir")
+    longest = max(len(f"{directory}/spool/{n}/{n}_4294967295.4294967295") for n in node_names)
+    if longest > _SUN_PATH:
+        raise ClusterError(
+            f"{directory}: the path is {longest - _SUN_PATH} characters too long for Slurm's unix sockets; "
+            "use a shorter --dir"
+        )
+
+
+@contextlib.contextmanager
+def locked(directory: Path, *, create: bool) -> Iterator[None]:
+    """Hold the cluster's folder against another ``up`` or ``down``; the kernel drops the lock when we end.
+
+    Raises ClusterError where it cannot be made, read or written, or is busy.
+    """
+    try:
+        if create:
+            directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o755)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ClusterError(f"{directory}: {error.strerror}; choose another folder with --dir") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterError(f"{directory}: another hadar cluster up or down is at work there; wait for it") from None
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise ClusterError(f"{directory}: no permission to write; choose another folder with --dir")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def refuse_foreign(directory: Path) -> None:
+    """Refuse a folder that holds somebody's files: ``down`` will remove what lies there."""
+    names = sorted(p.name for p in directory.iterdir())
+    if names and STATE_FILE not in names and names != [f".{STATE_FILE}"]:
+        raise ClusterError(f"{directory}: holds other files ({names[0]}); choose an empty or new folder with --dir")
+
+
+def make_folders(directory: Path, node_names: Sequence[str], gpus: int) -> None:
+    """Create the layout: configuration, state, spool per node, logs, pid files and the fake GPU devices."""
+    for name in FOLDERS:
+        (directory / name).mkdir(mode=0o755, exist_ok=True)
+    for node in node_names:
+        (directory / "spool" / node).mkdir(mode=0o755, exist_ok=True)
+    for index in range(gpus):
+        link = directory / "dev" / f"nvidia{index}"
+        if not link.is_symlink():
+            link.symlink_to("/dev/null")
+
+
+def wipe(directory: Path) -> None:
+    """Remove what ``up`` made, and the folder itself if nothing else is in it."""
+    for name in FOLDERS:
+        # a job may have made its own spool entries unreadable; what cannot be removed shows in the rmdir below
+        shutil.rmtree(directory / name, ignore_errors=True)
+    for name in (f".{STATE_FILE}", STATE_FILE):
+        (directory / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
+def write_state(directory: Path, state: dict[str, Any]) -> None:
+    """Write the cluster's state file whole or not at all."""
+    temporary = directory / f".{STATE_FILE}"
+    temporary.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(directory / STATE_FILE)
+
+
+def read_state(directory: Path) -> dict[str, Any]:
+    """The cluster's state file. Raises ClusterError where there is no cluster."""
+    path = directory / STATE_FILE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ClusterError(f"no private cluster in {directory}; start one with: hadar cluster up") from None
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"{path} cannot be read ({error}); remove {directory} and start anew") from None
+    if not isinstance(state, dict) or state.get("version") != 1:
+        raise ClusterError(f"{path} is of another version of slurm_hadar; remove {directory} and start anew")
+    return state

@@ -1,0 +1,106 @@
+"""Fixtures shared by all tests that need a real Slurm.
+
+``slurm_cluster`` (session): a running :class:`slurm_hadar.cluster.PrivateCluster` of ``v100:2x4,p100:2x4,k80:2x4``,
+without plugins or accounting, shared by the whole run. It is handed out with an empty queue: jobs that a test left
+behind are cancelled before the next one. Do not break it (daemons, nodes); take ``make_cluster`` for that.
+
+``make_cluster(nodes="v100:1x2", **options)`` (function): starts a cluster of its own and takes it down after the
+test, whatever happens. ``options`` are those of :class:`slurm_hadar.cluster.ClusterSpec`, such as ``plugins=True``,
+``accounting=True``, ``partitions=True``, ``fastest_steps_per_s=100.0``, ``kill_wait_s=2`` or
+``extra_conf=("SlurmdTimeout=5",)``.
+
+``short_tmp``: a temporary folder with a short path, which unix sockets need; readable by all users.
+
+``poll(condition, deadline_s=30)`` (fixture): calls ``condition`` until it returns something true, and returns that;
+fails the test with its last value when the time is up.
+
+What a cluster offers: ``.run(["sbatch", ...])`` (CompletedProcess with text; ``input=``, ``check=``, ``env=``,
+``cwd=``), ``.env`` (for subprocess), ``.conf``, ``.directory``, ``.cluster_name``, ``.nodes`` (each with ``.name`` and
+``.gpus``), ``.node_states()`` (each with ``.state``, ``.gpus``, ``.gpus_used``), ``.wait_idle(deadline_s)``,
+``.kill_slurmctld()``, ``.stop_slurmctld()``, ``.start_slurmctld()``, ``.stop_slurmd(node, kill=True)``,
+``.start_slurmd(node)``, ``.processes()``, ``.down()``.
+
+Mark such tests with ``@pytest.mark.slurm``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
+from slurm_hadar.cluster import down as take_down
+
+
+def _poll(condition: Callable[[], Any], deadline_s: float = 30.0, every_s: float = 0.05) -> Any:
+    end = time.monotonic() + deadline_s
+    while not (value := condition()):
+        if time.monotonic() >= end:
+            pytest.fail(f"not within {deadline_s:g} s; last value: {value!r}")
+        time.sleep(every_s)
+    return value
+
+
+@pytest.fixture(scope="session")
+def poll() -> Callable[..., Any]:
+    """Call a condition until it is true, with a deadline."""
+    return _poll
+
+
+def _short_folder() -> Path:
+    # pytest's own tmp_path is too long for unix sockets, and closed to other users
+    folder = Path(tempfile.mkdtemp(prefix="hdr-", dir="/tmp"))
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A temporary folder with a short path."""
+    folder = _short_folder()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def _session_cluster() -> Iterator[PrivateCluster]:
+    folder = _short_folder()
+    try:
+        with up(ClusterSpec(name="session", directory=folder / "c")) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm_cluster(_session_cluster: PrivateCluster) -> PrivateCluster:
+    """The shared cluster, with an empty queue and all nodes idle."""
+    cluster = _session_cluster
+    if cluster.run(["squeue", "-h", "-o", "%i"]).stdout.split():
+        cluster.run(["scancel", "--quiet", f"--user={cluster.user}"], check=False)
+        cluster.run(["scancel", "--quiet", "--signal=KILL", f"--user={cluster.user}"], check=False)
+    cluster.wait_idle(60)
+    return cluster
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[..., PrivateCluster]]:
+    """A factory of clusters that are taken down after the test."""
+    folders: list[Path] = []
+
+    def make(nodes: str = "v100:1x2", **options: Any) -> PrivateCluster:
+        folder = _short_folder()
+        folders.append(folder)
+        return up(ClusterSpec(nodes=nodes, directory=folder / "c", **options))
+
+    yield make
+    for folder in folders:
+        if (folder / "c").exists():
+            take_down(directory=folder / "c")
+        shutil.rmtree(folder, ignore_errors=True)
