@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import datetime as dt
 import sys
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 __all__ = ["Gang"]
 
 PATIENCE = dt.timedelta(hours=2)  # a save on a slow file system is waited for
+FAREWELL = dt.timedelta(seconds=10)
 
 
 class Gang:
@@ -27,6 +30,22 @@ class Gang:
             self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
         if self.world > 1:
             self._group = self._dist.new_group(backend="gloo", timeout=PATIENCE)
+
+    def leave_together(self) -> None:
+        """At the end of the process wait for the others before the connections are closed.
+
+        A worker whose peer is gone while its own gloo threads still run aborts ("terminate called without an active
+        exception", PyTorch 2.13), and a finished training would count as failed.
+        """
+        if self.world > 1:
+            atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        if not self._dist.is_initialized():
+            return
+        with contextlib.suppress(RuntimeError, ValueError):
+            self._dist.monitored_barrier(group=self._group, timeout=FAREWELL)
+            self._dist.destroy_process_group()
 
     @property
     def leads(self) -> bool:

@@ -135,6 +135,7 @@ class Run:
             self._between_steps()
         if self._store is not None and self._saved_step != self.step:
             self._try_save()
+        self._gang.leave_together()
 
     def save(self) -> None:
         """Save. Within the loop: when this step is done; rank 0's call counts. Outside: at once, on all ranks together.
@@ -267,6 +268,22 @@ class Run:
         self._feed.restore(position, ranks[self._gang.rank] if self._gang.rank < len(ranks) else None)
 
 
+class _Signals:
+    """SIGUSR2 where no agent takes it. The handler only counts; a handler of the user's own is kept."""
+
+    count = 0
+
+    @classmethod
+    def listen(cls) -> None:
+        free = threading.current_thread() is threading.main_thread()
+        if free and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+            signal.signal(signal.SIGUSR2, cls._on_signal)
+
+    @classmethod
+    def _on_signal(cls, number: int, frame: Any) -> None:
+        cls.count += 1
+
+
 class _Link:
     """Rank 0's connection to its agent, if there is one, and to the signal that stands in for it if not."""
 
@@ -275,19 +292,10 @@ class _Link:
         self._shared: Any = sys.modules.get("_hadar_progress", _hadar_progress)
         self._page: Any = self._shared.take_over(0, gang.world) if gang.leads else None
         self._resumable = resumable
-        self._signalled = False
         self._seen = self._go_on = 0
+        self._signals = self._signals_seen = _Signals.count
         if "HADAR_RUN_DIR" not in os.environ and resumable:
-            self._listen()
-
-    def _listen(self) -> None:
-        """Without an agent SIGUSR2 comes here. The handler only sets a flag; a handler of the user's own is kept."""
-        free = threading.current_thread() is threading.main_thread()
-        if free and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-            signal.signal(signal.SIGUSR2, self._on_signal)
-
-    def _on_signal(self, number: int, frame: Any) -> None:
-        self._signalled = True
+            _Signals.listen()
 
     def begin(self, step: int, total_steps: int) -> None:
         if self._page is None:
@@ -302,15 +310,17 @@ class _Link:
 
     def asked(self) -> tuple[bool, float]:
         """Whether a save is wanted, and for how long to pause after it; to be answered by :meth:`answer`."""
+        self._signals_seen = _Signals.count
+        signalled = self._signals_seen > self._signals
         if self._page is None:
-            return self._signalled, 0.0
+            return signalled, 0.0
         self._seen = self._page.words[self._shared.ASKED]
         self._go_on = self._page.words[self._shared.GO_ON]
         wanted = self._seen > self._page.words[self._shared.ANSWERED]
-        return wanted or self._signalled, self._page.seconds[self._shared.PAUSE_S] if wanted else 0.0
+        return wanted or signalled, self._page.seconds[self._shared.PAUSE_S] if wanted else 0.0
 
     def answer(self) -> None:
-        self._signalled = False
+        self._signals = self._signals_seen
         if self._page is not None:
             self._page.words[self._shared.ANSWERED] = self._seen
 

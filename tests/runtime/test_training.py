@@ -1,0 +1,225 @@
+"""The training API: resuming is exact, alone and with two workers; saving never ends a training."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import slurm_hadar  # noqa: E402
+from slurm_hadar.errors import CheckpointError  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+# dropout, batch norm, momentum, a schedule, shuffling, augmentation by Python's random: all that must be resumed
+SCRIPT = """
+import hashlib, json, os, random, sys, torch, slurm_hadar
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+many = "RANK" in os.environ
+if many: dist.init_process_group("gloo")
+rank = int(os.environ.get("RANK", 0))
+torch.manual_seed(0); random.seed(0)
+nn = torch.nn
+net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 1))
+data = TensorDataset(torch.randn(100, 6), torch.randn(100, 1))
+torch.manual_seed(rank)
+model = torch.nn.parallel.DistributedDataParallel(net) if many else net
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=60)
+sampler = torch.utils.data.DistributedSampler(data) if many else None
+loader = DataLoader(data, batch_size=8, shuffle=not many, sampler=sampler)
+stop = int(sys.argv[1])
+run = slurm_hadar.train(model, optimizer, total_steps=60, loader=loader, scheduler=schedule, state={"seen": 0}, keep=1,
+                        save_every_steps=int(os.environ.get("EVERY", "1000")))
+for x, y in run:
+    loss = torch.nn.functional.mse_loss(model(x + 0.01 * random.random()), y)
+    optimizer.zero_grad(); loss.backward(); optimizer.step(); schedule.step()
+    run.state["seen"] += len(x)
+    if rank == 0: print(json.dumps({"step": run.step, "epoch": run.epoch, "loss": loss.item()}), flush=True)
+    if run.step == stop: os.kill(os.getpid(), 9)
+digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in net.state_dict().values())).hexdigest()
+if rank == 0: print(json.dumps({"weights": digest, "seen": run.state["seen"], "lr": schedule.get_last_lr()}))
+"""
+
+
+def train(env: dict, restart: int, stop: int, every: int) -> list[dict]:
+    """One run of the job; the lines it printed."""
+    env = {**env, "SLURM_RESTART_COUNT": str(restart), "EVERY": str(every)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(stop)], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == (0 if stop > 60 else -9), done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def train_two(env: dict, restart: int, stop: int, every: int) -> list[dict]:
+    """One run of the job with two workers, which meet over a file."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {**env, "SLURM_RESTART_COUNT": str(restart), "EVERY": str(every), "WORLD_SIZE": "2"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(stop)],
+            env={**env, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [w.communicate(timeout=300) for w in workers]
+    if stop > 60:
+        assert [w.returncode for w in workers] == [0, 0], outputs
+    return [json.loads(line) for line in outputs[0][0].splitlines()]
+
+
+@pytest.mark.parametrize("run_once", [train, train_two], ids=["one worker", "two workers"])
+def test_moved_three_times_is_bit_identical(run_once, job_env, tmp_path) -> None:
+    """Killed three times between checkpoints, in different epochs: same losses, same weights, same everything."""
+    expected = run_once({**job_env, "HADAR_JOB_DIR": str(tmp_path / "undisturbed")}, 0, 99, 1000)
+    losses: dict[int, float] = {}
+    for restart, stop in enumerate([9, 26, 45, 99]):
+        lines = run_once(job_env, restart, stop, 7)
+        steps = [line for line in lines if "step" in line]
+        assert steps[0]["step"] == (0 if restart == 0 else [9, 26, 45][restart - 1] // 7 * 7)
+        losses |= {line["step"]: line["loss"] for line in steps}
+    assert losses == {line["step"]: line["loss"] for line in expected if "step" in line}
+    assert lines[-1] == expected[-1]
+
+
+def test_another_number_of_workers_goes_on(job_env) -> None:
+    """A job moved from two workers to one and back keeps its steps and its weights' history."""
+    train_two(job_env, 0, 20, 5)
+    lines = train(job_env, 1, 31, 5)
+    assert lines[0]["step"] == 20
+    lines = train_two(job_env, 2, 99, 5)
+    assert lines[0]["step"] == 30
+    assert lines[-2]["step"] == 59
+
+
+def small(directory: Path | None, total: int = 10, **options: object):
+    layer = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    return layer, optimizer, slurm_hadar.train(layer, optimizer, total_steps=total, directory=directory, **options)
+
+
+def test_a_finished_training_resumes_to_its_end(tmp_path: Path) -> None:
+    """Started again after its end, the loop makes no step and the weights are the final ones."""
+    layer, _, run = small(tmp_path)
+    for _ in run:
+        layer.weight.data += 1
+    again, _, run = small(tmp_path)
+    assert list(run) == []
+    assert run.step == 10
+    assert torch.equal(again.weight, layer.weight)
+
+
+def test_wrapped_and_plain_are_interchangeable(tmp_path: Path) -> None:
+    """What a wrapped model saved, a plain one loads."""
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    run = slurm_hadar.train(torch.nn.DataParallel(net), optimizer, total_steps=1, directory=tmp_path)
+    list(run)
+    layer, _, _ = small(tmp_path)
+    assert torch.equal(layer.weight, net.weight)
+
+
+def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """Another model in the same place: one line with both ways out, instead of silently starting anew."""
+    _, _, run = small(tmp_path)
+    list(run)
+    net = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(CheckpointError, match="does not fit this training") as caught:
+        slurm_hadar.train(net, optimizer, total_steps=5, directory=tmp_path)
+    assert "\n" not in str(caught.value)
+    slurm_hadar.train(net, optimizer, total_steps=5, directory=tmp_path, name="second")
+
+
+def test_a_failed_save_does_not_end_the_training(tmp_path: Path, capfd: pytest.CaptureFixture, monkeypatch) -> None:
+    """A disk that fills up: one line, training goes on to its end, and the earlier checkpoint is still good."""
+    from slurm_hadar.runtime import checkpoint
+
+    _, _, run = small(tmp_path, save_every_steps=4)
+    write = checkpoint._Summed.write
+
+    def full(self, data):
+        if run.step > 4:
+            self.error = OSError(28, "No space left on device")
+            raise self.error
+        return write(self, data)
+
+    monkeypatch.setattr(checkpoint._Summed, "write", full)
+    assert list(run) == list(range(10))
+    lines = [line for line in capfd.readouterr().err.splitlines() if "No space left" in line]
+    assert len(lines) == 2  # at step 8, and at the end
+    monkeypatch.undo()
+    assert small(tmp_path)[2].step == 4
+
+
+def test_a_state_that_cannot_be_saved_does_not_end_the_training(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    """An object that pickle refuses is named; the training goes on."""
+    _, _, run = small(tmp_path, state={"open": open(os.devnull)})  # noqa: PTH123, SIM115
+    assert len(list(run)) == 10
+    assert "was not written" in capfd.readouterr().err
+
+
+def test_save_within_the_loop_is_of_the_whole_step(tmp_path: Path) -> None:
+    """run.save() in the body saves when the step is done, so that nothing is done twice or left out."""
+    layer, _, run = small(tmp_path)
+    for _ in run:
+        if run.step == 3:
+            run.save()
+        layer.weight.data.fill_(run.step + 1)
+        if run.step == 4:
+            break
+    again, _, resumed = small(tmp_path)
+    assert (resumed.step, again.weight[0, 0].item()) == (4, 4.0)
+
+
+def test_outside_slurm_it_is_a_plain_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a job and a directory nothing is written, and asking for a save says what is missing."""
+    for name in [n for n in os.environ if n.startswith(("SLURM", "HADAR"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    _, _, run = small(None)
+    assert list(run) == list(range(10))
+    with pytest.raises(CheckpointError, match="directory="):
+        run.save()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_signal_saves_where_there_is_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGUSR2 without an agent: the handler only sets a flag, the save happens after the step."""
+    monkeypatch.delenv("HADAR_RUN_DIR", raising=False)
+    before = signal.getsignal(signal.SIGUSR2)
+    try:
+        _, _, run = small(tmp_path, save_every_s=None)
+        for _ in run:
+            if run.step == 5:
+                os.kill(os.getpid(), signal.SIGUSR2)
+            if run.step == 7:
+                break
+        assert small(tmp_path)[2].step == 6
+        for _ in small(tmp_path / "second")[2]:  # a later training of the process hears it too
+            os.kill(os.getpid(), signal.SIGUSR2)
+            break
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_importing_the_package_needs_no_torch() -> None:
+    """The head node has no PyTorch: importing slurm_hadar must not import it."""
+    script = "import sys, slurm_hadar, slurm_hadar.messages; sys.exit('torch' in sys.modules or 'zmq' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
