@@ -22,7 +22,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## ten training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 5 minutes)
-	$(BIN)/python -m examples.demo --out docs/results
+	$(BIN)/python -m examples.demo
 
 test: $(STAMP) ## lint, unit tests, and end-to-end tests on a private Slurm cluster
 	$(BIN)/ruff check .
