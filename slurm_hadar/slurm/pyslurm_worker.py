@@ -60,13 +60,22 @@ def _job(job: Any) -> dict[str, Any]:
         "max_nodes": job.max_nodes, "num_tasks": job.ntasks, "num_cpus": job.cpus, "time_limit": job.time_limit,
         "submit": job.submit_time, "eligible": job.eligible_time, "start": job.start_time,
         "requeue": bool(job.is_requeueable), "restarts": job.requeue_count, "batch": bool(job.is_batch_job),
-        "priority": job.priority, "dependency": _joined(job.dependencies), "work_dir": job.working_directory,
+        "priority": job.priority, "dependency": _dependency(job.dependencies), "work_dir": job.working_directory,
         "name": job.name, "comment": job.comment, "layout": _layout(job),
     }  # fmt: skip
 
 
 def _joined(value: Any) -> str:
     return value if isinstance(value, str) else ",".join(str(v) for v in value or ())
+
+
+def _dependency(value: Any) -> str:
+    """Slurm's own text for it; pyslurm has {kind: [job, ...], "singleton": bool, "satisfy": "all" or "any"}."""
+    if not isinstance(value, dict):
+        return _joined(value)
+    parts = [":".join([kind, *map(str, jobs)]) for kind, jobs in value.items() if isinstance(jobs, list) and jobs]
+    parts += ["singleton"] if value.get("singleton") is True else []
+    return ("?" if value.get("satisfy") == "any" else ",").join(parts)
 
 
 def _layout(job: Any) -> dict[str, dict[str, int]]:
