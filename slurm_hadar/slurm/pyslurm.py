@@ -173,7 +173,7 @@ def _expand(r: dict[str, Any]) -> list[SlurmJob]:
     if r["array_id"] and r["array_task"] is None and r["waiting"]:
         tasks = parsing.expand(f"[{r['waiting'].split('%')[0]}]")
         return [_job(r, f"{r['array_id']}_{task}") for task in tasks]
-    if r["array_id"]:
+    if r["array_id"] and r["array_task"] is not None:
         return [_job(r, f"{r['array_id']}_{r['array_task']}")]
     if r["het_id"]:
         return [_job(r, f"{r['het_id']}+{r['het_offset'] or 0}")]
@@ -193,7 +193,7 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         num_cpus=r["num_cpus"] or 1, time_limit_s=float(limit) * 60 if isinstance(limit, int) else None,
         submit=r["submit"], eligible=r["eligible"], start=r["start"], requeue=r["requeue"],
         restarts=r["restarts"] or 0, batch=r["batch"], priority=r["priority"] or 0, dependency=r["dependency"] or "",
-        array_id=str(r["array_id"]) if r["array_id"] else None, het_id=str(r["het_id"]) if r["het_id"] else None,
+        array_id=str(r["array_id"]) if "_" in job_id else None, het_id=str(r["het_id"]) if r["het_id"] else None,
         work_dir=r["work_dir"] or "", name=r["name"] or "", comment=r["comment"] or "",
     )  # fmt: skip
 
