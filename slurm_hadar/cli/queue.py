@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from slurm_hadar.cli.common import config_options, json_option, print_json, span
+from slurm_hadar.cli.common import cell, config_options, console, json_option, print_json, span
 from slurm_hadar.config import Config
 from slurm_hadar.controller.view import Line, queue_view
 from slurm_hadar.slurm.select import choose
@@ -29,12 +27,10 @@ def queue(config: Config, user: str | None, as_json: bool) -> None:
     if as_json:
         print_json([_as_dict(line) for line in lines])
         return
-    # Into a file or a pipe nothing is cut; on a terminal each job keeps to its line.
-    console = Console() if sys.stdout.isatty() else Console(width=240)
     if not lines:
-        console.print("The queue is empty.")
+        click.echo("The queue is empty.")
         return
-    console.print(_table(lines))
+    console().print(_table(lines))
 
 
 def _as_dict(line: Line) -> dict[str, Any]:
@@ -46,14 +42,15 @@ def _table(lines: list[Line]) -> Table:
     for title, justify in (("JOB", "left"), ("USER", "left"), ("NAME", "left"), ("STATE", "left"), ("GPUS", "right"),
                            ("WHERE", "left"), ("STEPS/S", "right"), ("DONE", "right"), ("AGE", "right"),
                            ("WHY", "left")):  # fmt: skip
-        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+        # only these two give way on a narrow terminal
+        table.add_column(title, justify=justify, no_wrap=title not in ("WHERE", "WHY"))  # type: ignore[arg-type]
     now = time.time()
     for line in lines:
         done = "-" if line.done_share is None else f"{100 * line.done_share:.0f} %"
         speed = "-" if line.steps_per_s is None else f"{line.steps_per_s:.3g}"
-        state = f"[{_COLOURS.get(line.state, 'white')}]{line.state}[/]"
-        table.add_row(line.job_id, line.user, line.name[:20], state, str(line.gpus), line.where, speed, done,
-                      span(now - line.arrival), line.why)  # fmt: skip
+        table.add_row(cell(line.job_id), cell(line.user), cell(line.name[:20]),
+                      cell(line.state, _COLOURS.get(line.state, "")), str(line.gpus), cell(line.where), speed, done,
+                      span(now - line.arrival), cell(line.why))  # fmt: skip
     return table
 
 

@@ -199,7 +199,9 @@ def as_nobody(live: Any, short_tmp: Any) -> Iterator[CliBackend]:
 def submit_as_nobody(live: Any, *options: str) -> str:
     argv = ["runuser", "-u", "nobody", "--", live.cluster.install.program("sbatch"), "--parsable", "--requeue",
             f"--chdir={live.work}", "--output=%j.out", f"--comment={SAVES}", *options]  # fmt: skip
-    return live.cluster.run(argv, input="#!/bin/bash\nuntil [ -e go ]; do sleep 0.2; done\n", cwd=live.work).stdout.strip()
+    return live.cluster.run(
+        argv, input="#!/bin/bash\nuntil [ -e go ]; do sleep 0.2; done\n", cwd=live.work
+    ).stdout.strip()
 
 
 @pytest.mark.parametrize("scope", [("controller.users=['nobody']",), ()], ids=["own jobs only", "all jobs"])
