@@ -94,6 +94,12 @@ class Actor:
     def lease_s(self) -> float:
         return max(LEAST_LEASE_S, self._config.controller.lease_rounds * self._config.controller.round_s)
 
+    @property
+    def longest_defer_s(self) -> float:
+        """From the begin of a round to the latest start time that it may give a job."""
+        jobs = self._config.jobs
+        return jobs.ack_timeout_s + jobs.end_timeout_s + jobs.start_timeout_s + self.lease_s + 30.0
+
     def carry_out(self, seen: Observation, changes: Sequence[Change], outcome: Outcome) -> None:
         """Do it all, noting it in ``outcome``.
 

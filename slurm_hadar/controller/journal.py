@@ -47,7 +47,8 @@ class JobRecord:
 
     ``submit`` and ``restarts`` as Slurm last showed them tell a job from a later one with the same id. ``arrival`` is
     the first submission. ``workers``, ``nodes``, ``tasks`` and ``cpus`` are the shape its owner asked for. ``steered``
-    says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it.
+    says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it, and
+    ``defer_until`` the latest that a round which may have been killed can have given it.
     ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
     the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start.
     """
@@ -62,6 +63,7 @@ class JobRecord:
     cpus: int = 1
     steered: bool = False
     lease: float | None = None
+    defer_until: float | None = None
     run_since: float | None = None
     booked: float | None = None
     attained_s: float = 0.0
@@ -79,6 +81,12 @@ class JobRecord:
     slow: int = 0
     ended: float | None = None
     last_seen: float = 0.0
+
+    def deferred(self, eligible: float | None) -> bool:
+        """Whether a start time that is to come is of our making."""
+        return self.lease is not None or (
+            self.defer_until is not None and eligible is not None and eligible <= self.defer_until
+        )
 
 
 @dataclass(frozen=True, slots=True)

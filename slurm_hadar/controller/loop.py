@@ -171,10 +171,13 @@ class Controller:
         return Plan(self._policy.name, abstains=True), fault
 
     def _carry_out(self, number: int, seen: Observation, changes: list[Change]) -> Outcome:
-        # Saved before anything is written to Slurm: after a kill the next start must know which node lists are ours.
+        # Saved before anything is written to Slurm: after a kill the next start must know which node lists and start
+        # times are ours.
+        latest = time.time() + self._actor.longest_defer_s
         for change in changes:
-            if change.kind.occupies:
-                seen.records[change.job_id].steered = True
+            record = seen.records[change.job_id]
+            record.steered = record.steered or change.kind.occupies
+            record.defer_until = None if change.kind is ChangeKind.STAY else latest
         self._journal.save_jobs(seen.records.values())
         outcome = Outcome(list(changes))
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from slurm_hadar.comment import is_ours
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.journal import JobRecord, Journal
@@ -27,9 +29,11 @@ def release_all(backend: Backend, journal: Journal, job_ids: tuple[str, ...] = (
         write = _undo(job, record)
         if write is not None:
             batch.append(write)
-            if record is not None:
-                record.steered, record.lease = False, None
     results = backend.write(batch)
+    for result in results:
+        record = records.get(result.job_id)
+        if record is not None and result.error is None:
+            record.steered, record.lease, record.defer_until = False, None, None
     journal.save_jobs(records.values())
     return results
 
@@ -37,7 +41,8 @@ def release_all(backend: Backend, journal: Journal, job_ids: tuple[str, ...] = (
 def _undo(job: SlurmJob, record: JobRecord | None) -> Write | None:
     if record is not None and record.steered:
         return writes.free(job, record)
-    leased = record is not None and record.lease is not None
-    if leased or (record is None and is_ours(job.comment) and job.reason == "BeginTime"):
+    waits = job.eligible is not None and job.eligible > time.time()
+    ours = record.deferred(job.eligible) if record is not None else is_ours(job.comment)
+    if waits and ours:
         return Write("update", (job.job_id,), (("StartTime", "now"),))
     return None

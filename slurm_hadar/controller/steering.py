@@ -132,7 +132,7 @@ def _by_state(job: SlurmJob, record: JobRecord | None) -> str | None:
         return f"is held ({job.reason or 'priority 0'})"
     if job.dependency and job.reason in ("Dependency", "DependencyNeverSatisfied"):
         return f"waits for its dependency {job.dependency}"
-    leased = record is not None and record.lease is not None
+    leased = record is not None and record.deferred(job.eligible)
     own_begin = job.reason == "BeginTime" and job.restarts == 0 and not leased
     if own_begin:
         return "has a begin time of its own"

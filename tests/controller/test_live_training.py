@@ -1,0 +1,201 @@
+"""Real trainings moved by a real controller between GPU types and nodes: the same results as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar.controller.channel import announce
+from slurm_hadar.messages import ChannelInfo
+from slurm_hadar.throughput.store import ThroughputStore
+
+pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+DEADLINE_S = 240.0
+ONE = 'hadar-srun -- python "{script}" {arguments}\n'
+GANG = (
+    "hadar-srun -- bash -c 'exec torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=$SLURM_GPUS_ON_NODE "
+    "--node-rank=$SLURM_PROCID --master-addr=$HADAR_MASTER_ADDR --master-port=$HADAR_MASTER_PORT "
+    '"{script}" {arguments}\'\n'
+)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """What a user's shell has: our Python, hadar-srun, and the package."""
+    path = os.pathsep.join([str(ROOT / "wrappers"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR"))}
+    return {**clean, "PATH": path, "HADAR_PYTHON": sys.executable, "PYTHONPATH": _python_path(), "OMP_NUM_THREADS": "1",
+            **more}  # fmt: skip
+
+
+def _python_path() -> str:
+    return os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+
+
+def comment(steps: int, *more: str) -> str:
+    return ",".join([f"hadar:model=resnet18,batch=64,steps={steps}", *more])
+
+
+def move_until(controller: Any, live: Any, poll: Any, told: dict[str, dict[str, int]]) -> list[Any]:
+    """Rounds until every job is where it is told to be; returns their outcomes."""
+    live.place(**{f"j{job}": where for job, where in told.items()})
+    outcomes = []
+
+    def moved() -> bool:
+        outcomes.append(controller.run_round())
+        return all(live.holds(job, where) for job, where in told.items())
+
+    poll(moved, DEADLINE_S, 0.5)
+    return outcomes
+
+
+def goes_on(live: Any, job: str, poll: Any) -> None:
+    """Wait until the job's agent has reported steps of the present run, and their speed."""
+    restarts = int(live.field(job, "Restarts"))
+
+    def steps() -> bool:
+        news = live.book.get(job)
+        report = news.report if news is not None else None
+        ahead = report is not None and (report.steps or 0) > (report.saved_step or 0)
+        return bool(report and report.restart == restarts and ahead and report.steps_per_s)
+
+    poll(steps, DEADLINE_S)
+
+
+def result_of(live: Any, job: str, log: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The training's last words, and its losses by step."""
+    words = [line for line in (live.work / f"{job}.out").read_text().splitlines() if line.startswith('{"done"')]
+    assert len(words) == 1, (live.work / f"{job}.out").read_text()
+    return json.loads(words[0]), [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def undisturbed(command: list[str], log: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The same training without Slurm, controller and moves."""
+    done = subprocess.run([*command, f"--log={log}"], env=environment(), capture_output=True, text=True, check=True,
+                          cwd=log.parent, timeout=DEADLINE_S)  # fmt: skip
+    words = [line for line in done.stdout.splitlines() if line.startswith('{"done"')]
+    return json.loads(words[0]), [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def test_moved_three_times_between_gpu_types_is_bit_identical(live: Any, poll: Any) -> None:
+    """One worker, on p100, k80 and v100 in the end: the same weights and the same losses, step by step, as the undisturbed run."""
+    steps, script = 220, EXAMPLES / "charlm.py"
+    log = live.work / "moved.jsonl"
+    arguments = f"--steps={steps} --seed=3 --log-every=1 --log={log}"
+    controller = live.controller(channel=True)
+    training = ONE.format(script=script, arguments=arguments)
+    job = live.submit("--gres=gpu:1", comment=comment(steps), script=training, env=environment())
+    expected = undisturbed([sys.executable, str(script), f"--steps={steps}", "--seed=3", "--log-every=1"],
+                           live.work / "undisturbed.jsonl")  # fmt: skip
+    for node in ("p100-2", "k80-1", "v100-1"):
+        goes_on(live, job, poll)
+        result = move_until(controller, live, poll, {job: {node: 1}})[-1]
+        assert (result.record.moves, result.record.failed) == (1, 0), result.outcome.log
+    poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
+
+    assert live.field(job, "Restarts") == "3"
+    assert result_of(live, job, log) == expected
+    text = (live.work / f"{job}.out").read_text()
+    assert text.count("hadar: resumed from") == 3 and text.count(": resuming from step") == 3
+    controller.run_round()
+    record = live.journal.job(job)
+    assert record.moves == 3 and record.total_steps == steps and record.ended is not None
+    types = {m.gpu_type for m in ThroughputStore(live.journal.connection).of("resnet18:64")}
+    assert {"k80", "p100"} <= types
+
+
+def test_a_gang_moved_to_other_nodes_is_bit_identical(live: Any, poll: Any) -> None:
+    """Two workers under torchrun: both on one node, then on two nodes, then on one of another type."""
+    steps, script = 150, EXAMPLES / "charlm.py"
+    log = live.work / "moved.jsonl"
+    arguments = f"--steps={steps} --seed=5 --log-every=1 --log={log}"
+    controller = live.controller(channel=True)
+    job = live.submit("--gres=gpu:2", "--time=60", comment=comment(steps, "nodes=1-2"),
+                      script=GANG.format(script=script, arguments=arguments), env=environment())  # fmt: skip
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node=2", "--master-port=29577"]
+    expected = undisturbed([*torchrun, str(script), f"--steps={steps}", "--seed=5", "--log-every=1"],
+                           live.work / "undisturbed.jsonl")  # fmt: skip
+    for where in ({"p100-1": 1, "p100-2": 1}, {"v100-1": 2}):
+        goes_on(live, job, poll)
+        result = move_until(controller, live, poll, {job: where})[-1]
+        assert (result.record.moves, result.record.failed) == (1, 0), result.outcome.log
+    poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
+
+    assert result_of(live, job, log) == expected
+    assert live.field(job, "Restarts") == "2"
+
+
+STUBBORN = """
+import time, torch, slurm_hadar
+layer = torch.nn.Linear(2, 1)
+for step in slurm_hadar.train(layer, torch.optim.SGD(layer.parameters(), lr=0.1), total_steps=1000):
+    if step == 5: time.sleep(10_000)
+"""
+
+
+def test_what_cannot_be_saved_is_not_moved(live: Any, poll: Any) -> None:
+    """A training without checkpoint support is measured and stays, unless its owner lets it start over; one that does
+    not answer the request to save stays too, after a bounded wait."""
+    (live.work / "stubborn.py").write_text(STUBBORN)
+    plain = ONE.format(script=EXAMPLES / "plain.py", arguments="--steps=100000000")
+    fixed = live.submit("--gres=gpu:1", comment=comment(1000), script=plain, env=environment())
+    loser = live.submit("--gres=gpu:1", comment=comment(1000, "lose=yes"), script=plain, env=environment())
+    silent = live.submit(
+        "--gres=gpu:1", comment=comment(1000), script=ONE.format(script="stubborn.py", arguments=""), env=environment()
+    )
+    controller = live.controller("jobs.ack_timeout_s=2", channel=True)
+    for job in (fixed, loser):
+        goes_on(live, job, poll)
+    poll(lambda: (news := live.book.get(silent)) and news.report.resumable and (news.report.steps or 0) >= 5, DEADLINE_S)
+    before = {job: live.field(job, "NodeList") for job in (fixed, silent)}
+
+    result = move_until(controller, live, poll, {loser: {"v100-2": 1}})[-1]
+    live.place(**{f"j{j}": {"v100-1": 1} for j in (fixed, silent)}, **{f"j{loser}": {"v100-2": 1}})
+    result = controller.run_round()
+
+    why = {c.job_id: c.why for c in result.changes}
+    assert why[silent] == "put off: no checkpoint within jobs.ack_timeout_s = 2" and result.record.moves == 0
+    assert result.seen.snapshot.job[fixed].unmovable.startswith("has no checkpoint support")
+    assert {job: live.field(job, "NodeList") for job in before} == before
+    assert [live.field(j, "Restarts") for j in (fixed, silent, loser)] == ["0", "0", "1"]
+    assert result.seen.records[fixed].steps_per_s > 0
+    assert "nothing is saved" not in (live.work / f"{fixed}.out").read_text()  # it was not even asked
+
+
+@pytest.mark.parametrize("nowhere", [False, True], ids=["channel disabled", "channel file leads nowhere"])
+def test_without_a_channel_the_spool_file_and_the_signal_serve(live: Any, poll: Any, nowhere: bool, short_tmp: Path):
+    """Jobs of which no message arrives are measured, saved, moved and resumed all the same, whatever their directory."""
+    steps, log, file = 100, live.work / "moved.jsonl", short_tmp / "channel.json"
+    announce(file, ChannelInfo("tcp://127.0.0.1:1", "a" * 40) if nowhere else ChannelInfo("", ""))
+    arguments = f"--steps={steps} --seed=7 --log-every=1 --log={log}"
+    training = ONE.format(script=EXAMPLES / "cnn.py", arguments=arguments)
+    job = live.submit("--gres=gpu:1", comment=comment(steps), script=training, env=environment(HADAR_CHANNEL=str(file)),
+                      cwd=short_tmp)  # fmt: skip
+    poll(lambda: live.state_of(job) == "RUNNING")
+    live.place(**{f"j{job}": {live.field(job, "NodeList"): 1}})
+    controller = live.controller()
+
+    def known() -> bool:
+        result = controller.run_round()
+        record = result.seen.records[job]
+        return record.resumable and bool(record.steps_per_s)
+
+    poll(known, DEADLINE_S, 0.5)
+    result = move_until(controller, live, poll, {job: {"v100-2": 1}})[-1]
+    poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
+
+    assert result.record.failed == 0 and live.field(job, "Restarts") == "1"
+    expected = undisturbed([sys.executable, str(EXAMPLES / "cnn.py"), f"--steps={steps}", "--seed=7", "--log-every=1"],
+                           live.work / "undisturbed.jsonl")  # fmt: skip
+    assert result_of(live, job, log) == expected
+    controller.run_round()
+    assert live.journal.job(job).saved_step == steps and ThroughputStore(live.journal.connection).of("resnet18:64")
