@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,7 @@ def main(out: Path, only: str | None) -> None:
     for policy in ("stock", "hadar"):
         if only in (None, policy):
             console.rule(f"{len(JOBS)} jobs on {NODES}: {'stock Slurm' if policy == 'stock' else 'Hadar'}")
-            records.append(run(policy))
+            records.append(run(policy, out))
     (out / "demo.json").write_text(json.dumps([r.as_dict() for r in records], indent=1) + "\n")
     draw(records, out / "demo.png")
     console.rule("result")
@@ -72,28 +73,31 @@ def main(out: Path, only: str | None) -> None:
     sys.exit(1 if problems else 0)
 
 
-def run(policy: str) -> RunRecord:
-    """One run on a fresh cluster, which is taken down whatever happens."""
+def run(policy: str, out: Path) -> RunRecord:
+    """One run on a fresh cluster, taken down whatever happens. The controller's journal and log stay in ``out``."""
+    state = out.resolve() / "controller"
+    shutil.rmtree(state, ignore_errors=True)
+    state.mkdir()
     with tempfile.TemporaryDirectory(prefix="hadar-demo-") as folder:
         spec = ClusterSpec(name=f"demo-{policy}", nodes=NODES, directory=Path(folder) / "c")
         with up(spec) as cluster:
             work = Path(folder) / "work"
             work.mkdir()
-            with _controller(cluster, policy, Path(folder)):
+            with _controller(cluster, policy, state):
                 record = _watch(cluster, policy, work)
-            _complete(record, cluster, work, policy, Path(folder))
+            _complete(record, work, state if policy == "hadar" else None)
     return record
 
 
 @contextmanager
-def _controller(cluster: PrivateCluster, policy: str, folder: Path) -> Iterator[None]:
+def _controller(cluster: PrivateCluster, policy: str, state: Path) -> Iterator[None]:
     """``hadar run`` beside the cluster, as an administrator would start it; nothing for stock Slurm."""
     if policy == "stock":
         yield
         return
-    settings = [a for s in (*SETTINGS, f"controller.state_dir={folder / 'state'}") for a in ("--set", s)]
+    settings = [a for s in (*SETTINGS, f"controller.state_dir={state}") for a in ("--set", s)]
     command = [sys.executable, "-m", "slurm_hadar.cli.main", "run", "--mode", "act", "--round", str(ROUND_S), *settings]
-    with (folder / "controller.log").open("wb") as log:
+    with (state / "controller.log").open("wb") as log:
         process = subprocess.Popen(command, env=cluster.env, stdout=log, stderr=log)
         try:
             yield
@@ -101,7 +105,7 @@ def _controller(cluster: PrivateCluster, policy: str, folder: Path) -> Iterator[
             process.terminate()
             process.wait(30)
     if process.returncode != 0:
-        tail = (folder / "controller.log").read_text().splitlines()[-5:]
+        tail = (state / "controller.log").read_text().splitlines()[-5:]
         raise ClusterError(f"the controller ended with {process.returncode}: {' / '.join(tail)}")
 
 
@@ -141,9 +145,9 @@ def _submit(cluster: PrivateCluster, job: DemoJob, work: Path) -> str:
     return done.stdout.strip().split(";")[0]
 
 
-def _complete(record: RunRecord, cluster: PrivateCluster, work: Path, policy: str, folder: Path) -> None:
+def _complete(record: RunRecord, work: Path, state: Path | None) -> None:
     """Add what Slurm does not know: results from the jobs' output, moves and lost steps from the journal."""
-    journal = Journal(folder / "state" / "journal.db") if policy == "hadar" else None
+    journal = Journal(state / "journal.db") if state else None
     for track in record.jobs.values():
         track.result = final_words(work / f"{track.name}.out")
         known = journal.job(track.job_id) if journal else None

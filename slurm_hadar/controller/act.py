@@ -35,12 +35,17 @@ _BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTas
 
 @dataclass
 class Outcome:
-    """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job."""
+    """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job.
+
+    ``marks`` are epoch seconds: when the checkpoints were there (saved), the first batch was written (written), and
+    the stopped jobs had left their nodes (left).
+    """
 
     changes: list[Change] = field(default_factory=list)
     log: list[WriteRecord] = field(default_factory=list)
     commands: int = 0
     leases: int = 0
+    marks: dict[str, float] = field(default_factory=dict)
     act_s: float = 0.0
     verify_s: float = 0.0
 
@@ -80,6 +85,7 @@ class Actor:
         began = time.monotonic()
         outcome = Outcome()
         ready, vetoed = self._save(seen, [c for c in changes if c.kind.stops])
+        outcome.marks["saved"] = time.time()
         outcome.changes = settle(seen.snapshot, changes, vetoed)
         for job_id in set(ready) - {c.job_id for c in outcome.changes if c.kind.stops}:
             self._go_on(job_id)
@@ -159,6 +165,7 @@ class Actor:
         leases, outcome.leases = self._leases(seen, [c.job_id for c in outcome.changes if c.kind is ChangeKind.WAIT])
         batch += leases
         self._write(batch, outcome)
+        outcome.marks["written"] = time.time()
         if stops:
             for change in stops:
                 seen.records[change.job_id].moves += 1
@@ -192,6 +199,7 @@ class Actor:
     def _after_stop(self, seen: Observation, stops: Sequence[Change], outcome: Outcome) -> None:
         """When the stopped jobs are back in the queue, say where or when each starts again."""
         left = self._await_end([c.job_id for c in stops])
+        outcome.marks["left"] = time.time()
         batch = []
         for change in stops:
             job, record = left.get(change.job_id), seen.records[change.job_id]

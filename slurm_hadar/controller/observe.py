@@ -148,6 +148,8 @@ class Observer:
             )
             self.records[job.job_id] = record
         if job.restarts > record.restarts:
+            # The last words of the run that is over count: its checkpoint was saved after the last round looked.
+            self._note_progress(record, self._book.get(job.job_id))
             self._note_restart(record, job, submit)
         record.last_seen = now
         return record
