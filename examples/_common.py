@@ -48,7 +48,7 @@ def loader(dataset: torch.utils.data.Dataset, batch: int, seed: int, world: int)
 
 
 class Log:
-    """Losses as JSON lines. After a resume it goes on behind the step that was resumed, so no step stands there twice."""
+    """Losses as JSON lines. After a resume it goes on behind the resumed step, so no step stands there twice."""
 
     def __init__(self, path: Path | None, every: int, rank: int, resumed_at: int) -> None:
         self._every, self._file = every, None
