@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from slurm_hadar.errors import ConfigError
@@ -34,12 +35,14 @@ class Work:
     """What a utility may know of one job.
 
     ``remaining_s`` and ``total_s`` are run times on the best GPU type open to the job, of what is left and of the
-    whole; ``age_s`` counts since the arrival; ``deadline_in_s`` is None where the job has no deadline.
+    whole; ``priced_s`` is the smallest product of run time and type price; ``age_s`` counts since the arrival;
+    ``deadline_in_s`` is None where the job has no deadline.
     """
 
     workers: int
     remaining_s: float
     total_s: float
+    priced_s: float
     age_s: float = 0.0
     weight: float = 1.0
     deadline_in_s: float | None = None
@@ -50,12 +53,14 @@ class Era:
     """What a utility may know of the whole round.
 
     ``contention`` is the number of GPUs wanted by active jobs over the number there are, at least 1; ``makespan_s`` a
-    lower bound on the time that all remaining work will take; ``round_s`` the length of a round.
+    lower bound on the time that all remaining work will take; ``round_s`` the length of a round; ``type_prices`` what a
+    GPU of each type is worth for the makespan, 1 on average.
     """
 
     contention: float = 1.0
     makespan_s: float = HOUR
     round_s: float = 360.0
+    type_prices: Mapping[str, float] = field(default_factory=dict)
 
 
 class Utility(abc.ABC):
@@ -93,7 +98,7 @@ class Frontier(Utility):
 
     def _pull(self, work: Work, era: Era) -> float:
         criticality = min(1.0, work.remaining_s / max(era.makespan_s, _LEAST_S))
-        return work.workers * work.remaining_s / HOUR * math.exp(self.steepness * (criticality - 1.0))
+        return work.workers * work.priced_s / HOUR * math.exp(self.steepness * (criticality - 1.0))
 
 
 @dataclass(frozen=True)
