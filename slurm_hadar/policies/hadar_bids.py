@@ -78,7 +78,8 @@ class Bidder:
         market = self.market
         if not market.patience_s or self.job.unmovable is None:
             return True
-        return run_s <= self.options[0].one_node_s + max(0.0, market.patience_s - self.work.age_s)
+        left_s = market.patience_s - self.work.age_s
+        return left_s <= 0 or run_s <= self.options[0].one_node_s + left_s
 
     def offers(
         self, free: Sequence[int], totals: dict[str, int], held: Sequence[int], wide: bool = False
@@ -256,6 +257,11 @@ def round_era(arena: Arena, unknown_runtime_s: float) -> Era:
     if not work:
         return Era(round_s=arena.snapshot.round_s)
     prices, bound = shadow_prices(np.array(work), np.array([float(n) for n in capacity.values()]))
-    contention = max(1.0, wanted / sum(capacity.values()))
-    by_type = dict(zip(arena.types, prices.tolist(), strict=True))
-    return Era(contention, max(longest, bound), arena.snapshot.round_s, by_type)
+    gpus = sum(capacity.values())
+    return Era(
+        contention=max(1.0, wanted / gpus),
+        makespan_s=max(longest, bound),
+        round_s=arena.snapshot.round_s,
+        type_prices=dict(zip(arena.types, prices.tolist(), strict=True)),
+        mean_work_s=bound * gpus / len(work),
+    )
