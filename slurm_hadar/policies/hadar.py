@@ -52,7 +52,7 @@ class Hadar(Policy):
     fill: bool = True
     unknown_runtime_s: float = 3600.0
     patience_s: float = 0.0
-    effort: int = 500
+    effort: int = 1000
 
     def __post_init__(self) -> None:
         make_utility(self.objective, self.frontier)
