@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from examples.demo.jobs import JOBS, NODES, DemoJob
+from examples.demo.jobs import FASTEST_STEPS_PER_S, JOBS, NODES, DemoJob
 from examples.demo.picture import draw
 from examples.demo.record import RunRecord, final_words, make_track
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
@@ -31,10 +31,10 @@ from slurm_hadar.slurm.cli import CliBackend
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
-ROUND_S = 6.0
+ROUND_S = 8.0
 LONGEST_RUN_S = 360.0
 SAMPLE_S = 0.5
-SETTINGS = ("controller.event_round_s=1.5", "guard.min_run_s=6", "jobs.restart_cost_s=5", "jobs.ack_timeout_s=15")
+SETTINGS = ("controller.event_round_s=2", "guard.min_run_s=15", "jobs.restart_cost_s=6", "jobs.ack_timeout_s=15")
 
 ROWS = (
     ("average JCT", "avg_jct_s", "{:.1f} s"),
@@ -52,7 +52,7 @@ console = Console()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("demo-results"), show_default=True)
 @click.option("--only", type=click.Choice(["stock", "hadar"]), help="Run one of the two only.")
 def main(out: Path, only: str | None) -> None:
-    """The same 12 training jobs under stock Slurm and under Hadar; a table and a picture at the end."""
+    """The same training jobs under stock Slurm and under Hadar; a table and a picture at the end."""
     out.mkdir(parents=True, exist_ok=True)
     records = []
     for policy in ("stock", "hadar"):
@@ -79,7 +79,9 @@ def run(policy: str, out: Path) -> RunRecord:
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir()
     with tempfile.TemporaryDirectory(prefix="hadar-demo-") as folder:
-        spec = ClusterSpec(name=f"demo-{policy}", nodes=NODES, directory=Path(folder) / "c")
+        spec = ClusterSpec(
+            name=f"demo-{policy}", nodes=NODES, directory=Path(folder) / "c", fastest_steps_per_s=FASTEST_STEPS_PER_S
+        )
         with up(spec) as cluster:
             work = Path(folder) / "work"
             work.mkdir()
