@@ -74,7 +74,7 @@ def test_plain_srun_where_there_is_no_controller(jobs: Jobs) -> None:
 
 def test_a_requeued_job_resumes_on_another_node(jobs: Jobs) -> None:
     """Requeued and placed on another GPU type, the job goes on from its checkpoint and ends as if never moved."""
-    arguments = f"{EXAMPLES}/recommender.py --steps 400 --batch 16"
+    arguments = f"{EXAMPLES}/recommender.py --steps 120 --batch 16"
     expected = jobs.finish(jobs.submit("single_gpu.sbatch", arguments, "--nodelist=v100-1", "--comment=hadar:"))
     job = jobs.submit("single_gpu.sbatch", arguments, "--nodelist=v100-1", "--comment=hadar:model=none,batch=16")
     jobs._poll(lambda: _usr2(jobs, job), deadline_s=DEADLINE_S)
@@ -82,16 +82,16 @@ def test_a_requeued_job_resumes_on_another_node(jobs: Jobs) -> None:
     jobs._poll(lambda: list(checkpoints.glob("gen-0-*")), deadline_s=DEADLINE_S)
     jobs.cluster.run(["scontrol", "requeue", job])
     jobs.wait(job, "PENDING")
-    jobs.cluster.run(["scontrol", "update", f"JobId={job}", "NodeList=k80-1", "StartTime=now+2"])
+    jobs.cluster.run(["scontrol", "update", f"JobId={job}", "NodeList=p100-1", "StartTime=now+2"])
     assert jobs.finish(job) == expected
-    assert re.search(r"hadar: restart 1 on k80-1: resuming from step \d+", jobs.log(job))
+    assert re.search(r"hadar: restart 1 on p100-1: resuming from step \d+", jobs.log(job))
     assert "hadar: resumed from gen-0-step-" in jobs.log(job)
 
 
 def _usr2(jobs: Jobs, job: str) -> bool:
     """Send the checkpoint signal once the training has said where it is, which is when it can take it."""
     catches = subprocess.run(
-        ["pgrep", "-f", "recommender.py --steps 400"], capture_output=True, text=True
+        ["pgrep", "-f", "recommender.py --steps 120"], capture_output=True, text=True
     ).stdout.split()
     for pid in catches:
         try:
@@ -119,7 +119,7 @@ def test_gangs_train(jobs: Jobs, template: str, options: list[str]) -> None:
 
 def test_another_shape_than_was_asked_for(jobs: Jobs) -> None:
     """A job submitted for 2 nodes with 1 GPU each and placed on 1 node with 2 runs as what it was given."""
-    arguments = f"{EXAMPLES}/cnn.py --steps 30"
+    arguments = f"{EXAMPLES}/cnn.py --steps 12"
     job = jobs.submit(
         "multi_node_ddp.sbatch", arguments, "--gres=gpu:1", "--nodes=2", "--ntasks-per-node=1", "--begin=now+1hour"
     )
@@ -136,6 +136,7 @@ def test_an_unmodified_script_is_measured_through_the_channel(jobs: Jobs, listen
     job = jobs.submit("unmodified_script.sbatch", f"{EXAMPLES}/plain.py --steps 3000")
     jobs.wait(job, "COMPLETED")
     assert "done: loss" in jobs.log(job)
+    jobs._poll(lambda: listener.of_kind("bye"), deadline_s=DEADLINE_S)
     bye = listener.of_kind("bye")[0]
     assert (bye.job, bye.steps, bye.exit_code, bye.resumable) == (job, 3000, 0, False)
     assert any(r.steps_per_s for r in listener.reports)
@@ -147,7 +148,7 @@ def test_an_unmodified_script_is_measured_through_the_channel(jobs: Jobs, listen
 def test_array_tasks_are_told_apart(jobs: Jobs, listener: Any) -> None:
     """Each task of an array has its own id, directory, token and key."""
     jobs.env["HADAR_CHANNEL"] = str(listener.channel)
-    job = jobs.submit("unmodified_script.sbatch", "-c pass", "--array=0-1")
+    job = jobs.submit("unmodified_script.sbatch", "-c 'import time; time.sleep(3)'", "--array=0-1")
     jobs._poll(lambda: len(listener.of_kind("bye")) == 2, deadline_s=DEADLINE_S)
     byes = {r.job: r.token for r in listener.of_kind("bye")}
     assert set(byes) == {f"{job}_0", f"{job}_1"}
@@ -176,7 +177,7 @@ def test_steps_are_paced_to_the_emulated_speed(jobs: Jobs, listener: Any) -> Non
     jobs.env["HADAR_CHANNEL"] = str(listener.channel)
     cluster = json.loads((Path(jobs.env["SLURM_CONF"]).parent / "hadar-cluster.json").read_text())
     rate = cluster["speeds"]["resnet18:128"]["k80"]["1"]["one_node"]
-    jobs.submit("single_gpu.sbatch", f"{EXAMPLES}/recommender.py --steps 60", "--nodelist=k80-1")
+    jobs.submit("single_gpu.sbatch", f"{EXAMPLES}/recommender.py --steps 30", "--nodelist=k80-1")
     jobs._poll(lambda: listener.of_kind("bye"), deadline_s=DEADLINE_S)
     rates = [r.steps_per_s for r in listener.reports if r.steps_per_s is not None]
     assert rates
