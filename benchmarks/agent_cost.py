@@ -3,8 +3,8 @@
     python benchmarks/agent_cost.py [--step-ms 1.0] [--seconds 3] [--rounds 5]
 
 Both run the same script, in turns, so that other load on the machine meets both alike; the step is a busy loop of the
-given length around a real optimizer step. Prints one JSON object; ``ratio`` is the median over the rounds, ``hook_us`` the
-hook's own time, measured by itself.
+given length around a real optimizer step. Prints one JSON object; ``ratio`` is the median over the rounds, ``hook_us``
+the hook's own time, measured by itself.
 """
 
 import argparse

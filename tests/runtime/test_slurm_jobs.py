@@ -133,12 +133,12 @@ def test_another_shape_than_was_asked_for(jobs: Jobs) -> None:
 def test_an_unmodified_script_is_measured_through_the_channel(jobs: Jobs, listener: Any) -> None:
     """With a controller: the key is in the comment, the reports carry its token, and the rate is the script's."""
     jobs.env["HADAR_CHANNEL"] = str(listener.channel)
-    job = jobs.submit("unmodified_script.sbatch", f"{EXAMPLES}/plain.py --steps 3000")
+    job = jobs.submit("unmodified_script.sbatch", f"{EXAMPLES}/plain.py --steps 20000")
     jobs.wait(job, "COMPLETED")
     assert "done: loss" in jobs.log(job)
     jobs._poll(lambda: listener.of_kind("bye"), deadline_s=DEADLINE_S)
     bye = listener.of_kind("bye")[0]
-    assert (bye.job, bye.steps, bye.exit_code, bye.resumable) == (job, 3000, 0, False)
+    assert (bye.job, bye.steps, bye.exit_code, bye.resumable) == (job, 20000, 0, False)
     assert any(r.steps_per_s for r in listener.reports)
     shown = jobs.cluster.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%k"]).stdout.strip()
     parsed = comment.parse(shown)
@@ -182,3 +182,18 @@ def test_steps_are_paced_to_the_emulated_speed(jobs: Jobs, listener: Any) -> Non
     rates = [r.steps_per_s for r in listener.reports if r.steps_per_s is not None]
     assert rates
     assert 0.5 * rate < rates[-1] < 1.15 * rate
+
+
+def test_a_signal_arrives_once(jobs: Jobs, listener: Any) -> None:
+    """Slurm here signals the whole tree of a task; the agent does not pass the signal on a second time."""
+    jobs.env["HADAR_CHANNEL"] = str(listener.channel)
+    handler = "signal.signal(10, lambda *a: print(chr(43), flush=True))"
+    body = f"import signal, time; {handler}; print(chr(42), flush=True); time.sleep(600)"
+    job = jobs.submit("unmodified_script.sbatch", f'-c "{body}"')
+    jobs._poll(lambda: "*" in jobs.log(job), deadline_s=DEADLINE_S)
+    for count in (1, 2, 3):
+        jobs.cluster.run(["scancel", "--signal=USR1", job])
+        jobs._poll(lambda count=count: jobs.log(job).count("+") >= count, deadline_s=DEADLINE_S)
+    jobs.cluster.run(["scancel", job])
+    jobs.wait(job, "CANCELLED")
+    assert jobs.log(job).count("+") == 3
