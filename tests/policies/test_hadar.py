@@ -170,6 +170,13 @@ def test_prices_rise_with_occupancy(job, snapshot):
     assert plan.payoffs["1"] > 0
 
 
+def test_later_buyers_pay_more(job, snapshot):
+    """Of equal jobs on one type each pays more than the one before, so its payoff is smaller."""
+    jobs = [job(str(i), p100=None, k80=None) for i in range(1, 3)]
+    plan = get("hadar").allocate(snapshot(jobs))
+    assert plan.payoffs["1"] > plan.payoffs["2"] > 0
+
+
 def test_fill_off_leaves_unprofitable_gpus_idle_but_stops_nobody(job, running, snapshot):
     """Without filling, running jobs still keep what nobody bought."""
     nodes = (Node("a", {"v100": 2}),)
