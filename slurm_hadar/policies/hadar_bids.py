@@ -201,9 +201,7 @@ def _bidder(market: Market, job: Job, unknown_runtime_s: float) -> Bidder | None
         return None
     best = rates[0][0] if rates else (job.best_rate() or 1.0)
     steps = _remaining_steps(job, best, unknown_runtime_s)
-    options = [
-        TypeOption(t, reach.by_type[t], steps / rate, steps / (rate * job.speeds[t].spread)) for rate, t in rates
-    ]
+    options = [TypeOption(t, reach.modest[t], steps / rate, steps / (rate * job.speeds[t].spread)) for rate, t in rates]
     work = _work(market, job, options, steps, best)
     bidder = Bidder(job, market, reach, work, steps, options)
     bidder.density = market.utility.per_round(work, market.era, work.remaining_s) / max(1, job.form.workers)

@@ -86,7 +86,7 @@ def draft_plans(bidders: Sequence[Bidder], board: Board, prices: Prices, effort:
 
     Then the GPUs left over are filled in each. O(effort * find + jobs * find) for ``find`` the cost of one FIND_ALLOC.
     """
-    drafts = [_keep(bidders, board)]
+    drafts = [_keep(bidders, board, prices)]
     window = _window(bidders, board, effort)
     clearing = clearing_prices(bidders, board.totals)
     drafts += _dynamic_programme(window, board, prices, clearing, effort)
@@ -101,14 +101,16 @@ def _cost(offer: Offer, price: Mapping[str, float], type_of: Sequence[str]) -> f
     return sum(count * price[type_of[slot]] for slot, count in offer.gang)
 
 
-def _keep(bidders: Sequence[Bidder], board: Board) -> Draft:
+def _keep(bidders: Sequence[Bidder], board: Board, prices: Prices) -> Draft:
+    """Running jobs stay and pay the price of the moment, the densest first; for them it decides nothing."""
     draft = Draft(board.copy())
     for bidder in bidders:
         if bidder.stay is None:
             continue
         draft.board.decide(bidder)
         if all(draft.board.free[slot] >= count for slot, count in bidder.stay):
-            draft.add(bidder, Choice(Offer(bidder.stay, bidder.stay_utility, stays=True), 0.0))
+            offer = Offer(bidder.stay, bidder.stay_utility, stays=True)
+            draft.add(bidder, Choice(offer, _cost(offer, prices.at(draft.board.totals), board.type_of)))
     return draft
 
 

@@ -86,10 +86,10 @@ class Frontier(Utility):
     * ``frontier = 0``, average JCT: ``c_j = weight``; a second of delay costs the same whoever waits. Per GPU this is
       Smith's rule. It is the value ``v_j X_jr / rem_j`` of the linear programme whose duals are the exact prices.
     * ``frontier = 1``, TTD: ``pull = 6 * (W * priced_s / mean_work_s) / (1 + 50 * (1 - remaining_s / makespan_s))``.
-      The first bracket is the job's work at the type prices of the fluid makespan problem, over the mean of all jobs; so a GPU
-      earns the same from every job that it suits. The denominator favours, up to fifty times, jobs whose best run time
-      comes near the time that all work takes: those that would be last. Our definition; the constants were chosen on
-      static traces so that 0.5 serves both ends.
+      The first bracket is the job's work at the type prices of the fluid makespan problem, over the mean of all jobs;
+      so a GPU earns the same from every job that it suits. The denominator favours, up to fifty times, jobs whose best
+      run time comes near the time that all work takes: those that would be last. Our definition; the constants were
+      chosen on static traces so that 0.5 serves both ends.
     """
 
     name: ClassVar[str] = "jct"

@@ -170,6 +170,13 @@ def test_prices_rise_with_occupancy(job, snapshot):
     assert plan.payoffs["1"] > 0
 
 
+def test_later_buyers_pay_more(job, snapshot):
+    """Of equal jobs on one type each pays more than the one before, so its payoff is smaller."""
+    jobs = [job(str(i), p100=None, k80=None) for i in range(1, 3)]
+    plan = get("hadar").allocate(snapshot(jobs))
+    assert plan.payoffs["1"] > plan.payoffs["2"] > 0
+
+
 def test_fill_off_leaves_unprofitable_gpus_idle_but_stops_nobody(job, running, snapshot):
     """Without filling, running jobs still keep what nobody bought."""
     nodes = (Node("a", {"v100": 2}),)
@@ -190,11 +197,11 @@ def _random_queue(job, snapshot, seed, count=40):
 @pytest.mark.parametrize("seed", range(5))
 def test_work_conserving_and_steady_on_a_busy_cluster(job, snapshot, seed):
     """With single-GPU jobs waiting no usable GPU is idle, and the plan repeats itself once carried out."""
-    queue = _random_queue(job, snapshot, seed)
+    queue = _random_queue(job, snapshot, seed, count=100)
     plan = get("hadar").allocate(queue)
     assert check_plan(queue, plan) == []
-    if any(queue.job[j].form.workers == 1 for j in plan.waits):
-        assert sum(p.workers for p in plan.placements.values()) == 36
+    assert any(queue.job[j].form.workers == 1 for j in plan.waits)
+    assert sum(p.workers for p in plan.placements.values()) == 36
     assert get("hadar").allocate(carry_out(queue, plan)).placements == plan.placements
 
 
