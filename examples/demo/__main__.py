@@ -34,7 +34,13 @@ EXAMPLES = HERE.parent
 ROUND_S = 8.0
 LONGEST_RUN_S = 360.0
 SAMPLE_S = 0.5
-SETTINGS = ("controller.event_round_s=2", "guard.min_run_s=15", "jobs.restart_cost_s=6", "jobs.ack_timeout_s=15")
+SETTINGS = (
+    "controller.event_round_s=2",
+    "guard.min_run_s=20",
+    "jobs.restart_cost_s=6",
+    "jobs.ack_timeout_s=15",
+    "jobs.start_timeout_s=4",
+)
 
 ROWS = (
     ("average JCT", "avg_jct_s", "{:.1f} s"),
