@@ -118,6 +118,7 @@ class Observer:
             time_limit_s=job.time_limit_s,
             array_id=job.array_id,
             het_id=job.het_id,
+            prefer=comment.prefer or frozenset(),
         )
 
     def _speeds(

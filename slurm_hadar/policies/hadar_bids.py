@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,6 +15,8 @@ from slurm_hadar.policies.makespan import shadow_prices
 from slurm_hadar.policies.utilities import Era, Utility, Work
 
 __all__ = ["Bidder", "Market", "Offer", "make_bidders", "round_era"]
+
+PREFERRED = 1.1  # the types an owner prefers count as this much faster than they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,8 @@ def make_bidders(market: Market, unknown_runtime_s: float) -> list[Bidder]:
 
 def _bidder(market: Market, job: Job, unknown_runtime_s: float) -> Bidder | None:
     reach = market.arena.reach(job)
-    rates = sorted(((job.speeds[t].steps_per_s, t) for t in reach.by_type), key=lambda pair: (-pair[0], pair[1]))
+    felt = ((job.speeds[t].steps_per_s * _wish(job, (t,)), t) for t in reach.by_type)
+    rates = sorted(felt, key=lambda pair: (-pair[0], pair[1]))
     stays = job.running
     if not stays and (not rates or job.form.workers < 1):
         return None
@@ -206,12 +209,17 @@ def _bidder(market: Market, job: Job, unknown_runtime_s: float) -> Bidder | None
     bidder = Bidder(job, market, reach, work, steps, options)
     bidder.density = market.utility.per_round(work, market.era, work.remaining_s) / max(1, job.form.workers)
     if stays:
-        rate = job.rate(job.placement)
+        rate = job.rate(job.placement) * _wish(job, job.placement.by_type)
         bidder.stay = tuple(sorted(market.arena.gang(job.placement)))
         if rate > 0:
             worth = market.utility.per_round(work, market.era, steps / rate)
             bidder.stay_utility = worth * (1.0 + market.switch_gain)
     return bidder
+
+
+def _wish(job: Job, gpu_types: Iterable[str]) -> float:
+    """How much faster than they are the types that a job's owner prefers count: our definition of a wish."""
+    return PREFERRED if job.prefer and job.prefer.issuperset(gpu_types) else 1.0
 
 
 def _remaining_steps(job: Job, best_rate: float, unknown_runtime_s: float) -> float:

@@ -228,3 +228,15 @@ def test_near_the_linear_bound(brute_force):
     ratios = [brute_force.lp_ratio(rng, policy) for _ in range(5)]
     assert max(ratios) <= 1 + 1e-9
     assert sum(ratios) / len(ratios) >= 0.9
+
+
+def test_a_preferred_type_wins_between_equals_and_is_no_limit() -> None:
+    """prefer= is a wish: followed where it costs nothing, given up where the other type is much faster or free."""
+    nodes = (Node("a", {"k80": 1}), Node("b", {"v100": 1}))
+    equal = {"k80": Speed(5.0), "v100": Speed(5.0)}
+    job = Job("1", Form(1), total_steps=1000, speeds=equal, prefer=frozenset({"k80"}))
+
+    assert Hadar().allocate(Snapshot(0.0, nodes, (job,))).placement("1").by_type == {"k80": 1}
+    faster = replace(job, speeds={"k80": Speed(5.0), "v100": Speed(10.0)})
+    assert Hadar().allocate(Snapshot(0.0, nodes, (faster,))).placement("1").by_type == {"v100": 1}
+    assert Hadar().allocate(Snapshot(0.0, nodes[1:], (job,))).placement("1").by_type == {"v100": 1}
