@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -210,8 +211,12 @@ def _check(records: list[RunRecord]) -> list[str]:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit takes the cluster down, a kill would not
     try:
         main(standalone_mode=False)
     except HadarError as error:
         click.echo(f"demo: {error}", err=True)
         sys.exit(1)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("demo: stopped", err=True)
+        sys.exit(130)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.model import Form, Mix, Node, Placement, Tier
+from slurm_hadar.model import Form, Job, Mix, Node, Placement, Snapshot, Speed, Tier
 from slurm_hadar.policies import check_plan, get
 from slurm_hadar.testing.snapshots import carry_out
 
@@ -236,7 +236,7 @@ def test_a_preferred_type_wins_between_equals_and_is_no_limit() -> None:
     equal = {"k80": Speed(5.0), "v100": Speed(5.0)}
     job = Job("1", Form(1), total_steps=1000, speeds=equal, prefer=frozenset({"k80"}))
 
-    assert Hadar().allocate(Snapshot(0.0, nodes, (job,))).placement("1").by_type == {"k80": 1}
+    assert get("hadar").allocate(Snapshot(0.0, nodes, (job,))).placement("1").by_type == {"k80": 1}
     faster = replace(job, speeds={"k80": Speed(5.0), "v100": Speed(10.0)})
-    assert Hadar().allocate(Snapshot(0.0, nodes, (faster,))).placement("1").by_type == {"v100": 1}
-    assert Hadar().allocate(Snapshot(0.0, nodes[1:], (job,))).placement("1").by_type == {"v100": 1}
+    assert get("hadar").allocate(Snapshot(0.0, nodes, (faster,))).placement("1").by_type == {"v100": 1}
+    assert get("hadar").allocate(Snapshot(0.0, nodes[1:], (job,))).placement("1").by_type == {"v100": 1}
