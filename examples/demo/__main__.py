@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -87,29 +87,35 @@ def run(policy: str, out: Path) -> RunRecord:
     state.mkdir()
     with tempfile.TemporaryDirectory(prefix="hadar-demo-") as folder:
         spec = ClusterSpec(
-            name=f"demo-{policy}", nodes=NODES, directory=Path(folder) / "c", fastest_steps_per_s=FASTEST_STEPS_PER_S
+            name=f"demo-{policy}-{os.getpid()}",
+            nodes=NODES,
+            directory=Path(folder) / "c",
+            fastest_steps_per_s=FASTEST_STEPS_PER_S,
         )
         with up(spec) as cluster:
             work = Path(folder) / "work"
             work.mkdir()
-            with _controller(cluster, policy, state):
-                record = _watch(cluster, policy, work)
+            with _controller(cluster, policy, state) as alive:
+                record = _watch(cluster, policy, work, alive)
             _complete(record, work, state if policy == "hadar" else None)
     return record
 
 
 @contextmanager
-def _controller(cluster: PrivateCluster, policy: str, state: Path) -> Iterator[None]:
-    """``hadar run`` beside the cluster, as an administrator would start it; nothing for stock Slurm."""
+def _controller(cluster: PrivateCluster, policy: str, state: Path) -> Iterator[Callable[[], bool]]:
+    """``hadar run`` beside the cluster, as an administrator would start it; nothing for stock Slurm.
+
+    Gives a function that says whether it is still there.
+    """
     if policy == "stock":
-        yield
+        yield lambda: True
         return
     settings = [a for s in (*SETTINGS, f"controller.state_dir={state}") for a in ("--set", s)]
     command = [sys.executable, "-m", "slurm_hadar.cli.main", "run", "--mode", "act", "--round", str(ROUND_S), *settings]
     with (state / "controller.log").open("wb") as log:
         process = subprocess.Popen(command, env=cluster.env, stdout=log, stderr=log)
         try:
-            yield
+            yield lambda: process.poll() is None
         finally:
             process.terminate()
             process.wait(30)
@@ -118,7 +124,7 @@ def _controller(cluster: PrivateCluster, policy: str, state: Path) -> Iterator[N
         raise ClusterError(f"the controller ended with {process.returncode}: {' / '.join(tail)}")
 
 
-def _watch(cluster: PrivateCluster, policy: str, work: Path) -> RunRecord:
+def _watch(cluster: PrivateCluster, policy: str, work: Path, alive: Callable[[], bool]) -> RunRecord:
     """Submit each job at its time, sample Slurm and keep the live table up to date until all have ended."""
     backend = CliBackend(env=cluster.env)
     nodes = {n.name: (next(iter(n.gpus)), sum(n.gpus.values())) for n in cluster.nodes}
@@ -126,7 +132,7 @@ def _watch(cluster: PrivateCluster, policy: str, work: Path) -> RunRecord:
     waiting = list(JOBS)
     began = time.monotonic()
     with Live(console=console, refresh_per_second=2, transient=True) as live:
-        while waiting or not record.done:
+        while alive() and (waiting or not record.done):
             now_s = time.monotonic() - began
             if now_s > LONGEST_RUN_S:
                 raise ClusterError(f"the demo did not end within {LONGEST_RUN_S:g} s; see {cluster.directory}")
