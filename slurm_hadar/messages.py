@@ -140,17 +140,24 @@ class Order:
 class ChannelInfo:
     """Where the controller listens: the content of ``hadar-channel.json``, which the controller writes.
 
-    ``address`` is ``tcp://host:port``; ``public_key`` the controller's CURVE key (40 characters of Z85).
+    ``address`` is ``tcp://host:port``; ``public_key`` the controller's CURVE key (40 characters of Z85). Both empty: it
+    does not listen, and reads spool files only.
     """
 
     address: str
     public_key: str
 
     def __post_init__(self) -> None:
+        if (self.address, self.public_key) == ("", ""):
+            return
         if not isinstance(self.address, str) or not re.fullmatch(r"tcp://[^\s/]+:\d{1,5}", self.address):
             raise ChannelError(f"channel: address must look like tcp://host:port, not {self.address!r}")
         if not isinstance(self.public_key, str) or len(self.public_key) != 40:
             raise ChannelError("channel: public_key must be a CURVE key of 40 characters (Z85)")
+
+    @property
+    def listens(self) -> bool:
+        return bool(self.address)
 
     def to_json(self) -> str:
         """The text of the file."""

@@ -15,9 +15,10 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.guard import Change, ChangeKind, settle
-from slurm_hadar.controller.journal import WriteRecord
+from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.parsing import fold
@@ -30,6 +31,7 @@ RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is re
 LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let leases run out in between
 AVOID_ROUNDS = 10
 POLL_S = 0.05
+DENIED = ("Invalid user id", "Access/permission denied")
 _BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTaskLimit", "launch failed requeued held")
 
 
@@ -37,12 +39,14 @@ _BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTas
 class Outcome:
     """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job.
 
-    ``marks`` are epoch seconds: when the checkpoints were there (saved), the first batch was written (written), and
-    the stopped jobs had left their nodes (left).
+    ``denied`` maps jobs that are not this user's to change to Slurm's words. ``marks`` are epoch seconds: when the
+    checkpoints were there (saved), the first batch was written (written), and the stopped jobs had left their nodes
+    (left).
     """
 
     changes: list[Change] = field(default_factory=list)
     log: list[WriteRecord] = field(default_factory=list)
+    denied: dict[str, str] = field(default_factory=dict)
     commands: int = 0
     leases: int = 0
     marks: dict[str, float] = field(default_factory=dict)
@@ -55,6 +59,20 @@ class Outcome:
 
     def count(self, kind: ChangeKind) -> int:
         return sum(1 for c in self.changes if c.kind is kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A write, and what is to be remembered of its jobs once Slurm has taken it: whether node list and shape are ours,
+    and until when the job is deferred."""
+
+    write: Write
+    steered: bool = False
+    lease: float | None = None
+
+    def note(self, record: JobRecord) -> None:
+        if self.write.verb == "update":
+            record.steered, record.lease = self.steered, self.lease
 
 
 class Actor:
@@ -80,20 +98,26 @@ class Actor:
     def lease_s(self) -> float:
         return max(LEAST_LEASE_S, self._config.controller.lease_rounds * self._config.controller.round_s)
 
-    def carry_out(self, seen: Observation, changes: Sequence[Change]) -> Outcome:
-        """Do it all. Raises SlurmUnavailable if slurmctld goes away; what was done until then stands."""
+    def carry_out(self, seen: Observation, changes: Sequence[Change], outcome: Outcome) -> None:
+        """Do it all, noting it in ``outcome``.
+
+        Raises SlurmUnavailable if slurmctld goes away; what was done until then stands, and is in ``outcome``.
+        """
         began = time.monotonic()
-        outcome = Outcome()
         ready, vetoed = self._save(seen, [c for c in changes if c.kind.stops])
         outcome.marks["saved"] = time.time()
         outcome.changes = settle(seen.snapshot, changes, vetoed)
         for job_id in set(ready) - {c.job_id for c in outcome.changes if c.kind.stops}:
             self._go_on(job_id)
-        self._batch(seen, outcome)
+        try:
+            self._batch(seen, outcome)
+        except SlurmError:
+            for job_id in ready:  # those that were not stopped after all must not wait for the end of their pause
+                self._go_on(job_id)
+            raise
         outcome.act_s = time.monotonic() - began
         self._verify(seen, outcome)
         outcome.verify_s = time.monotonic() - began - outcome.act_s
-        return outcome
 
     # Checkpoints
 
@@ -105,7 +129,7 @@ class Actor:
         for change in stops:
             if not seen.records[change.job_id].resumable:
                 continue  # saves by itself on TERM, or its owner lets it lose progress: else it were not movable
-            if self._ask(change):
+            if self._ask(change, seen.records[change.job_id].restarts):
                 asked[change.job_id] = now
             else:
                 vetoed[change.job_id] = "its agent cannot be reached to save a checkpoint"
@@ -138,10 +162,10 @@ class Actor:
         if news is not None and not news.live:
             self._spool.read(job_id, seen.raw[job_id].work_dir)
 
-    def _ask(self, change: Change) -> bool:
+    def _ask(self, change: Change, restarts: int) -> bool:
         """Ask by message, and by signal where the agent is not connected; False if neither can reach it."""
         news = self._book.get(change.job_id)
-        if news is None or news.ended:
+        if news is None or news.ended or news.report.restart != restarts:
             return False
         pause_s = self._config.jobs.ack_timeout_s + self._config.jobs.end_timeout_s
         sent = self._channel.order(change.job_id, "save", change.why, pause_s) if self._channel else False
@@ -158,30 +182,30 @@ class Actor:
 
     def _batch(self, seen: Observation, outcome: Outcome) -> None:
         stops = [c for c in outcome.changes if c.kind.stops]
-        batch: list[Write] = writes.requeue(c.job_id for c in stops)
+        batch = [_Planned(w) for w in writes.requeue(c.job_id for c in stops)]
         for change in outcome.changes:
             if change.kind is ChangeKind.START:
                 batch += self._start(seen, change)
-        leases, outcome.leases = self._leases(seen, [c.job_id for c in outcome.changes if c.kind is ChangeKind.WAIT])
-        batch += leases
-        self._write(batch, outcome)
+        leases = self._leases(seen, [c.job_id for c in outcome.changes if c.kind is ChangeKind.WAIT])
+        outcome.leases = sum(len(planned.write.job_ids) for planned in leases)
+        refused = self._write(seen, [*batch, *leases], outcome)
         outcome.marks["written"] = time.time()
-        if stops:
-            for change in stops:
-                seen.records[change.job_id].moves += 1
-            self._after_stop(seen, stops, outcome)
+        for change in stops:
+            if change.job_id in refused:
+                self._go_on(change.job_id)
+        self._after_stop(seen, [c for c in stops if c.job_id not in refused], outcome)
 
-    def _start(self, seen: Observation, change: Change) -> list[Write]:
+    def _start(self, seen: Observation, change: Change) -> list[_Planned]:
         """Nothing is written for a job that waits for exactly this placement already."""
         job, record = seen.raw[change.job_id], seen.records[change.job_id]
-        write = writes.place(job, record, change.new)
+        just_stopped = job.restarts > 0 and job.submit is not None and time.time() - job.submit < RESTART_GAP_S
+        write = writes.place(job, record, change.new, RESTART_GAP_S if just_stopped else 0.0)
         shaped = len(write.fields) > 2
         if not shaped and record.lease is None and record.steered and set(job.req_nodes) == set(change.new.nodes):
             return []
-        record.steered, record.lease = True, None
-        return [write]
+        return [_Planned(write, steered=True)]
 
-    def _leases(self, seen: Observation, job_ids: Sequence[str]) -> tuple[list[Write], int]:
+    def _leases(self, seen: Observation, job_ids: Sequence[str]) -> list[_Planned]:
         """Renew leases that would not last until the round after next; free steered jobs of their node lists."""
         round_s, lease_s, now = self._config.controller.round_s, self.lease_s, time.time()
         plain, steered = [], []
@@ -191,31 +215,27 @@ class Actor:
                 steered.append(writes.defer(job, record, lease_s))
             elif record.lease is None or record.lease - now < min(1.5 * round_s, 0.75 * lease_s):
                 plain.append(job_id)
-            else:
-                continue
-            record.steered, record.lease = False, now + lease_s
-        return [*steered, *writes.lease(plain, lease_s)], len(steered) + len(plain)
+        return [_Planned(w, lease=now + lease_s) for w in (*steered, *writes.lease(plain, lease_s))]
 
     def _after_stop(self, seen: Observation, stops: Sequence[Change], outcome: Outcome) -> None:
         """When the stopped jobs are back in the queue, say where or when each starts again."""
+        if not stops:
+            return
         left = self._await_end([c.job_id for c in stops])
         outcome.marks["left"] = time.time()
         batch = []
         for change in stops:
             job, record = left.get(change.job_id), seen.records[change.job_id]
             if job is None or job.state is not JobState.PENDING:
-                detail = "ended" if job is None else f"still {job.state_text.lower()} when its time was up"
-                outcome.log.append(
-                    WriteRecord(change.job_id, "requeue", "ok" if job is None else "ineffective", detail)
-                )
+                outcome.log.append(_not_requeued(change.job_id, job))
                 continue
+            record.moves += 1
             if change.kind is ChangeKind.MOVE:
-                batch.append(writes.place(job, record, change.new, RESTART_GAP_S))
-                record.steered, record.lease = True, None
+                batch.append(_Planned(writes.place(job, record, change.new, RESTART_GAP_S), steered=True))
             else:
-                batch.append(writes.defer(job, record, self.lease_s))
-                record.steered, record.lease = False, time.time() + self.lease_s
-        self._write(batch, outcome)
+                lease = time.time() + self.lease_s
+                batch.append(_Planned(writes.defer(job, record, self.lease_s), lease=lease))
+        self._write(seen, batch, outcome)
 
     def _await_end(self, job_ids: Sequence[str]) -> dict[str, SlurmJob]:
         """The stopped jobs' records once none of them runs or ends any more, or time is up; ended jobs are left out."""
@@ -227,12 +247,23 @@ class Actor:
                 return jobs
             time.sleep(2 * POLL_S)
 
-    def _write(self, batch: Sequence[Write], outcome: Outcome) -> None:
+    def _write(self, seen: Observation, batch: Sequence[_Planned], outcome: Outcome) -> set[str]:
+        """One batch; returns the jobs that were refused. What is remembered changes only with what Slurm took."""
         if not batch:
-            return
+            return set()
         outcome.commands += 1
-        for result in self._backend.write(batch):
+        planned = {job_id: p for p in batch for job_id in p.write.job_ids}
+        refused = set()
+        for result in self._backend.write([p.write for p in batch]):
             outcome.log.append(_entry(result))
+            record = seen.records[result.job_id]
+            if result.error is None:
+                planned[result.job_id].note(record)
+                continue
+            refused.add(result.job_id)
+            if result.error in DENIED:
+                outcome.denied[result.job_id] = result.error
+        return refused
 
     # Read back
 
@@ -255,7 +286,7 @@ class Actor:
         for change in open_.values():
             reason = jobs[change.job_id].reason if change.job_id in jobs else "gone"
             self._late(seen, outcome, change, jobs.get(change.job_id), reason)
-        for job_id in refused:
+        for job_id in refused - outcome.denied.keys():
             self._refused(seen, outcome, job_id, jobs.get(job_id))
         if any(w.outcome == "undone" for w in outcome.log):
             jobs = {j.job_id: j for j in self._backend.read_jobs()}
@@ -265,6 +296,7 @@ class Actor:
         self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob | None, verdict: str
     ) -> None:
         if verdict == "ok":
+            seen.records[change.job_id].slow = 0
             return
         outcome.log.append(WriteRecord(change.job_id, f"place {change.new}", "ineffective", verdict))
         if job is not None and job.state is JobState.PENDING:
@@ -288,13 +320,14 @@ class Actor:
         record = seen.records[change.job_id]
         until = time.time() + AVOID_ROUNDS * self._config.controller.round_s
         record.avoid.update(dict.fromkeys(change.new.nodes, until))
-        record.steered, record.lease, record.slow = False, time.time() + self.lease_s, 0
-        batch = [writes.defer(job, record, self.lease_s)]
-        if job.held:
-            batch.append(Write("release", (job.job_id,)))
+        record.slow = 0
+        planned = _Planned(writes.defer(job, record, self.lease_s), lease=time.time() + self.lease_s)
+        batch = [planned.write, Write("release", (job.job_id,))] if job.held else [planned.write]
         outcome.commands += 1
         for result in self._backend.write(batch):
             outcome.log.append(WriteRecord(result.job_id, str(result.write), "undone", result.error or ""))
+            if result.error is None and result.write is planned.write:
+                planned.note(record)
 
     def _check_leases(self, seen: Observation, outcome: Outcome, jobs: dict[str, SlurmJob]) -> None:
         """A leased job must be pending and not yet eligible; one that started all the same is only worth a note."""

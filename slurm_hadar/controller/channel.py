@@ -20,7 +20,7 @@ from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import ChannelInfo, Order, decode_report, encode
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "announce"]
 
 log = logging.getLogger(__name__)
 KEY_FILE = "channel.key"
@@ -54,7 +54,7 @@ class Channel:
         port = _bind(self._socket, bind, state_dir / "channel.port")
         self.info = ChannelInfo(f"tcp://{host or socket.gethostname()}:{port}", public.decode())
         self._wake, self._woken = _pair(self._context)
-        _replace(file, self.info.to_json(), 0o644)
+        announce(file, self.info)
         self.file = file
         self._thread = threading.Thread(target=self._serve, name="channel", daemon=True)
         self._thread.start()
@@ -125,6 +125,11 @@ class Channel:
         self._quarrels += 1
         if self._quarrels <= 20 or self._quarrels % 100 == 0:
             log.warning("%s (bad message %d)", error, self._quarrels)
+
+
+def announce(file: Path, info: ChannelInfo) -> None:
+    """Write the channel file, which tells jobs that there is a controller and where it listens, if it does."""
+    _replace(file, info.to_json(), 0o644)
 
 
 def _keys(path: Path) -> tuple[bytes, bytes]:

@@ -176,12 +176,23 @@ class Controller:
             if change.kind.occupies:
                 seen.records[change.job_id].steered = True
         self._journal.save_jobs(seen.records.values())
-        outcome = self._actor.carry_out(seen, changes)
-        self._journal.add_writes(number, time.time(), outcome.log)
-        refused = sum(1 for w in outcome.log if w.outcome == "refused")
+        outcome = Outcome(list(changes))
+        try:
+            self._actor.carry_out(seen, changes, outcome)
+        finally:  # slurmctld may go away in the middle: what was done until then is not forgotten
+            self._journal.add_writes(number, time.time(), outcome.log)
+            self._journal.save_jobs(seen.records.values())
+        refused = sum(1 for w in outcome.log if w.outcome == "refused" and w.job_id not in outcome.denied)
         self._failed_in_a_row = self._failed_in_a_row + refused if refused else 0
+        self._observer.deny(outcome.denied)
+        if outcome.denied:
+            first, why = next(iter(outcome.denied.items()))
+            log.warning(
+                "%d jobs are left alone since they are not this controller's to change, such as %s (%s); "
+                "controller.users limits it to some users' jobs", len(outcome.denied), first, why,
+            )  # fmt: skip
         for write in outcome.log:
-            if write.outcome in ("refused", "ineffective", "undone"):
+            if write.outcome in ("refused", "ineffective", "undone") and write.job_id not in outcome.denied:
                 log.warning("job %s: %s %s %s", write.job_id, write.command, write.outcome, write.detail)
         return outcome
 

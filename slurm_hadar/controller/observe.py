@@ -41,6 +41,13 @@ class Observer:
         self.records = records
         self._estimates: dict[tuple[str, int], dict[str, Speed]] = {}
         self._noted: set[tuple[str, int]] = set()
+        self._denied: dict[str, str] = {}
+
+    def deny(self, jobs: Mapping[str, str]) -> None:
+        """Leave these jobs alone as long as this controller runs: Slurm said that they are not its to change."""
+        self._denied.update(jobs)
+        for job_id in jobs:
+            self.records[job_id].steered = False
 
     def observe(self, state: ClusterState, *, acting_only: bool = False) -> Observation:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
@@ -62,6 +69,7 @@ class Observer:
         over = []
         for job_id in [i for i in self.records if i not in active]:
             record = self.records.pop(job_id)
+            self._denied.pop(job_id, None)
             record.ended = state.time
             self._note_progress(record, self._book.get(job_id))
             over.append((record, final.get(job_id, "GONE")))
@@ -83,6 +91,8 @@ class Observer:
         if news is not None and news.report.restart >= job.restarts:
             self._note_progress(record, news)
         pinned = fault or pinned_reason(job, comment, record, self._config, facts)
+        if pinned is None and job.job_id in self._denied:
+            pinned = f"is not this controller's to change ({self._denied[job.job_id]})"
         mode = self._config.mode(job.partition)
         if pinned is None and acting_only and mode is not Mode.ACT:
             pinned = f"partition {job.partition} is in mode {mode}"

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.config import Config, Mode
-from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.channel import Channel, announce
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.lock import ScopeLock
 from slurm_hadar.controller.loop import Controller, RoundResult
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.errors import StoreError
-from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL
+from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL, ChannelInfo
 from slurm_hadar.policies import registry
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.select import choose
@@ -100,12 +100,14 @@ def assemble(config: Config, on_round: Callable[[RoundResult], None] | None = No
 def _channel(config: Config, directory: Path, book: ReportBook) -> Channel | None:
     """Listen for reports wherever jobs are told to report; in mode observe too, since speeds are worth knowing."""
     settings = config.channel
+    file = settings.file or _channel_file(directory)
     if not settings.enabled:
+        announce(file, ChannelInfo("", ""))  # jobs then write spool files
         return None
     private = private_cluster()
     host = settings.host or ("127.0.0.1" if private else _host())
     bind = settings.bind.replace("tcp://*:", "tcp://127.0.0.1:") if private else settings.bind
-    return Channel(book, directory, bind, host, settings.file or _channel_file(directory), settings.max_message_bytes)
+    return Channel(book, directory, bind, host, file, settings.max_message_bytes)
 
 
 def _channel_file(directory: Path) -> Path:

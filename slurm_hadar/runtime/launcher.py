@@ -23,6 +23,7 @@ from slurm_hadar.errors import ChannelError, CommentError
 from slurm_hadar.runtime import nodelist
 
 CALL_S = 10.0
+SEP = "\x1f"
 # frozen at submission, and wrong once the job was given another shape
 STALE = (
     "SLURM_GPUS",
@@ -162,7 +163,8 @@ def prepare_reports(environ: MutableMapping[str, str]) -> bool:
         _say(f"{error}; going on without reports")
         return False
     job = environ["HADAR_JOB_ID"]
-    text = _ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%k"])
+    shown = _ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format=%Z{SEP}%k"])
+    work_dir, _, text = (None, "", None) if shown is None else shown.partition(SEP)
     if text is not None and not comment.is_ours(text):
         return False
     try:
@@ -170,9 +172,22 @@ def prepare_reports(environ: MutableMapping[str, str]) -> bool:
     except OSError as error:
         _say(f"no reports: cannot write {error.filename}: {error.strerror}")
         return False
+    if work_dir is not None:
+        _place_spool(job, Path(work_dir), environ)
     if text is not None:
         _use_comment(job, text, messages.token_fingerprint(token), environ)
     return True
+
+
+def _place_spool(job: str, work_dir: Path, environ: MutableMapping[str, str]) -> None:
+    """The spool goes below the job's working directory, the one place of the job's that Slurm tells the controller."""
+    spool = work_dir / ".hadar" / job / messages.SPOOL_FILE
+    try:
+        spool.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _say(f"no spool file at {spool}: {error.strerror}")
+        return
+    environ["HADAR_SPOOL"] = str(spool)
 
 
 def _use_comment(job: str, text: str, fingerprint: str, environ: MutableMapping[str, str]) -> None:

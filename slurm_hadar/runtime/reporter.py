@@ -93,7 +93,7 @@ class Reporter:
         self._token = (directory / messages.TOKEN_FILE).read_text().strip()
         self._node = environ.get("SLURMD_NODENAME") or socket.gethostname()
         self._step = messages.step_id(environ)
-        self._line = _Line(directory / messages.SPOOL_FILE)
+        self._line = _Line(Path(environ.get("HADAR_SPOOL") or directory / messages.SPOOL_FILE))
         self._pages: dict[Path, shared.Page] = {}
         self._meter = Meter()
         self._seq = 0
@@ -253,7 +253,10 @@ class _Line:
             return
         if self._socket is not None:
             self._socket.close(linger=0)
+            self._socket = None
         self._info, zmq = info, self._zmq
+        if not info.listens:
+            return
         self._socket = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.curve_publickey, self._socket.curve_secretkey = zmq.curve_keypair()
         self._socket.curve_serverkey = info.public_key.encode()

@@ -23,9 +23,14 @@ __all__ = ["CliBackend"]
 
 _AWAY = re.compile(r"unable to contact slurm controller|connection refused|communication connection failure|timed out|"
                    r"socket timed out|zero bytes were transmitted|slurm_load_\w+ error", re.IGNORECASE)  # fmt: skip
-_PER_JOB = re.compile(r"^(?P<why>.*?)(?: for job |: job )(?P<job>\d+(?:[_+]\d+)?)\s*$")
-_BEFORE = re.compile(r"^(?P<job>\d+(?:[_+]\d+)?): (?P<why>.*)$")
+_JOB = r"(?P<job>\d+(?:[_+]\d+)?)"
+_ABOUT_A_JOB = (
+    re.compile(rf"(?P<why>.*?)(?: for job |: job ){_JOB}"),
+    re.compile(rf"{_JOB}: (?P<why>.*)"),
+    re.compile(rf".* for job {_JOB}: (?P<why>.*)"),
+)
 _SCANCEL_CHUNK = 500
+_MOST_CHARACTERS = 4000  # a scontrol built without readline cuts a line at 4095
 
 
 class CliBackend(Backend):
@@ -80,9 +85,9 @@ class CliBackend(Backend):
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         if not writes:
             return []
-        script = "".join(_line(w) + "\n" for w in writes)
-        _, stderr, _ = self._run(["scontrol"], script)
-        return _results(writes, stderr)
+        script = "".join(line + "\n" for w in writes for line in _lines(w))
+        _, stderr, code = self._run(["scontrol"], script)
+        return _results(writes, stderr, code)
 
     def signal(self, steps: Sequence[str], signal: str) -> None:
         for first in range(0, len(steps), _SCANCEL_CHUNK):
@@ -100,18 +105,23 @@ class CliBackend(Backend):
 
     def _run(self, command: list[str], stdin: str | None = None) -> tuple[str, str, int]:
         text = " ".join(command[:2])
+        given = None if stdin is None else stdin.encode()
         try:
             done = subprocess.run(
-                command, input=stdin, stdin=subprocess.DEVNULL if stdin is None else None, capture_output=True,
-                encoding="utf-8", errors="replace", timeout=self._timeout_s, env=self._env, check=False,
+                command, input=given, stdin=subprocess.DEVNULL if given is None else None, capture_output=True,
+                timeout=self._timeout_s, env=self._env, check=False,
             )  # fmt: skip
         except FileNotFoundError:
             raise SlurmError(f"{command[0]} is not on PATH: install Slurm's client commands", command=text) from None
+        except OSError as error:
+            raise SlurmError(f"{command[0]} cannot be run: {error.strerror}", command=text) from None
         except subprocess.TimeoutExpired:
             raise SlurmUnavailable(f"{text} did not answer within {self._timeout_s:g} s", command=text) from None
-        if done.returncode != 0 and _AWAY.search(done.stderr):
-            raise SlurmUnavailable(f"slurmctld does not answer {text}: {_first_line(done.stderr)}", command=text)
-        return done.stdout, done.stderr, done.returncode
+        # decoded here: text mode would turn a carriage return in a user's comment into a line end
+        stdout, stderr = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
+        if done.returncode != 0 and _AWAY.search(stderr):
+            raise SlurmUnavailable(f"slurmctld does not answer {text}: {_first_line(stderr)}", command=text)
+        return stdout, stderr, done.returncode
 
 
 def _clean(env: dict[str, str]) -> dict[str, str]:
@@ -120,31 +130,47 @@ def _clean(env: dict[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
 
 
-def _line(write: Write) -> str:
-    """The scontrol line of a write. Refuses what could end the line early: values come from users too."""
-    jobs = ",".join(write.job_ids)
-    if write.verb in ("requeue", "release"):
-        return f"{write.verb} {jobs}"
+def _lines(write: Write) -> list[str]:
+    """The scontrol lines of a write. Refuses what could end a line early: values come from users too."""
+    before, after = _words(write)
+    lines: list[str] = []
+    for job in write.job_ids:
+        if lines and len(lines[-1]) + len(job) + len(after) < _MOST_CHARACTERS:
+            lines[-1] += f",{job}"
+        else:
+            lines.append(f"{before}{job}")
+    return [line + after for line in lines]
+
+
+def _words(write: Write) -> tuple[str, str]:
+    """What stands before and after the jobs."""
+    if write.verb == "requeue":
+        # without the option Slurm starts a job anew that has just ended well
+        return "requeue incomplete ", ""
+    if write.verb == "release":
+        return "release ", ""
     pairs = []
     for key, value in write.fields:
         if any(c in value for c in "\n\r\0"):
-            raise SlurmRejected(f"{key} of job {jobs} holds a line end", job_id=jobs)
+            raise SlurmRejected(f"{key} of job {','.join(write.job_ids)} holds a line end", job_id=write.job_ids[0])
         pairs.append(f'{key}="{value}"' if any(c in value for c in " \t;") else f"{key}={value}")
-    return f"update JobId={jobs} {' '.join(pairs)}"
+    return "update JobId=", f" {' '.join(pairs)}"
 
 
-def _results(writes: Sequence[Write], stderr: str) -> list[WriteResult]:
+def _results(writes: Sequence[Write], stderr: str, code: int) -> list[WriteResult]:
     """Assign scontrol's complaints to jobs; one about no known job counts for every write of the batch."""
     about: dict[str, str] = {}
     general: list[str] = []
     known = {job for write in writes for job in write.job_ids}
     for line in stderr.splitlines():
         text = line.removeprefix("scontrol:").strip().removeprefix("error:").strip()
-        match = _PER_JOB.match(text) or _BEFORE.match(text)
-        if match and match["job"] in known:
+        match = next((m for pattern in _ABOUT_A_JOB if (m := pattern.fullmatch(text)) and m["job"] in known), None)
+        if match:
             about.setdefault(match["job"], match["why"])
         elif text:
             general.append(text)
+    if code != 0 and not about and not general:
+        general.append(f"scontrol ended with {code} and gave no reason")
     unknown = "; ".join(general) or None
     return [
         WriteResult(job, write, about.get(job, unknown if not about else None))

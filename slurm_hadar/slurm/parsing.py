@@ -22,14 +22,14 @@ __all__ = [
 
 SEP = "\x1f"
 
-# Machine-made fields first, free texts last.
+# Machine-made fields first, free texts last. Without slurmdbd an account may be any text.
 JOB_FIELDS = (
-    "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "Account", "QOS", "Partition",
-    "NodeList", "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "NumNodes",
-    "MaxNodes", "NumTasks", "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "Requeue",
-    "RestartCnt", "BatchFlag", "PriorityLong", "Feature", "Dependency", "WorkDir", "Name", "Comment",
+    "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "QOS", "Partition", "NodeList",
+    "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "NumNodes", "MaxNodes", "NumTasks",
+    "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "Requeue", "RestartCnt", "BatchFlag",
+    "PriorityLong", "Feature", "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
-JOB_FREE = 3
+JOB_FREE = 4
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Partition", "Available", "Time",
                "Features", "Reason")  # fmt: skip
 NODE_FREE = 1
@@ -72,12 +72,14 @@ def _records(text: str, fields: Sequence[str], free: int, mark: str, what: str) 
                 raise SlurmParseError(
                     f"{what} output is cut short in record {number} at field {fields[index]}; nothing was changed"
                 )
-            values.append(text[position:stop])
+            value = text[position:stop]
+            # a user's text is taken as it is: blanks may be part of a directory's name
+            values.append(value.strip() if end == SEP else value)
             position = stop + len(end)
         if not text.startswith("\n", position):
             raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
         position += 1
-        yield dict(zip(fields, (v.strip() for v in values), strict=True))
+        yield dict(zip(fields, values, strict=True))
 
 
 def parse_jobs(text: str, mark: str) -> tuple[SlurmJob, ...]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import os
 import select
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
@@ -27,13 +29,13 @@ _PROBE_S = 15.0
 _WORKER = [sys.executable, "-m", "slurm_hadar.slurm.pyslurm_worker"]
 
 
-def probe() -> str | None:
-    """Why pyslurm cannot be used here; None if it can. Never imports it into this process."""
+def probe(env: dict[str, str] | None = None) -> str | None:
+    """Why pyslurm cannot be used here (or in ``env``); None if it can. Never imports it into this process."""
     try:
         importlib.metadata.version("pyslurm")
     except importlib.metadata.PackageNotFoundError:
         return "pyslurm is not installed"
-    worker = _Worker(_PROBE_S)
+    worker = _Worker(_PROBE_S, env)
     try:
         worker.start()
     except SlurmError as error:
@@ -46,13 +48,14 @@ def probe() -> str | None:
 class _Worker:
     """The reading process: started when needed, ended when it hangs or dies."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, env: dict[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
+        self._env = dict(os.environ if env is None else env)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            _WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+            _WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env=self._env
         )
         first = self._line("import pyslurm")
         if "ready" not in first:
@@ -110,7 +113,8 @@ class PyslurmBackend(CliBackend):
 
     def __init__(self, timeout_s: float = 30.0, retries: int = 2, env: dict[str, str] | None = None) -> None:
         super().__init__(timeout_s, retries, env)
-        self._worker = _Worker(timeout_s)
+        self._worker = _Worker(timeout_s, env)
+        self._several: dict[tuple[str, float | None, int], tuple[GpuRequest, ...]] = {}
 
     def close(self) -> None:
         self._worker.stop()
@@ -132,13 +136,29 @@ class PyslurmBackend(CliBackend):
         return self._jobs(self._retry(self._worker.ask, "jobs")["jobs"])
 
     def _jobs(self, records: list[dict[str, Any]]) -> tuple[SlurmJob, ...]:
+        """``--gpus`` and ``--gpus-per-task`` do not show here without slurmdbd, neither alone nor beside ``--gres``: the
+        commands are asked for them while a job shows no GPUs at all, and once for each new job."""
         jobs = [job for record in records for job in _expand(record)]
-        blind = [j.job_id for j in jobs if not j.gpus and j.state.active]
-        if not blind:
-            return tuple(jobs)
-        # --gpus and --gpus-per-task requests do not show here without slurmdbd; the commands know them.
-        known = {j.job_id: j for j in super().read_jobs()}
-        return tuple(known.get(j.job_id, j) if not j.gpus else j for j in jobs)
+        active = {_identity(j): j for j in jobs if j.state.active}
+        known: dict[str, SlurmJob] = {}
+        if any(not j.gpus or key not in self._several for key, j in active.items()):
+            known = {j.job_id: j for j in super().read_jobs()}
+        several = {key: known[j.job_id].gpus for key, j in active.items() if j.job_id in known}
+        self._several = {key: several.get(key, self._several.get(key, ())) for key in active}
+        return tuple(self._complete(j, known) for j in jobs)
+
+    def _complete(self, job: SlurmJob, known: dict[str, SlurmJob]) -> SlurmJob:
+        several = self._several.get(_identity(job), ())
+        if len(several) > 1:
+            return replace(job, gpus=several)
+        if not job.gpus and job.job_id in known:
+            return replace(job, gpus=known[job.job_id].gpus)
+        return job
+
+
+def _identity(job: SlurmJob) -> tuple[str, float | None, int]:
+    """Tells a job from a later one of the same id, and from itself before a requeue."""
+    return job.job_id, job.submit, job.restarts
 
 
 def _add(total: dict[str, int], gres: dict[str, int]) -> None:
@@ -153,7 +173,7 @@ def _expand(r: dict[str, Any]) -> list[SlurmJob]:
     if r["array_id"] and r["array_task"] is None and r["waiting"]:
         tasks = parsing.expand(f"[{r['waiting'].split('%')[0]}]")
         return [_job(r, f"{r['array_id']}_{task}") for task in tasks]
-    if r["array_id"]:
+    if r["array_id"] and r["array_task"] is not None:
         return [_job(r, f"{r['array_id']}_{r['array_task']}")]
     if r["het_id"]:
         return [_job(r, f"{r['het_id']}+{r['het_offset'] or 0}")]
@@ -173,7 +193,7 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         num_cpus=r["num_cpus"] or 1, time_limit_s=float(limit) * 60 if isinstance(limit, int) else None,
         submit=r["submit"], eligible=r["eligible"], start=r["start"], requeue=r["requeue"],
         restarts=r["restarts"] or 0, batch=r["batch"], priority=r["priority"] or 0, dependency=r["dependency"] or "",
-        array_id=str(r["array_id"]) if r["array_id"] else None, het_id=str(r["het_id"]) if r["het_id"] else None,
+        array_id=str(r["array_id"]) if "_" in job_id else None, het_id=str(r["het_id"]) if r["het_id"] else None,
         work_dir=r["work_dir"] or "", name=r["name"] or "", comment=r["comment"] or "",
     )  # fmt: skip
 

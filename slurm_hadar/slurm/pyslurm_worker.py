@@ -54,19 +54,37 @@ def _job(job: Any) -> dict[str, Any]:
     return {
         "id": job.id, "array_id": job.array_id, "array_task": job.array_task_id, "waiting": job.array_tasks_waiting,
         "het_id": job.heterogeneous_id, "het_offset": job.heterogeneous_offset, "state": str(job.state),
-        "reason": job.state_reason, "user": job.user_name, "account": job.account, "qos": job.qos,
+        "reason": job.state_reason, "user": job.user_name, "account": _text(job, "account"), "qos": job.qos,
         "partition": job.partition, "nodes": job.allocated_nodes, "req_nodes": job.required_nodes,
         "features": _joined(job.constraints), "gres": dict(job.gres_per_node or {}), "num_nodes": job.num_nodes,
         "max_nodes": job.max_nodes, "num_tasks": job.ntasks, "num_cpus": job.cpus, "time_limit": job.time_limit,
         "submit": job.submit_time, "eligible": job.eligible_time, "start": job.start_time,
         "requeue": bool(job.is_requeueable), "restarts": job.requeue_count, "batch": bool(job.is_batch_job),
-        "priority": job.priority, "dependency": _joined(job.dependencies), "work_dir": job.working_directory,
-        "name": job.name, "comment": job.comment, "layout": _layout(job),
+        "priority": job.priority, "dependency": _dependency(job.dependencies),
+        "work_dir": _text(job, "working_directory"), "name": _text(job, "name"), "comment": _text(job, "comment"),
+        "layout": _layout(job),
     }  # fmt: skip
+
+
+def _text(job: Any, field: str) -> Any:
+    """What a user typed. Bytes that are no UTF-8 cost this field, not the reading of the whole queue."""
+    try:
+        return getattr(job, field)
+    except UnicodeDecodeError:
+        return "\ufffd"
 
 
 def _joined(value: Any) -> str:
     return value if isinstance(value, str) else ",".join(str(v) for v in value or ())
+
+
+def _dependency(value: Any) -> str:
+    """Slurm's own text for it; pyslurm has {kind: [job, ...], "singleton": bool, "satisfy": "all" or "any"}."""
+    if not isinstance(value, dict):
+        return _joined(value)
+    parts = [":".join([kind, *map(str, jobs)]) for kind, jobs in value.items() if isinstance(jobs, list) and jobs]
+    parts += ["singleton"] if value.get("singleton") is True else []
+    return ("?" if value.get("satisfy") == "any" else ",").join(parts)
 
 
 def _layout(job: Any) -> dict[str, dict[str, int]]:

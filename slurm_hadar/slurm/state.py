@@ -96,7 +96,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One change to ask of Slurm: ``verb`` is update, requeue, release or cancel.
+    """One change to ask of Slurm: ``verb`` is update, requeue or release.
 
     ``fields`` are scontrol's own names and values, in the order to be given; a write without values that differ
     between jobs may name many jobs.

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from slurm_hadar.errors import SlurmParseError
+from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
@@ -202,7 +202,7 @@ def test_after_too_many_failed_writes_it_stops_acting(bench) -> None:
     b = bench(None, "guard.max_failed_writes=2")
     for _ in range(3):
         b.slurm.submit(gpus=1, comment=MODEL)
-    b.slurm.refuse = {str(i): "Access/permission denied" for i in (1, 2, 3)}
+    b.slurm.refuse = {str(i): "Requested operation is presently disabled" for i in (1, 2, 3)}
     controller = b.new_controller(policy=Scripted())
     controller.run_round()
     written = len(b.slurm.batches)
@@ -211,6 +211,46 @@ def test_after_too_many_failed_writes_it_stops_acting(bench) -> None:
 
     assert len(b.slurm.batches) == written
     assert "stopped acting after 3 failed writes" in result.record.note
+
+
+def test_jobs_of_others_are_left_alone_after_the_first_refusal(bench, caplog) -> None:
+    """Denied is not failed: told once in the log, never tried again, and what may be changed still is."""
+    b = bench(None, "guard.max_failed_writes=2")
+    theirs = [b.slurm.submit(gpus=1, comment=MODEL) for _ in range(3)]
+    ours = b.slurm.submit(gpus=1, comment=MODEL)
+    b.slurm.refuse = dict.fromkeys(theirs, "Invalid user id")
+    controller = b.new_controller(policy=Scripted(j4={"k80-1": {"k80": 1}}))
+    controller.run_round()
+    written = len(b.slurm.batches)
+
+    result = controller.run_round()
+
+    assert len(b.slurm.batches) == written and result.record.note == ""
+    assert b.slurm.jobs[ours].nodes == ("k80-1",)
+    assert b.journal.wait(theirs[0])["why"] == "is not this controller's to change (Invalid user id)"
+    assert len([r for r in caplog.records if "not this controller's" in r.message]) == 1
+
+
+def test_slurm_away_in_the_middle_forgets_no_node_list_of_ours(bench) -> None:
+    """A write that did not arrive changes nothing in the memory: the job is not taken for one that its owner tied."""
+    b = bench({"v100-1": ("v100", 2)})
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.stuck[job] = "Resources"
+    place = Scripted(j1={"v100-1": {"v100": 2}})
+    b.new_controller("jobs.start_timeout_s=1", policy=place).run_round()
+    assert b.slurm.jobs[job].req_nodes == ("v100-1",)
+    write, b.slurm.write = b.slurm.write, _away
+    controller = b.new_controller(policy=Scripted())
+    controller.run_round()
+    b.slurm.write = write
+
+    controller.run_round()
+
+    assert b.slurm.jobs[job].req_nodes == () and eligible_in(b, job) > 10
+
+
+def _away(writes):
+    raise SlurmUnavailable("slurmctld does not answer")
 
 
 def test_slurm_away_touches_nothing_and_comes_back(bench) -> None:

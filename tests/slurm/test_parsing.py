@@ -147,16 +147,16 @@ def test_output_cut_anywhere_is_refused(data: st.DataObject) -> None:
             parsing.parse_jobs(whole[:cut], MARK)
 
 
-@given(comment=st.text(), name=st.text(), work_dir=st.text())
-def test_free_text_cannot_forge_records(comment: str, name: str, work_dir: str) -> None:
-    """Whatever a user writes into names and comments stays there."""
+@given(comment=st.text(), name=st.text(), work_dir=st.text(), account=st.text())
+def test_free_text_cannot_forge_records(comment: str, name: str, work_dir: str, account: str) -> None:
+    """Whatever a user writes into names, comments and accounts stays there."""
     forged = text_of([{**JOB, "JobArrayID": "999", "State": "RUNNING"}], JOB_FIELDS, JOB_FREE).replace(MARK, "f" * 16)
-    record = {**JOB, "Comment": comment + forged, "Name": name, "WorkDir": work_dir}
+    record = {**JOB, "Comment": comment + forged, "Name": name, "WorkDir": work_dir, "Account": account + SEP}
 
     found = parsing.parse_jobs(text_of([record, {**JOB, "JobArrayID": "18"}], JOB_FIELDS, JOB_FREE), MARK)
 
     assert [j.job_id for j in found] == ["17", "18"]
-    assert found[0].name == name.strip()
+    assert (found[0].name, found[0].work_dir) == (name, work_dir)
 
 
 @given(st.text(max_size=400))

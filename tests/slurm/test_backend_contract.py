@@ -1,0 +1,497 @@
+"""What every backend must do, on a real Slurm: read everything, write exactly, fail clearly and in time."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
+from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.pyslurm import PyslurmBackend, probe
+from slurm_hadar.slurm.state import GpuRequest, SlurmJob, Write
+
+pytestmark = pytest.mark.slurm
+BACKENDS: dict[str, type[CliBackend]] = {"cli": CliBackend, "pyslurm": PyslurmBackend}
+HERE = [name for name in BACKENDS if name == "cli" or importlib.util.find_spec("pyslurm")]
+Poll = Callable[..., object]
+
+
+@pytest.fixture(params=HERE)
+def make(request: pytest.FixtureRequest, slurm_cluster: PrivateCluster) -> Iterator[Callable[..., Backend]]:
+    """Makes the backend under test for a cluster or an environment; skipped where its library cannot be used."""
+    if request.param == "pyslurm" and (problem := _problem(slurm_cluster)):
+        pytest.skip(problem)
+    made: list[Backend] = []
+
+    def new(env: dict[str, str], timeout_s: float = 30.0, retries: int = 2) -> Backend:
+        made.append(BACKENDS[request.param](timeout_s, retries, env))
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.close()
+
+
+@functools.cache
+def _problem(cluster: PrivateCluster) -> str | None:
+    """Why pyslurm cannot be used."""
+    return probe(cluster.env)
+
+
+@pytest.fixture
+def backend(make: Callable[..., Backend], slurm_cluster: PrivateCluster) -> Backend:
+    """The backend under test on the shared cluster."""
+    return make(slurm_cluster.env)
+
+
+@pytest.fixture(scope="module")
+def odd() -> Iterator[PrivateCluster]:
+    """A cluster with two GPU types on one node, whose nodes and daemons may be broken."""
+    folder = Path(tempfile.mkdtemp(prefix="hdr-", dir="/tmp"))
+    spec = ClusterSpec(nodes="v100+k80:1x2,p100:2x2", name="odd", directory=folder / "c", partitions=True)
+    try:
+        with up(spec) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def submit(cluster: PrivateCluster, *options: str, script: str = "sleep 600") -> str:
+    """sbatch; returns the job's id."""
+    common = ["--parsable", "-o", "/dev/null", "--requeue", "--open-mode=append"]
+    return cluster.run(["sbatch", *common, *options, "--wrap", script], cwd=Path("/tmp")).stdout.strip()
+
+
+def read(backend: Backend) -> dict[str, SlurmJob]:
+    return {j.job_id: j for j in backend.read_jobs()}
+
+
+def in_state(backend: Backend, job: str, state: JobState) -> Callable[[], SlurmJob | None]:
+    """A condition for poll: the job's record once it is in that state."""
+
+    def look() -> SlurmJob | None:
+        found = read(backend).get(job)
+        return found if found is not None and found.state is state else None
+
+    return look
+
+
+def held(cluster: PrivateCluster, job: str) -> dict[str, int]:
+    """{node: GPUs} that scontrol shows for a running job."""
+    text = cluster.run(["scontrol", "-d", "show", "job", job]).stdout
+    return {n: int(c) for n, c in re.findall(r"Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu:\w+:(\d+)\(IDX", text)}
+
+
+def untyped(count: int, per: str = "node") -> tuple[GpuRequest, ...]:
+    return (GpuRequest(per, (("", count),)),)
+
+
+def shape(gpus: int, *nodes: str, start: str = "now") -> tuple[tuple[str, str], ...]:
+    """The fields that give a pending job ``gpus`` GPUs on each of these nodes."""
+    n = str(len(nodes))
+    return (("TresPerNode", f"gres:gpu:{gpus}"), ("NumNodes", f"{n}-{n}"), ("NumTasks", n), ("NumCPUs", n),
+            ("NodeList", ",".join(nodes)), ("StartTime", start))  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+def test_pyslurm_keeps_the_contract_too(slurm_cluster: PrivateCluster) -> None:
+    """Says in one line why the contract was not run with pyslurm, where it was not."""
+    if problem := _problem(slurm_cluster):
+        pytest.skip(f"the contract ran with the commands only: {problem}")
+    assert "pyslurm" in HERE
+
+
+def test_identity(backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """The version that answers, and the cluster's name."""
+    assert backend.version() == slurm_cluster.run(["sinfo", "--version"]).stdout.split()[1]
+    assert backend.cluster_name() == slurm_cluster.cluster_name
+
+
+def test_an_empty_cluster(backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """Nodes with their GPUs, nothing used, the default partition over all, no active job."""
+    state = backend.read()
+
+    assert [j for j in state.jobs if j.state.active] == []
+    assert {n.name: dict(n.gpus) for n in state.nodes} == {n.name: dict(n.gpus) for n in slurm_cluster.nodes}
+    assert all(n.available and not n.used and n.state == "idle" and n.partitions == ("all",) for n in state.nodes)
+    assert {n.features for n in state.nodes} == {("v100",), ("p100",), ("k80",)}
+    (partition,) = state.partitions
+    assert (partition.name, partition.max_time_s, partition.up) == ("all", None, True)
+    assert set(partition.nodes) == {n.name for n in slurm_cluster.nodes}
+    assert abs(state.time - time.time()) < 60 and state.read_s > 0
+
+
+SHAPES: dict[str, tuple[Sequence[str], dict[str, object]]] = {
+    "plain": (["--gres=gpu:2"], {"gpus": untyped(2), "num_nodes": 1, "requeue": True, "batch": True, "restarts": 0}),
+    "no gpus": ([], {"gpus": ()}),
+    "gpus of the job": (["--gpus=4", "-N1-2"], {"gpus": untyped(4, "job"), "num_nodes": 1, "max_nodes": 2}),
+    "gpus of a task": (["--gpus-per-task=1", "-n2"], {"gpus": untyped(1, "task"), "num_tasks": 2}),
+    "both": (["--gpus-per-node=2", "--gpus=4", "-N2"], {"gpus": (*untyped(4, "job"), *untyped(2))}),
+    "typed": (["--gres=gpu:v100:2"], {"gpus": (GpuRequest("node", (("v100", 2),)),)}),
+    "typed of the job": (["--gpus=k80:3"], {"gpus": (GpuRequest("job", (("k80", 3),)),)}),
+    "two nodes": (["--gres=gpu:2", "-N2", "-n4"], {"num_nodes": 2, "max_nodes": 2, "num_tasks": 4, "num_cpus": 4}),
+    "by name": (["-N2", "-w", "v100-1,v100-2"], {"req_nodes": ("v100-1", "v100-2")}),
+    "constraint": (["-C", "v100|k80", "--gres=gpu:1"], {"features": "v100|k80"}),
+    "time limit": (["-t", "1-02:03:00"], {"time_limit_s": 93780.0}),
+    "no requeue": (["--no-requeue", "--gres=gpu:1"], {"requeue": False}),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_job_as_it_was_asked_for(name: str, backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """Each way of asking is read as what it is; here of jobs that their user holds."""
+    options, expected = SHAPES[name]
+    job = submit(slurm_cluster, "--hold", *options)
+
+    found = read(backend)[job]
+
+    assert {k: getattr(found, k) for k in expected} == expected
+    assert (found.state, found.held, found.reason) == (JobState.PENDING, True, "JobHeldUser")
+    assert (found.user, found.partition, found.work_dir) == (slurm_cluster.user, "all", "/tmp")
+    assert (found.array_id, found.het_id, found.nodes, found.start) == (None, None, (), None)
+    assert found.submit is not None and abs(found.submit - time.time()) < 60
+
+
+def test_arrays(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """Waiting tasks are jobs of their own, whether Slurm keeps them in one record or has split them off."""
+    array = submit(slurm_cluster, "--hold", "--gres=gpu:1", "-a", "1,3-5%2")
+    tasks = {f"{array}_{i}" for i in (1, 3, 4, 5)}
+    pending = {i: j for i, j in read(backend).items() if j.array_id == array}
+    assert set(pending) == tasks and all(j.gpus == untyped(1) and j.held for j in pending.values())
+
+    slurm_cluster.run(["scontrol", "update", f"JobId={array}_4", "NodeList=k80-1"])
+    slurm_cluster.run(["scontrol", "release", f"{array}_4"])
+
+    running = poll(in_state(backend, f"{array}_4", JobState.RUNNING))
+    assert (running.nodes, running.array_id) == (("k80-1",), array) and str(running.raw_id) != array
+    assert {i for i, j in read(backend).items() if j.array_id == array and j.held} == tasks - {f"{array}_4"}
+
+
+def test_heterogeneous_jobs(backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """Each component is one record, named as scontrol wants it, that says whose component it is."""
+    job = submit(slurm_cluster, "--hold", "--gres=gpu:1", ":", "--gres=gpu:2")
+
+    found = read(backend)
+
+    assert found[f"{job}+0"].gpus == untyped(1) and found[f"{job}+1"].gpus == untyped(2)
+    assert {found[f"{job}+{i}"].het_id for i in (0, 1)} == {job} and job not in found
+
+
+def test_reasons_to_wait(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """A begin time, a dependency and a lack of GPUs are told apart."""
+    runs = submit(slurm_cluster, "--gres=gpu:4", "-N6")
+    poll(in_state(backend, runs, JobState.RUNNING))
+    begin = submit(slurm_cluster, "--gres=gpu:1", "--begin=now+500")
+    after = submit(slurm_cluster, "--gres=gpu:1", f"--dependency=afterok:{runs}")
+    full = submit(slurm_cluster, "--gres=gpu:1")
+
+    poll(lambda: read(backend)[full].reason in ("Resources", "Priority"))
+    found = read(backend)
+    assert found[begin].reason == "BeginTime" and 400 < found[begin].eligible - time.time() < 510
+    assert found[after].reason == "Dependency" and found[after].dependency.startswith(f"afterok:{runs}")
+    assert not any(found[j].held for j in (begin, after, full))
+    assert found[runs].gpus == untyped(4) and len(found[runs].nodes) == 6
+
+
+def test_states_after_the_end(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """Done, failed, cancelled and suspended."""
+    done, failed = submit(slurm_cluster, script="true"), submit(slurm_cluster, script="false")
+    gone, asleep = submit(slurm_cluster, "--hold"), submit(slurm_cluster)
+    slurm_cluster.run(["scancel", gone])
+    poll(in_state(backend, asleep, JobState.RUNNING))
+    slurm_cluster.run(["scontrol", "suspend", asleep])
+
+    for job, state in ((done, JobState.DONE), (failed, JobState.FAILED), (gone, JobState.FAILED)):
+        assert not poll(in_state(backend, job, state)).held
+    assert poll(in_state(backend, asleep, JobState.SUSPENDED)).state.active
+
+
+TEXTS = ["two  words ", "it's \"quoted\" 100%s\\n", "two\nlines\r\nand\ttabs", "\x1f\x1e\x01 control", "grüße \u2028 ü",
+         "hadar:model=x,\x1fRUNNING\x1f\n123|456\x1f", "x" * 900]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda t: repr(t)[:24])
+def test_whatever_users_write(text: str, backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """Names, comments and accounts with quotes, line ends and separators are read back and disturb no other record."""
+    before = submit(slurm_cluster, "--hold", "--comment=hadar:model=before")
+    job = submit(
+        slurm_cluster, "--hold", "--gres=gpu:1", f"--comment={text}", f"--job-name={text}", f"--account={text}"
+    )
+    after = submit(slurm_cluster, "--hold", "--comment=hadar:model=after")
+
+    found = read(backend)
+
+    assert (found[job].comment, found[job].name) == (text, text)
+    assert (found[job].state, found[job].gpus) == (JobState.PENDING, untyped(1))
+    assert [found[j].comment for j in (before, after)] == ["hadar:model=before", "hadar:model=after"]
+
+
+def test_bytes_that_are_no_text(backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """A name that is not UTF-8 costs the name, not the reading."""
+    job = submit(slurm_cluster, "--hold", "--gres=gpu:1", os.fsdecode(b"--job-name=a\xff\xfeb"), "--comment=hadar:")
+
+    found = read(backend)[job]
+
+    assert found.comment == "hadar:" and "\ufffd" in found.name
+    slurm_cluster.run(["scontrol", "update", f"JobId={job}", "JobName=text"])
+
+
+def test_nodes(make: Callable[..., Backend], odd: PrivateCluster, poll: Poll) -> None:
+    """Used GPUs by type, also of two types on one node; drained and down nodes with their reason; partitions."""
+    backend = make(odd.env)
+    job = submit(odd, "-w", "v100-k80-1", "--gres=gpu:k80:1,gpu:v100:2")
+    wide = submit(odd, "-p", "p100", "-N1", "--gres=gpu:1", "-w", "p100-1")
+    for one in (job, wide):
+        poll(in_state(backend, one, JobState.RUNNING))
+    odd.run(["scontrol", "update", "NodeName=p100-1", "State=DRAIN", "Reason=broken fan, row 3"])
+    odd.run(["scontrol", "update", "NodeName=p100-2", "State=DOWN", "Reason=gone"])
+    odd.run(["scontrol", "update", "PartitionName=k80", "MaxTime=90", "State=DOWN"])
+
+    state = backend.read()
+
+    node = {n.name: n for n in state.nodes}
+    assert node["v100-k80-1"].gpus == (("k80", 2), ("v100", 2))
+    assert node["v100-k80-1"].used == (("k80", 1), ("v100", 2)) and node["v100-k80-1"].available
+    assert (node["p100-1"].available, node["p100-1"].reason) == (False, "broken fan, row 3")
+    assert node["p100-1"].used == (("p100", 1),)
+    assert (node["p100-2"].available, node["p100-2"].reason, node["p100-2"].used) == (False, "gone", ())
+    parts = {p.name: p for p in state.partitions}
+    assert {n: (set(p.nodes), p.max_time_s, p.up) for n, p in parts.items() if n != "all"} == {
+        "k80": ({"v100-k80-1"}, 5400.0, False),
+        "v100": ({"v100-k80-1"}, None, True),
+        "p100": ({"p100-1", "p100-2"}, None, True),
+    }
+    odd.run(["scancel", job, wide])
+    odd.run(["scontrol", "update", "NodeName=p100-1,p100-2", "State=RESUME"])
+    odd.run(["scontrol", "update", "PartitionName=k80", "MaxTime=UNLIMITED", "State=UP"])
+    poll(lambda: all(n.state == "idle" and n.available for n in backend.read().nodes))
+
+
+def test_reads_what_the_commands_show(backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """Field by field what the commands say, for all jobs of this cluster's life so far."""
+    for options, _ in SHAPES.values():
+        submit(slurm_cluster, "--hold", *options)
+
+    ours, theirs = backend.read(), CliBackend(env=slurm_cluster.env).read()
+
+    for one, other in zip(sorted(ours.jobs, key=_id), sorted(theirs.jobs, key=_id), strict=True):
+        same = {f.name for f in fields(one)} - (set() if one.state.active else {"gpus"})
+        assert {f: getattr(one, f) for f in same} == {f: getattr(other, f) for f in same}
+    assert (ours.nodes, ours.partitions) == (theirs.nodes, theirs.partitions)
+
+
+def _id(job: SlurmJob) -> tuple[int, str]:
+    return job.raw_id, job.job_id
+
+
+# ---------------------------------------------------------------------------------------------------------- writing
+
+
+def test_a_lease(backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """One comma list, array tasks included, defers all of them; an unknown job is reported and stops nothing."""
+    one, array = submit(slurm_cluster, "--begin=now+99"), submit(slurm_cluster, "--begin=now+99", "-a", "1-3")
+    jobs = (one, f"{array}_1", f"{array}_3")
+
+    results = backend.write([Write("update", (*jobs, "99999"), (("StartTime", "now+500"),))])
+
+    assert {r.job_id: r.error for r in results} == {**dict.fromkeys(jobs), "99999": "Invalid job id specified"}
+    found = read(backend)
+    assert all(400 < found[j].eligible - time.time() < 510 and not found[j].held for j in jobs)
+    assert found[f"{array}_2"].eligible - time.time() < 110
+
+
+@pytest.mark.parametrize("request_", ["--gres=gpu:2", "--gpus=2"])
+def test_places_and_shapes(request_: str, backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """1 node x 2 GPUs, then 2 x 1, then 1 x 2 elsewhere, whichever way the job had asked; each time exactly that."""
+    job = submit(slurm_cluster, request_, "--begin=now+500")
+    first = (("TresPerJob", ""),) if request_.startswith("--gpus") else ()
+
+    for turn, (gpus, nodes) in enumerate([(2, ["k80-1"]), (1, ["p100-1", "v100-2"]), (2, ["v100-1"])]):
+        fields_ = (*first, *shape(gpus, *nodes, start="now+2" if turn else "now"))
+        assert [r.error for r in backend.write([Write("update", (job,), fields_)])] == [None]
+        found = poll(in_state(backend, job, JobState.RUNNING))
+        assert set(found.nodes) == set(nodes) and found.restarts == turn
+        assert found.gpus == untyped(gpus) and found.num_nodes == len(nodes)
+        assert held(slurm_cluster, job) == dict.fromkeys(nodes, gpus)
+        used = {n.name: dict(n.used) for n in backend.read().nodes if n.used}
+        assert used == {n: {n.split("-")[0]: gpus} for n in nodes}
+        first = ()
+        backend.write([Write("requeue", (job,))])
+        poll(in_state(backend, job, JobState.PENDING))
+
+
+def test_requeue(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """A requeued job waits for a begin time of Slurm's; one that has ended already is not started anew."""
+    job, over = submit(slurm_cluster, "--gres=gpu:1"), submit(slurm_cluster, script="true")
+    before = poll(in_state(backend, job, JobState.RUNNING))
+    poll(in_state(backend, over, JobState.DONE))
+
+    results = backend.write([Write("requeue", (job, over))])
+
+    assert [r.error for r in results] == [None, None]
+    poll(lambda: read(backend)[job].reason == "BeginTime")
+    found = read(backend)[job]
+    assert (found.state, found.restarts, found.nodes) == (JobState.PENDING, 1, ())
+    assert 60 < found.eligible - time.time() < 130 and found.submit >= before.submit
+    assert read(backend)[over].state is JobState.DONE
+
+
+def test_refusals_name_their_job(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """What Slurm does not do is reported for the job it is about; all the rest of the batch is done."""
+    good, bad = (submit(slurm_cluster, "--gres=gpu:1", "--begin=now+500") for _ in range(2))
+    fixed = submit(slurm_cluster, "--no-requeue")
+    poll(in_state(backend, fixed, JobState.RUNNING))
+    batch = [
+        Write("update", (bad,), shape(1, "nowhere-1")),
+        Write("update", ("99998",), shape(1, "k80-1")),
+        Write("requeue", (fixed,)),
+        Write("update", (good,), shape(1, "k80-1")),
+    ]
+
+    results = backend.write(batch)
+
+    assert [(r.job_id, r.write) for r in results] == [(w.job_ids[0], w) for w in batch]
+    assert [r.error for r in results] == ["Invalid node name specified", "Invalid job id specified",
+                                          "Requested operation is presently disabled", None]  # fmt: skip
+    assert poll(in_state(backend, good, JobState.RUNNING)).nodes == ("k80-1",)
+    assert read(backend)[fixed].state is JobState.RUNNING and read(backend)[bad].req_nodes == ()
+
+
+def test_a_batch_is_one_process_and_keeps_its_order(
+    make: Callable[..., Backend], slurm_cluster: PrivateCluster, short_tmp: Path
+) -> None:
+    """A hundred writes cost one start of scontrol; of two about one job the later counts."""
+    real = shutil.which("scontrol", path=slurm_cluster.env["PATH"])
+    shim = short_tmp / "scontrol"
+    shim.write_text(f'#!/bin/sh\necho "$@" >> {short_tmp}/calls\nexec {real} "$@"\n')
+    shim.chmod(0o755)
+    backend = make({**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"})
+    jobs = [submit(slurm_cluster, "--hold") for _ in range(3)]
+
+    batch = [Write("update", (jobs[i % 3],), (("StartTime", f"now+{1000 - i}"),)) for i in range(99)]
+    results = backend.write([*batch, Write("release", tuple(jobs))])
+
+    assert [r.error for r in results] == [None] * 102
+    assert (short_tmp / "calls").read_text() == "\n"
+    found = read(backend)
+    assert all(850 < found[j].eligible - time.time() < 905 and not found[j].held for j in jobs)
+
+
+def test_a_long_list(backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """A lease of more jobs than fit into a line of scontrol's reaches the last of them."""
+    job = submit(slurm_cluster, "--begin=now+99")
+    unknown = tuple(str(70000 + i) for i in range(900))
+
+    results = backend.write([Write("update", (*unknown, job), (("StartTime", "now+500"),))])
+
+    # some unknown ids Slurm passes over in silence: those whose hash is that of an array's
+    assert {r.error for r in results[:900]} >= {"Invalid job id specified"} and results[-1].error is None
+    assert read(backend)[job].eligible - time.time() > 400
+
+
+def test_a_signal_to_steps(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll, short_tmp: Path) -> None:
+    """It reaches the named step; one that does not exist is no error."""
+    said = short_tmp / "said"
+    task = f"trap 'echo heard > {said}; exit 0' USR2; touch {short_tmp}/up; while :; do sleep 0.1; done"
+    job = submit(slurm_cluster, script=f'srun bash -c "{task}"')
+    poll(lambda: (short_tmp / "up").exists())
+
+    backend.signal([f"{job}.0", "99997.0"], "USR2")
+
+    poll(said.exists)
+    poll(in_state(backend, job, JobState.DONE))
+
+
+# ---------------------------------------------------------------------------------------------------------- failing
+
+
+def test_slurmctld_away(make: Callable[..., Backend], odd: PrivateCluster) -> None:
+    """Every call ends in time with SlurmUnavailable, and works again when slurmctld is back."""
+    backend = make(odd.env, timeout_s=2.0, retries=0)
+    backend.read()
+    odd.kill_slurmctld()
+    began = time.monotonic()
+    try:
+        for call in (
+            backend.read, backend.read_jobs, backend.cluster_name,
+            lambda: backend.write([Write("update", ("1",), (("StartTime", "now"),))]),
+            lambda: backend.signal(["1.0"], "USR2"),
+        ):  # fmt: skip
+            with pytest.raises(SlurmUnavailable):
+                call()
+        assert time.monotonic() - began < 60
+    finally:
+        odd.start_slurmctld()
+    assert len(make(odd.env).read().nodes) == 3
+
+
+def test_commands_missing(make: Callable[..., Backend], slurm_cluster: PrivateCluster, short_tmp: Path) -> None:
+    """Not on PATH: one line that names the command and what to install."""
+    backend = make({**slurm_cluster.env, "PATH": str(short_tmp)})
+
+    for call in (backend.version, lambda: backend.write([Write("release", ("1",))])):
+        with pytest.raises(SlurmError, match="scontrol is not on PATH: install Slurm's client commands"):
+            call()
+
+
+FAKES: dict[str, tuple[str, type[SlurmError], str]] = {
+    "garbage": ("head -c 4096 /dev/urandom | tr -d '\\0'", SlurmParseError, "cut short"),
+    "an error": ("echo 'squeue: error: who are you' >&2; exit 1", SlurmError, "failed: squeue: error: who are you"),
+    "silent failure": ("exit 3", SlurmError, "no reason given"),
+    "away": ("echo 'error: Unable to contact slurm controller' >&2; exit 1", SlurmUnavailable, "does not answer"),
+    "hangs": ("exec sleep 600", SlurmUnavailable, "did not answer within 1 s"),
+    "cut": ("{real} \"$@\" | head -c 100", SlurmParseError, "cut short"),
+    "killed": ("kill -9 $$", SlurmError, "failed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fake", FAKES)
+@pytest.mark.parametrize("command", ["squeue", "sinfo"])
+def test_commands_that_misbehave(fake: str, command: str, slurm_cluster: PrivateCluster, short_tmp: Path) -> None:
+    """Whatever a command does wrong is the right error in one line, never half an answer."""
+    submit(slurm_cluster, "--hold")
+    script, error, words = FAKES[fake]
+    _fake(short_tmp, command, script.replace("{real}", slurm_cluster.install.program(command)))
+    env = {**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"}
+
+    with pytest.raises(SlurmError, match=words) as caught:
+        CliBackend(1.0, 0, env).read()
+
+    assert type(caught.value) is error and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [("exit 1", "scontrol ended with 1 and gave no reason"),
+     ("kill -9 $$", "scontrol ended with -9 and gave no reason"),
+     ("echo 'no such luck' >&2; exit 1", "no such luck")],
+)  # fmt: skip
+def test_a_failed_batch_is_no_success(script: str, complaint: str, slurm_cluster: PrivateCluster, short_tmp: Path):
+    """A scontrol that fails without naming a job has refused all of them."""
+    _fake(short_tmp, "scontrol", script)
+    env = {**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"}
+
+    results = CliBackend(5.0, 0, env).write([Write("requeue", ("1", "2")), Write("release", ("3",))])
+
+    assert [r.error for r in results] == [complaint] * 3
+
+
+def _fake(folder: Path, command: str, script: str) -> None:
+    path = folder / command
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
