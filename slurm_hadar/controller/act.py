@@ -18,6 +18,7 @@ from slurm_hadar.controller.guard import Change, ChangeKind, settle
 from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
@@ -27,7 +28,6 @@ from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
 __all__ = ["Actor", "Outcome"]
 
 CHECKPOINT_SIGNAL = "USR2"
-RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is refused there and fails
 LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let leases run out in between
 AVOID_ROUNDS = 10
 POLL_S = 0.05

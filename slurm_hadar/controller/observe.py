@@ -10,6 +10,7 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import NodeFacts, form_of, node_facts, pinned_reason, placement_of, read_comment
+from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.model import Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 from slurm_hadar.throughput.estimator import Estimator
@@ -212,7 +213,7 @@ class Observer:
             return comment.restart
         if record.start_s is None:
             return self._config.jobs.restart_cost_s
-        return (record.save_s or 0.0) + record.start_s
+        return (record.save_s or 0.0) + RESTART_GAP_S + record.start_s
 
 
 def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
