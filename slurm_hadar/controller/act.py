@@ -31,6 +31,7 @@ CHECKPOINT_SIGNAL = "USR2"
 LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let leases run out in between
 AVOID_ROUNDS = 10
 POLL_S = 0.05
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
 DENIED = ("Invalid user id", "Access/permission denied")
 _BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTaskLimit", "launch failed requeued held")
 
@@ -207,13 +208,13 @@ class Actor:
 
     def _leases(self, seen: Observation, job_ids: Sequence[str]) -> list[_Planned]:
         """Renew leases that would not last until the round after next; free steered jobs of their node lists."""
-        round_s, lease_s, now = self._config.controller.round_s, self.lease_s, time.time()
+        lease_s, now = self.lease_s, time.time()
         plain, steered = [], []
         for job_id in job_ids:
             job, record = seen.raw[job_id], seen.records[job_id]
             if record.steered:
                 steered.append(writes.defer(job, record, lease_s))
-            elif record.lease is None or record.lease - now < min(1.5 * round_s, 0.75 * lease_s):
+            elif record.lease is None or record.lease - now < 0.75 * lease_s:
                 plain.append(job_id)
         return [_Planned(w, lease=now + lease_s) for w in (*steered, *writes.lease(plain, lease_s))]
 
@@ -231,7 +232,8 @@ class Actor:
                 continue
             record.moves += 1
             if change.kind is ChangeKind.MOVE:
-                batch.append(_Planned(writes.place(job, record, change.new, RESTART_GAP_S), steered=True))
+                gap_s = 0.0 if set(change.old.nodes).isdisjoint(change.new.nodes) else RESTART_GAP_S
+                batch.append(_Planned(writes.place(job, record, change.new, gap_s), steered=True))
             else:
                 lease = time.time() + self.lease_s
                 batch.append(_Planned(writes.defer(job, record, self.lease_s), lease=lease))
@@ -240,12 +242,13 @@ class Actor:
     def _await_end(self, job_ids: Sequence[str]) -> dict[str, SlurmJob]:
         """The stopped jobs' records once none of them runs or ends any more, or time is up; ended jobs are left out."""
         deadline = time.monotonic() + self._config.jobs.end_timeout_s
+        pace = _Pace()
         while True:
             jobs = {j.job_id: j for j in self._backend.read_jobs() if j.job_id in set(job_ids) and j.state.active}
             busy = [j for j in jobs.values() if j.state is not JobState.PENDING]
             if not busy or time.monotonic() > deadline:
                 return jobs
-            time.sleep(2 * POLL_S)
+            pace.sleep()
 
     def _write(self, seen: Observation, batch: Sequence[_Planned], outcome: Outcome) -> set[str]:
         """One batch; returns the jobs that were refused. What is remembered changes only with what Slurm took."""
@@ -273,6 +276,7 @@ class Actor:
         open_ = {c.job_id: c for c in outcome.changes if c.kind.occupies and c.job_id not in refused}
         deadline = time.monotonic() + self._config.jobs.start_timeout_s
         jobs: dict[str, SlurmJob] = {}
+        pace, nudged = _Pace(), set()
         while outcome.log or open_:
             jobs = {j.job_id: j for j in self._backend.read_jobs()}
             for job_id, change in list(open_.items()):
@@ -282,7 +286,10 @@ class Actor:
                     self._conclude(seen, outcome, change, jobs.get(job_id), verdict)
             if not open_ or time.monotonic() > deadline or self._stopping():
                 break
-            time.sleep(2 * POLL_S)
+            overdue = [i for i in open_ if i not in nudged and _overdue(jobs[i])]
+            nudged.update(overdue)
+            self._nudge(overdue, outcome)
+            pace.sleep(until=min((jobs[i].eligible or 0.0 for i in open_), default=0.0))
         for change in open_.values():
             reason = jobs[change.job_id].reason if change.job_id in jobs else "gone"
             self._late(seen, outcome, change, jobs.get(change.job_id), reason)
@@ -291,6 +298,14 @@ class Actor:
         if any(w.outcome == "undone" for w in outcome.log):
             jobs = {j.job_id: j for j in self._backend.read_jobs()}
         self._check_leases(seen, outcome, jobs)
+
+    def _nudge(self, job_ids: Sequence[str], outcome: Outcome) -> None:
+        """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute late.
+        An update is one. A refusal only says that the job has started meanwhile."""
+        if not job_ids:
+            return
+        outcome.commands += 1
+        outcome.log += [_entry(r) for r in self._backend.write(writes.lease(job_ids, 0)) if r.error is None]
 
     def _conclude(
         self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob | None, verdict: str
@@ -338,6 +353,26 @@ class Actor:
             if job.eligible is None or job.eligible < time.time():
                 record.lease = None
                 outcome.log.append(WriteRecord(write.job_id, write.command, "ineffective", f"eligible: {job.eligible}"))
+
+
+class _Pace:
+    """Waits that grow, so that waiting long asks little of slurmctld."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_LOOK_S
+
+    def sleep(self, until: float = 0.0) -> None:
+        """Sleep the next wait, or until the epoch second ``until`` if that comes soon."""
+        coming = until - time.time()
+        if 0 < coming <= RESTART_GAP_S:
+            time.sleep(coming)
+            return
+        time.sleep(self._next_s)
+        self._next_s = min(LONGEST_LOOK_S, 1.3 * self._next_s)
+
+
+def _overdue(job: SlurmJob) -> bool:
+    return job.reason == "BeginTime" and job.eligible is not None and job.eligible <= time.time()
 
 
 def _verdict(job: SlurmJob | None, change: Change) -> str | None:

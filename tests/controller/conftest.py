@@ -1,21 +1,38 @@
-"""A controller over a Slurm in memory."""
+"""A controller over a Slurm in memory (``bench``), and one over a real private Slurm (``live``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.config import Config, load
+from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller
 from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
+from slurm_hadar.policies.base import Policy
+from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
+ROOT = Path(__file__).resolve().parents[2]
 FAST = ("controller.mode=act", "controller.round_s=2", "guard.min_run_s=0", "jobs.start_timeout_s=3",
         "jobs.ack_timeout_s=1", "jobs.end_timeout_s=3", "jobs.restart_cost_s=1")  # fmt: skip
+LIVE = ("controller.mode=act", "controller.round_s=30", "controller.event_round_s=0", "guard.min_run_s=0",
+        "jobs.start_timeout_s=60", "jobs.ack_timeout_s=30", "jobs.end_timeout_s=60", "jobs.restart_cost_s=1",
+        "slurm.timeout_s=20", "slurm.retries=0", "slurm.backend=cli")  # fmt: skip
+SAVES = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes"
+# Runs until the test says so; a requeue ends it, and it starts over.
+SLEEPER = 'echo "run ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST"\nuntil [ -e go ]; do sleep 0.2; done\n'
 
 
 class Bench:
@@ -46,3 +63,165 @@ def bench() -> Callable[..., Bench]:
         return Bench(nodes or {"v100-1": ("v100", 2), "k80-1": ("k80", 2)}, settings, Journal(":memory:"))
 
     return make
+
+
+class Told(Policy):
+    """Places jobs where ``where`` says, keeps those that must stay, and lets everything else wait."""
+
+    name = "told"
+
+    def __init__(self) -> None:
+        self.where: dict[str, Placement] = {}
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        placed = {j.job_id: self.where.get(j.job_id) for j in snapshot.steerable_jobs}
+        placed |= {j.job_id: j.placement for j in snapshot.steerable_jobs if not j.movable}
+        waits = {j: Wait(Tier.POLICY, "told to wait") for j, p in placed.items() if not p}
+        return Plan(self.name, {j: p for j, p in placed.items() if p}, waits)
+
+
+class Live:
+    """Jobs and controllers on a real cluster. ``told`` is the policy of :meth:`controller`."""
+
+    def __init__(self, cluster: PrivateCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.work, self.state = folder / "work", folder / "state"
+        for made in (self.work, self.state):
+            made.mkdir()
+        self.work.chmod(0o777)
+        self.backend = CliBackend(env=cluster.env)
+        self.journal = Journal(self.state / "journal.db")
+        self.book = ReportBook()
+        self.told = Told()
+        self._channels: list[Channel] = []
+        self._processes: list[subprocess.Popen[str]] = []
+
+    # Jobs
+
+    def submit(self, *options: str, comment: str = SAVES, script: str = SLEEPER, **run: Any) -> str:
+        """sbatch; returns the job's id. Requeueable, output in ``work/ID.out``."""
+        common = ["--parsable", "--requeue", "--open-mode=append", f"--chdir={self.work}", "--output=%j.out"]
+        argv = ["sbatch", *common, *([f"--comment={comment}"] if comment else []), *options]
+        run.setdefault("cwd", self.work)
+        return self.cluster.run(argv, input="#!/bin/bash\n" + script, **run).stdout.strip()
+
+    def finish(self) -> None:
+        """Let all sleepers come to their end."""
+        (self.work / "go").touch()
+
+    def show(self, job: str) -> str:
+        """What scontrol shows of the job, word for word; the time it has run, which changes by itself, left out."""
+        text = self.cluster.run(["scontrol", "-d", "show", "job", job]).stdout
+        return re.sub(r"RunTime=\S+|(LastSchedEval|Scheduler)=\S+", "", text)
+
+    def field(self, job: str, name: str) -> str:
+        """The first value of one field that scontrol shows."""
+        found = re.search(rf"\b{name}=(\S*)", self.show(job))
+        return found[1] if found else ""
+
+    def state_of(self, job: str) -> str:
+        return self.field(job, "JobState")
+
+    def gpus(self, job: str) -> dict[str, tuple[str, frozenset[int]]]:
+        """{node: (type, indices)} of the GPUs that Slurm has given the job."""
+        found = {}
+        for nodes, gpu, indices in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu:(\w+):\d+\(IDX:([^)]*)\)",
+                                              self.show(job)):  # fmt: skip
+            for node in self.cluster.run(["scontrol", "show", "hostnames", nodes]).stdout.split():
+                found[node] = (gpu, _numbers(indices))
+        return found
+
+    def holds(self, job: str, placement: dict[str, int]) -> bool:
+        """Whether the job has exactly these numbers of GPUs on exactly these nodes, of each node's own type."""
+        held = self.gpus(job)
+        return {n: len(i) for n, (_, i) in held.items()} == placement and all(
+            n.startswith(t) for n, (t, _) in held.items()
+        )
+
+    # Controllers
+
+    def config(self, *settings: str) -> Config:
+        return load(None, [*LIVE, f"controller.state_dir={self.state}", *settings])
+
+    def place(self, **where: dict[str, int]) -> None:
+        """Tell the policy: ``place(j7={"v100-1": 2})``. What was told before is forgotten."""
+        types = {n.name: next(iter(n.gpus)) for n in self.cluster.nodes}
+        self.told.where = {
+            job.removeprefix("j"): Placement.of({n: {types[n]: count} for n, count in counts.items()})
+            for job, counts in where.items()
+        }
+
+    def controller(
+        self, *settings: str, policy: Policy | None = None, channel: bool = False, backend: CliBackend | None = None
+    ) -> Controller:
+        """A controller in this process, with the memory of the one before."""
+        config, listening = self.config(*settings), None
+        if channel:
+            file = self.cluster.conf.with_name("hadar-channel.json")
+            listening = Channel(self.book, self.state, "tcp://127.0.0.1:*", "127.0.0.1", file, 65536)
+            self._channels.append(listening)
+        return Controller(backend or self.backend, policy or self.told, config, self.journal, self.book, listening)
+
+    def hadar(self, *arguments: str, settings: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
+        """The command line, as a user would type it."""
+        argv = self._argv(arguments, settings)
+        return subprocess.run(
+            argv, env=self._env(env), capture_output=True, text=True, timeout=120, check=False, cwd=self.work
+        )
+
+    def daemon(self, *arguments: str, settings: tuple[str, ...] = (), **env: str) -> subprocess.Popen[str]:
+        """``hadar run`` in the background; its log goes to ``work/controller.log``."""
+        with (self.work / "controller.log").open("a") as log:
+            process = subprocess.Popen(
+                self._argv(("run", *arguments), settings), env=self._env(env), stdout=log, stderr=log, text=True,
+                cwd=self.work,
+            )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def _argv(self, arguments: tuple[str, ...], settings: tuple[str, ...]) -> list[str]:
+        every = (*LIVE, f"controller.state_dir={self.state}", *settings)
+        options = [a for s in every for a in ("--set", s)]
+        return [sys.executable, "-m", "slurm_hadar.cli.main", *arguments, *options]
+
+    def _env(self, more: dict[str, str]) -> dict[str, str]:
+        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+        return {**self.cluster.env, "PYTHONPATH": path, **more}
+
+    def close(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for channel in self._channels:
+            channel.close()
+            channel.file.unlink(missing_ok=True)
+        self.journal.close()
+
+
+def _numbers(text: str) -> frozenset[int]:
+    """The numbers of an index list such as ``0-1,3``."""
+    ranges = (part.partition("-") for part in text.split(","))
+    return frozenset(n for low, _, high in ranges for n in range(int(low), int(high or low) + 1))
+
+
+@pytest.fixture
+def make_live(short_tmp: Path) -> Iterator[Callable[[PrivateCluster], Live]]:
+    """Jobs and controllers on a cluster of the test's own choice."""
+    made: list[Live] = []
+
+    def make(cluster: PrivateCluster) -> Live:
+        folder = short_tmp / f"live{len(made)}"
+        folder.mkdir()
+        made.append(Live(cluster, folder))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def live(make_live: Callable[[PrivateCluster], Live], slurm_cluster: PrivateCluster) -> Live:
+    """Jobs and controllers on the shared cluster."""
+    return make_live(slurm_cluster)

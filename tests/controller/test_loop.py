@@ -100,7 +100,7 @@ def test_partition_modes(bench) -> None:
 
 
 def test_a_move_goes_by_checkpoint_requeue_place(bench) -> None:
-    """A running job that saves by itself is requeued and placed anew, not in the same second."""
+    """A running job that saves by itself is requeued and placed anew."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
     b.slurm.start(job, "k80-1")
@@ -111,7 +111,37 @@ def test_a_move_goes_by_checkpoint_requeue_place(bench) -> None:
     assert result.record.moves == 1
     verbs = [w.verb for batch in b.slurm.batches for w in batch]
     assert verbs == ["requeue", "update"]
+    assert ("StartTime", "now") in b.slurm.batches[1][0].fields
+
+
+def test_a_move_to_a_node_of_before_lets_the_second_pass(bench) -> None:
+    """A job restarted on a node in the second of its kill there would be refused and fail."""
+    b = bench({f"v100-{i}": ("v100", 1) for i in (1, 2, 3)})
+    job = b.slurm.submit(gpus=1, nodes=2, comment=MODEL + ",ckpt=yes")
+    b.slurm.start(job, "v100-1", "v100-2")
+
+    result = b.new_controller(policy=Scripted(j1={"v100-2": {"v100": 1}, "v100-3": {"v100": 1}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("v100-2", "v100-3") and result.record.failed == 0
     assert ("StartTime", "now+2") in b.slurm.batches[1][0].fields
+
+
+def test_a_start_that_slurm_does_not_notice_is_nudged(bench) -> None:
+    """A begin time that passes with nothing else going on is brought to Slurm's notice, once."""
+    b = bench({"v100-1": ("v100", 2)})
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    write = b.slurm.write
+
+    def sleepy(writes):
+        b.slurm.stuck = {} if b.slurm.batches else {job: "BeginTime"}
+        return write(writes)
+
+    b.slurm.write = sleepy
+
+    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("v100-1",)
+    assert [len(batch) for batch in b.slurm.batches] == [1, 1] and result.record.failed == 0
 
 
 def test_a_preempted_job_is_leased_and_freed_of_its_node_list(bench) -> None:
