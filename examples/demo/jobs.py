@@ -39,9 +39,9 @@ FAMILIES = {
     "lm": ("charlm.py", "lm", 80),
     "rec": ("recommender.py", "recommendation", 2048),
 }
-GANGS, SHARES = (1, 2, 4), (0.7, 0.1, 0.2)
-SHORTEST_S, LONGEST_S = 8.0, 22.0
-MEAN_GAP_S = 0.5
+GANGS, SHARES = (1, 2, 4), (0.6, 0.2, 0.2)
+SHORTEST_S, LONGEST_S = 10.0, 30.0
+MEAN_GAP_S = 0.8
 
 
 def draw_jobs(count: int, seed: int) -> tuple[DemoJob, ...]:
@@ -73,4 +73,4 @@ def _fastest(table: ReferenceTable, model: str, batch: int, workers: int) -> flo
     return scale * max(min(gang[t], single[t]) for t in table.gpu_types)
 
 
-JOBS = draw_jobs(count=24, seed=0)
+JOBS = draw_jobs(count=14, seed=0)

@@ -161,7 +161,9 @@ class Observer:
             self.records[job.job_id] = record
         if job.restarts > record.restarts:
             # The last words of the run that is over count: its checkpoint was saved after the last round looked.
-            self._note_progress(record, self._book.get(job.job_id))
+            news = self._book.get(job.job_id)
+            over = news.before if news is not None and news.report.restart > record.restarts else news
+            self._note_progress(record, over)
             self._note_restart(record, job, submit)
         record.last_seen = now
         return record
