@@ -300,8 +300,8 @@ class Actor:
         self._check_leases(seen, outcome, jobs)
 
     def _nudge(self, job_ids: Sequence[str], outcome: Outcome) -> None:
-        """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute late.
-        An update is one. A refusal only says that the job has started meanwhile."""
+        """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute
+        late. An update is one. A refusal only says that the job has started meanwhile."""
         if not job_ids:
             return
         outcome.commands += 1
