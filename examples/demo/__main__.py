@@ -32,12 +32,12 @@ from slurm_hadar.slurm.cli import CliBackend
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
-ROUND_S = 6.0
+ROUND_S = 8.0
 LONGEST_RUN_S = 360.0
 SAMPLE_S = 0.5
 SETTINGS = (
     "controller.event_round_s=2",
-    "guard.min_run_s=5",
+    "guard.min_run_s=20",
     "jobs.restart_cost_s=6",
     "jobs.ack_timeout_s=15",
     "jobs.start_timeout_s=4",

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import random
 from dataclasses import dataclass
-
-from slurm_hadar.throughput.table import ReferenceTable, reference
 
 __all__ = ["FASTEST_STEPS_PER_S", "JOBS", "NODES", "DemoJob"]
 
@@ -34,43 +30,28 @@ class DemoJob:
         return f"hadar:model={self.model},batch={self.batch},steps={self.steps},nodes=1"
 
 
-FAMILIES = {
-    "cnn": ("cnn.py", "resnet50", 64),
-    "lm": ("charlm.py", "lm", 80),
-    "rec": ("recommender.py", "recommendation", 2048),
-}
-GANGS, SHARES = (1, 2, 4), (0.6, 0.2, 0.2)
-SHORTEST_S, LONGEST_S = 10.0, 30.0
-MEAN_GAP_S = 0.8
+def _job(name: str, family: str, workers: int, steps: int, arrival_s: float) -> DemoJob:
+    script, model, batch = {
+        "cnn": ("cnn.py", "resnet18", 128),
+        "lm": ("charlm.py", "lm", 80),
+        "rec": ("recommender.py", "recommendation", 2048),
+    }[family]
+    return DemoJob(name, script, model, batch, workers, steps, arrival_s)
 
 
-def draw_jobs(count: int, seed: int) -> tuple[DemoJob, ...]:
-    """A queue as clusters see it: most jobs small and short, a few large or long, in no order that favours anybody.
-
-    Run times on a job's fastest GPU type are log-uniform, arrivals Poisson, and gangs mostly of one worker, as in the
-    published generators of such traces; recommenders are single-GPU. All follows from ``seed``.
-    """
-    rng = random.Random(seed)
-    table = reference()
-    jobs, arrival_s, number = [], 0.0, dict.fromkeys(FAMILIES, 0)
-    for _ in range(count):
-        family = rng.choice(sorted(FAMILIES))
-        script, model, batch = FAMILIES[family]
-        workers = 1 if family == "rec" else rng.choices(GANGS, SHARES)[0]
-        run_s = math.exp(rng.uniform(math.log(SHORTEST_S), math.log(LONGEST_S)))
-        steps = max(20, 10 * round(run_s * _fastest(table, model, batch, workers) / 10))
-        number[family] += 1
-        jobs.append(DemoJob(f"{family}-{number[family]}", script, model, batch, workers, steps, arrival_s))
-        arrival_s += rng.expovariate(1 / MEAN_GAP_S)
-    return tuple(jobs)
-
-
-def _fastest(table: ReferenceTable, model: str, batch: int, workers: int) -> float:
-    """Emulated steps/s of a gang on its fastest type: as on the cluster, one GPU of it makes FASTEST_STEPS_PER_S."""
-    single = {t: table.steps_per_s(model, batch, t) or 0.0 for t in table.gpu_types}
-    gang = {t: table.steps_per_s(model, batch, t, workers) or 0.0 for t in table.gpu_types}
-    scale = FASTEST_STEPS_PER_S / max(single.values())
-    return scale * max(min(gang[t], single[t]) for t in table.gpu_types)
-
-
-JOBS = draw_jobs(count=14, seed=0)
+# A morning's queue: in no order that would favour a scheduler, 22 GPUs' worth of jobs for 12 GPUs.
+JOBS = (
+    _job("lm-a", "lm", 1, 240, 0.0),
+    _job("cnn-a", "cnn", 2, 210, 1.0),
+    _job("rec-a", "rec", 1, 390, 2.0),
+    _job("cnn-b", "cnn", 1, 270, 3.0),
+    _job("lm-b", "lm", 4, 150, 4.0),
+    _job("rec-b", "rec", 1, 290, 5.0),
+    _job("cnn-c", "cnn", 1, 210, 6.0),
+    _job("lm-c", "lm", 2, 180, 8.0),
+    _job("cnn-d", "cnn", 4, 140, 10.0),
+    _job("rec-c", "rec", 1, 340, 12.0),
+    _job("lm-d", "lm", 1, 200, 14.0),
+    _job("cnn-e", "cnn", 2, 170, 18.0),
+    _job("rec-d", "rec", 1, 250, 22.0),
+)
