@@ -116,7 +116,7 @@ def _job(r: dict[str, str]) -> SlurmJob:
         start=_time(r, "StartTime"),
         requeue=r["Requeue"] == "1",
         restarts=_int(r, "RestartCnt", 0),
-        batch=r["BatchFlag"] == "1",
+        batch=r["BatchFlag"] != "0",  # 2 after a launch that failed
         priority=_int(r, "PriorityLong", 1),
         dependency=text_or_empty(r["Dependency"]),
         array_id=array,

@@ -176,7 +176,8 @@ def test_jobs_start_by_themselves_when_the_controller_is_gone(live: Any, monkeyp
     result = controller.run_round()
     assert result.record.preemptions >= 1 and all(live.state_of(j) == "PENDING" for j in jobs)
 
-    poll(lambda: all(live.state_of(j) == "RUNNING" for j in jobs), 60)
+    # Slurm looks at begin times that have passed with its next event, or within its sched_interval of a minute
+    poll(lambda: all(live.state_of(j) == "RUNNING" for j in jobs), 150)
 
     live.finish()
     poll(lambda: all(live.state_of(j) == "COMPLETED" for j in jobs), 60)

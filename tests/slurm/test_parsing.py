@@ -70,6 +70,12 @@ def test_structure_of_arrays_and_heterogeneous_jobs() -> None:
     assert (component.job_id, component.array_id, component.het_id) == ("5+1", None, "5")
 
 
+@pytest.mark.parametrize(("text", "batch"), [("0", False), ("1", True), ("2", True)])
+def test_a_batch_job_whose_launch_failed_is_one_still(text: str, batch: bool) -> None:
+    """Slurm counts launches in the flag that says whether a job has a batch script."""
+    assert jobs({"BatchFlag": text})[0].batch is batch
+
+
 @pytest.mark.parametrize(
     ("field", "text", "per", "types"),
     [
