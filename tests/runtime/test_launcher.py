@@ -18,7 +18,8 @@ FAKE = """#!{python}
 import json, os, sys
 with open({record!r}, "a") as file:
     file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
-answer = {{"squeue": {comment!r}, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
+squeue = {submit!r} if "--format=%V" in sys.argv else {work_dir!r} + chr(31) + {comment!r}
+answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
 if answer: print(answer)
 sys.exit({code})
 """
@@ -34,11 +35,16 @@ class Fakes:
         self.install()
 
     def install(
-        self, comment: str = "hadar:model=lm,batch=5", code: int = 0, names: str = "srun squeue scontrol"
+        self,
+        comment: str = "hadar:model=lm,batch=5",
+        code: int = 0,
+        names: str = "srun squeue scontrol",
+        submit: str = "2026-11-20T10:00:00",
     ) -> None:
         for name in names.split():
             path = self.directory / name
-            path.write_text(FAKE.format(python=sys.executable, record=str(self.record), comment=comment, code=code))
+            facts = {"record": str(self.record), "work_dir": str(self.directory.parent), "submit": submit}
+            path.write_text(FAKE.format(python=sys.executable, comment=comment, code=code, **facts))
             path.chmod(0o755)
 
     def calls(self, name: str) -> list[dict]:
@@ -93,7 +99,7 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
     assert seen["HADAR_JOB_DIR"] == f"{env['SLURM_SUBMIT_DIR']}/.hadar/77"
     assert seen["HADAR_MASTER_ADDR"] == "10.1.2.3"
     assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
-    assert fakes.calls("squeue") == []
+    assert [c["argv"][-1] for c in fakes.calls("squeue")] == ["--format=%V"]
     assert done.stderr == ""
 
 
@@ -249,3 +255,22 @@ def test_what_is_no_node_list_is_refused(text: str) -> None:
     """A cut or garbled list is an error, not a guess."""
     with pytest.raises(ValueError, match="Slurm node list"):
         nodelist.expand(text)
+
+
+def test_an_earlier_jobs_directory_is_set_aside(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
+    """A first start never resumes what an earlier job with the same id left; the job's own steps and restarts do."""
+    checkpoints = tmp_path / ".hadar" / "77" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "foreign").touch()
+
+    first = run(env, "--", "true")
+    assert "was an earlier job's with the same id; moved to 77.before-" in first.stderr
+    assert not checkpoints.exists() and len(list((tmp_path / ".hadar").glob("77.before-*/checkpoints/foreign"))) == 1
+
+    (tmp_path / ".hadar" / "77" / "mine").touch()
+    assert "earlier job" not in run(env, "--", "true").stderr
+    fakes.install(submit="2026-11-20T11:11:11")  # Slurm changes the submit time when a job is requeued
+    assert "earlier job" not in run({**env, "SLURM_RESTART_COUNT": "1"}, "--", "true").stderr
+    assert (tmp_path / ".hadar" / "77" / "mine").exists()
+
+    assert "earlier job" in run(env, "--", "true").stderr
