@@ -95,7 +95,7 @@ def submit(cluster: PrivateCluster, work: Path, name: str) -> str:
     path = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
     command = ["sbatch", "--parsable", "--gres=gpu:2", "--begin=now", "--comment=hadar:model=resnet18,batch=64",
                f"--chdir={work}", f"--output={work}/{name}.out", str(work / "job.sh"), name]  # fmt: skip
-    return cluster.run(command, check=True, env={**cluster.env, "PATH": path}).stdout.strip()
+    return cluster.run(command, check=True, env={**cluster.env, "PATH": path}, cwd=work).stdout.strip()
 
 
 def bench(swaps: int, megabytes: float) -> dict[str, object]:
