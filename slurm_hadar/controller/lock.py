@@ -51,7 +51,7 @@ class ScopeLock:
         except OSError:
             whose = f"users {', '.join(users)}" if users else "all users"
             raise ControllerRunning(
-                f"another controller on this host already steers {whose} of cluster {cluster}; stop it first"
+                f"another controller on this host already steers {whose} of cluster {cluster.split()[0]}; stop it first"
             ) from None
         self._file.truncate(0)
         self._file.write(str(os.getpid()))

@@ -83,7 +83,7 @@ def assemble(config: Config, on_round: Callable[[RoundResult], None] | None = No
         backend = choose(config.slurm.backend, config.slurm.timeout_s, config.slurm.retries)
         stack.callback(backend.close)
         directory = state_dir(config)
-        lock = ScopeLock(directory, backend.cluster_name(), config.controller.users)
+        lock = ScopeLock(directory, backend.identity(), config.controller.users)
         stack.callback(lock.release)
         journal = Journal(directory / JOURNAL)
         stack.callback(journal.close)

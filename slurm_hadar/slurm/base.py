@@ -23,6 +23,10 @@ class Backend(abc.ABC):
     def cluster_name(self) -> str:
         """ClusterName of the Slurm configuration."""
 
+    def identity(self) -> str:
+        """Tells this cluster from others, which may have the same name."""
+        return self.cluster_name()
+
     @abc.abstractmethod
     def read(self) -> ClusterState:
         """All jobs, nodes and partitions, in two reads. Raises SlurmParseError for an answer cut short."""

@@ -47,6 +47,7 @@ class CliBackend(Backend):
 
     def __init__(self, timeout_s: float = 30.0, retries: int = 2, env: dict[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
+        self._settings = ""
         self._env = _clean(dict(os.environ if env is None else env))
         self._retry = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(SlurmUnavailable),
@@ -63,9 +64,18 @@ class CliBackend(Backend):
         return match[0]
 
     def cluster_name(self) -> str:
-        match = re.search(r"^ClusterName\s*=\s*(\S+)", self._read(["scontrol", "show", "config"]), re.MULTILINE)
+        return self._setting("ClusterName")
+
+    def identity(self) -> str:
+        """Name, and where its slurmctld listens: private clusters of several people may have one name."""
+        return " ".join(self._setting(s) for s in ("ClusterName", "SlurmctldHost[0]", "SlurmctldPort"))
+
+    def _setting(self, name: str) -> str:
+        if not self._settings:
+            self._settings = self._read(["scontrol", "show", "config"])
+        match = re.search(rf"^{re.escape(name)}\s*=\s*(\S+)", self._settings, re.MULTILINE)
         if not match:
-            raise SlurmError("scontrol show config names no ClusterName; is this Slurm configured?")
+            raise SlurmError(f"scontrol show config names no {name}; is this Slurm configured?")
         return match[1]
 
     def read(self) -> ClusterState:

@@ -182,7 +182,8 @@ class Live:
     def _argv(self, arguments: tuple[str, ...], settings: tuple[str, ...]) -> list[str]:
         every = (*LIVE, f"controller.state_dir={self.state}", *settings)
         options = [a for s in every for a in ("--set", s)]
-        return [sys.executable, "-m", "slurm_hadar.cli.main", *arguments, *options]
+        words = 2 if arguments[0] == "config" else 1  # the test's own options come later and prevail
+        return [sys.executable, "-m", "slurm_hadar.cli.main", *arguments[:words], *options, *arguments[words:]]
 
     def _env(self, more: dict[str, str]) -> dict[str, str]:
         path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)

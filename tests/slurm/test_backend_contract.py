@@ -117,9 +117,11 @@ def test_pyslurm_keeps_the_contract_too(slurm_cluster: PrivateCluster) -> None:
 
 
 def test_identity(backend: Backend, slurm_cluster: PrivateCluster) -> None:
-    """The version that answers, and the cluster's name."""
+    """The version that answers, the cluster's name, and what tells it from another of that name."""
     assert backend.version() == slurm_cluster.run(["sinfo", "--version"]).stdout.split()[1]
     assert backend.cluster_name() == slurm_cluster.cluster_name
+    name, host, port = backend.identity().split()
+    assert (name, port) == (slurm_cluster.cluster_name, str(slurm_cluster.ports["slurmctld"])) and host
 
 
 def test_an_empty_cluster(backend: Backend, slurm_cluster: PrivateCluster) -> None:
@@ -428,7 +430,7 @@ def test_slurmctld_away(make: Callable[..., Backend], odd: PrivateCluster) -> No
     began = time.monotonic()
     try:
         for call in (
-            backend.read, backend.read_jobs, backend.cluster_name,
+            backend.read, backend.read_jobs, lambda: make(odd.env, timeout_s=2.0, retries=0).cluster_name(),
             lambda: backend.write([Write("update", ("1",), (("StartTime", "now"),))]),
             lambda: backend.signal(["1.0"], "USR2"),
         ):  # fmt: skip

@@ -1,0 +1,173 @@
+"""The ``hadar`` commands as a user types them, on a real Slurm: exit codes, one clear line, JSON, signals."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from slurm_hadar.cluster import PrivateCluster
+
+pytestmark = pytest.mark.slurm
+
+
+def one_line(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
+    """The only line that a refused command says, on stderr."""
+    assert done.returncode == code and done.stdout == "", done
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
+    """run --once starts a job; queue, explain, history, speeds and config tell of it, to people and as JSON."""
+    blocker = live.submit("--gres=gpu:4", "-N6", comment="", script="sleep 600")
+    poll(lambda: live.state_of(blocker) == "RUNNING")
+    job, other = live.submit("--gres=gpu:2", "--job-name=first one"), live.submit("--gres=gpu:v100:1")
+    done = live.hadar("run", "--once", "--mode", "act", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["leases"], told["failed"], told["steered"]) == (1, 0, 1)
+    assert [(c["job_id"], c["kind"]) for c in told["changes"]] == [(job, "wait")]
+
+    queue = live.hadar("queue")
+    assert queue.returncode == 0 and "Traceback" not in queue.stdout
+    assert re.search(rf"^{job} +\S+ +first one +pending +2 +- .*needs 2", queue.stdout, re.MULTILINE), queue.stdout
+    lines = {line["job_id"]: line for line in json.loads(live.hadar("queue", "--json").stdout)}
+    assert lines[other]["tier"] == "pinned" and lines[job]["tier"] == "waits-for-capacity"
+    assert lines[blocker]["where"].count("-") == 6 and "no hadar: comment" in lines[blocker]["why"]
+    assert live.hadar("explain", job).stdout.startswith(f"job {job} waits for GPUs that others hold: ")
+    assert live.hadar("explain", other).stdout.startswith(f"job {other} is left to Slurm: asks for GPU type v100")
+
+    live.cluster.run(["scancel", blocker])
+    poll(lambda: not live.gpus(blocker))
+    done = live.hadar("run", "--once", "--mode", "act")
+    assert done.returncode == 0 and done.stdout == "" and "1 start" in done.stderr
+    assert live.state_of(job) == "RUNNING"
+
+    assert live.hadar("explain", job).stdout.startswith(f"job {job} runs.")
+    explained = json.loads(live.hadar("explain", job, "--json").stdout)
+    assert explained["last_decision"]["kind"] == "start" and explained["record"]["steered"] is True
+    history = live.hadar("history", job)
+    assert history.returncode == 0 and re.search(r"start +\S+ 2x", history.stdout), history.stdout
+    entries = json.loads(live.hadar("history", job, "--json").stdout)
+    assert [e.get("kind") or e["outcome"] for e in entries] == ["wait", "ok", "start", "ok"]
+    assert live.hadar("speeds").stdout == "nothing has been measured yet: start jobs through hadar-srun\n"
+    assert json.loads(live.hadar("speeds", "--json").stdout) == {"errors": [], "measured": []}
+    assert live.hadar("config", "check").stdout == "configuration is valid\n"
+    shown = json.loads(live.hadar("config", "show", "--origin", "--json").stdout)
+    assert shown["controller.mode"] == {"value": "act", "origin": "command line"}
+
+
+def test_advice(live: Any, poll: Any) -> None:
+    """Mode advise says what it would do, and does not."""
+    job = live.submit("--gres=gpu:2", "--exclude=v100-[1-2],p100-[1-2]")
+    poll(lambda: live.state_of(job) == "RUNNING")
+    before = live.show(job)
+
+    done = live.hadar("run", "--once", "--mode", "advise")
+
+    assert done.returncode == 0 and live.show(job) == before
+    told = rf"would move {job}: k80-[12] 2xk80 -> \S+ 2x[vp]100  [0-9.]+ -> [0-9.]+ steps/s\n"
+    assert re.fullmatch(told, done.stdout), done.stdout
+
+
+def test_release_gives_everything_back(live: Any, poll: Any) -> None:
+    """Leased and placed jobs are eligible at once, on all nodes, in their owners' shape; a running one goes on."""
+    blocker = live.submit("--gres=gpu:4", "-N6", comment="", script="sleep 600")
+    poll(lambda: live.state_of(blocker) == "RUNNING")
+    leased, steered = live.submit("--gres=gpu:2"), live.submit("--gpus=4", comment=MANY)
+    controller = live.controller("jobs.start_timeout_s=1")
+    controller.run_round()
+    shape = ("TresPerNode=gres:gpu:2", "NumNodes=2-2", "NumTasks=2", "NumCPUs=2", "NodeList=k80-1,k80-2", "TresPerJob=")
+    live.cluster.run(["scontrol", "update", f"JobId={steered}", *shape])
+    record = live.journal.load_jobs()[steered]
+    record.steered = True
+    live.journal.save_jobs([record])
+
+    done = live.hadar("release", "--json")
+
+    assert done.returncode == 0 and json.loads(done.stdout) == {"released": [leased, steered], "failed": {}}
+    found = {j.job_id: j for j in live.backend.read_jobs()}
+    assert all((found[j].eligible or 0) <= found[j].submit + 60 and not found[j].held for j in (leased, steered))
+    assert found[steered].req_nodes == () and found[steered].num_nodes == 1
+    assert found[steered].gpus[0].count == 4 and live.state_of(blocker) == "RUNNING"
+    live.cluster.run(["scancel", blocker])
+    poll(lambda: live.state_of(leased) == live.state_of(steered) == "RUNNING", 90)
+    assert live.hadar("release").stdout == "0 jobs released\n"
+
+
+MANY = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes,nodes=1-2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("run", "--once", "--policy", "magic"), 1, "no policy is called 'magic'; valid policies: fifo, hadar"),
+        (("run", "--once", "--set", "controller.round_s=0"), 1, "controller.round_s = 0: "),
+        (("run", "--once", "--set", "controller.rounds=3"), 1, "unknown key controller.rounds; valid here: "),
+        (("run", "--config", "/no/such/file"), 1, "configuration file /no/such/file does not exist"),
+        (("explain", "99999"), 1, "job 99999 is not known to the controller; is the id right"),
+        (("history", "99999"), 1, "nothing is recorded about job 99999; is the id right"),
+        (("run", "--once", "--set", "slurm.backend=pyslurm"), None, "slurm.backend = pyslurm, but pyslurm"),
+    ],
+)
+def test_refusals_are_one_line(live: Any, arguments: tuple[str, ...], code: int | None, words: str) -> None:
+    """What a user can get wrong is answered by one line that names it, and exit code 1."""
+    live.journal.save_jobs([])
+    if code is None and live.hadar(*arguments).returncode == 0:
+        pytest.skip("pyslurm can be used here")
+    assert words in one_line(live.hadar(*arguments), 1)
+
+
+def test_wrong_usage(live: Any) -> None:
+    """An option that does not exist is exit code 2."""
+    done = live.hadar("run", "--onse")
+    assert done.returncode == 2 and "No such option" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_slurmctld_away(make_cluster: Callable[..., PrivateCluster], make_live: Any) -> None:
+    """Every command that needs Slurm says in one line that it is away; what only reads the journal still works."""
+    live = make_live(make_cluster("v100:1x1"))
+    assert live.hadar("run", "--once").returncode == 0
+    live.cluster.kill_slurmctld()
+
+    for arguments in (("run", "--once"), ("queue",), ("release",)):
+        line = one_line(live.hadar(*arguments, settings=("slurm.timeout_s=2",)))
+        assert re.fullmatch(r"hadar: .*(did not answer within 2 s|does not answer).*", line), line
+    assert live.hadar("speeds").returncode == 0
+
+
+def test_the_daemon_ends_after_the_current_write(live: Any, poll: Any) -> None:
+    """SIGTERM in the midst of a round: exit code 0 soon, nothing half done, and the jobs go on."""
+    jobs = [live.submit("--gres=gpu:2") for _ in range(3)]
+    daemon = live.daemon("--mode", "act", "--round", "1")
+    log = live.work / "controller.log"
+    poll(lambda: re.search(r"round [2-9]\d* \(act, hadar\)", log.read_text()), 60)
+
+    daemon.send_signal(signal.SIGTERM)
+
+    assert daemon.wait(60) == 0 and "Traceback" not in log.read_text()
+    poll(lambda: all(live.state_of(j) == "RUNNING" for j in jobs), 60)
+
+
+def test_two_controllers_on_one_scope(live: Any, poll: Any, short_tmp: Any) -> None:
+    """The second is refused in one line, with the same memory and with another; one for other users is not."""
+    daemon = live.daemon("--mode", "act", "--round", "1")
+    poll(lambda: "round 1 " in (live.work / "controller.log").read_text(), 60)
+
+    line = one_line(live.hadar("run", "--once"))
+    assert line.startswith(f"hadar: another controller (process {daemon.pid}) already uses {live.state}; stop it first")
+    elsewhere = f"controller.state_dir={short_tmp}/elsewhere"
+    line = one_line(live.hadar("run", "--once", settings=(elsewhere,)))
+    assert "another controller on this host already steers all users of cluster" in line
+    done = live.hadar("run", "--once", settings=(elsewhere, "controller.users=['alice']"))
+    assert done.returncode == 0, done.stderr
+
+    daemon.terminate()
+    assert daemon.wait(60) == 0
+    assert live.hadar("run", "--once").returncode == 0
