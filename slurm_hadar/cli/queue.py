@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from slurm_hadar.cli.common import config_options, json_option, print_json, span
@@ -30,31 +31,42 @@ def queue(config: Config, user: str | None, as_json: bool) -> None:
         print_json([_as_dict(line) for line in lines])
         return
     # Into a file or a pipe nothing is cut; on a terminal each job keeps to its line.
-    console = Console() if sys.stdout.isatty() else Console(width=240)
+    terminal = sys.stdout.isatty()
+    console = Console() if terminal else Console(width=10_000)
     if not lines:
         console.print("The queue is empty.")
         return
-    console.print(_table(lines))
+    console.print(_table(lines, shrink=terminal))
 
 
 def _as_dict(line: Line) -> dict[str, Any]:
     return {name: getattr(line, name) for name in line.__slots__}
 
 
-def _table(lines: list[Line]) -> Table:
+def _table(lines: list[Line], shrink: bool) -> Table:
+    """One line a job. On a terminal WHERE and WHY give way, so that ids and states stay whole."""
+    rows = [_cells(line) for line in lines]
     table = Table(box=None, pad_edge=False)
-    for title, justify in (("JOB", "left"), ("USER", "left"), ("NAME", "left"), ("STATE", "left"), ("GPUS", "right"),
-                           ("WHERE", "left"), ("STEPS/S", "right"), ("DONE", "right"), ("AGE", "right"),
-                           ("WHY", "left")):  # fmt: skip
-        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
-    now = time.time()
-    for line in lines:
-        done = "-" if line.done_share is None else f"{100 * line.done_share:.0f} %"
-        speed = "-" if line.steps_per_s is None else f"{line.steps_per_s:.3g}"
-        state = f"[{_COLOURS.get(line.state, 'white')}]{line.state}[/]"
-        table.add_row(line.job_id, line.user, line.name[:20], state, str(line.gpus), line.where, speed, done,
-                      span(now - line.arrival), line.why)  # fmt: skip
+    for index, (title, justify) in enumerate(_COLUMNS):
+        widest = max(len(title), *(len(row[index]) for row in rows))
+        least = 12 if shrink and title in ("WHERE", "WHY") else widest
+        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", min_width=min(widest, least))
+    for line, row in zip(lines, rows, strict=True):
+        row[3] = f"[{_COLOURS.get(line.state, 'white')}]{row[3]}[/]"
+        table.add_row(*row[:-1], escape(row[-1]))
     return table
 
 
+def _cells(line: Line) -> list[str]:
+    done = "-" if line.done_share is None else f"{100 * line.done_share:.0f} %"
+    speed = "-" if line.steps_per_s is None else f"{line.steps_per_s:.3g}"
+    age = span(time.time() - line.arrival)
+    name = escape(line.name[:20])
+    return [line.job_id, line.user, name, line.state, str(line.gpus), line.where, speed, done, age, line.why]
+
+
+_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
+    ("JOB", "left"), ("USER", "left"), ("NAME", "left"), ("STATE", "left"), ("GPUS", "right"), ("WHERE", "left"),
+    ("STEPS/S", "right"), ("DONE", "right"), ("AGE", "right"), ("WHY", "left"),
+)  # fmt: skip
 _COLOURS = {"running": "green", "pending": "yellow", "completing": "cyan"}

@@ -36,7 +36,9 @@ def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
 
     queue = live.hadar("queue")
     assert queue.returncode == 0 and "Traceback" not in queue.stdout
-    assert re.search(rf"^{job} +\S+ +first one +pending +2 +- .*needs 2", queue.stdout, re.MULTILINE), queue.stdout
+    assert re.search(rf"^{job} +\S+ +first one +pending +2 +- .*GPUs it needs are held", queue.stdout, re.MULTILINE), (
+        queue.stdout
+    )
     lines = {line["job_id"]: line for line in json.loads(live.hadar("queue", "--json").stdout)}
     assert lines[other]["tier"] == "pinned" and lines[job]["tier"] == "waits-for-capacity"
     assert lines[blocker]["where"].count("-") == 6 and "no hadar: comment" in lines[blocker]["why"]

@@ -20,7 +20,7 @@ POINTS, SEED = 12, 7
 LONGEST_DELAY_S = 125  # Slurm itself defers a requeued job by 121 s; our leases here are shorter
 # A policy of a third party's, as one would install it: each second another random plan, so that each round starts,
 # moves and stops jobs.
-PLUGIN = '''
+PLUGIN = """
 import random
 from slurm_hadar.model import Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
@@ -39,7 +39,7 @@ class Shuffle(Policy):
                 placed[job.job_id] = Placement.of({node: {gpu: job.form.workers}})
         waits = {j.job_id: Wait(Tier.POLICY, "shuffled away") for j in jobs if j.job_id not in placed}
         return Plan(self.name, placed, waits)
-'''
+"""
 # Stands before each of Slurm's commands and kills the controller at its Nth call: before it, in the middle of a batch
 # of writes, or after it.
 SHIM = """#!/bin/bash
