@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.journal import Journal
@@ -16,7 +19,9 @@ from slurm_hadar.controller.setup import JOURNAL, state_dir
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 
-__all__ = ["clock", "config_options", "json_option", "open_journal", "place", "print_json", "span"]
+__all__ = [
+    "cell", "clock", "config_options", "console", "json_option", "open_journal", "place", "plain", "print_json", "span",
+]  # fmt: skip
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -45,6 +50,21 @@ def open_journal(config: Config) -> Journal:
     if not path.exists():
         raise StoreError(f"no journal at {path}: has the controller (hadar run) run here?")
     return Journal(path)
+
+
+def plain(text: str) -> str:
+    """``text`` with ``?`` for what is not printable: names and comments are other users', and a terminal obeys."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def cell(text: str, style: str = "") -> Text:
+    """``text`` for one line of a table: printable, not read as markup, cut only where the terminal is too narrow."""
+    return Text(plain(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def console() -> Console:
+    """stdout: as wide as the terminal, and into a file or a pipe wide enough for everything."""
+    return Console() if sys.stdout.isatty() else Console(width=10_000)
 
 
 def print_json(content: Any) -> None:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from slurm_hadar.cli.common import clock, config_options, json_option, open_journal, place, print_json, span
+from slurm_hadar.cli.common import (
+    clock,
+    config_options,
+    console,
+    json_option,
+    open_journal,
+    place,
+    plain,
+    print_json,
+    span,
+)  # fmt: skip
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.errors import HadarError
@@ -43,7 +53,7 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
         print_json({"job_id": job_id, "wait": wait, "last_decision": last, "record": _record(record)})
         return
     for line in _explanation(job_id, record, wait, last):
-        click.echo(line)
+        click.echo(plain(line))
 
 
 def _record(record: JobRecord | None) -> dict[str, Any] | None:
@@ -97,8 +107,9 @@ def history(config: Config, job_id: str, as_json: bool) -> None:
     for title in ("TIME", "ROUND", "WHAT", "DETAIL"):
         table.add_column(title, no_wrap=title != "DETAIL")
     for entry in entries:
-        table.add_row(clock(entry["time"]), str(entry["round"]), *_words(entry))
-    Console().print(table)
+        what, detail = _words(entry)
+        table.add_row(clock(entry["time"]), str(entry["round"]), Text(what), Text(plain(detail)))
+    console().print(table)
 
 
 def _words(entry: dict[str, Any]) -> tuple[str, str]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import Any, Literal
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from slurm_hadar.cli.common import config_options, json_option, print_json, span
+from slurm_hadar.cli.common import cell, config_options, console, json_option, print_json, span
 from slurm_hadar.config import Config
 from slurm_hadar.controller.view import Line, queue_view
 from slurm_hadar.slurm.select import choose
@@ -30,43 +27,31 @@ def queue(config: Config, user: str | None, as_json: bool) -> None:
     if as_json:
         print_json([_as_dict(line) for line in lines])
         return
-    # Into a file or a pipe nothing is cut; on a terminal each job keeps to its line.
-    terminal = sys.stdout.isatty()
-    console = Console() if terminal else Console(width=10_000)
     if not lines:
-        console.print("The queue is empty.")
+        click.echo("The queue is empty.")
         return
-    console.print(_table(lines, shrink=terminal))
+    console().print(_table(lines))
 
 
 def _as_dict(line: Line) -> dict[str, Any]:
     return {name: getattr(line, name) for name in line.__slots__}
 
 
-def _table(lines: list[Line], shrink: bool) -> Table:
-    """One line a job. On a terminal WHERE and WHY give way, so that ids and states stay whole."""
-    rows = [_cells(line) for line in lines]
+def _table(lines: list[Line]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for index, (title, justify) in enumerate(_COLUMNS):
-        widest = max(len(title), *(len(row[index]) for row in rows))
-        least = 12 if shrink and title in ("WHERE", "WHY") else widest
-        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", min_width=min(widest, least))
-    for line, row in zip(lines, rows, strict=True):
-        row[3] = f"[{_COLOURS.get(line.state, 'white')}]{row[3]}[/]"
-        table.add_row(*row[:-1], escape(row[-1]))
+    for title, justify in (("JOB", "left"), ("USER", "left"), ("NAME", "left"), ("STATE", "left"), ("GPUS", "right"),
+                           ("WHERE", "left"), ("STEPS/S", "right"), ("DONE", "right"), ("AGE", "right"),
+                           ("WHY", "left")):  # fmt: skip
+        # only these two give way on a narrow terminal
+        table.add_column(title, justify=justify, no_wrap=title not in ("WHERE", "WHY"))  # type: ignore[arg-type]
+    now = time.time()
+    for line in lines:
+        done = "-" if line.done_share is None else f"{100 * line.done_share:.0f} %"
+        speed = "-" if line.steps_per_s is None else f"{line.steps_per_s:.3g}"
+        table.add_row(cell(line.job_id), cell(line.user), cell(line.name[:20]),
+                      cell(line.state, _COLOURS.get(line.state, "")), str(line.gpus), cell(line.where), speed, done,
+                      span(now - line.arrival), cell(line.why))  # fmt: skip
     return table
 
 
-def _cells(line: Line) -> list[str]:
-    done = "-" if line.done_share is None else f"{100 * line.done_share:.0f} %"
-    speed = "-" if line.steps_per_s is None else f"{line.steps_per_s:.3g}"
-    age = span(time.time() - line.arrival)
-    name = escape(line.name[:20])
-    return [line.job_id, line.user, name, line.state, str(line.gpus), line.where, speed, done, age, line.why]
-
-
-_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
-    ("JOB", "left"), ("USER", "left"), ("NAME", "left"), ("STATE", "left"), ("GPUS", "right"), ("WHERE", "left"),
-    ("STEPS/S", "right"), ("DONE", "right"), ("AGE", "right"), ("WHY", "left"),
-)  # fmt: skip
 _COLOURS = {"running": "green", "pending": "yellow", "completing": "cyan"}

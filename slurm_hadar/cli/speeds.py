@@ -6,10 +6,9 @@ import time
 from dataclasses import asdict
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from slurm_hadar.cli.common import config_options, json_option, open_journal, print_json, span
+from slurm_hadar.cli.common import cell, config_options, console, json_option, open_journal, print_json, span
 from slurm_hadar.config import Config
 from slurm_hadar.throughput.store import EstimateError, Measurement, ThroughputStore
 
@@ -34,7 +33,7 @@ def speeds(config: Config, as_json: bool) -> None:
     if not measured:
         click.echo("nothing has been measured yet: start jobs through hadar-srun")
         return
-    Console().print(_table(measured, errors))
+    console().print(_table(measured, errors))
 
 
 def _error(error: EstimateError) -> dict[str, object]:
@@ -54,5 +53,5 @@ def _table(measured: list[Measurement], errors: list[EstimateError]) -> Table:
         error = before.get((m.workload, m.gpu_type, m.gpus, m.spread))
         gang = f"{m.gpus}x{m.gpu_type}" + (" spread" if m.spread else "")
         guess = (f"{error.estimated:.3g}", f"{100 * error.relative:+.0f} %", error.source) if error else ("-", "-", "-")
-        table.add_row(m.workload, gang, f"{m.steps_per_s:.3g}", str(m.samples), span(now - m.updated_at), *guess)
+        table.add_row(cell(m.workload), gang, f"{m.steps_per_s:.3g}", str(m.samples), span(now - m.updated_at), *guess)
     return table

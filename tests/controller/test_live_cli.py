@@ -36,9 +36,8 @@ def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
 
     queue = live.hadar("queue")
     assert queue.returncode == 0 and "Traceback" not in queue.stdout
-    assert re.search(rf"^{job} +\S+ +first one +pending +2 +- .*GPUs it needs are held", queue.stdout, re.MULTILINE), (
-        queue.stdout
-    )
+    shown = rf"^{job} +{live.cluster.user} +first one +pending +2 +- +- +0 % +\d+ s +the GPUs it needs are held by jobs"
+    assert re.search(shown, queue.stdout, re.MULTILINE), queue.stdout
     lines = {line["job_id"]: line for line in json.loads(live.hadar("queue", "--json").stdout)}
     assert lines[other]["tier"] == "pinned" and lines[job]["tier"] == "waits-for-capacity"
     assert lines[blocker]["where"].count("-") == 6 and "no hadar: comment" in lines[blocker]["why"]
@@ -63,6 +62,22 @@ def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
     assert live.hadar("config", "check").stdout == "configuration is valid\n"
     shown = json.loads(live.hadar("config", "show", "--origin", "--json").stdout)
     assert shown["controller.mode"] == {"value": "act", "origin": "command line"}
+
+
+def test_what_users_write_does_no_harm_on_a_terminal(live: Any) -> None:
+    """Markup, escape sequences and line ends in names and comments are shown as text, each job on its line."""
+    evil = "[/red]\x1b[31mred\n[bold"
+    jobs = [live.submit("--gres=gpu:1", "--hold", f"--job-name={evil}"),
+            live.submit("--gres=gpu:1", "--hold", "--comment=hadar:\x1b]0;[/x]=1")]  # fmt: skip
+    assert live.hadar("run", "--once").returncode == 0
+
+    for command in (("queue",), *(("explain", j) for j in jobs), *(("history", j) for j in jobs)):
+        done = live.hadar(*command)
+        if command[0] != "history":  # nothing was done to them
+            assert done.returncode == 0, done
+        assert "\x1b" not in done.stdout + done.stderr and "Traceback" not in done.stderr
+    title, *lines = live.hadar("queue").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == jobs and "[/red]?[31mred?[bold" in lines[0] and "[/x]" in lines[1]
 
 
 def test_advice(live: Any, poll: Any) -> None:

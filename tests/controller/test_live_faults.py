@@ -1,4 +1,4 @@
-"""A controller on a real Slurm whose nodes and daemons fail at the worst moments, or that grants few rights."""
+"""A controller on a real Slurm whose nodes and daemons fail at the worst moments, or that lets it do only some things."""
 
 from __future__ import annotations
 
@@ -199,8 +199,9 @@ def as_nobody(live: Any, short_tmp: Any) -> Iterator[CliBackend]:
 def submit_as_nobody(live: Any, *options: str) -> str:
     argv = ["runuser", "-u", "nobody", "--", live.cluster.install.program("sbatch"), "--parsable", "--requeue",
             f"--chdir={live.work}", "--output=%j.out", f"--comment={SAVES}", *options]  # fmt: skip
-    script = "#!/bin/bash\nuntil [ -e go ]; do sleep 0.2; done\n"
-    return live.cluster.run(argv, input=script, cwd=live.work).stdout.strip()
+    return live.cluster.run(
+        argv, input="#!/bin/bash\nuntil [ -e go ]; do sleep 0.2; done\n", cwd=live.work
+    ).stdout.strip()
 
 
 @pytest.mark.parametrize("scope", [("controller.users=['nobody']",), ()], ids=["own jobs only", "all jobs"])
