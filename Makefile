@@ -21,7 +21,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH="$(TORCH)" sh tools/install.sh
 	@touch $@
 
-demo: $(STAMP) ## ten training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 5 minutes)
+demo: $(STAMP) ## 13 training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 6 minutes)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP) ## lint, unit tests, and end-to-end tests on a private Slurm cluster

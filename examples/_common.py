@@ -32,7 +32,11 @@ def start(seed: int) -> tuple[int, int]:
 
 def share(model: torch.nn.Module, world: int) -> torch.nn.Module:
     """The model, wrapped for data-parallel training if there is a gang."""
-    return torch.nn.parallel.DistributedDataParallel(model) if world > 1 else model
+    if world == 1:
+        return model
+    # DDP else rearranges its gradient buckets after the first step of every run, and with three or more workers that
+    # changes the order of sums: a resumed run would then differ from an undisturbed one in the last bits.
+    return torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
 
 
 def loader(dataset: torch.utils.data.Dataset, batch: int, seed: int, world: int) -> torch.utils.data.DataLoader:
@@ -44,7 +48,7 @@ def loader(dataset: torch.utils.data.Dataset, batch: int, seed: int, world: int)
 
 
 class Log:
-    """Losses as JSON lines. After a resume it goes on behind the step that was resumed, so no step stands there twice."""
+    """Losses as JSON lines. After a resume it goes on behind the resumed step, so no step stands there twice."""
 
     def __init__(self, path: Path | None, every: int, rank: int, resumed_at: int) -> None:
         self._every, self._file = every, None

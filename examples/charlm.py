@@ -1,7 +1,7 @@
 """A recurrent network learns to go on with a text, character by character.
 
-    python examples/charlm.py --steps 500
-    torchrun --nproc-per-node=2 examples/charlm.py --steps 500
+python examples/charlm.py --steps 500
+torchrun --nproc-per-node=2 examples/charlm.py --steps 500
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """A small convolutional network with batch normalisation learns to tell generated images apart.
 
-    python examples/cnn.py --steps 500
-    torchrun --nproc-per-node=2 examples/cnn.py --steps 500
+python examples/cnn.py --steps 500
+torchrun --nproc-per-node=2 examples/cnn.py --steps 500
 """
 
 import _common

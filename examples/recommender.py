@@ -1,7 +1,7 @@
 """An autoencoder learns users' tastes from generated ratings, most of which are hidden from it.
 
-    python examples/recommender.py --steps 500
-    torchrun --nproc-per-node=2 examples/recommender.py --steps 500
+python examples/recommender.py --steps 500
+torchrun --nproc-per-node=2 examples/recommender.py --steps 500
 """
 
 import _common

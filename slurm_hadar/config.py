@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from slurm_hadar.errors import ConfigError
 
-__all__ = ["Config", "Mode", "load"]
+__all__ = ["Config", "Mode", "changed", "load"]
 
 SYSTEM_DIR = Path("/etc/slurm-hadar")
 
@@ -151,8 +151,22 @@ def load(path: Path | None = None, overrides: Iterable[str] = ()) -> Config:
         _merge(merged, _read(file), str(file), origins)
     for text in overrides:
         _merge(merged, _override(text), "command line", origins)
+    return _validated(merged, origins)
+
+
+def changed(config: Config, settings: Mapping[str, Any]) -> Config:
+    """``config`` with ``section.key`` settings replaced, as by options of a command. Raises ConfigError."""
+    content, origins = config.model_dump(), dict(config.origins)
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        content[section][name] = value
+        origins[key] = "command line"
+    return _validated(content, origins)
+
+
+def _validated(content: Mapping[str, Any], origins: Mapping[str, str]) -> Config:
     try:
-        return Config.model_validate({**merged, "origins": origins})
+        return Config.model_validate({**content, "origins": origins})
     except ValidationError as error:
         raise ConfigError(_explain(error, origins)) from None
 

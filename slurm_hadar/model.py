@@ -234,7 +234,8 @@ class Job:
     it at a requeue). ``placement`` is what the job holds now. ``total_steps`` is None where nobody stated or estimated
     it. ``restart_cost_s`` is what a move or a restart costs: save, requeue, start, load. ``movable`` is False for a
     running job that must not be preempted (no checkpoint support, moved too often, exempt), with the reason in
-    ``unmovable``. ``attained_s`` counts GPU-seconds served so far.
+    ``unmovable``. ``attained_s`` counts GPU-seconds served so far. ``prefer`` are GPU types
+    that the owner would like: a wish, no limit.
     """
 
     job_id: str
@@ -265,6 +266,7 @@ class Job:
     time_limit_s: float | None = None
     array_id: str | None = None
     het_id: str | None = None
+    prefer: frozenset[str] = frozenset()
 
     @property
     def steerable(self) -> bool:

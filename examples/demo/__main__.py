@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from examples.demo.jobs import JOBS, NODES, DemoJob
+from examples.demo.jobs import FASTEST_STEPS_PER_S, JOBS, NODES, DemoJob
 from examples.demo.picture import draw
 from examples.demo.record import RunRecord, final_words, make_track
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
@@ -30,10 +32,16 @@ from slurm_hadar.slurm.cli import CliBackend
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
-ROUND_S = 6.0
+ROUND_S = 8.0
 LONGEST_RUN_S = 360.0
 SAMPLE_S = 0.5
-SETTINGS = ("controller.event_round_s=1.5", "guard.min_run_s=6", "jobs.restart_cost_s=5", "jobs.ack_timeout_s=15")
+SETTINGS = (
+    "controller.event_round_s=2",
+    "guard.min_run_s=20",
+    "jobs.restart_cost_s=6",
+    "jobs.ack_timeout_s=15",
+    "jobs.start_timeout_s=4",
+)
 
 ROWS = (
     ("average JCT", "avg_jct_s", "{:.1f} s"),
@@ -51,13 +59,13 @@ console = Console()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("demo-results"), show_default=True)
 @click.option("--only", type=click.Choice(["stock", "hadar"]), help="Run one of the two only.")
 def main(out: Path, only: str | None) -> None:
-    """The same 12 training jobs under stock Slurm and under Hadar; a table and a picture at the end."""
+    """The same training jobs under stock Slurm and under Hadar; a table and a picture at the end."""
     out.mkdir(parents=True, exist_ok=True)
     records = []
     for policy in ("stock", "hadar"):
         if only in (None, policy):
             console.rule(f"{len(JOBS)} jobs on {NODES}: {'stock Slurm' if policy == 'stock' else 'Hadar'}")
-            records.append(run(policy))
+            records.append(run(policy, out))
     (out / "demo.json").write_text(json.dumps([r.as_dict() for r in records], indent=1) + "\n")
     draw(records, out / "demo.png")
     console.rule("result")
@@ -72,40 +80,51 @@ def main(out: Path, only: str | None) -> None:
     sys.exit(1 if problems else 0)
 
 
-def run(policy: str) -> RunRecord:
-    """One run on a fresh cluster, which is taken down whatever happens."""
+def run(policy: str, out: Path) -> RunRecord:
+    """One run on a fresh cluster, taken down whatever happens. The controller's journal and log stay in ``out``."""
+    state = out.resolve() / "controller"
+    shutil.rmtree(state, ignore_errors=True)
+    state.mkdir()
     with tempfile.TemporaryDirectory(prefix="hadar-demo-") as folder:
-        spec = ClusterSpec(name=f"demo-{policy}", nodes=NODES, directory=Path(folder) / "c")
+        spec = ClusterSpec(
+            name=f"demo-{policy}-{os.getpid()}",
+            nodes=NODES,
+            directory=Path(folder) / "c",
+            fastest_steps_per_s=FASTEST_STEPS_PER_S,
+        )
         with up(spec) as cluster:
             work = Path(folder) / "work"
             work.mkdir()
-            with _controller(cluster, policy, Path(folder)):
-                record = _watch(cluster, policy, work)
-            _complete(record, cluster, work, policy, Path(folder))
+            with _controller(cluster, policy, state) as alive:
+                record = _watch(cluster, policy, work, alive)
+            _complete(record, work, state if policy == "hadar" else None)
     return record
 
 
 @contextmanager
-def _controller(cluster: PrivateCluster, policy: str, folder: Path) -> Iterator[None]:
-    """``hadar run`` beside the cluster, as an administrator would start it; nothing for stock Slurm."""
+def _controller(cluster: PrivateCluster, policy: str, state: Path) -> Iterator[Callable[[], bool]]:
+    """``hadar run`` beside the cluster, as an administrator would start it; nothing for stock Slurm.
+
+    Gives a function that says whether it is still there.
+    """
     if policy == "stock":
-        yield
+        yield lambda: True
         return
-    settings = [a for s in (*SETTINGS, f"controller.state_dir={folder / 'state'}") for a in ("--set", s)]
+    settings = [a for s in (*SETTINGS, f"controller.state_dir={state}") for a in ("--set", s)]
     command = [sys.executable, "-m", "slurm_hadar.cli.main", "run", "--mode", "act", "--round", str(ROUND_S), *settings]
-    with (folder / "controller.log").open("wb") as log:
+    with (state / "controller.log").open("wb") as log:
         process = subprocess.Popen(command, env=cluster.env, stdout=log, stderr=log)
         try:
-            yield
+            yield lambda: process.poll() is None
         finally:
             process.terminate()
             process.wait(30)
     if process.returncode != 0:
-        tail = (folder / "controller.log").read_text().splitlines()[-5:]
+        tail = (state / "controller.log").read_text().splitlines()[-5:]
         raise ClusterError(f"the controller ended with {process.returncode}: {' / '.join(tail)}")
 
 
-def _watch(cluster: PrivateCluster, policy: str, work: Path) -> RunRecord:
+def _watch(cluster: PrivateCluster, policy: str, work: Path, alive: Callable[[], bool]) -> RunRecord:
     """Submit each job at its time, sample Slurm and keep the live table up to date until all have ended."""
     backend = CliBackend(env=cluster.env)
     nodes = {n.name: (next(iter(n.gpus)), sum(n.gpus.values())) for n in cluster.nodes}
@@ -113,7 +132,7 @@ def _watch(cluster: PrivateCluster, policy: str, work: Path) -> RunRecord:
     waiting = list(JOBS)
     began = time.monotonic()
     with Live(console=console, refresh_per_second=2, transient=True) as live:
-        while waiting or not record.done:
+        while alive() and (waiting or not record.done):
             now_s = time.monotonic() - began
             if now_s > LONGEST_RUN_S:
                 raise ClusterError(f"the demo did not end within {LONGEST_RUN_S:g} s; see {cluster.directory}")
@@ -141,9 +160,9 @@ def _submit(cluster: PrivateCluster, job: DemoJob, work: Path) -> str:
     return done.stdout.strip().split(";")[0]
 
 
-def _complete(record: RunRecord, cluster: PrivateCluster, work: Path, policy: str, folder: Path) -> None:
+def _complete(record: RunRecord, work: Path, state: Path | None) -> None:
     """Add what Slurm does not know: results from the jobs' output, moves and lost steps from the journal."""
-    journal = Journal(folder / "state" / "journal.db") if policy == "hadar" else None
+    journal = Journal(state / "journal.db") if state else None
     for track in record.jobs.values():
         track.result = final_words(work / f"{track.name}.out")
         known = journal.job(track.job_id) if journal else None
@@ -198,8 +217,12 @@ def _check(records: list[RunRecord]) -> list[str]:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit takes the cluster down, a kill would not
     try:
         main(standalone_mode=False)
     except HadarError as error:
         click.echo(f"demo: {error}", err=True)
         sys.exit(1)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("demo: stopped", err=True)
+        sys.exit(130)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["JOBS", "NODES", "DemoJob"]
+__all__ = ["FASTEST_STEPS_PER_S", "JOBS", "NODES", "DemoJob"]
 
 NODES = "v100:1x4,p100:1x4,k80:1x4"
+FASTEST_STEPS_PER_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,19 @@ def _job(name: str, family: str, workers: int, steps: int, arrival_s: float) -> 
     return DemoJob(name, script, model, batch, workers, steps, arrival_s)
 
 
+# A morning's queue: in no order that would favour a scheduler, 22 GPUs' worth of jobs for 12 GPUs.
 JOBS = (
-    _job("lm-a", "lm", 1, 260, 0.0),
-    _job("cnn-a", "cnn", 4, 240, 0.5),
-    _job("rec-a", "rec", 1, 420, 1.0),
-    _job("lm-b", "lm", 2, 240, 1.5),
-    _job("cnn-b", "cnn", 2, 260, 2.0),
-    _job("rec-b", "rec", 1, 300, 3.0),
-    _job("cnn-c", "cnn", 1, 220, 5.0),
-    _job("lm-c", "lm", 4, 160, 8.0),
-    _job("cnn-d", "cnn", 1, 260, 12.0),
-    _job("rec-c", "rec", 1, 360, 16.0),
-    _job("cnn-e", "cnn", 2, 200, 20.0),
-    _job("lm-d", "lm", 1, 200, 26.0),
+    _job("lm-a", "lm", 1, 240, 0.0),
+    _job("cnn-a", "cnn", 2, 210, 1.0),
+    _job("rec-a", "rec", 1, 390, 2.0),
+    _job("cnn-b", "cnn", 1, 270, 3.0),
+    _job("lm-b", "lm", 4, 150, 4.0),
+    _job("rec-b", "rec", 1, 290, 5.0),
+    _job("cnn-c", "cnn", 1, 210, 6.0),
+    _job("lm-c", "lm", 2, 180, 8.0),
+    _job("cnn-d", "cnn", 4, 140, 10.0),
+    _job("rec-c", "rec", 1, 340, 12.0),
+    _job("lm-d", "lm", 1, 200, 14.0),
+    _job("cnn-e", "cnn", 2, 170, 18.0),
+    _job("rec-d", "rec", 1, 250, 22.0),
 )

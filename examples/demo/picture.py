@@ -20,7 +20,8 @@ def draw(records: Sequence[RunRecord], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     names = [t.name for t in records[0].jobs.values()]
-    palette = dict(zip(names, plt.get_cmap("tab20").colors, strict=False))
+    colours = [*plt.get_cmap("tab20").colors, *plt.get_cmap("tab20b").colors]
+    palette = {name: colours[index % len(colours)] for index, name in enumerate(names)}
     longest = max(r.ttd_s for r in records) * 1.04
     figure, axes = plt.subplots(len(records), 1, figsize=(11, 3.6 * len(records)), sharex=True, squeeze=False)
     for axis, record in zip(axes[:, 0], records, strict=True):

@@ -21,6 +21,7 @@ class Stint:
     nodes: list[str]
     start_s: float
     end_s: float
+    over: bool = False
 
 
 @dataclass
@@ -91,18 +92,18 @@ class RunRecord:
 
 
 def _see(track: JobTrack, job: SlurmJob, now_s: float) -> None:
+    """Lengthen the stay the job is in, or begin a new one; a look at a job that does not run ends its stay."""
     track.state = str(job.state)
-    last = track.stints[-1] if track.stints else None
-    if job.state is JobState.RUNNING:
-        same = last is not None and last.nodes == list(job.nodes) and track.moves >= job.restarts
-        if same and last is not None:
-            last.end_s = now_s
-        else:
-            track.stints.append(Stint(list(job.nodes), now_s, now_s))
+    last = track.stints[-1] if track.stints and not track.stints[-1].over else None
+    if job.state is JobState.RUNNING and (last is None or last.nodes != list(job.nodes) or job.restarts > track.moves):
+        if last is not None:
+            last.over = True
+        track.stints.append(Stint(list(job.nodes), now_s, now_s))
+    elif last is not None:
+        last.end_s = now_s
+        last.over = job.state is not JobState.RUNNING
     track.moves = max(track.moves, job.restarts)
     if not job.state.active:
-        if last is not None:
-            last.end_s = now_s
         track.end_s = now_s
 
 

@@ -9,7 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_hadar.cli.common import (
-    clock, config_options, console, json_option, open_journal, place, plain, print_json, span,
+    clock,
+    config_options,
+    console,
+    json_option,
+    open_journal,
+    place,
+    plain,
+    print_json,
+    span,
 )  # fmt: skip
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import JobRecord

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from slurm_hadar.cli.common import config_options, json_option, place, print_json
-from slurm_hadar.config import Config, Mode
+from slurm_hadar.config import Config, Mode, changed
 from slurm_hadar.controller.guard import ChangeKind
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.setup import assemble
@@ -39,7 +39,8 @@ def run(
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
-    config = _override(config, mode, policy, round_s)
+    options = {"controller.mode": mode, "policy.name": policy, "controller.round_s": round_s}
+    config = changed(config, {key: value for key, value in options.items() if value is not None})
     with assemble(config, on_round=lambda result: _tell(result, as_json)) as assembly:
         for note in assembly.notes:
             click.echo(f"hadar: {note}", err=True)
@@ -51,21 +52,6 @@ def run(
         result = assembly.controller.run_round()
         _tell(result, as_json)
         return 1 if result.plan is None else 0
-
-
-def _override(config: Config, mode: str | None, policy: str | None, round_s: float | None) -> Config:
-    controller: dict[str, Any] = {}
-    if mode is not None:
-        controller["mode"] = Mode(mode)
-    if round_s is not None:
-        controller["round_s"] = round_s
-    changes: dict[str, Any] = {}
-    if controller:
-        section = {**config.controller.model_dump(), **controller}
-        changes["controller"] = type(config.controller).model_validate(section)
-    if policy is not None:
-        changes["policy"] = config.policy.model_copy(update={"name": policy})
-    return config.model_copy(update=changes)
 
 
 def _tell(result: RoundResult, as_json: bool) -> None:

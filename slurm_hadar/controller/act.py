@@ -18,6 +18,7 @@ from slurm_hadar.controller.guard import Change, ChangeKind, settle
 from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
@@ -27,7 +28,6 @@ from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
 __all__ = ["Actor", "Outcome"]
 
 CHECKPOINT_SIGNAL = "USR2"
-RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is refused there and fails
 LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let leases run out in between
 AVOID_ROUNDS = 10
 POLL_S = 0.05
@@ -38,14 +38,19 @@ _BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTas
 
 @dataclass
 class Outcome:
-    """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job;
-    ``denied`` maps jobs that are not this user's to change to Slurm's words."""
+    """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job.
+
+    ``denied`` maps jobs that are not this user's to change to Slurm's words. ``marks`` are epoch seconds: when the
+    checkpoints were there (saved), the first batch was written (written), and the stopped jobs had left their nodes
+    (left).
+    """
 
     changes: list[Change] = field(default_factory=list)
     log: list[WriteRecord] = field(default_factory=list)
     denied: dict[str, str] = field(default_factory=dict)
     commands: int = 0
     leases: int = 0
+    marks: dict[str, float] = field(default_factory=dict)
     act_s: float = 0.0
     verify_s: float = 0.0
 
@@ -107,6 +112,7 @@ class Actor:
         """
         began = time.monotonic()
         ready, vetoed = self._save(seen, [c for c in changes if c.kind.stops])
+        outcome.marks["saved"] = time.time()
         outcome.changes = settle(seen.snapshot, changes, vetoed)
         for job_id in set(ready) - {c.job_id for c in outcome.changes if c.kind.stops}:
             self._go_on(job_id)
@@ -190,6 +196,7 @@ class Actor:
         leases = self._leases(seen, [c.job_id for c in outcome.changes if c.kind is ChangeKind.WAIT])
         outcome.leases = sum(len(planned.write.job_ids) for planned in leases)
         refused = self._write(seen, [*batch, *leases], outcome)
+        outcome.marks["written"] = time.time()
         for change in stops:
             if change.job_id in refused:
                 self._go_on(change.job_id)
@@ -222,6 +229,7 @@ class Actor:
         if not stops:
             return
         left = self._await_end([c.job_id for c in stops])
+        outcome.marks["left"] = time.time()
         batch = []
         for change in stops:
             job, record = left.get(change.job_id), seen.records[change.job_id]
@@ -298,8 +306,8 @@ class Actor:
         self._check_leases(seen, outcome, jobs)
 
     def _nudge(self, job_ids: Sequence[str], outcome: Outcome) -> None:
-        """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute late.
-        An update is one. A refusal only says that the job has started meanwhile."""
+        """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute
+        late. An update is one. A refusal only says that the job has started meanwhile."""
         if not job_ids:
             return
         outcome.commands += 1

@@ -10,6 +10,7 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import NodeFacts, form_of, node_facts, pinned_reason, placement_of, read_comment
+from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.model import Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 from slurm_hadar.throughput.estimator import Estimator
@@ -128,6 +129,7 @@ class Observer:
             time_limit_s=job.time_limit_s,
             array_id=job.array_id,
             het_id=job.het_id,
+            prefer=comment.prefer or frozenset(),
         )
 
     def _speeds(
@@ -158,6 +160,10 @@ class Observer:
             )
             self.records[job.job_id] = record
         if job.restarts > record.restarts:
+            # The last words of the run that is over count: its checkpoint was saved after the last round looked.
+            news = self._book.get(job.job_id)
+            over = news.before if news is not None and news.report.restart > record.restarts else news
+            self._note_progress(record, over)
             self._note_restart(record, job, submit)
         record.last_seen = now
         return record
@@ -209,7 +215,7 @@ class Observer:
             return comment.restart
         if record.start_s is None:
             return self._config.jobs.restart_cost_s
-        return (record.save_s or 0.0) + record.start_s
+        return (record.save_s or 0.0) + RESTART_GAP_S + record.start_s
 
 
 def _shape(job: SlurmJob) -> tuple[int, int, int, int]:

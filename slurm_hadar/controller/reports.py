@@ -19,7 +19,8 @@ __all__ = ["JobNews", "ReportBook", "SpoolReader"]
 
 @dataclass(slots=True)
 class JobNews:
-    """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock."""
+    """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock; ``before`` is the last
+    word of the incarnation before, which a restart between two rounds would else hide."""
 
     report: Report
     heard: float
@@ -32,6 +33,7 @@ class JobNews:
     live: bool = False
     identity: bytes | None = None
     speeds: list[float] = field(default_factory=list)
+    before: JobNews | None = None
 
 
 class ReportBook:
@@ -68,7 +70,9 @@ class ReportBook:
             if news is not None:
                 _check_order(report, news.report)
             if news is None or report.restart > news.report.restart:
-                news = JobNews(report, time.time())
+                if news is not None:
+                    news.before = None
+                news = JobNews(report, time.time(), before=news)
                 self._news[report.job] = news
                 self.event.set()
             _update(news, report, identity, live)

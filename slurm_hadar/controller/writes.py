@@ -14,8 +14,9 @@ from slurm_hadar.model import Placement
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, Write
 
-__all__ = ["defer", "free", "lease", "place", "requeue"]
+__all__ = ["RESTART_GAP_S", "defer", "free", "lease", "place", "requeue"]
 
+RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is refused there and fails
 _LIST_CHUNK = 1000
 
 

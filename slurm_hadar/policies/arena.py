@@ -22,10 +22,12 @@ Gang = tuple[tuple[int, int], ...]
 class Reach:
     """The slots a job may use: its partition, its form and the types it is known to run on.
 
-    ``by_type`` maps a GPU type to its slots, in node order; ``nodes`` groups the same slots by node.
+    ``by_type`` maps a GPU type to its slots, in node order; ``modest`` has them with the smallest nodes first, so that
+    a job on one type leaves nodes with several types to those that can use them; ``nodes`` groups the slots by node.
     """
 
     by_type: dict[str, tuple[int, ...]]
+    modest: dict[str, tuple[int, ...]]
     nodes: tuple[tuple[int, ...], ...]
 
 
@@ -108,7 +110,12 @@ class Arena:
             if gpu_type in usable and node in nodes:
                 by_type.setdefault(gpu_type, []).append(slot)
                 by_node.setdefault(node, []).append(slot)
-        return Reach({t: tuple(s) for t, s in by_type.items()}, tuple(tuple(s) for s in by_node.values()))
+        size = {slot: sum(self.capacity[s] for s in slots) for slots in by_node.values() for slot in slots}
+        return Reach(
+            {t: tuple(s) for t, s in by_type.items()},
+            {t: tuple(sorted(s, key=lambda slot: (size[slot], slot))) for t, s in by_type.items()},
+            tuple(tuple(s) for s in by_node.values()),
+        )
 
     def gang(self, placement: Placement) -> Gang:
         """The part of ``placement`` that lies on slots; GPUs on unavailable nodes are nobody else's to take."""
@@ -159,7 +166,7 @@ def find_gang(
     nodes: for each node the slots that may be used there, in the order in which they shall be used up.
     free: free GPUs per slot.
     held: of those, how many are in the hands of running jobs that may lose them; taking them comes last.
-    speed: of one worker on each slot; if given, the fastest nodes come before all else for a uniform gang.
+    speed: of one worker on each slot; if given, the fastest nodes come before all else.
 
     Returns None if the gang does not fit. O(H log H) for H nodes and each admissible node count.
     """
@@ -175,7 +182,7 @@ def find_gang(
             if form.uniform or count == 1:
                 gang = _even(form.workers, count, rooms, free, speed)
             else:
-                gang = _uneven(form, count, rooms, free)
+                gang = _uneven(form, count, rooms, free, speed)
             if gang:
                 return gang
     return None
@@ -200,9 +207,16 @@ def _even(
     return tuple(pair for room in chosen for pair in _take(per, room[3], free))
 
 
-def _uneven(form: Form, count: int, rooms: list[_Room], free: Sequence[int]) -> Gang | None:
-    """Roomiest nodes first; each of the ``count`` nodes gets at least one worker."""
-    chosen = sorted(rooms, key=lambda r: (-r[1], -r[0], r[2]))[:count]
+def _uneven(
+    form: Form, count: int, rooms: list[_Room], free: Sequence[int], speed: Sequence[float] | None
+) -> Gang | None:
+    """Roomiest nodes first, or those with the fastest GPU; each of the ``count`` nodes gets at least one worker."""
+
+    def rank(room: _Room) -> tuple:
+        quickness = 0.0 if speed is None else max(speed[s] for s in room[3] if free[s] > 0)
+        return -quickness, -room[1], -room[0], room[2]
+
+    chosen = sorted(rooms, key=rank)[:count]
     if sum(r[0] for r in chosen) < form.workers:
         chosen = sorted(rooms, key=lambda r: (-r[0], r[2]))[:count]
     left, gang = form.workers, []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
+from slurm_hadar.model import EMPTY, JobState, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.hadar_bids import Bidder, Market, make_bidders, round_era
@@ -17,6 +18,8 @@ from slurm_hadar.policies.hadar_waits import explain_waits
 from slurm_hadar.policies.utilities import make_utility
 
 __all__ = ["Hadar"]
+
+_MOST_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Hadar(Policy):
     fill: bool = True
     unknown_runtime_s: float = 3600.0
     patience_s: float = 0.0
-    effort: int = 500
+    effort: int = 1000
 
     def __post_init__(self) -> None:
         make_utility(self.objective, self.frontier)
@@ -62,33 +65,74 @@ class Hadar(Policy):
                 raise ConfigError(f"policy {self.name}: {key}={value} must be a finite number of at least {least}")
 
     def allocate(self, snapshot: Snapshot) -> Plan:
-        """The plan for the coming round."""
+        """The plan for the coming round.
+
+        A plan must be one that the policy would repeat if it were carried out; otherwise jobs would be started only to
+        be moved a round later. So it is planned again from the state that the plan leads to, until nothing changes. A
+        step is taken only if it gains more than ``switch_gain`` and the restarts over keeping all, so the sum of
+        utilities rises with each and the steps come to an end; there are seldom more than one.
+        """
+        state = snapshot
+        for _ in range(_MOST_STEPS):
+            decision = self._decide(state)
+            following = _carried_out(state, decision.placements)
+            if following is None:
+                break
+            state = following
+        return self._written_out(decision)
+
+    def _decide(self, snapshot: Snapshot) -> _Decision:
         arena = Arena.of(snapshot)
         era = round_era(arena, self.unknown_runtime_s)
         market = Market(arena, make_utility(self.objective, self.frontier), era, self.switch_gain, self.patience_s)
         bidders = make_bidders(market, self.unknown_runtime_s)
         board = Board.of(arena.free, arena.type_of, bidders)
         prices = round_prices(bidders, _capacity(arena))
-        drafts = draft_plans(bidders, board, prices, self.effort, self.fill)
-        return self._plan(arena, bidders, prices, _best(drafts))
-
-    def _plan(self, arena: Arena, bidders: list[Bidder], prices: Prices, draft: Draft) -> Plan:
-        placements: dict[str, Placement] = dict(arena.kept)
+        draft = _best(draft_plans(bidders, board, prices, self.effort, self.fill))
+        placements = dict(arena.kept)
         for bidder in bidders:
             choice = draft.choices.get(bidder.job.job_id)
             if choice is not None:
                 stays = choice.offer.stays
                 placements[bidder.job.job_id] = bidder.job.placement if stays else arena.placement(choice.offer.gang)
+        return _Decision(arena, bidders, prices, draft, placements)
+
+    def _written_out(self, decision: _Decision) -> Plan:
+        arena, draft = decision.arena, decision.draft
+        final = decision.prices.at(draft.board.totals)
         waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
-        final = prices.at(draft.board.totals)
-        waits |= explain_waits(arena, bidders, placements, final)
+        waits |= explain_waits(arena, decision.bidders, decision.placements, final)
         return Plan(
             self.name,
-            placements,
+            decision.placements,
             waits,
             {pair: final[pair[1]] for pair in arena.slots},
             {job_id: choice.payoff for job_id, choice in draft.choices.items()},
         )
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """What runs where, and all that is needed to explain it."""
+
+    arena: Arena
+    bidders: list[Bidder]
+    prices: Prices
+    draft: Draft
+    placements: dict[str, Placement]
+
+
+def _carried_out(snapshot: Snapshot, placements: Mapping[str, Placement]) -> Snapshot | None:
+    """The snapshot with ``placements`` in force; None if they are in force already."""
+    jobs, changed = [], False
+    for job in snapshot.jobs:
+        mover = job.steerable and (job.state is JobState.PENDING or (job.running and bool(job.placement)))
+        placement = placements.get(job.job_id, EMPTY)
+        if mover and placement != job.placement:
+            changed = True
+            job = replace(job, placement=placement, state=JobState.RUNNING if placement else JobState.PENDING)
+        jobs.append(job)
+    return snapshot.with_jobs(jobs) if changed else None
 
 
 def _best(drafts: list[Draft]) -> Draft:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from slurm_hadar.model import Form, Job, Mix, Snapshot
+import numpy as np
+
+from slurm_hadar.model import Form, Job, Mix
 from slurm_hadar.policies.arena import Arena, Gang, Reach, find_gang, node_counts
+from slurm_hadar.policies.makespan import shadow_prices
 from slurm_hadar.policies.utilities import Era, Utility, Work
 
 __all__ = ["Bidder", "Market", "Offer", "make_bidders", "round_era"]
+
+PREFERRED = 1.1  # the types an owner prefers count as this much faster than they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,8 @@ class Bidder:
         market = self.market
         if not market.patience_s or self.job.unmovable is None:
             return True
-        return run_s <= self.options[0].one_node_s + max(0.0, market.patience_s - self.work.age_s)
+        left_s = market.patience_s - self.work.age_s
+        return left_s <= 0 or run_s <= self.options[0].one_node_s + left_s
 
     def offers(
         self, free: Sequence[int], totals: dict[str, int], held: Sequence[int], wide: bool = False
@@ -190,20 +197,19 @@ def make_bidders(market: Market, unknown_runtime_s: float) -> list[Bidder]:
 
 def _bidder(market: Market, job: Job, unknown_runtime_s: float) -> Bidder | None:
     reach = market.arena.reach(job)
-    rates = sorted(((job.speeds[t].steps_per_s, t) for t in reach.by_type), key=lambda pair: (-pair[0], pair[1]))
+    felt = ((job.speeds[t].steps_per_s * _wish(job, (t,)), t) for t in reach.by_type)
+    rates = sorted(felt, key=lambda pair: (-pair[0], pair[1]))
     stays = job.running
     if not stays and (not rates or job.form.workers < 1):
         return None
     best = rates[0][0] if rates else (job.best_rate() or 1.0)
-    work = _work(market.arena.snapshot, job, best, unknown_runtime_s)
-    steps = work.remaining_s * best
-    options = [
-        TypeOption(t, reach.by_type[t], steps / rate, steps / (rate * job.speeds[t].spread)) for rate, t in rates
-    ]
+    steps = _remaining_steps(job, best, unknown_runtime_s)
+    options = [TypeOption(t, reach.modest[t], steps / rate, steps / (rate * job.speeds[t].spread)) for rate, t in rates]
+    work = _work(market, job, options, steps, best)
     bidder = Bidder(job, market, reach, work, steps, options)
     bidder.density = market.utility.per_round(work, market.era, work.remaining_s) / max(1, job.form.workers)
     if stays:
-        rate = job.rate(job.placement)
+        rate = job.rate(job.placement) * _wish(job, job.placement.by_type)
         bidder.stay = tuple(sorted(market.arena.gang(job.placement)))
         if rate > 0:
             worth = market.utility.per_round(work, market.era, steps / rate)
@@ -211,30 +217,57 @@ def _bidder(market: Market, job: Job, unknown_runtime_s: float) -> Bidder | None
     return bidder
 
 
-def _work(snapshot: Snapshot, job: Job, best_rate: float, unknown_runtime_s: float) -> Work:
-    if job.remaining_steps is None or job.total_steps is None:
-        remaining_s = total_s = unknown_runtime_s
-    else:
-        remaining_s, total_s = job.remaining_steps / best_rate, job.total_steps / best_rate
-    deadline = None if job.deadline is None else job.deadline - snapshot.time
-    age_s = max(0.0, snapshot.time - job.arrival)
-    return Work(job.form.workers, max(1.0, remaining_s), max(1.0, total_s), age_s, job.weight, deadline)
+def _wish(job: Job, gpu_types: Iterable[str]) -> float:
+    """How much faster than they are the types that a job's owner prefers count: our definition of a wish."""
+    return PREFERRED if job.prefer and job.prefer.issuperset(gpu_types) else 1.0
+
+
+def _remaining_steps(job: Job, best_rate: float, unknown_runtime_s: float) -> float:
+    """What is left, at least a second's worth; where nobody knows, an assumed run time's worth."""
+    remaining = job.remaining_steps
+    return best_rate * (unknown_runtime_s if remaining is None else max(1.0, remaining / best_rate))
+
+
+def _work(market: Market, job: Job, options: Sequence[TypeOption], steps: float, best_rate: float) -> Work:
+    now = market.arena.snapshot.time
+    remaining_s = steps / best_rate
+    prices = market.era.type_prices
+    return Work(
+        workers=job.form.workers,
+        remaining_s=remaining_s,
+        total_s=max(remaining_s, (job.total_steps or 0.0) / best_rate),
+        priced_s=min((prices.get(o.gpu_type, 1.0) * o.one_node_s for o in options), default=remaining_s),
+        age_s=max(0.0, now - job.arrival),
+        weight=job.weight,
+        deadline_in_s=None if job.deadline is None else job.deadline - now,
+    )
 
 
 def round_era(arena: Arena, unknown_runtime_s: float) -> Era:
-    """The round's figures that the utilities need: contention and a lower bound on the remaining makespan.
+    """The round's figures that the utilities need: contention, type prices and a lower bound on the makespan.
 
-    The bound is the larger of the longest best run time and all best GPU-time over all GPUs.
+    The bound is the larger of the longest best run time and the fluid bound of :mod:`slurm_hadar.policies.makespan`.
     """
-    gpus = max(1, sum(arena.capacity))
-    wanted, longest, work_s = 0, 1.0, 0.0
+    capacity = dict.fromkeys(arena.types, 0)
+    for slot, count in enumerate(arena.capacity):
+        capacity[arena.type_of[slot]] += count
+    work, wanted, longest = [], 0, 1.0
     for job in arena.movers:
-        best = job.best_rate()
-        if best <= 0:
+        rates = {t: job.speeds[t].steps_per_s for t in arena.reach(job).by_type}
+        if not rates:
             continue
-        remaining = job.remaining_steps
-        run_s = unknown_runtime_s if remaining is None else remaining / best
+        steps = _remaining_steps(job, max(rates.values()), unknown_runtime_s)
+        work.append([job.form.workers * steps / rates[t] if t in rates else math.inf for t in arena.types])
         wanted += job.form.workers
-        longest = max(longest, run_s)
-        work_s += run_s * job.form.workers
-    return Era(max(1.0, wanted / gpus), max(longest, work_s / gpus), arena.snapshot.round_s)
+        longest = max(longest, steps / max(rates.values()))
+    if not work:
+        return Era(round_s=arena.snapshot.round_s)
+    prices, bound = shadow_prices(np.array(work), np.array([float(n) for n in capacity.values()]))
+    gpus = sum(capacity.values())
+    return Era(
+        contention=max(1.0, wanted / gpus),
+        makespan_s=max(longest, bound),
+        round_s=arena.snapshot.round_s,
+        type_prices=dict(zip(arena.types, prices.tolist(), strict=True)),
+        mean_work_s=bound * gpus / len(work),
+    )

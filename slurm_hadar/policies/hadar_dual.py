@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import mul
 
 from slurm_hadar.policies.hadar_bids import Bidder, Offer
-from slurm_hadar.policies.hadar_prices import Prices
+from slurm_hadar.policies.hadar_prices import Prices, clearing_prices
 
 __all__ = ["Board", "Choice", "Draft", "draft_plans"]
 
@@ -86,9 +86,10 @@ def draft_plans(bidders: Sequence[Bidder], board: Board, prices: Prices, effort:
 
     Then the GPUs left over are filled in each. O(effort * find + jobs * find) for ``find`` the cost of one FIND_ALLOC.
     """
-    drafts = [_keep(bidders, board)]
+    drafts = [_keep(bidders, board, prices)]
     window = _window(bidders, board, effort)
-    drafts += _dynamic_programme(window, board, prices, effort)
+    clearing = clearing_prices(bidders, board.totals)
+    drafts += _dynamic_programme(window, board, prices, clearing, effort)
     drafts.append(Draft(board.copy()))
     for draft in drafts:
         _greedy(bidders, draft, prices)
@@ -100,14 +101,16 @@ def _cost(offer: Offer, price: Mapping[str, float], type_of: Sequence[str]) -> f
     return sum(count * price[type_of[slot]] for slot, count in offer.gang)
 
 
-def _keep(bidders: Sequence[Bidder], board: Board) -> Draft:
+def _keep(bidders: Sequence[Bidder], board: Board, prices: Prices) -> Draft:
+    """Running jobs stay and pay the price of the moment, the densest first; for them it decides nothing."""
     draft = Draft(board.copy())
     for bidder in bidders:
         if bidder.stay is None:
             continue
         draft.board.decide(bidder)
         if all(draft.board.free[slot] >= count for slot, count in bidder.stay):
-            draft.add(bidder, Choice(Offer(bidder.stay, bidder.stay_utility, stays=True), 0.0))
+            offer = Offer(bidder.stay, bidder.stay_utility, stays=True)
+            draft.add(bidder, Choice(offer, _cost(offer, prices.at(draft.board.totals), board.type_of)))
     return draft
 
 
@@ -171,17 +174,20 @@ def _window(bidders: Sequence[Bidder], board: Board, effort: int) -> Sequence[Bi
     return bidders
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _State:
     """A node of the dynamic programme; ``chain`` links the choices made so far, newest first."""
 
-    value: float
+    utility: float
+    payoff: float
     free: list[int]
     totals: dict[str, int]
     chain: tuple | None = None
 
 
-def _dynamic_programme(window: Sequence[Bidder], board: Board, prices: Prices, effort: int) -> list[Draft]:
+def _dynamic_programme(
+    window: Sequence[Bidder], board: Board, prices: Prices, clearing: Mapping[str, float], effort: int
+) -> list[Draft]:
     """Choose or skip each job in turn; states that leave the same GPUs free are merged, the better one is kept.
 
     Hadar's recursion memoised on (job, free GPUs by type), made iterative and extended in three ways: a job may choose
@@ -193,10 +199,10 @@ def _dynamic_programme(window: Sequence[Bidder], board: Board, prices: Prices, e
         return []
     beam = max(1, effort // len(window))
     blocks = _blocks(board.type_of)
-    states = [_State(0.0, board.free.copy(), board.totals.copy())]
+    worth_free = [clearing[t] for t in board.totals]
+    states = [_State(0.0, 0.0, board.free.copy(), board.totals.copy())]
     held = board.held.copy()
-    outlooks = _outlooks(window, board.totals)
-    for position, bidder in enumerate(window):
+    for bidder in window:
         for slot, count in bidder.stay or ():
             held[slot] -= count
         fresh: dict[tuple, _State] = {}
@@ -204,21 +210,10 @@ def _dynamic_programme(window: Sequence[Bidder], board: Board, prices: Prices, e
             _merge(fresh, state, blocks)
             for new in _choose(state, bidder, held, prices, board.type_of):
                 _merge(fresh, new, blocks)
-        outlook = outlooks[position]
-        states = sorted(fresh.values(), key=lambda s: -s.value - sum(map(mul, outlook, s.totals.values())))[:beam]
-    return [_unchain(board, state) for state in states[:2]]
-
-
-def _outlooks(window: Sequence[Bidder], totals: Mapping[str, int]) -> list[list[float]]:
-    """For each position, what a free GPU of each type may still earn from the jobs after it."""
-    best = dict.fromkeys(totals, 0.0)
-    outlooks = []
-    for bidder in reversed(window):
-        outlooks.append(list(best.values()))
-        for option in bidder.options:
-            worth = bidder.utility(option.one_node_s) / bidder.job.form.workers
-            best[option.gpu_type] = max(best[option.gpu_type], worth)
-    return outlooks[::-1]
+        states = sorted(fresh.values(), key=lambda s: -s.utility - sum(map(mul, worth_free, s.totals.values())))[:beam]
+    # What is left free may find no taker among the jobs that follow, so the richest state as it stands counts too.
+    finalists = [*states[:2], max(states, key=lambda s: s.utility)]
+    return [_unchain(board, state) for i, state in enumerate(finalists) if state not in finalists[:i]]
 
 
 def _choose(
@@ -236,7 +231,7 @@ def _choose(
                 free[slot] -= count
                 totals[type_of[slot]] -= count
             chain = (state.chain, bidder, Choice(offer, cost))
-            yield _State(state.value + offer.utility - cost, free, totals, chain)
+            yield _State(state.utility + offer.utility, state.payoff + offer.utility - cost, free, totals, chain)
 
 
 def _blocks(type_of: Sequence[str]) -> list[list[int]]:
@@ -250,7 +245,7 @@ def _merge(states: dict[tuple, _State], state: _State, blocks: list[list[int]]) 
     free = state.free
     key = (*state.totals.values(), *[max([free[s] for s in block]) for block in blocks])
     known = states.get(key)
-    if known is None or state.value > known.value:
+    if known is None or state.payoff > known.payoff:
         states[key] = state
 
 

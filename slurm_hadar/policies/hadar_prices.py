@@ -6,9 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slurm_hadar.policies.hadar_bids import Bidder
 
-__all__ = ["Prices", "round_prices"]
+__all__ = ["Prices", "clearing_prices", "round_prices"]
+
+_ITERATIONS = 60
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,50 @@ def round_prices(bidders: Sequence[Bidder], capacity: Mapping[str, int]) -> Pric
     log_low = _log(least if least < math.inf else 0.0) + math.log(inverse_eta / 4.0)
     log_max = {t: max(_log(most[t]), log_low + 1.0) for t in capacity}
     return Prices(dict(capacity), dict.fromkeys(capacity, log_low), log_max)
+
+
+def clearing_prices(bidders: Sequence[Bidder], free: Mapping[str, int]) -> dict[str, float]:
+    """The prices per GPU at which single-type gangs would just fill the ``free`` GPUs, were jobs divisible.
+
+    These are the duals of ``max sum_jr u_jr x_jr`` subject to ``sum_r x_jr <= 1`` and ``sum_j W_j x_jr <= C_r``: the
+    minimisers of ``sum_r C_r k_r + sum_j max(0, max_r (u_jr - W_j k_r))``, found by multiplicative steps in the
+    direction of excess demand. They tell the dynamic programme what the GPUs that it leaves free are worth to the jobs
+    still to come. O(60 * jobs * types); deterministic.
+    """
+    types = [t for t, count in free.items() if count > 0]
+    prices = dict.fromkeys(free, 0.0)
+    if not types or not bidders:
+        return prices
+    column = {t: i for i, t in enumerate(types)}
+    worth = np.zeros((len(bidders), len(types)))
+    for row, bidder in enumerate(bidders):
+        for option in bidder.options:
+            if option.gpu_type in column:
+                worth[row, column[option.gpu_type]] = bidder.utility(option.one_node_s)
+        for gpu_type in {bidder.market.arena.type_of[s] for s, _ in bidder.stay or ()} & column.keys():
+            worth[row, column[gpu_type]] = max(worth[row, column[gpu_type]], bidder.stay_utility)
+    workers = np.array([float(max(1, b.job.form.workers)) for b in bidders])
+    gpus = np.array([float(free[t]) for t in types])
+    found = _minimise_dual(worth, workers, gpus)
+    return prices | dict(zip(types, found.tolist(), strict=True))
+
+
+def _minimise_dual(worth: NDArray[np.float64], workers: NDArray[np.float64], gpus: NDArray[np.float64]) -> NDArray:
+    """Shapes: worth (jobs, types), workers (jobs,), gpus (types,)."""
+    density = np.sort((worth / workers[:, None]).max(axis=1))[::-1]
+    price = best = np.full(len(gpus), max(density[min(len(density) - 1, int(gpus.sum()) // 2)], 1e-12))
+    least, rows = np.inf, np.arange(len(workers))
+    for step in range(_ITERATIONS):
+        payoff = worth - workers[:, None] * price
+        choice = payoff.argmax(axis=1)
+        gain = payoff[rows, choice]
+        value = gpus @ price + gain[gain > 0].sum()
+        if value < least:
+            best, least = price, value
+        buys = gain > 0
+        demand = np.bincount(choice[buys], weights=workers[buys], minlength=len(gpus))
+        price = price * np.exp(np.clip((demand - gpus) / gpus, -1.0, 1.0) / (1.0 + 0.15 * step))
+    return best
 
 
 def _log(value: float) -> float:

@@ -42,7 +42,7 @@ def names() -> tuple[str, ...]:
 
 def parameters(name: str) -> dict[str, Any]:
     """The parameters of a policy and their defaults. Raises ConfigError for an unknown policy."""
-    return {p.name: p.default for p in _signature(_load(name)).parameters.values()}
+    return {p.name: p.default for p in _signature(name, _load(name)).parameters.values()}
 
 
 def get(name: str, **params: Any) -> Policy:
@@ -51,7 +51,7 @@ def get(name: str, **params: Any) -> Policy:
     Raises ConfigError naming the valid policies or parameters if one is unknown, or what is wrong with a value.
     """
     policy_class = _load(name)
-    valid = _signature(policy_class).parameters
+    valid = _signature(name, policy_class).parameters
     given = {}
     for key, value in params.items():
         if key not in valid:
@@ -101,8 +101,11 @@ def _load(name: str) -> Callable[..., Any]:
     return loaded
 
 
-def _signature(policy_class: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(policy_class, eval_str=True)
+def _signature(name: str, policy_class: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(policy_class, eval_str=True)
+    except Exception as error:  # annotations of a plug-in are evaluated, and may fail in any way
+        raise ConfigError(f"policy {name}: the parameters of {policy_class!r} cannot be read: {error}") from error
 
 
 def _read(policy: str, key: str, value: Any, kind: Any) -> Any:
@@ -117,7 +120,7 @@ def _read(policy: str, key: str, value: Any, kind: Any) -> Any:
             return kind(number)
     except (ValueError, OverflowError):
         raise ConfigError(f"policy {policy}: {key}={value!r} must be {_KINDS.get(kind, kind)}") from None
-    if kind in _KINDS and not isinstance(value, kind):
+    if kind in _KINDS and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
         raise ConfigError(f"policy {policy}: {key}={value!r} must be {_KINDS[kind]}")
     return value
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from slurm_hadar.errors import ConfigError
@@ -27,6 +28,8 @@ __all__ = ["HOUR", "OBJECTIVES", "Deadline", "Era", "Fairness", "Frontier", "Uti
 
 HOUR = 3600.0
 _LEAST_S = 1.0
+_MOST_URGENT = 50.0
+_PULL = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,14 @@ class Work:
     """What a utility may know of one job.
 
     ``remaining_s`` and ``total_s`` are run times on the best GPU type open to the job, of what is left and of the
-    whole; ``age_s`` counts since the arrival; ``deadline_in_s`` is None where the job has no deadline.
+    whole; ``priced_s`` is the smallest product of run time and type price; ``age_s`` counts since the arrival;
+    ``deadline_in_s`` is None where the job has no deadline.
     """
 
     workers: int
     remaining_s: float
     total_s: float
+    priced_s: float
     age_s: float = 0.0
     weight: float = 1.0
     deadline_in_s: float | None = None
@@ -50,12 +55,16 @@ class Era:
     """What a utility may know of the whole round.
 
     ``contention`` is the number of GPUs wanted by active jobs over the number there are, at least 1; ``makespan_s`` a
-    lower bound on the time that all remaining work will take; ``round_s`` the length of a round.
+    lower bound on the time that all remaining work will take; ``round_s`` the length of a round; ``type_prices`` what a
+    GPU of each type is worth for the makespan, 1 on average; ``mean_work_s`` the mean over jobs of what is left in
+    GPU-seconds at these prices.
     """
 
     contention: float = 1.0
     makespan_s: float = HOUR
     round_s: float = 360.0
+    type_prices: Mapping[str, float] = field(default_factory=dict)
+    mean_work_s: float = HOUR
 
 
 class Utility(abc.ABC):
@@ -76,14 +85,15 @@ class Frontier(Utility):
 
     * ``frontier = 0``, average JCT: ``c_j = weight``; a second of delay costs the same whoever waits. Per GPU this is
       Smith's rule. It is the value ``v_j X_jr / rem_j`` of the linear programme whose duals are the exact prices.
-    * ``frontier = 1``, TTD: ``pull = W * (remaining_s / HOUR) * exp(8 * (remaining_s / makespan_s - 1))`` favours work
-      per GPU regardless of the job's length, and steeply those jobs whose best run time comes near the bound on the
-      time that all work takes: the ones that would be last. Our definition.
+    * ``frontier = 1``, TTD: ``pull = 6 * (W * priced_s / mean_work_s) / (1 + 50 * (1 - remaining_s / makespan_s))``.
+      The first bracket is the job's work at the type prices of the fluid makespan problem, over the mean of all jobs;
+      so a GPU earns the same from every job that it suits. The denominator favours, up to fifty times, jobs whose best
+      run time comes near the time that all work takes: those that would be last. Our definition; the constants were
+      chosen on static traces so that 0.5 serves both ends.
     """
 
     name: ClassVar[str] = "jct"
     frontier: float = 0.0
-    steepness: ClassVar[float] = 8.0
 
     def per_round(self, work: Work, era: Era, finish_s: float) -> float:
         rate = work.weight * HOUR / max(finish_s, _LEAST_S)
@@ -93,7 +103,8 @@ class Frontier(Utility):
 
     def _pull(self, work: Work, era: Era) -> float:
         criticality = min(1.0, work.remaining_s / max(era.makespan_s, _LEAST_S))
-        return work.workers * work.remaining_s / HOUR * math.exp(self.steepness * (criticality - 1.0))
+        share = work.workers * work.priced_s / max(era.mean_work_s, _LEAST_S)
+        return _PULL * share / (1.0 + _MOST_URGENT * (1.0 - criticality))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ Kept small on purpose, since the task lives and dies with it: it starts the comm
 signals on, and ends as the command ended. Everything that may fail (sockets, files, the controller) happens in the
 reporter, a separate process whose death changes nothing for the training.
 
-SIGUSR2 is the controller's wish for a checkpoint. It goes to the reporter and never to the command: a program that does
-not expect it would die of it.
+SIGUSR2 is the controller's wish for a checkpoint. It goes to the reporter and does nothing to the command, which is
+started with it ignored: a program that does not expect it would die of it, and where Slurm tracks processes by
+``proctrack/linuxproc`` it signals the whole tree of a task, sessions or not.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class _Task:
         self._reporter: int | None = None
         self._pipe: int | None = None
         self._reporter_may_start = run_dir is not None
+        self._everyone_is_signalled = _slurm_signals_everyone()
         self._child = _start(command, run_dir)
 
     def run(self) -> int:
@@ -83,7 +85,7 @@ class _Task:
             elif got.si_signo == signal.SIGUSR2:
                 self._look_for_training()
                 self._say(SAVE)
-            else:
+            elif not (self._everyone_is_signalled and got.si_pid == os.getppid()):
                 _signal_group(self._child, got.si_signo)
 
     def _reap(self) -> int | None:
@@ -117,10 +119,9 @@ class _Task:
             code = 1
             try:
                 os.close(write_end)
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-                for number in FORWARDED:  # they are for the command; the reporter ends by the pipe
+                for number in (*FORWARDED, signal.SIGUSR2):  # for the command, or the agent; this ends by the pipe
                     signal.signal(number, signal.SIG_IGN)
-                signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
                 from slurm_hadar.runtime import reporter
 
                 reporter.main(read_end, self._run_dir)
@@ -154,7 +155,7 @@ class _Task:
 
 
 def _start(command: list[str], run_dir: Path | None) -> int:
-    """Start the command in its own session with default signal handling; returns its pid."""
+    """Start the command in its own session, with default signal handling but for SIGUSR2; returns its pid."""
     environ = dict(os.environ)
     if run_dir is not None:
         environ["HADAR_RUN_DIR"] = str(run_dir)
@@ -168,6 +169,7 @@ def _start(command: list[str], run_dir: Path | None) -> int:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two; a command expects the default
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         os.execvpe(command[0], command, environ)
     except OSError as error:
@@ -175,6 +177,19 @@ def _start(command: list[str], run_dir: Path | None) -> int:
         print(f"hadar: cannot run {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
+
+
+def _slurm_signals_everyone() -> bool:
+    """Whether Slurm's signals reach the command without being passed on: true only of ``proctrack/linuxproc``.
+
+    ``proctrack/cgroup``, the default, signals the process that Slurm has started; ``proctrack/pgid`` its process group.
+    """
+    try:
+        conf = Path(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")).read_text(errors="replace")
+    except OSError:
+        return False
+    lines = (line.split("#")[0].replace(" ", "").lower() for line in conf.splitlines())
+    return "proctracktype=proctrack/linuxproc" in lines
 
 
 def _is_first_task() -> bool:

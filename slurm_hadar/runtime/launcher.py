@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from slurm_hadar.errors import ChannelError, CommentError
 from slurm_hadar.runtime import nodelist
 
 CALL_S = 10.0
+OWNER_FILE = "owner"
 SEP = "\x1f"
 # frozen at submission, and wrong once the job was given another shape
 STALE = (
@@ -65,6 +67,8 @@ def main(argv: list[str] | None = None) -> int:
         return _become(srun, arguments, environ)
     clean(environ)
     describe_job(environ)
+    if "HADAR_JOB_DIR" not in os.environ:
+        set_aside_foreign(environ)
     options += default_shape(options, environ)
     if not any(o.partition("=")[0] in NO_AGENT for o in options) and prepare_reports(environ):
         command = [*agent_command(), *command]
@@ -125,6 +129,32 @@ def describe_job(environ: MutableMapping[str, str]) -> None:
     environ.setdefault("HADAR_MASTER_PORT", str(_port(environ)))
     if address.startswith("127."):  # nodes that share this machine: gloo must not look their names up
         environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def set_aside_foreign(environ: MutableMapping[str, str]) -> None:
+    """Keep a job from resuming another one's training.
+
+    Job ids begin anew on a new cluster, and wrap on an old one. A job that starts for the first time has left nothing
+    behind: what stands in its directory with another owner is an earlier job's, and is renamed.
+    """
+    if messages.restart_count(environ):
+        return
+    job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
+    submitted = _ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%V"])
+    if not submitted:
+        return
+    owner, mark = f"{environ.get('SLURM_CLUSTER_NAME', '')} {job} {submitted}\n", directory / OWNER_FILE
+    try:
+        if directory.exists() and (not mark.exists() or mark.read_text() != owner):
+            aside = directory.with_name(f"{directory.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
+            directory.rename(aside)
+            _say(f"{directory} was an earlier job's with the same id; moved to {aside.name}")
+        directory.mkdir(parents=True, exist_ok=True)
+        mark.write_text(owner)
+    except OSError as error:
+        _say(
+            f"cannot write {error.filename}: {error.strerror}; an earlier job's checkpoints may be taken for this one's"
+        )
 
 
 def _first_node_address(environ: MutableMapping[str, str]) -> str:

@@ -136,8 +136,8 @@ class PyslurmBackend(CliBackend):
         return self._jobs(self._retry(self._worker.ask, "jobs")["jobs"])
 
     def _jobs(self, records: list[dict[str, Any]]) -> tuple[SlurmJob, ...]:
-        """``--gpus`` and ``--gpus-per-task`` do not show here without slurmdbd, neither alone nor beside ``--gres``: the
-        commands are asked for them while a job shows no GPUs at all, and once for each new job."""
+        """``--gpus`` and ``--gpus-per-task`` do not show here without slurmdbd, neither alone nor beside ``--gres``:
+        the commands are asked for them while a job shows no GPUs at all, and once for each new job."""
         jobs = [job for record in records for job in _expand(record)]
         active = {_identity(j): j for j in jobs if j.state.active}
         known: dict[str, SlurmJob] = {}

@@ -109,7 +109,19 @@ def test_wrappers_are_found_from_an_installed_wheel(tmp_path: Path, scheme: str)
     for name in ("setup.cfg", "pyproject.toml", "LICENSE"):
         shutil.copy(repository / name, source)
     (source / "README.md").write_text("x")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", scheme, str(target), str(source)]
+    # --ignore-installed: with --prefix, pip would else uninstall the project from the environment that runs the tests
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--ignore-installed",
+        scheme,
+        str(target),
+        str(source),
+    ]
     subprocess.run(pip, check=True, capture_output=True)
     code = (
         "from slurm_hadar.cluster import wrappers; import json; print(json.dumps([str(wrappers.find(n)) for n in %r]))"

@@ -76,7 +76,7 @@ def test_what_users_write_does_no_harm_on_a_terminal(live: Any) -> None:
         if command[0] != "history":  # nothing was done to them
             assert done.returncode == 0, done
         assert "\x1b" not in done.stdout + done.stderr and "Traceback" not in done.stderr
-    title, *lines = live.hadar("queue").stdout.splitlines()
+    _title, *lines = live.hadar("queue").stdout.splitlines()
     assert [line.split()[0] for line in lines] == jobs and "[/red]?[31mred?[bold" in lines[0] and "[/x]" in lines[1]
 
 

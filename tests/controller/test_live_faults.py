@@ -1,4 +1,4 @@
-"""A controller on a real Slurm whose nodes and daemons fail at the worst moments, or that lets it do only some things."""
+"""A controller on a real Slurm whose nodes and daemons fail at the worst moments, or that grants few rights."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -373,3 +374,20 @@ def test_measured_speeds_are_filed(bench) -> None:
     result = b.controller.run_round()
 
     assert result.seen.snapshot.job[job].speeds["v100"].steps_per_s == pytest.approx(7.0)
+
+
+def test_a_restart_between_two_rounds_loses_no_count(bench) -> None:
+    """The checkpoint of the run that is over counts, even if the next run has reported already."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "v100-1")
+    report(b, job, "hello", resumable=True, steps=10)
+    b.controller.run_round()
+    report(b, job, "saved", resumable=True, steps=50, saved_step=50)
+    report(b, job, "hello", restart=1, resumable=True, steps=50)
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], restarts=1)
+
+    b.controller.run_round()
+
+    record = b.journal.load_jobs()[job]
+    assert (record.lost_steps, record.saved_step, record.steps) == (0.0, 50, 50)

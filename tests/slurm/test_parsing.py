@@ -121,7 +121,8 @@ def test_nodes_and_partitions() -> None:
 @pytest.mark.parametrize(
     ("state", "available"),
     [("idle", True), ("mixed", True), ("allocated", True), ("planned", True), ("idle+drain", False),
-     ("draining", False), ("down*", False), ("down+not_responding", False), ("idle*", False), ("inval", False), ("maint", False)],
+     ("draining", False), ("down*", False), ("down+not_responding", False), ("idle*", False), ("inval", False),
+     ("maint", False)],
 )  # fmt: skip
 def test_node_states(state: str, available: bool) -> None:
     """Only nodes that can take work count as available; the others say why not."""

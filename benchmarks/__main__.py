@@ -1,0 +1,26 @@
+"""``make bench``: every measurement, one JSON object each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BENCHES = (
+    ("a controller round, 60 nodes, 1,000 and 5,000 pending jobs", ["benchmarks.round"]),
+    ("from a decision to the next job's first step", ["benchmarks.preempt"]),
+    ("cost of agent and hook at 1 ms steps", ["benchmarks.agent_cost"]),
+    ("hadar against the optimum of tiny rounds", ["benchmarks.brute_force"]),
+)
+
+
+def main() -> int:
+    """Run all, each in a process of its own; 1 if any failed."""
+    failed = 0
+    for title, command in BENCHES:
+        print(f"# {title}", flush=True)
+        failed += subprocess.run([sys.executable, "-m", *command], check=False).returncode != 0
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

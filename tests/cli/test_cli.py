@@ -1,0 +1,93 @@
+"""The command line without a Slurm: usage, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.cli.main import COMMANDS
+
+
+@pytest.fixture
+def hadar(tmp_path: Path):
+    """Run ``hadar`` as a user would, with no Slurm commands on PATH and an empty home."""
+
+    def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        clean = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        return subprocess.run(
+            [sys.executable, "-m", "slurm_hadar.cli.main", *arguments],
+            capture_output=True, text=True, env={**clean, **env}, timeout=60, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_explains_itself(hadar, command: str) -> None:
+    """--help works everywhere and ends with 0."""
+    done = hadar(command, "--help")
+
+    assert done.returncode == 0, done.stderr
+    assert "Usage: hadar" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["frobnicate"], 2, "No such command 'frobnicate'"),
+        (["run", "--mode", "go"], 2, "'go' is not one of"),
+        (["explain"], 2, "Missing argument"),
+        (["run", "--once", "--config", "/nowhere.toml"], 1, "configuration file /nowhere.toml does not exist"),
+        (["run", "--once", "--set", "guard.x=1"], 1, "unknown key guard.x"),
+        (["run", "--once", "--policy", "wishful"], 1, "wishful"),
+        (["run", "--once", "--round", "0"], 1, "round_s"),
+        (["queue"], 1, "not on PATH"),
+        (["release"], 1, "not on PATH"),
+        (["history", "1"], 1, "no journal at"),
+        (["speeds"], 1, "no journal at"),
+    ],
+)
+def test_faults_are_one_line(hadar, tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+    """Wrong usage ends with 2, a refusal with 1; one clear line, never a traceback."""
+    state = () if arguments[0] == "frobnicate" else ("--set", f"controller.state_dir={tmp_path / 'state'}")
+    if code == 1:
+        arguments = [*arguments, *state]
+
+    done = hadar(*arguments)
+
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert code == 2 or len([line for line in done.stderr.splitlines() if "INFO" not in line]) == 1
+
+
+def test_config_show_and_check(hadar, tmp_path: Path) -> None:
+    """The settings in force can be printed with where they come from."""
+    path = tmp_path / "c.toml"
+    path.write_text("[controller]\nround_s = 60\n")
+
+    assert hadar("config", "check", "--config", str(path)).stdout == "configuration is valid\n"
+    shown = json.loads(hadar("config", "show", "--origin", "--json", "--config", str(path)).stdout)
+    assert shown["controller.round_s"] == {"value": 60.0, "origin": str(path)}
+    assert "guard.min_run_s = 300.0    # default" in hadar("config", "show", "--origin").stdout
+
+
+def test_config_check_reads_policy_parameters(hadar) -> None:
+    """A misspelt parameter of a policy is found before a round is run."""
+    done = hadar("config", "check", "--set", "policy.params.objectve=jct")
+
+    assert done.returncode == 1 and "objectve" in done.stderr and "objective" in done.stderr
+
+
+def test_output_into_a_closed_pipe(hadar, tmp_path: Path) -> None:
+    """``hadar ... | head`` ends quietly."""
+    command = f"{sys.executable} -m slurm_hadar.cli.main config show | head -1"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=env, timeout=60, check=False)
+
+    assert done.returncode == 0 and done.stderr == ""

@@ -1,0 +1,104 @@
+"""With which rights the controller can work: an operator's for everybody's jobs, a user's for their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar.cluster import PrivateCluster
+from slurm_hadar.config import load
+from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.loop import Controller
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
+from slurm_hadar.policies.base import Policy
+from slurm_hadar.slurm.cli import CliBackend
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("runuser"), reason="only root can become another user"),
+]
+SETTINGS = ("controller.mode=act", "controller.round_s=30", "jobs.start_timeout_s=20", "guard.min_run_s=0")
+
+
+class FirstOnP100(Policy):
+    """Puts the oldest job on p100-1 and lets the others wait."""
+
+    name = "first"
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        jobs = [j.job_id for j in snapshot.steerable_jobs]
+        placed = {j: Placement.of({"p100-1": {"p100": 1}}) for j in jobs[:1]}
+        return Plan(self.name, placed, {j: Wait(Tier.POLICY, "not the first") for j in jobs[1:]})
+
+
+def as_nobody(cluster: PrivateCluster, folder: Path) -> CliBackend:
+    """A backend whose every Slurm command is run by the user nobody."""
+    commands = folder / "bin"
+    commands.mkdir()
+    for name in ("squeue", "sinfo", "scontrol", "scancel"):
+        script = commands / name
+        script.write_text(f'#!/bin/sh\nexec runuser -u nobody -- {cluster.install.program(name)} "$@"\n')
+        script.chmod(0o755)
+    return CliBackend(env={**cluster.env, "PATH": f"{commands}:{cluster.env['PATH']}"})
+
+
+def a_round(backend: CliBackend) -> Any:
+    """One round of a controller with that backend."""
+    return Controller(backend, FirstOnP100(), load(None, SETTINGS), Journal(":memory:"), ReportBook()).run_round()
+
+
+def submit(cluster: PrivateCluster) -> str:
+    """A job of root's that waits behind a full v100-1 and p100-1."""
+    command = ["sbatch", "--parsable", "--gres=gpu:1", "--requeue", "--comment=hadar:lose=yes", "-o", "/dev/null"]
+    return cluster.run([*command, "--wrap", "sleep 600"], check=True).stdout.strip()
+
+
+def queue_of(cluster: PrivateCluster) -> dict[str, str]:
+    """{job: state, node and reason}."""
+    lines = cluster.run(["squeue", "-h", "-o", "%i %T %N %r"], check=True).stdout.splitlines()
+    return {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+
+
+def test_operator_rights_are_enough(make_cluster: Callable[..., PrivateCluster], short_tmp: Path, poll: Any) -> None:
+    """A user with AdminLevel=Operator, and no more, moves and leases another user's jobs."""
+    cluster = make_cluster("v100:1x1,p100:1x1", accounting=True)
+    cluster.run(["sacctmgr", "-i", "add", "account", "lab"], check=True)
+    for user, level in (("root", "Administrator"), ("nobody", "Operator")):
+        cluster.run(["sacctmgr", "-i", "add", "user", user, "account=lab", f"adminlevel={level}"], check=True)
+    jobs = [submit(cluster) for _ in range(3)]
+    poll(lambda: sum("RUNNING" in text for text in queue_of(cluster).values()) == 2)
+
+    result = poll(lambda: (r := a_round(as_nobody(cluster, _fresh(short_tmp)))).record.failed == 0 and r, 60)
+
+    assert result.record.starts + result.record.moves + result.record.preemptions + result.record.leases > 0
+    states = queue_of(cluster)
+    assert states[jobs[0]].startswith("RUNNING p100-1")
+    assert [states[j].split()[0] for j in jobs[1:]] == ["PENDING", "PENDING"]
+
+
+def _fresh(base: Path) -> Path:
+    folder = base / f"r{len(list(base.iterdir()))}"
+    folder.mkdir()
+    folder.chmod(0o755)
+    return folder
+
+
+def test_without_rights_nothing_is_changed(
+    make_cluster: Callable[..., PrivateCluster], short_tmp: Path, poll: Any
+) -> None:
+    """Another user's jobs are refused, left as they are, and said to be not ours to change."""
+    cluster = make_cluster("v100:1x1,p100:1x1")
+    jobs = [submit(cluster) for _ in range(3)]
+    poll(lambda: sum("RUNNING" in text for text in queue_of(cluster).values()) == 2)
+    before = queue_of(cluster)
+
+    result = a_round(as_nobody(cluster, _fresh(short_tmp)))
+
+    assert result.outcome.denied.keys() <= set(jobs) and result.outcome.denied
+    assert queue_of(cluster) == before

@@ -1,0 +1,111 @@
+"""Policies by name, their parameters, and third-party plug-ins."""
+
+from importlib import metadata
+
+import pytest
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.policies import get, names, parameters, problems, registry
+from slurm_hadar.policies.fifo import Fifo
+from slurm_hadar.policies.hadar import Hadar
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    """Entry points that exist only in this test: one good, one broken, one that is no policy, one with a taken name."""
+    points = [
+        metadata.EntryPoint("good", "slurm_hadar.policies.fifo:Fifo", registry.GROUP),
+        metadata.EntryPoint("broken", "no_such_module:Policy", registry.GROUP),
+        metadata.EntryPoint("stranger", "builtins:dict", registry.GROUP),
+        metadata.EntryPoint("fifo", "builtins:dict", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points if group == registry.GROUP else [])
+
+
+def test_every_name_gives_a_policy_of_that_name():
+    """Each built-in name leads to a policy that calls itself so."""
+    for name in ("none", "fifo", "hadar"):
+        assert name in names()
+        assert get(name).name == name
+
+
+def test_unknown_policy_lists_the_valid_ones():
+    """The error names what could have been meant."""
+    with pytest.raises(ConfigError, match=r"'hadr'.*fifo, hadar, none"):
+        get("hadr")
+
+
+def test_unknown_parameter_lists_the_valid_ones():
+    """The error names the parameters and their defaults."""
+    with pytest.raises(ConfigError, match=r"'objectiv'.*objective=jct"):
+        get("hadar", objectiv="ttd")
+    with pytest.raises(ConfigError, match="valid parameters: none"):
+        get("fifo", order="lifo")
+
+
+def test_text_is_read_as_the_parameters_type():
+    """Values from a command line become numbers and booleans."""
+    assert get("hadar", fill="false", effort="7", switch_gain="0.5", objective="ftf") == Hadar(
+        objective="ftf", fill=False, effort=7, switch_gain=0.5
+    )
+    assert get("hadar", effort=7.0).effort == 7
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fill", "perhaps"),
+        ("fill", 3),
+        ("effort", "many"),
+        ("effort", "1.5"),
+        ("effort", 0),
+        ("effort", True),
+        ("switch_gain", "nan"),
+        ("switch_gain", -1),
+        ("patience_s", "inf"),
+        ("unknown_runtime_s", 0),
+        ("objective", "fame"),
+        ("objective", 3),
+        ("frontier", 1.5),
+    ],
+)
+def test_impossible_values_are_refused(key, value):
+    """A value of the wrong type or out of range is a ConfigError that names the parameter."""
+    with pytest.raises(ConfigError, match=key):
+        get("hadar", **{key: value})
+
+
+def test_frontier_goes_only_with_jct():
+    """The blend is between average JCT and TTD and nothing else."""
+    with pytest.raises(ConfigError, match="frontier"):
+        get("hadar", objective="ftf", frontier=0.5)
+
+
+def test_parameters_can_be_listed():
+    """The defaults are there for help texts."""
+    assert parameters("hadar")["objective"] == "jct"
+    assert parameters("fifo") == {}
+
+
+def test_plugins_are_offered(plugins):
+    """A third party's policy is found by its entry point; a built-in keeps its name."""
+    assert {"good", "broken", "fifo"} <= set(names())
+    assert isinstance(get("good"), Fifo)
+    assert isinstance(get("fifo"), Fifo)
+
+
+def test_a_broken_plugin_harms_nobody_else(plugins):
+    """It is reported in one line, and only asking for it fails."""
+    lines = problems()
+    assert any(line.startswith("policy plug-in broken (no_such_module:Policy) cannot be loaded") for line in lines)
+    assert any("fifo" in line and "taken" in line for line in lines)
+    assert all("\n" not in line for line in lines)
+    assert get("hadar").name == "hadar"
+    with pytest.raises(ConfigError, match="broken"):
+        get("broken")
+
+
+def test_a_plugin_that_makes_no_policy_is_refused(plugins):
+    """What an entry point makes must be a Policy."""
+    with pytest.raises(ConfigError, match="stranger"):
+        get("stranger")

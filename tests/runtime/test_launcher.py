@@ -1,0 +1,276 @@
+"""hadar-srun: what it hands to srun, with a fake srun, squeue and scontrol on PATH that write down what they get."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import comment, messages
+from slurm_hadar.runtime import launcher, nodelist
+
+ROOT = Path(__file__).resolve().parents[2]
+WRAPPER = ROOT / "wrappers" / "hadar-srun"
+FAKE = """#!{python}
+import json, os, sys
+with open({record!r}, "a") as file:
+    file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
+squeue = {submit!r} if "--format=%V" in sys.argv else {work_dir!r} + chr(31) + {comment!r}
+answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
+if answer: print(answer)
+sys.exit({code})
+"""
+
+
+class Fakes:
+    """A directory for PATH with Slurm's commands in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        self.record = directory / "record"
+        self.install()
+
+    def install(
+        self,
+        comment: str = "hadar:model=lm,batch=5",
+        code: int = 0,
+        names: str = "srun squeue scontrol",
+        submit: str = "2026-11-20T10:00:00",
+    ) -> None:
+        for name in names.split():
+            path = self.directory / name
+            facts = {"record": str(self.record), "work_dir": str(self.directory.parent), "submit": submit}
+            path.write_text(FAKE.format(python=sys.executable, comment=comment, code=code, **facts))
+            path.chmod(0o755)
+
+    def calls(self, name: str) -> list[dict]:
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        return [c for c in map(json.loads, lines) if c["argv"][0] == name]
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> Fakes:
+    return Fakes(tmp_path / "bin")
+
+
+@pytest.fixture
+def env(fakes: Fakes, tmp_path: Path) -> dict[str, str]:
+    """A job's environment with the stale variables of facts that were asked for at submission."""
+    return {
+        "PATH": f"{fakes.directory}:{os.environ['PATH']}",
+        "HADAR_PYTHON": sys.executable,
+        "HOME": os.environ.get("HOME", "/"),
+        "SLURM_JOB_ID": "77",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_GPUS": "4",
+        "SLURM_GPUS_PER_NODE": "4",
+        "SLURM_NTASKS": "8",
+        "SLURM_NPROCS": "8",
+        "SLURM_NTASKS_PER_NODE": "4",
+        "SLURM_GPUS_ON_NODE": "1",
+        "SLURM_CONF": str(tmp_path / "slurm.conf"),
+    }
+
+
+def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([str(WRAPPER), *arguments], env=env, capture_output=True, text=True, timeout=60)
+
+
+def with_channel(env: dict[str, str]) -> None:
+    path = Path(env["SLURM_CONF"]).parent / messages.CHANNEL_FILE
+    path.write_text(messages.ChannelInfo(address="tcp://127.0.0.1:1", public_key="a" * 40).to_json())
+
+
+def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> None:
+    """No channel: srun with the same options, one task per node, and an environment that tells the job's real shape."""
+    done = run(env, "--label", "-t", "5", "--", "python", "train.py", "--", "-x")
+    assert done.returncode == 0, done.stderr
+    (call,) = fakes.calls("srun")
+    assert call["argv"][1:] == ["--label", "-t", "5", "-N", "2", "-n", "2", "--", "python", "train.py", "--", "-x"]
+    seen = call["env"]
+    assert not [name for name in launcher.STALE if name in seen]
+    assert (seen["SLURM_JOB_NUM_NODES"], seen["SLURM_GPUS_ON_NODE"]) == ("2", "1")
+    assert seen["HADAR_JOB_DIR"] == f"{env['SLURM_SUBMIT_DIR']}/.hadar/77"
+    assert seen["HADAR_MASTER_ADDR"] == "10.1.2.3"
+    assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
+    assert [c["argv"][-1] for c in fakes.calls("squeue")] == ["--format=%V"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shape", [["-n4"], ["-N", "1"], ["--ntasks=4"], ["--nodes", "1"], ["--ntasks-per-node=2"]])
+def test_the_users_shape_stands(fakes: Fakes, env: dict[str, str], shape: list[str]) -> None:
+    """Any word about nodes or tasks leaves the shape to the user."""
+    run(env, *shape, "--", "true")
+    assert fakes.calls("srun")[0]["argv"][1:] == [*shape, "--", "true"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_the_exit_code_is_sruns(fakes: Fakes, env: dict[str, str], code: int) -> None:
+    """It becomes srun, so its exit code is srun's."""
+    fakes.install(code=code)
+    assert run(env, "true").returncode == code
+
+
+def test_with_a_controller_the_agent_stands_before_the_command(fakes: Fakes, env: dict[str, str]) -> None:
+    """The key is published once beside what the user wrote; the token is the owner's; the workload is exported."""
+    with_channel(env)
+    done = run(env, "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    call = fakes.calls("srun")[0]
+    assert call["argv"][-3:] == ["--", "python", "train.py"]
+    assert "runtime.agent" in " ".join(call["argv"])
+    assert (call["env"]["HADAR_MODEL"], call["env"]["HADAR_BATCH"]) == ("lm", "5")
+    token_file = Path(env["SLURM_SUBMIT_DIR"]) / ".hadar" / "77" / messages.TOKEN_FILE
+    assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+    key = messages.token_fingerprint(token_file.read_text().strip())
+    updates = [c["argv"][1:] for c in fakes.calls("scontrol") if "update" in c["argv"]]
+    assert updates == [["update", "JobId=77", f"Comment=hadar:model=lm,batch=5,key={key}"]]
+    fakes.install(comment=f"hadar:model=lm,batch=5,key={key}")
+    run(env, "--", "python", "train.py")
+    assert len([c for c in fakes.calls("scontrol") if "update" in c["argv"]]) == 1
+
+
+@pytest.mark.parametrize("text", ["", "my notes", "hadarish:x=1"])
+def test_a_job_that_is_not_ours_is_left_alone(fakes: Fakes, env: dict[str, str], text: str) -> None:
+    """Without a hadar: comment there is no agent, and the comment stays untouched."""
+    with_channel(env)
+    fakes.install(comment=text or " ")
+    run(env, "--", "true")
+    assert fakes.calls("srun")[0]["argv"][-2:] == ["--", "true"]
+    assert "agent" not in " ".join(fakes.calls("srun")[0]["argv"])
+    assert not [c for c in fakes.calls("scontrol") if "update" in c["argv"]]
+
+
+def test_a_comment_with_an_error_is_not_touched(fakes: Fakes, env: dict[str, str]) -> None:
+    """A comment that breaks the grammar is named, not changed, and the job runs."""
+    with_channel(env)
+    fakes.install(comment="hadar:modle=lm")
+    done = run(env, "--", "true")
+    assert done.returncode == 0
+    assert "modle" in done.stderr
+    assert not [c for c in fakes.calls("scontrol") if "update" in c["argv"]]
+
+
+def test_slurm_failing_is_one_line(fakes: Fakes, env: dict[str, str]) -> None:
+    """slurmctld away: it is said, and the command runs, with the agent, whose reports the spool takes."""
+    with_channel(env)
+    fakes.install(code=1, names="squeue scontrol")
+    done = run(env, "-n1", "--", "true")
+    assert done.returncode == 0
+    assert "squeue failed, going on without" in done.stderr
+    assert "agent" in " ".join(fakes.calls("srun")[0]["argv"])
+
+
+def test_a_terminal_gets_no_agent(fakes: Fakes, env: dict[str, str]) -> None:
+    """An interactive shell keeps its terminal: no agent in between."""
+    with_channel(env)
+    run(env, "--pty", "bash")
+    assert fakes.calls("srun")[0]["argv"][1:] == ["--pty", "-N", "2", "-n", "2", "--", "bash"]
+
+
+def test_a_broken_channel_file_does_not_stop_the_job(fakes: Fakes, env: dict[str, str]) -> None:
+    """A channel file cut short: one line, then plain srun."""
+    (Path(env["SLURM_CONF"]).parent / messages.CHANNEL_FILE).write_text("{")
+    done = run(env, "--", "true")
+    assert done.returncode == 0
+    assert done.stderr.count("\n") == 1
+    assert messages.CHANNEL_FILE in done.stderr
+
+
+def test_restarts_are_announced(fakes: Fakes, env: dict[str, str]) -> None:
+    """The log says which run it is, where, and from which step it goes on."""
+    checkpoints = Path(env["SLURM_SUBMIT_DIR"]) / ".hadar" / "77" / messages.CHECKPOINTS_DIR
+    (checkpoints / "gen-1-step-420").mkdir(parents=True)
+    done = run({**env, "SLURM_RESTART_COUNT": "2"}, "--", "true")
+    assert done.stderr == "hadar: restart 2 on n[1-2]: resuming from step 420\n"
+
+
+def test_outside_a_job_arguments_are_untouched(fakes: Fakes, env: dict[str, str]) -> None:
+    """Not in a job: srun gets exactly what was given."""
+    outside = {k: v for k, v in env.items() if not k.startswith("SLURM_J")}
+    run(outside, "-N2", "--gres=gpu:1", "hostname")
+    assert fakes.calls("srun")[0]["argv"][1:] == ["-N2", "--gres=gpu:1", "hostname"]
+
+
+def test_without_slurm_one_clear_line(env: dict[str, str], tmp_path: Path) -> None:
+    """No srun at all: one line that says so, and the shell's code for it."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for name in ("sh", "readlink", "dirname"):
+        (empty / name).symlink_to(next(p for p in (Path("/usr/bin") / name, Path("/bin") / name) if p.exists()))
+    done = run({**env, "PATH": str(empty)}, "true")
+    assert (done.returncode, done.stderr.count("\n")) == (127, 1)
+    assert "srun is not on PATH" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["true"], []),
+        (["-n", "4", "true"], ["-n", "4"]),
+        (["-n4", "--label", "true", "-n"], ["-n4", "--label"]),
+        (["-ln", "4", "true"], ["-ln", "4"]),
+        (["-K1", "--mem", "4G", "true"], ["-K1", "--mem", "4G"]),
+        (["--exclusive", "-u", "--nodes=2", "true", "--", "x"], ["--exclusive", "-u", "--nodes=2"]),
+    ],
+)
+def test_the_command_is_found_without_dashes(arguments: list[str], options: list[str]) -> None:
+    """Without ``--`` the command begins where srun would see it begin."""
+    assert launcher.split_command(arguments) == (options, arguments[len(options) :])
+
+
+def test_the_key_never_breaks_the_grammar() -> None:
+    """Whatever the comment was, with the key it parses, and a key of another directory is replaced."""
+    key, other = "0123456789abcdef", "f" * 16
+    for text in ("hadar:", "hadar:model=x", f"hadar:key={other},model=x", f"hadar:model=x,key={other}"):
+        got = launcher.with_key(text, key)
+        assert comment.parse(got).key == key
+        assert comment.parse(got).model == comment.parse(text).model
+        assert launcher.with_key(got, key) == got
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("a", ["a"]),
+        ("v100-[1-2,4],p100-1", ["v100-1", "v100-2", "v100-4", "p100-1"]),
+        ("n[08-10]", ["n08", "n09", "n10"]),
+        ("a[1-2]b[0,3]", ["a1b0", "a1b3", "a2b0", "a2b3"]),
+    ],
+)
+def test_node_lists(text: str, names: list[str]) -> None:
+    """Slurm's compact form is spelled out, zero-padding kept."""
+    assert nodelist.expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["a[1", "a]1[", "a[x-y]", "a[1-2]]"])
+def test_what_is_no_node_list_is_refused(text: str) -> None:
+    """A cut or garbled list is an error, not a guess."""
+    with pytest.raises(ValueError, match="Slurm node list"):
+        nodelist.expand(text)
+
+
+def test_an_earlier_jobs_directory_is_set_aside(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
+    """A first start never resumes what an earlier job with the same id left; the job's own steps and restarts do."""
+    checkpoints = tmp_path / ".hadar" / "77" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "foreign").touch()
+
+    first = run(env, "--", "true")
+    assert "was an earlier job's with the same id; moved to 77.before-" in first.stderr
+    assert not checkpoints.exists() and len(list((tmp_path / ".hadar").glob("77.before-*/checkpoints/foreign"))) == 1
+
+    (tmp_path / ".hadar" / "77" / "mine").touch()
+    assert "earlier job" not in run(env, "--", "true").stderr
+    fakes.install(submit="2026-11-20T11:11:11")  # Slurm changes the submit time when a job is requeued
+    assert "earlier job" not in run({**env, "SLURM_RESTART_COUNT": "1"}, "--", "true").stderr
+    assert (tmp_path / ".hadar" / "77" / "mine").exists()
+
+    assert "earlier job" in run(env, "--", "true").stderr
