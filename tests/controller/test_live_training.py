@@ -1,4 +1,4 @@
-"""Real trainings moved by a real controller between GPU types and nodes: the same results as if nothing had happened."""
+"""Real trainings moved by a real controller between GPU types and nodes: results as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def undisturbed(command: list[str], log: Path) -> tuple[dict[str, Any], list[dic
 
 
 def test_moved_three_times_between_gpu_types_is_bit_identical(live: Any, poll: Any) -> None:
-    """One worker, on p100, k80 and v100 in the end: the same weights and the same losses, step by step, as the undisturbed run."""
+    """One worker, moved over all types: the same weights and losses, step by step, as the undisturbed run."""
     steps, script = 220, EXAMPLES / "charlm.py"
     log = live.work / "moved.jsonl"
     arguments = f"--steps={steps} --seed=3 --log-every=1 --log={log}"
@@ -155,7 +155,12 @@ def test_what_cannot_be_saved_is_not_moved(live: Any, poll: Any) -> None:
     controller = live.controller("jobs.ack_timeout_s=2", channel=True)
     for job in (fixed, loser):
         goes_on(live, job, poll)
-    poll(lambda: (news := live.book.get(silent)) and news.report.resumable and (news.report.steps or 0) >= 5, DEADLINE_S)
+
+    def reports_steps() -> bool:
+        news = live.book.get(silent)
+        return news is not None and news.report.resumable and (news.report.steps or 0) >= 5
+
+    poll(reports_steps, DEADLINE_S)
     before = {job: live.field(job, "NodeList") for job in (fixed, silent)}
 
     result = move_until(controller, live, poll, {loser: {"v100-2": 1}})[-1]
@@ -173,7 +178,7 @@ def test_what_cannot_be_saved_is_not_moved(live: Any, poll: Any) -> None:
 
 @pytest.mark.parametrize("nowhere", [False, True], ids=["channel disabled", "channel file leads nowhere"])
 def test_without_a_channel_the_spool_file_and_the_signal_serve(live: Any, poll: Any, nowhere: bool, short_tmp: Path):
-    """Jobs of which no message arrives are measured, saved, moved and resumed all the same, whatever their directory."""
+    """Jobs of which no message arrives are measured, saved, moved and resumed all the same."""
     steps, log, file = 100, live.work / "moved.jsonl", short_tmp / "channel.json"
     announce(file, ChannelInfo("tcp://127.0.0.1:1", "a" * 40) if nowhere else ChannelInfo("", ""))
     arguments = f"--steps={steps} --seed=7 --log-every=1 --log={log}"
