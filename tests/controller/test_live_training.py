@@ -25,7 +25,7 @@ ONE = 'hadar-srun -- python "{script}" {arguments}\n'
 GANG = (
     "hadar-srun -- bash -c 'exec torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=$SLURM_GPUS_ON_NODE "
     "--node-rank=$SLURM_PROCID --master-addr=$HADAR_MASTER_ADDR --master-port=$HADAR_MASTER_PORT "
-    '"{script}" {arguments}\'\n'
+    '-- "{script}" {arguments}\'\n'
 )
 
 
@@ -121,7 +121,7 @@ def test_a_gang_moved_to_other_nodes_is_bit_identical(live: Any, poll: Any) -> N
     controller = live.controller(channel=True)
     job = live.submit("--gres=gpu:2", "--time=60", comment=comment(steps, "nodes=1-2"),
                       script=GANG.format(script=script, arguments=arguments), env=environment())  # fmt: skip
-    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node=2", "--master-port=29577"]
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node=2", "--master-port=29577", "--"]
     expected = undisturbed([*torchrun, str(script), f"--steps={steps}", "--seed=5", "--log-every=1"],
                            live.work / "undisturbed.jsonl")  # fmt: skip
     for where in ({"p100-1": 1, "p100-2": 1}, {"v100-1": 2}):
@@ -155,12 +155,9 @@ def test_what_cannot_be_saved_is_not_moved(live: Any, poll: Any) -> None:
     controller = live.controller("jobs.ack_timeout_s=2", channel=True)
     for job in (fixed, loser):
         goes_on(live, job, poll)
-
-    def reports_steps() -> bool:
-        news = live.book.get(silent)
-        return news is not None and news.report.resumable and (news.report.steps or 0) >= 5
-
-    poll(reports_steps, DEADLINE_S)
+    poll(
+        lambda: (news := live.book.get(silent)) and news.report.resumable and (news.report.steps or 0) >= 5, DEADLINE_S
+    )
     before = {job: live.field(job, "NodeList") for job in (fixed, silent)}
 
     result = move_until(controller, live, poll, {loser: {"v100-2": 1}})[-1]
@@ -176,31 +173,34 @@ def test_what_cannot_be_saved_is_not_moved(live: Any, poll: Any) -> None:
     assert "nothing is saved" not in (live.work / f"{fixed}.out").read_text()  # it was not even asked
 
 
-@pytest.mark.parametrize("nowhere", [False, True], ids=["channel disabled", "channel file leads nowhere"])
-def test_without_a_channel_the_spool_file_and_the_signal_serve(live: Any, poll: Any, nowhere: bool, short_tmp: Path):
-    """Jobs of which no message arrives are measured, saved, moved and resumed all the same."""
-    steps, log, file = 100, live.work / "moved.jsonl", short_tmp / "channel.json"
-    announce(file, ChannelInfo("tcp://127.0.0.1:1", "a" * 40) if nowhere else ChannelInfo("", ""))
-    arguments = f"--steps={steps} --seed=7 --log-every=1 --log={log}"
-    training = ONE.format(script=EXAMPLES / "cnn.py", arguments=arguments)
-    job = live.submit("--gres=gpu:1", comment=comment(steps), script=training, env=environment(HADAR_CHANNEL=str(file)),
-                      cwd=short_tmp)  # fmt: skip
-    poll(lambda: live.state_of(job) == "RUNNING")
-    live.place(**{f"j{job}": {live.field(job, "NodeList"): 1}})
+def test_without_a_channel_the_spool_file_and_the_signal_serve(live: Any, poll: Any, short_tmp: Path) -> None:
+    """Jobs of which no message arrives, since the controller does not listen or their channel file leads nowhere, are
+    measured, saved, moved and resumed all the same, whatever directory they were submitted from."""
+    steps, script, jobs = 260, EXAMPLES / "cnn.py", {}
+    for name, info in {"off": ChannelInfo("", ""), "nowhere": ChannelInfo("tcp://127.0.0.1:1", "a" * 40)}.items():
+        channel, log = short_tmp / f"{name}.json", live.work / f"{name}.jsonl"
+        announce(channel, info)
+        arguments = f"--steps={steps} --seed=7 --log-every=1 --log={log}"
+        job = live.submit("--gres=gpu:1", comment=comment(steps), script=ONE.format(script=script, arguments=arguments),
+                          env=environment(HADAR_CHANNEL=str(channel)), cwd=short_tmp)  # fmt: skip
+        jobs[job] = log
+    poll(lambda: all(live.state_of(job) == "RUNNING" for job in jobs))
+    live.place(**{f"j{job}": {live.field(job, "NodeList"): 1} for job in jobs})
     controller = live.controller()
 
     def known() -> bool:
-        result = controller.run_round()
-        record = result.seen.records[job]
-        return record.resumable and bool(record.steps_per_s)
+        records = controller.run_round().seen.records
+        return all(records[job].resumable and records[job].steps_per_s for job in jobs)
 
     poll(known, DEADLINE_S, 0.5)
-    result = move_until(controller, live, poll, {job: {"v100-2": 1}})[-1]
-    poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
+    outcomes = move_until(controller, live, poll, dict(zip(jobs, ({"v100-1": 1}, {"v100-2": 1}), strict=True)))
+    poll(lambda: all(live.state_of(job) == "COMPLETED" for job in jobs), DEADLINE_S)
 
-    assert result.record.failed == 0 and live.field(job, "Restarts") == "1"
-    expected = undisturbed([sys.executable, str(EXAMPLES / "cnn.py"), f"--steps={steps}", "--seed=7", "--log-every=1"],
+    assert sum(o.record.failed for o in outcomes) == 0 and sum(o.record.moves for o in outcomes) == 2
+    expected = undisturbed([sys.executable, str(script), f"--steps={steps}", "--seed=7", "--log-every=1"],
                            live.work / "undisturbed.jsonl")  # fmt: skip
-    assert result_of(live, job, log) == expected
+    for job, log in jobs.items():
+        assert result_of(live, job, log) == expected and live.field(job, "Restarts") == "1"
     controller.run_round()
-    assert live.journal.job(job).saved_step == steps and ThroughputStore(live.journal.connection).of("resnet18:64")
+    assert all(live.journal.job(job).saved_step == steps for job in jobs)
+    assert {m.gpu_type for m in ThroughputStore(live.journal.connection).of("resnet18:64")} >= {"k80"}
