@@ -20,7 +20,7 @@ from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.errors import SlurmError
-from slurm_hadar.model import JobState
+from slurm_hadar.model import Job, JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
@@ -208,7 +208,8 @@ class Actor:
         just_stopped = job.restarts > 0 and job.submit is not None and time.time() - job.submit < RESTART_GAP_S
         write = writes.place(job, record, change.new, RESTART_GAP_S if just_stopped else 0.0)
         shaped = len(write.fields) > 2
-        if not shaped and record.lease is None and record.steered and set(job.req_nodes) == set(change.new.nodes):
+        deferred = record.lease is not None or job.eligible is None or job.eligible > time.time()
+        if not shaped and not deferred and record.steered and set(job.req_nodes) == set(change.new.nodes):
             return []
         return [_Planned(write, steered=True)]
 
@@ -238,7 +239,7 @@ class Actor:
                 continue
             record.moves += 1
             if change.kind is ChangeKind.MOVE:
-                gap_s = 0.0 if set(change.old.nodes).isdisjoint(change.new.nodes) else RESTART_GAP_S
+                gap_s = _gap_s(change, seen.snapshot.job[change.job_id])
                 batch.append(_Planned(writes.place(job, record, change.new, gap_s), steered=True))
             else:
                 lease = time.time() + self.lease_s
@@ -375,6 +376,14 @@ class _Pace:
             return
         time.sleep(self._next_s)
         self._next_s = min(LONGEST_LOOK_S, 1.3 * self._next_s)
+
+
+def _gap_s(change: Change, job: Job) -> float:
+    """None is needed on nodes where the job was not killed just now: neither in this run, nor in one before that ended
+    this very second."""
+    elsewhere = set(change.old.nodes).isdisjoint(change.new.nodes)
+    fresh = job.restarts > 0 and (job.started is None or time.time() - job.started < RESTART_GAP_S)
+    return 0.0 if elsewhere and not fresh else RESTART_GAP_S
 
 
 def _overdue(job: SlurmJob) -> bool:

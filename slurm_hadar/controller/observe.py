@@ -148,11 +148,16 @@ class Observer:
         return self._estimates[wanted]
 
     def _record(self, job: SlurmJob, now: float) -> JobRecord:
-        """The job's record, new for a new job; Slurm changes submit time only together with the restart count."""
+        """The job's record, new for a new job; Slurm changes submit time only together with the restart count.
+
+        A slurmctld that crashed may have lost a restart: then both are older than we know.
+        """
         record = self.records.get(job.job_id)
         submit = job.submit or now
         same = record is not None and (
-            job.restarts > record.restarts or (job.restarts == record.restarts and submit == record.submit)
+            job.restarts > record.restarts
+            or (job.restarts == record.restarts and submit == record.submit)
+            or (job.restarts < record.restarts and submit <= record.submit)
         )
         if record is None or not same:
             record = JobRecord(
@@ -165,7 +170,7 @@ class Observer:
             over = news.before if news is not None and news.report.restart > record.restarts else news
             self._note_progress(record, over)
             self._note_restart(record, job, submit)
-        record.last_seen = now
+        record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
 
     def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float) -> None:

@@ -188,3 +188,14 @@ def test_two_controllers_on_one_scope(live: Any, poll: Any, short_tmp: Any) -> N
     daemon.terminate()
     assert daemon.wait(60) == 0
     assert live.hadar("run", "--once").returncode == 0
+
+
+def test_two_clusters_of_one_name(make_cluster: Callable[..., PrivateCluster], make_live: Any, poll: Any) -> None:
+    """Two people's private clusters on one host may have the same name: each has its controller."""
+    one, other = (make_live(make_cluster("v100:1x1", name="twin")) for _ in range(2))
+    one.daemon("--mode", "act", "--round", "1")
+    poll(lambda: "round 1 " in (one.work / "controller.log").read_text(), 60)
+
+    done = other.hadar("run", "--once", "--mode", "act")
+
+    assert done.returncode == 0, done.stderr

@@ -334,6 +334,66 @@ def test_a_new_controller_knows_what_the_old_one_steered(bench) -> None:
     assert b.slurm.jobs[job].nodes == ("v100-1",)
 
 
+class Killed(BaseException):
+    """Ends the controller between a write and whatever it would do next."""
+
+
+def killed_after_writing(bench, controller) -> None:
+    """One round that ends with its first batch of writes, as by SIGKILL: nothing of it is remembered."""
+    write, save = bench.slurm.write, bench.journal.save_jobs
+
+    def die(writes):
+        write(writes)
+        bench.journal.save_jobs = lambda records: None
+        raise Killed
+
+    bench.slurm.write = die
+    with pytest.raises(Killed):
+        controller.run_round()
+    bench.slurm.write, bench.journal.save_jobs = write, save
+
+
+def test_killed_after_a_lease(bench) -> None:
+    """The next controller takes the start time for its own, not for the owner's wish, and starts the job."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    killed_after_writing(b, b.new_controller(policy=Scripted()))
+    assert eligible_in(b, job) > 10
+
+    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 2}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("k80-1",)
+
+
+def test_killed_after_a_requeue(bench) -> None:
+    """Planned for the very nodes it had, the job does not wait for the end of Slurm's delay of two minutes."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
+    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 2}})).run_round()
+    killed_after_writing(b, b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})))
+    assert eligible_in(b, job) > 100 and b.slurm.jobs[job].req_nodes == ("k80-1",)
+
+    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 2}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("k80-1",)
+
+
+def test_a_restart_that_slurmctld_forgot_in_a_crash(bench) -> None:
+    """The job is known still, with its first arrival, and its node list is ours."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
+    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 2}})).run_round()
+    before = b.slurm.jobs[job]
+    b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+    arrival = b.journal.load_jobs()[job].arrival
+    b.slurm.jobs[job] = before
+
+    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("v100-1",) and result.record.moves == 1
+    assert b.journal.load_jobs()[job].arrival == arrival
+
+
 def test_a_lost_journal_pins_what_it_cannot_tell(bench) -> None:
     """Without memory a steered pending job is left to Slurm, never lost; its lease runs out by itself."""
     b = bench()
