@@ -12,6 +12,7 @@ import enum
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 __all__ = [
     "Action", "ActionKind", "EMPTY", "Form", "GpuType", "Job", "JobState", "Mix", "Node", "Partition",
@@ -150,7 +151,8 @@ class Speed:
 class Form:
     """Which placements a job's form allows: what Slurm can do to it and what its script can use.
 
-    ``workers`` is the gang size W. The gang may span ``min_nodes`` to ``max_nodes`` nodes. ``uniform`` jobs (plain
+    ``workers`` is the gang size W that the owner asked for; an elastic job takes any of ``sizes`` (ascending, W among
+    them; empty = just W). The gang may span ``min_nodes`` to ``max_nodes`` nodes. ``uniform`` jobs (plain
     Slurm jobs) take the same number of GPUs on every node. ``types`` and ``nodes`` limit where it may run (None = all).
     """
 
@@ -161,6 +163,12 @@ class Form:
     mix: Mix = Mix.NEVER
     types: frozenset[str] | None = None
     nodes: frozenset[str] | None = None
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def gang_sizes(self) -> tuple[int, ...]:
+        """Every gang size that is allowed, smallest first."""
+        return self.sizes or (self.workers,)
 
     def admits_node(self, node: str) -> bool:
         return self.nodes is None or node in self.nodes
@@ -172,8 +180,9 @@ class Form:
         """Why this form does not allow ``placement``; None if it does. The empty placement is always allowed."""
         if not placement:
             return None
-        if placement.workers != self.workers:
-            return f"{placement.workers} GPUs where the gang needs exactly {self.workers}"
+        if placement.workers not in self.gang_sizes:
+            needs = " or ".join(map(str, self.gang_sizes))
+            return f"{placement.workers} GPUs where the gang needs exactly {needs}"
         count = len(placement.nodes)
         if not self.min_nodes <= count <= self.max_nodes:
             return f"{count} nodes where the job allows {self.min_nodes} to {self.max_nodes}"
@@ -235,7 +244,8 @@ class Job:
     it. ``restart_cost_s`` is what a move or a restart costs: save, requeue, start, load. ``movable`` is False for a
     running job that must not be preempted (no checkpoint support, moved too often, exempt), with the reason in
     ``unmovable``. ``attained_s`` counts GPU-seconds served so far. ``prefer`` are GPU types
-    that the owner would like: a wish, no limit.
+    that the owner would like: a wish, no limit. ``speeds`` are those of the gang size asked for, ``scaled`` those of an
+    elastic job's other sizes.
     """
 
     job_id: str
@@ -255,6 +265,7 @@ class Job:
     total_steps: float | None = None
     done_steps: float = 0.0
     speeds: Mapping[str, Speed] = field(default_factory=dict)
+    scaled: Mapping[int, Mapping[str, Speed]] = field(default_factory=dict)
     placement: Placement = EMPTY
     pinned: str | None = None
     unmovable: str | None = None
@@ -287,6 +298,10 @@ class Job:
             return None
         return max(0.0, self.total_steps - self.done_steps)
 
+    def speeds_at(self, workers: int) -> Mapping[str, Speed]:
+        """Speeds of a gang of ``workers`` on each GPU type; empty for a size whose speeds are not known."""
+        return self.speeds if workers == self.form.workers else self.scaled.get(workers, {})
+
     def rate(self, placement: Placement) -> float:
         """Steps/s of the whole job on ``placement``; 0 if some type of it is unknown or unusable to the job.
 
@@ -297,13 +312,14 @@ class Job:
         if not placement:
             return 0.0
         types = placement.by_type
-        speeds = [self.speeds.get(t) for t in types]
+        at_size = self.speeds_at(placement.workers)
+        speeds = [at_size.get(t) for t in types]
         if any(s is None or s.steps_per_s <= 0 for s in speeds):
             return 0.0
         known = [s for s in speeds if s is not None]
         if len(types) > 1 and self.form.mix is Mix.BALANCED:
             workers = placement.workers
-            rate = sum(self.speeds[t].steps_per_s * n / workers for t, n in types.items())
+            rate = sum(at_size[t].steps_per_s * n / workers for t, n in types.items())
         else:
             rate = min(s.steps_per_s for s in known)
         if len(placement.nodes) > 1:
@@ -318,13 +334,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Cluster and jobs at one instant: frozen, complete, the only input of a policy."""
+    """Cluster and jobs at one instant: frozen, complete, the only input of a policy.
+
+    ``user_usage`` and ``account_usage`` are the GPU-seconds per GPU type that users and accounts have had lately (older
+    ones count less). ``memory`` is what the last plan of the same policy asked to be given back (:class:`Plan`); empty
+    in the first round, and whenever it was lost.
+    """
 
     time: float
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     partitions: tuple[Partition, ...] = ()
     round_s: float = 360.0
+    user_usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    account_usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def node(self) -> dict[str, Node]:
@@ -365,7 +389,8 @@ class Plan:
     """A policy's decision for one round.
 
     ``placements`` names every steerable job that shall run; a steerable job not in it waits, and ``waits`` says why.
-    ``prices`` are per (node, GPU type). A plan that ``abstains`` leaves everything to Slurm.
+    ``prices`` are per (node, GPU type). A plan that ``abstains`` leaves everything to Slurm. ``memory`` comes back in
+    the next snapshot: what a policy may remember, in values that JSON can write.
     """
 
     policy: str
@@ -374,6 +399,7 @@ class Plan:
     prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
     payoffs: Mapping[str, float] = field(default_factory=dict)
     abstains: bool = False
+    memory: Mapping[str, Any] = field(default_factory=dict)
 
     def placement(self, job_id: str) -> Placement:
         return self.placements.get(job_id, EMPTY)
