@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--objective", default="jct")
     args = parser.parse_args()
-    policy = Hadar(objective=args.objective)
+    policy = Hadar(objective=args.objective, prices="round")
     rng = random.Random(args.seed)
     exact = [exact_ratio(rng, policy) for _ in range(args.instances)]
     lp = [lp_ratio(rng, policy) for _ in range(args.lp_instances)]

@@ -1,4 +1,4 @@
-"""Hadar: task-level, heterogeneity-aware scheduling by prices (primal-dual), one round at a time."""
+"""Hadar: task-level, heterogeneity-aware scheduling by prices (primal-dual)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.hadar_bids import Bidder, Market, make_bidders, round_era
 from slurm_hadar.policies.hadar_dual import Board, Draft, draft_plans
+from slurm_hadar.policies.hadar_lookahead import LookAhead
 from slurm_hadar.policies.hadar_prices import Prices, round_prices
 from slurm_hadar.policies.hadar_waits import explain_waits
 from slurm_hadar.policies.utilities import make_utility
+from slurm_hadar.policies.weights import FAIR_SHARES
 
 __all__ = ["Hadar"]
 
@@ -24,33 +26,44 @@ _MOST_STEPS = 8
 
 @dataclass(frozen=True)
 class Hadar(Policy):
-    """Each round, jobs buy GPUs at exponential prices, and the plan with the largest total utility is carried out.
+    """Jobs buy GPUs at prices, and run where what they gain exceeds what the jobs behind them lose.
 
     After "Hadar" (IPDPS 2024) and "HadarE" (arXiv 2503.10918); what their abstracts do not state is our definition and
-    is marked so where it stands. In short: utilities of completion times with the restart in the completion time,
-    prices that rise exponentially as a GPU type sells out, a choose-or-skip dynamic programme over the jobs in order of
-    density, gangs on one type or, where a job allows it, on several.
+    is marked so where it stands. There are two kinds of prices:
 
-    Unlike the irrevocable variant of theory, the round-based preemptive one has no proven competitive ratio;
-    ``benchmarks/brute_force.py`` measures how far from the optimum of a round it is.
+    * ``lookahead`` (default): the price of a GPU-second is what it costs the jobs that wait for that GPU, over the whole
+      time until they are done (:mod:`slurm_hadar.policies.lookahead`). Each job queues for the GPU type and the gang
+      size that cost all jobs least; each type runs the jobs of highest density, chosen by a dynamic programme where
+      gangs leave a hole; free GPUs go to whoever gains most from them for the meantime.
+    * ``round``: our reconstruction of the paper's round. Prices rise exponentially as a type sells out, and a
+      choose-or-skip dynamic programme picks the plan of largest utility for this round alone. Kept to compare with.
+
+    Neither is the irrevocable variant of theory, so neither has its competitive ratio; ``benchmarks/brute_force.py``
+    measures how far ``round`` is from the optimum of a round.
 
     Parameters
     ----------
-    objective: ``jct`` (average job completion time), ``ttd`` (makespan), ``ftf`` (finish-time fairness), ``deadline``.
-    frontier: with ``jct``, how much weight goes to TTD instead: 0 none, 1 all.
+    objective: ``jct`` (average job completion time), ``ttd`` (total time duration, makespan), ``ftf`` (finish-time
+        fairness), ``deadline``.
+    frontier: with ``jct``, from 0 (average JCT alone) over 0.5 (both at once) to 1 (TTD alone).
+    prices: ``lookahead`` or ``round``.
+    fair_share: ``none``, or weigh each job by the fair share over the recent share of its ``user`` or ``account``, in
+        GPU time at the value of the GPU type.
     switch_gain: a running job is moved, or stopped for another, only if that gains more than this share; the restart
         cost is counted besides.
-    fill: give GPUs that nobody wants at the price to jobs that can use them.
     unknown_runtime_s: the run time on the best type that is assumed of a job whose steps are not known.
     patience_s: a job that could not be moved once started (``unmovable`` set while pending) may wait this long from its
         arrival for a faster type; 0 starts it on whatever is free.
-    effort: upper bound on the number of states that the dynamic programme looks at in a round.
+    fill: with ``prices=round``, give GPUs that nobody wants at the price to jobs that can use them.
+    effort: with ``prices=round``, how many states the dynamic programme looks at at most.
     """
 
     name: ClassVar[str] = "hadar"
 
     objective: str = "jct"
     frontier: float = 0.0
+    prices: str = "lookahead"
+    fair_share: str = "none"
     switch_gain: float = 0.05
     fill: bool = True
     unknown_runtime_s: float = 3600.0
@@ -59,6 +72,9 @@ class Hadar(Policy):
 
     def __post_init__(self) -> None:
         make_utility(self.objective, self.frontier)
+        for key, valid in (("prices", ("lookahead", "round")), ("fair_share", FAIR_SHARES)):
+            if getattr(self, key) not in valid:
+                raise ConfigError(f"policy {self.name}: {key}={getattr(self, key)!r} must be one of {', '.join(valid)}")
         for key, least in (("switch_gain", 0.0), ("unknown_runtime_s", 1.0), ("patience_s", 0.0), ("effort", 1)):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= least):
@@ -68,10 +84,12 @@ class Hadar(Policy):
         """The plan for the coming round.
 
         A plan must be one that the policy would repeat if it were carried out; otherwise jobs would be started only to
-        be moved a round later. So it is planned again from the state that the plan leads to, until nothing changes. A
+        be moved a round later. So with prices of a round it is planned again from the state that the plan leads to, until nothing changes. A
         step is taken only if it gains more than ``switch_gain`` and the restarts over keeping all, so the sum of
         utilities rises with each and the steps come to an end; there are seldom more than one.
         """
+        if self.prices == "lookahead":
+            return self._look_ahead.plan(snapshot, self.name)
         state = snapshot
         for _ in range(_MOST_STEPS):
             decision = self._decide(state)
@@ -80,6 +98,13 @@ class Hadar(Policy):
                 break
             state = following
         return self._written_out(decision)
+
+    @property
+    def _look_ahead(self) -> LookAhead:
+        return LookAhead(
+            self.objective, self.frontier, self.fair_share, self.switch_gain, self.unknown_runtime_s,
+            self.patience_s,
+        )  # fmt: skip
 
     def _decide(self, snapshot: Snapshot) -> _Decision:
         arena = Arena.of(snapshot)

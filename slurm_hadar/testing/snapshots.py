@@ -154,4 +154,4 @@ def carry_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
             return job if job.running and not job.placement else replace(job, state=JobState.PENDING, placement=EMPTY)
         return replace(job, state=JobState.RUNNING, placement=placement)
 
-    return snapshot.with_jobs(follow(job) for job in snapshot.jobs)
+    return replace(snapshot, jobs=tuple(follow(job) for job in snapshot.jobs), memory=plan.memory)

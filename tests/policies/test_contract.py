@@ -12,9 +12,12 @@ SETTINGS = [
     ("hadar", {"objective": "ttd"}),
     ("hadar", {"objective": "ftf"}),
     ("hadar", {"objective": "deadline"}),
-    ("hadar", {"frontier": 0.5, "switch_gain": 0.0, "effort": 1}),
-    ("hadar", {"fill": False}),
+    ("hadar", {"frontier": 0.5, "switch_gain": 0.0}),
+    ("hadar", {"fair_share": "user"}),
     ("hadar", {"patience_s": 1e5}),
+    ("hadar", {"prices": "round", "objective": "ftf"}),
+    ("hadar", {"prices": "round", "frontier": 0.5, "switch_gain": 0.0, "effort": 1}),
+    ("hadar", {"prices": "round", "fill": False, "patience_s": 1e5}),
 ]
 
 

@@ -1,0 +1,151 @@
+"""What Hadar with look-ahead prices tells the owner of a job that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+import numpy as np
+
+from slurm_hadar.model import Job, Placement, Tier, Wait
+from slurm_hadar.policies.arena import Arena
+from slurm_hadar.policies.lookahead import Queues
+from slurm_hadar.policies.outlook import Floats, Outlook
+from slurm_hadar.policies.waits import Obstacles, listing
+
+__all__ = ["explain", "payoff_of"]
+
+_NAMED = 32  # for so many jobs, those nearest to their turn, the holders of what they want are looked up
+_HOUR = 3600.0
+
+
+def payoff_of(outlook: Outlook, queues: Queues, weights: Floats) -> Floats:
+    """``w_j + W_j * (price at its turn - price now)``, shape (n,): positive for as long as running it now delays others
+    by less than it gains. In weights of jobs: 1 is a second's delay of an average job, per second."""
+    workers = outlook.workers[outlook.rows, queues.column]
+    return weights + workers * (queues.after - queues.price[outlook.pool_of[queues.column]])
+
+
+def explain(
+    arena: Arena,
+    outlook: Outlook,
+    queues: Queues,
+    placements: Mapping[str, Placement],
+    payoffs: Floats,
+    patient: Set[int],
+) -> dict[str, Wait]:
+    """A Wait for every job to be decided about that has no placement, and for those on their way in or out."""
+    waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
+    obstacles = _ByClass(arena)
+    rows = {job.job_id: row for row, job in enumerate(outlook.jobs)}
+    waiting = [job for job in arena.movers if job.job_id not in placements]
+    queued: list[int] = []
+    for job in waiting:
+        row = rows.get(job.job_id)
+        obstacle = obstacles.of(job, None if row is None else id(outlook.classes[row]))
+        if obstacle is not None:
+            waits[job.job_id] = obstacle
+        elif row is None:
+            waits[job.job_id] = Wait(Tier.CAPACITY, "needs GPUs of several types at once, which others hold")
+        else:
+            queued.append(row)
+    if queued:
+        waits |= _Queue(arena, outlook, queues, placements, payoffs, patient).waits(queued)
+    return waits
+
+
+class _ByClass:
+    """Obstacles, looked up once per class of jobs."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._obstacles = Obstacles(arena)
+        self._known: dict[int, Wait | None] = {}
+
+    def of(self, job: Job, job_class: int | None) -> Wait | None:
+        if job_class is None:
+            return self._obstacles.of(job)
+        if job_class not in self._known:
+            self._known[job_class] = self._obstacles.of(job)
+        return self._known[job_class]
+
+
+class _Queue:
+    """The reasons of jobs that wait for their turn."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        outlook: Outlook,
+        queues: Queues,
+        placements: Mapping[str, Placement],
+        payoffs: Floats,
+        patient: Set[int],
+    ) -> None:
+        self._arena = arena
+        self._outlook = outlook
+        self._queues = queues
+        self._placements = placements
+        self._payoffs = payoffs
+        self._patient = patient
+
+    def waits(self, rows: list[int]) -> dict[str, Wait]:
+        """A Wait for each of ``rows``; the nearest to their turn also learn who holds what they want."""
+        outlook, queues = self._outlook, self._queues
+        pools = outlook.pool_of[queues.column]
+        place = self._places()
+        found = {}
+        nearest = set(sorted(rows, key=lambda r: (queues.turn_s[r], r))[:_NAMED])
+        holding = self._holding() if nearest else {}
+        for row in rows:
+            pool = outlook.pools[pools[row]]
+            price = float(outlook.workers[row, queues.column[row]] * queues.price[pools[row]])
+            payoff = float(self._payoffs[row])
+            why = f"{place[row]} jobs with {queues.turn_s[row] / _HOUR:.1f} h of work go before it on {pool.gpu_type}"
+            if place[row] == 0:
+                why = f"first in line for {pool.gpu_type}, but its gang does not fit beside the jobs that run"
+            elif place[row] == 1:
+                why = f"1 job with {queues.turn_s[row] / _HOUR:.1f} h of work goes before it on {pool.gpu_type}"
+            wanted = Placement()
+            if row in nearest:
+                wanted = self._wanted(row)
+                holders = list(dict.fromkeys(j for n in wanted.nodes for j in holding.get((n, pool.gpu_type), ())))
+                if holders:
+                    why += f" (held by {listing(holders)})"
+            if row in self._patient:
+                why += "; it waits for a faster type, since it cannot be moved once it runs (patience_s bounds this)"
+            tier = Tier.CAPACITY if payoff > 0 else Tier.POLICY
+            found[outlook.jobs[row].job_id] = Wait(tier, why, price, payoff, wanted)
+        return found
+
+    def _places(self) -> np.ndarray:
+        """How many jobs go before each in its pool, those that run included; shape (n,)."""
+        outlook, queues = self._outlook, self._queues
+        pools = outlook.pool_of[queues.column]
+        place = np.zeros(len(pools), int)
+        for pool in range(len(outlook.pools)):
+            inside = np.flatnonzero(pools == pool)
+            place[inside[np.argsort(queues.key[inside], kind="stable")]] = np.arange(len(inside))
+        return place
+
+    def _wanted(self, row: int) -> Placement:
+        """The first place in its pool that would take the gang if nobody ran there."""
+        outlook = self._outlook
+        own, column = outlook.classes[row], int(self._queues.column[row])
+        slots = own.slots[column]
+        pool = outlook.pools[outlook.pool_of[column]]
+        left, mapping = own.forms[column].workers, {}
+        for slot in pool.slots if slots is None else slots:
+            here = min(left, self._arena.capacity[slot])
+            if here and (left <= self._arena.capacity[slot] or own.forms[column].max_nodes > 1):
+                node, gpu_type = self._arena.slots[slot]
+                mapping[node] = {gpu_type: here}
+                left -= here
+            if left == 0:
+                return Placement.of(mapping)
+        return Placement()
+
+    def _holding(self) -> dict[tuple[str, str], list[str]]:
+        holding: dict[tuple[str, str], list[str]] = {}
+        for job_id, placement in self._placements.items():
+            for node, gpu_type, _ in placement.items():
+                holding.setdefault((node, gpu_type), []).append(job_id)
+        return holding

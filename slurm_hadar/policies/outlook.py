@@ -1,0 +1,232 @@
+"""The jobs and GPU pools of a round as arrays: what Hadar's look-ahead prices are computed on.
+
+A *pool* is a set of slots that jobs can hardly tell apart: same GPU type, same partitions, same number of GPUs on the
+node. A *column* is one pool together with one of a job's gang sizes; where no job is elastic there is one column per
+pool. Jobs with the same form, partition and speeds form a *class*, so that what they may use is worked out only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_hadar.model import Form, Job, Mix
+from slurm_hadar.policies.arena import Arena, node_counts, open_nodes
+
+__all__ = ["PREFERRED", "JobClass", "Outlook", "Pool", "survey"]
+
+PREFERRED = 1.1  # the types an owner prefers count as this much faster than they are
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Interchangeable slots. ``key`` names the pool over rounds; ``room`` are the GPUs of this type on a whole node."""
+
+    key: str
+    gpu_type: str
+    room: int
+    slots: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class JobClass:
+    """What the jobs of a class have in common, per column.
+
+    ``able``: whether any column will do. ``rates``: steps/s, 0 where it cannot run; ``workers``: gang size; ``forms``:
+    the form with that gang size; ``slots``: those of the pool's slots that are open to it, None for all of them.
+    """
+
+    able: bool
+    rates: Floats
+    workers: Floats
+    forms: list[Form]
+    slots: list[tuple[int, ...] | None]
+
+
+@dataclass
+class Outlook:
+    """The jobs to decide about (n) and the columns (k) as arrays.
+
+    ``run_s[n, k]``: seconds to finish, ``inf`` where it cannot run. ``workers[n, k]``: gang size. ``pool_of[k]``.
+    ``steps[n]``: what remains. ``held[n]``: the column that it runs in; -1 if it does not run, or runs across pools.
+    ``restart_s[n]``: what a start costs. ``gpus[p]``: GPUs of a pool; ``free[p]``: those that may be handed out;
+    ``ahead[p]``: GPU-seconds that jobs which must stay where they are still need there. ``loose`` are jobs that fit no
+    pool but may mix GPU types.
+    """
+
+    arena: Arena
+    jobs: list[Job]
+    loose: list[Job]
+    pools: list[Pool]
+    classes: list[JobClass]
+    run_s: Floats
+    workers: Floats
+    pool_of: Ints
+    steps: Floats
+    held: Ints
+    running: Bools
+    restart_s: Floats
+    gpus: Floats
+    free: Ints
+    ahead: Floats
+
+    @property
+    def best_s(self) -> Floats:
+        """Seconds to finish in the fastest column, shape (n,)."""
+        return self.run_s.min(axis=1, initial=np.inf)
+
+    @property
+    def rows(self) -> Ints:
+        return np.arange(len(self.jobs))
+
+
+def survey(arena: Arena, unknown_runtime_s: float) -> Outlook:
+    """Lay out pools, columns and jobs.
+
+    Of jobs whose steps nobody knows, ``unknown_runtime_s`` on their best type is assumed to remain. O(jobs x columns +
+    classes x slots).
+    """
+    pools = _pools(arena)
+    sizes = max((len(job.form.gang_sizes) for job in arena.movers), default=1)
+    maker = _Classes(arena, pools, sizes)
+    jobs, loose, classes = [], [], []
+    for job in arena.movers:
+        found = maker.of(job)
+        if found.able:
+            jobs.append(job)
+            classes.append(found)
+        elif job.form.mix is not Mix.NEVER:
+            loose.append(job)
+    width = len(pools) * sizes
+    rates = np.array([c.rates for c in classes]).reshape(len(jobs), width)
+    workers = np.array([c.workers for c in classes]).reshape(len(jobs), width)
+    steps = _remaining_steps(jobs, rates, unknown_runtime_s)
+    with np.errstate(divide="ignore"):
+        run_s = steps[:, None] / rates
+    gpus, free, ahead = _room(arena, pools, unknown_runtime_s)
+    return Outlook(
+        arena, jobs, loose, pools, classes, run_s, workers, np.tile(np.arange(len(pools)), sizes), steps,
+        _held(arena, jobs, workers, pools), np.array([j.running for j in jobs], bool),
+        np.array([j.restart_cost_s for j in jobs], float), gpus, free, ahead,
+    )  # fmt: skip
+
+
+def _remaining_steps(jobs: Sequence[Job], rates: Floats, unknown_runtime_s: float) -> Floats:
+    """What is left, at least a second's worth on the fastest column; an assumed run time's worth where unknown."""
+    left = np.array([np.nan if j.total_steps is None else j.total_steps - j.done_steps for j in jobs], float)
+    best = rates.max(axis=1, initial=0.0)
+    return np.where(np.isnan(left), best * unknown_runtime_s, np.maximum(left, best))
+
+
+def _pools(arena: Arena) -> list[Pool]:
+    node = arena.snapshot.node
+    groups: dict[tuple, list[int]] = {}
+    for slot, (name, gpu_type) in enumerate(arena.slots):
+        where = node[name]
+        groups.setdefault((gpu_type, where.partitions, where.gpus[gpu_type]), []).append(slot)
+    return [
+        Pool(f"{gpu_type}/{'+'.join(partitions)}/{room}", gpu_type, room, tuple(slots))
+        for (gpu_type, partitions, room), slots in groups.items()
+    ]
+
+
+def _room(arena: Arena, pools: Sequence[Pool], unknown_runtime_s: float) -> tuple[Floats, Ints, Floats]:
+    """GPUs, free GPUs, and the work of jobs that must stay, per pool."""
+    gpus = np.array([sum(arena.capacity[s] for s in p.slots) for p in pools], float)
+    free = np.array([sum(arena.free[s] for s in p.slots) for p in pools], int)
+    ahead = np.zeros(len(pools))
+    pool_of = {slot: i for i, p in enumerate(pools) for slot in p.slots}
+    for job_id, placement in arena.kept.items():
+        job = arena.snapshot.job[job_id]
+        rate = job.rate(placement)
+        left = job.remaining_steps
+        seconds = unknown_runtime_s if left is None or rate <= 0 else left / rate
+        for slot, count in arena.gang(placement):
+            ahead[pool_of[slot]] += count * seconds
+    return gpus, free, ahead
+
+
+def _held(arena: Arena, jobs: Sequence[Job], workers: Floats, pools: Sequence[Pool]) -> Ints:
+    pool_of = {slot: i for i, p in enumerate(pools) for slot in p.slots}
+    held = np.full(len(jobs), -1)
+    for row, job in enumerate(jobs):
+        if not job.placement:
+            continue
+        gang = arena.gang(job.placement)
+        touched = {pool_of[slot] for slot, _ in gang}
+        if len(touched) == 1 and len(gang) == sum(len(counts) for _, counts in job.placement.shares):
+            (pool,) = touched
+            for column in range(pool, workers.shape[1], len(pools)):
+                if workers[row, column] == job.placement.workers:
+                    held[row] = column
+    return held
+
+
+class _Classes:
+    """Makes each class once."""
+
+    def __init__(self, arena: Arena, pools: Sequence[Pool], sizes: int) -> None:
+        self._arena = arena
+        self._pools = pools
+        self._sizes = sizes
+        self._made: dict[tuple, JobClass] = {}
+        self._open: dict[tuple, list[tuple[int, ...] | None]] = {}
+
+    def of(self, job: Job) -> JobClass:
+        key = (job.form, job.partition, id(job.speeds), id(job.scaled), job.prefer)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self._make(job)
+        return found
+
+    def _make(self, job: Job) -> JobClass:
+        count = len(self._pools)
+        rates, workers = np.zeros(count * self._sizes), np.zeros(count * self._sizes)
+        forms: list[Form] = [job.form] * (count * self._sizes)
+        slots = self._open_slots(job) * self._sizes
+        for order, size in enumerate(job.form.gang_sizes):
+            form = job.form if not job.form.sizes else replace(job.form, workers=size, sizes=())
+            for index, pool in enumerate(self._pools):
+                column = order * count + index
+                forms[column] = form
+                workers[column] = size
+                rates[column] = self._rate(job, form, pool, slots[column])
+        return JobClass(bool(rates.any()), rates, workers, forms, slots)
+
+    def _rate(self, job: Job, form: Form, pool: Pool, slots: tuple[int, ...] | None) -> float:
+        """Steps/s of the gang on the fewest nodes of the pool that can take it; 0 if none can."""
+        speed = job.speeds_at(form.workers).get(pool.gpu_type)
+        if speed is None or speed.steps_per_s <= 0 or not form.admits_type(pool.gpu_type):
+            return 0.0
+        rooms = [self._arena.capacity[s] for s in (pool.slots if slots is None else slots)]
+        for nodes in node_counts(form):
+            if holds(form, nodes, rooms):
+                wish = PREFERRED if pool.gpu_type in job.prefer else 1.0
+                return wish * speed.steps_per_s * (speed.spread if nodes > 1 else 1.0)
+        return 0.0
+
+    def _open_slots(self, job: Job) -> list[tuple[int, ...] | None]:
+        key = (job.partition, job.form.nodes)
+        if key not in self._open:
+            nodes = open_nodes(self._arena.snapshot, job)
+            found: list[tuple[int, ...] | None] = []
+            for pool in self._pools:
+                inside = tuple(s for s in pool.slots if self._arena.slots[s][0] in nodes)
+                found.append(None if len(inside) == len(pool.slots) else inside)
+            self._open[key] = found
+        return self._open[key]
+
+
+def holds(form: Form, nodes: int, rooms: Sequence[int]) -> bool:
+    """Whether a gang fits on exactly ``nodes`` of the nodes that have ``rooms`` GPUs."""
+    if form.uniform or nodes == 1:
+        return sum(1 for r in rooms if r * nodes >= form.workers) >= nodes
+    largest = sorted((r for r in rooms if r > 0), reverse=True)[:nodes]
+    return len(largest) == nodes and sum(largest) >= form.workers
