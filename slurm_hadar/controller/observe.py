@@ -31,6 +31,14 @@ class Observation:
     facts: Mapping[str, NodeFacts]
     ended: tuple[tuple[JobRecord, str], ...] = ()
 
+    @property
+    def finished(self) -> tuple[tuple[str, str], ...]:
+        return tuple((record.job_id, final) for record, final in self.ended)
+
+    @property
+    def read_s(self) -> float:
+        return self.state.read_s
+
 
 class Observer:
     """Keeps the records of jobs over rounds and builds snapshots from them."""
