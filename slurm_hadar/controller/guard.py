@@ -10,10 +10,10 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Job, Placement, Plan, Snapshot
 
-__all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle"]
+__all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle", "unmovable_reason"]
 
 
 class ChangeKind(enum.StrEnum):
@@ -74,6 +74,15 @@ def _gain(job: Job, old: Placement, new: Placement) -> str:
     if before > 0 and after > 0:
         return f"{before:.3g} -> {after:.3g} steps/s"
     return "moved by the plan"
+
+
+def unmovable_reason(guard: GuardSection, moves: int, ran_s: float) -> str | None:
+    """Why the limits let a running job stay where it is, after so many moves and so long a run; None if they do not."""
+    if moves >= guard.max_moves_per_job:
+        return f"was moved {moves} times, the most that guard.max_moves_per_job allows"
+    if ran_s < guard.min_run_s:
+        return f"has run {ran_s:.0f} s, less than guard.min_run_s = {guard.min_run_s:g}"
+    return None
 
 
 def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list[Change]:
