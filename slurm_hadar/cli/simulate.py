@@ -21,7 +21,7 @@ from slurm_hadar.model import Mix
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.faults import Faults, draw_faults, read_faults
 from slurm_hadar.simulator.result import SimResult
-from slurm_hadar.simulator.run import DEFAULT_CLUSTER, SimOptions, cluster_nodes
+from slurm_hadar.simulator.run import DEFAULT_CLUSTER, SimOptions, bounds_of, cluster_nodes
 from slurm_hadar.simulator.run import simulate as run_simulation
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import FORMATS, Trace, read_trace
@@ -53,6 +53,7 @@ def simulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--measure", metavar="A:B", help="Measure jobs A to B-1 by arrival only; others go on."),
             click.option("--config", "config_file", type=click.Path(path_type=Path),
                          help="Take round length, event rounds and guard limits from this configuration."),
+            click.option("--bounds/--no-bounds", default=True, show_default=True, help="Solve for lower bounds too."),
         )
     ):  # fmt: skip
         command = option(command)
@@ -120,7 +121,7 @@ def _faults(cluster: str, model: str, seed: int, file: Path | None, mtbf_h: floa
 @click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
 @click.option("--jobs-csv", "jobs_file", type=click.Path(path_type=Path), help="Write one line per job.")
 def simulate(
-    policy: str, settings: tuple[str, ...], json_file: str | None, jobs_file: Path | None, **given: Any
+    policy: str, settings: tuple[str, ...], json_file: str | None, jobs_file: Path | None, bounds: bool, **given: Any
 ) -> int:
     """Simulate a trace on a virtual cluster, decided by the controller's own rounds.
 
@@ -132,6 +133,8 @@ def simulate(
     trace, table, options = inputs(**given)
     with _progress(policy) as told:
         result = run_simulation(trace, chosen, options, table, params, told)
+    if bounds and result.counted:
+        result = replace(result, bounds=bounds_of(trace, options, table))
     if jobs_file is not None:
         jobs_file.write_text(result.jobs_csv(), encoding="utf-8")
     if json_file == "-":

@@ -19,6 +19,7 @@ from slurm_hadar.model import Mix, Node, Plan, Snapshot
 from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.waits import Obstacles
+from slurm_hadar.simulator.bounds import lower_bounds
 from slurm_hadar.simulator.cluster import Sight, Timing, VirtualCluster
 from slurm_hadar.simulator.faults import Faults
 from slurm_hadar.simulator.jobs import VirtualJob, form_of, restart_cost_s
@@ -28,7 +29,7 @@ from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.throughput.table import ReferenceTable, reference
 
-__all__ = ["DEFAULT_CLUSTER", "SimOptions", "cluster_nodes", "simulate", "unlimited"]
+__all__ = ["DEFAULT_CLUSTER", "SimOptions", "bounds_of", "cluster_nodes", "simulate", "unlimited"]
 
 DEFAULT_CLUSTER = "v100:5x4,p100:5x4,k80:5x4"
 _MOST_NODES = 100_000
@@ -114,41 +115,37 @@ def simulate(
     return run.result(dict(params or {}))
 
 
-class _Run:
-    """One simulation from start to end."""
+def bounds_of(
+    trace: Trace, options: SimOptions | None = None, table: ReferenceTable | None = None, *, jct: bool = True
+) -> dict[str, float]:
+    """Lower bounds on what any policy can reach: ``ttd_s`` and, unless ``jct`` is false, ``avg_jct_s``.
 
-    def __init__(self, trace: Trace, policy: Policy, options: SimOptions, table: ReferenceTable) -> None:
-        self.trace, self.options = trace, options
-        by_node = options.model == "nodes"
-        self.nodes = cluster_nodes(options.cluster, by_node=by_node)
-        self.gpus = {
-            t: sum(n.gpus.get(t, 0) for n in self.nodes) for t in dict.fromkeys(t for n in self.nodes for t in n.gpus)
-        }
-        self.rates = Rates(table, self.gpus, summed=not by_node)
+    Only the measured jobs count, and of those only the ones that fit somewhere. Raises TraceError or ClusterError.
+    """
+    stage = _Stage(trace, options or SimOptions(), table or reference())
+    ours = {*stage.counted} - stage.refused.keys()
+    return lower_bounds([j.template for j in stage.jobs if j.job_id in ours], stage.nodes, jct=jct)
+
+
+class _Stage:
+    """What is set up before the first round: nodes, speeds and jobs."""
+
+    def __init__(self, trace: Trace, options: SimOptions, table: ReferenceTable) -> None:
+        self.trace, self.options, self.by_node = trace, options, options.model == "nodes"
+        self.nodes = cluster_nodes(options.cluster, by_node=self.by_node)
+        types = dict.fromkeys(t for n in self.nodes for t in n.gpus)
+        self.gpus = {t: sum(n.gpus.get(t, 0) for n in self.nodes) for t in types}
+        self.rates = Rates(table, self.gpus, summed=not self.by_node)
         self.jobs = [self._job(job) for job in sorted(trace.jobs, key=lambda j: j.arrival_s)]
         self.counted = self._measured()
         self.refused = self._refused()
-        playing = [j for j in self.jobs if j.job_id not in self.refused]
-        self.origin = _EPOCH
-        timing = Timing(options.round_s, options.event_round_s, early_end=not by_node, on_grid=by_node,
-                        save_s=options.save_s if by_node else 0.0)  # fmt: skip
-        guard = options.guard or unlimited()
-        self.cluster = VirtualCluster(
-            self.nodes, playing, [j for j in self.counted if j not in self.refused], timing, guard,
-            options.usage_half_life_s, options.faults, self.origin,
-        )  # fmt: skip
-        self.policy = _Timed(policy)
-        self.recorder = _Light(self.cluster)
-        section = ControllerSection(mode=Mode.ACT, round_s=options.round_s, event_round_s=options.event_round_s)
-        self.config = Config(controller=section, guard=guard)
 
     def _job(self, job: TraceJob) -> VirtualJob:
-        by_node = self.options.model == "nodes"
         given = job.restart_s if job.restart_s is not None else self.options.restart_s
         cost_s = restart_cost_s(job.model) if given is None else given
-        factor = 1.0 if by_node else float(job.workers)
-        form = form_of(job, by_node=by_node, mix=self.options.mix)
-        return VirtualJob(job, self.rates, form, cost_s if by_node else 0.0, _EPOCH, factor)
+        factor = 1.0 if self.by_node else float(job.workers)
+        form = form_of(job, by_node=self.by_node, mix=self.options.mix)
+        return VirtualJob(job, self.rates, form, cost_s if self.by_node else 0.0, _EPOCH, factor)
 
     def _measured(self) -> list[str]:
         first, last = self.options.measure or (0, len(self.jobs))
@@ -172,8 +169,30 @@ class _Run:
                 refused[job.job_id] = next(w.why for w in waits if w)
         return refused
 
+
+class _Run:
+    """One simulation from start to end."""
+
+    def __init__(self, trace: Trace, policy: Policy, options: SimOptions, table: ReferenceTable) -> None:
+        self.stage = stage = _Stage(trace, options, table)
+        self.options = options
+        timing = Timing(
+            options.round_s, options.event_round_s, early_end=not stage.by_node, on_grid=stage.by_node,
+            save_s=options.save_s if stage.by_node else 0.0,
+        )  # fmt: skip
+        guard = options.guard or unlimited()
+        playing = [j for j in stage.jobs if j.job_id not in stage.refused]
+        wanted = [j for j in stage.counted if j not in stage.refused]
+        self.cluster = VirtualCluster(
+            stage.nodes, playing, wanted, timing, guard, options.usage_half_life_s, options.faults, _EPOCH
+        )
+        self.policy = _Timed(policy)
+        self.recorder = _Light(self.cluster)
+        section = ControllerSection(mode=Mode.ACT, round_s=options.round_s, event_round_s=options.event_round_s)
+        self.config = Config(controller=section, guard=guard)
+
     def go(self, on_round: Callable[[int, int], None] | None) -> None:
-        total = len(self.counted)
+        total = len(self.stage.counted)
 
         def after(result: RoundResult) -> None:
             if result.record.note:
@@ -185,28 +204,28 @@ class _Run:
             if len(self.recorder.rounds) >= self.options.max_rounds:
                 self.cluster.stop()
             if on_round is not None:
-                on_round(total - self.cluster.to_go - len(self.refused.keys() & {*self.counted}), total)
+                on_round(total - self.cluster.to_go - len(self.stage.refused.keys() & {*self.stage.counted}), total)
 
         Controller(self.cluster, self.policy, self.config, self.recorder, after).run()
         self.cluster.close()
 
     def result(self, params: Mapping[str, Any]) -> SimResult:
-        options, origin = self.options, self.origin
-        rows = job_rows(self.jobs, origin, self.counted, self.refused, self.gpus)
+        options, stage, origin = self.options, self.stage, _EPOCH
+        rows = job_rows(stage.jobs, origin, stage.counted, stage.refused, stage.gpus)
         intervals = tuple(
             replace(i, start_s=i.start_s - origin, end_s=i.end_s - origin) for i in self.cluster.intervals
         )
         rounds = tuple(replace(r, time_s=r.time_s - origin) for r in self.recorder.rounds)
         return SimResult(
-            self.policy.name, params, options.seed, options.cluster, options.model, self.trace.name, options.round_s,
-            self.gpus, len(self.nodes), tuple(rows), rounds, intervals, tuple(self.policy.decide_s),
+            self.policy.name, params, options.seed, options.cluster, options.model, stage.trace.name, options.round_s,
+            stage.gpus, len(stage.nodes), tuple(rows), rounds, intervals, tuple(self.policy.decide_s),
             self.cluster.now() - origin, self._unfinished(), self._assumptions(),
         )  # fmt: skip
 
     def _unfinished(self) -> dict[str, str]:
         """Measured jobs that were not done, and why."""
-        ours = {*self.counted}
-        unfinished = {j: why for j, why in self.refused.items() if j in ours}
+        ours = {*self.stage.counted}
+        unfinished = {j: why for j, why in self.stage.refused.items() if j in ours}
         for job in self.cluster.active:
             if job.job_id not in ours:
                 continue
@@ -219,9 +238,9 @@ class _Run:
         return unfinished
 
     def _assumptions(self) -> tuple[str, ...]:
-        lines = list(self.trace.assumptions)
-        if self.rates.guessed:
-            some = sorted(self.rates.guessed)
+        lines = list(self.stage.trace.assumptions)
+        if self.stage.rates.guessed:
+            some = sorted(self.stage.rates.guessed)
             more = f" and {len(some) - 3} more" if len(some) > 3 else ""
             lines.append(f"speeds not in the throughput table are estimated: {', '.join(some[:3])}{more}")
         return tuple(lines)
