@@ -19,7 +19,7 @@ NEVER = {
     "runtime": {"controller", "policies", "slurm", "cli", "cluster", "config", "throughput", "simulator"},
     "cluster": {"controller", "policies", "runtime", "cli", "slurm", "simulator"},
     "controller": {"cli", "cluster", "runtime", "simulator"},
-    "simulator": {"cli", "slurm", "runtime", "messages"},
+    "simulator": {"cli", "runtime", "messages"},
     "config": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "simulator"},
     "comment": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config", "simulator"},
     "messages": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config", "simulator"},

@@ -24,7 +24,7 @@ from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import DEFAULT_CLUSTER, SimOptions, bounds_of, cluster_nodes
 from slurm_hadar.simulator.run import simulate as run_simulation
 from slurm_hadar.simulator.throughputs import load_table
-from slurm_hadar.simulator.traces import FORMATS, Trace, read_trace
+from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace
 from slurm_hadar.throughput.table import ReferenceTable
 
 __all__ = ["inputs", "simulate", "simulation_options"]
@@ -37,7 +37,9 @@ def simulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option("--trace", "source", required=True, help="Trace file, or philly:jobs=480,seed=0,multi=yes."),
-            click.option("--format", "trace_format", type=click.Choice(list(FORMATS)), help="Default: by content."),
+            click.option("--format", "trace_format", type=click.Choice(FORMATS), help="Default: by content."),
+            click.option("--node-types", "types", metavar="NODES=TYPE;...",
+                         help="GPU types of nodes, where accounting does not record them: gpu[01-08]=v100."),
             click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="type:nodesxGPUs,..."),
             click.option("--round", "round_s", type=float, help="Seconds; default 360, or the configuration's."),
             click.option("--seed", default=0, show_default=True, help="Of drawn faults; named in the result."),
@@ -63,6 +65,7 @@ def simulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def inputs(
     source: str,
     trace_format: str | None,
+    types: str | None,
     cluster: str,
     round_s: float | None,
     seed: int,
@@ -79,7 +82,7 @@ def inputs(
 ) -> tuple[Trace, ReferenceTable, SimOptions]:
     """What the options of :func:`simulation_options` stand for. Raises TraceError, ClusterError, ConfigError."""
     table = load_table(throughputs)
-    trace = read_trace(source, table, trace_format)
+    trace = read_trace(source, table, trace_format, node_types(types or ""))
     options = SimOptions(
         cluster, "gavel" if model == "gavel" else "nodes", round_s or 360.0, restart_s=restart_s, save_s=save_s,
         mix=Mix(mix) if mix else None, measure=_window(measure), seed=seed,
