@@ -34,6 +34,7 @@ class Timing:
     early_end: bool = False
     on_grid: bool = True
     save_s: float = 0.0
+    max_rounds: int = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class VirtualCluster(Cluster[Sight]):
         self._finished: list[tuple[str, str]] = []
         self._usage = {"user": Usage(usage_half_life_s), "account": Usage(usage_half_life_s)}
         self._shown_nodes: tuple[Node, ...] = tuple(nodes)
-        self._idle_rounds = 0
+        self._idle_rounds = self._rounds = 0
         self._stopped = not self._wanted
         self.busy: dict[str, int] = {t: 0 for n in nodes for t in n.gpus}
         self.intervals: list[Interval] = []
@@ -135,6 +136,7 @@ class VirtualCluster(Cluster[Sight]):
 
     def observe(self, acting_only: bool) -> Sight:
         self._began = self._now
+        self._rounds += 1
         self._admit()
         jobs = tuple(job.view(self._now, self._unmovable(job)) for job in self._active.values())
         self._book_running()
@@ -177,6 +179,7 @@ class VirtualCluster(Cluster[Sight]):
         self._watch(worked or any(job.since < due for job in self._running.values()))
         if not self._active:
             self._skip_to_arrival()
+        self._stopped = self._stopped or self._rounds >= timing.max_rounds
 
     # Time
 

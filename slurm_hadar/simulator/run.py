@@ -178,7 +178,7 @@ class _Run:
         self.options = options
         timing = Timing(
             options.round_s, options.event_round_s, early_end=not stage.by_node, on_grid=stage.by_node,
-            save_s=options.save_s if stage.by_node else 0.0,
+            save_s=options.save_s if stage.by_node else 0.0, max_rounds=options.max_rounds,
         )  # fmt: skip
         guard = options.guard or unlimited()
         playing = [j for j in stage.jobs if j.job_id not in stage.refused]
@@ -201,8 +201,6 @@ class _Run:
                 raise PolicyError(
                     f"policy {self.policy.name} leaves the jobs to Slurm, which is not simulated; use fifo"
                 )
-            if len(self.recorder.rounds) >= self.options.max_rounds:
-                self.cluster.stop()
             if on_round is not None:
                 on_round(total - self.cluster.to_go - len(self.stage.refused.keys() & {*self.stage.counted}), total)
 

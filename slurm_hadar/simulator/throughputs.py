@@ -19,6 +19,7 @@ __all__ = ["Rates", "load_table"]
 
 _KEY = re.compile(r"\('(?P<job_type>.+)', (?P<gpus>\d+)\)")
 _SPREAD_SUFFIX = "_unconsolidated"
+_TABLE = "table"
 
 
 def load_table(path: Path | None) -> ReferenceTable:
@@ -98,7 +99,9 @@ class Rates:
         samples in all stay the same.
         """
         if not job.steps_per_s:
-            return self._scaled(self._published(job.model, job.batch, workers), workers / job.workers, workers)
+            speeds = self._published(job.model, job.batch, workers)
+            self._note_guesses(job, workers, speeds)
+            return self._scaled(speeds, workers / job.workers, workers)
         shape = self._published(job.model, job.batch, workers)
         here = self._published(job.model, job.batch, job.workers)
         own = {}
@@ -108,6 +111,10 @@ class Rates:
                 growth = shape[gpu_type].steps_per_s / here[gpu_type].steps_per_s
                 own[gpu_type] = Speed(rate * growth, shape[gpu_type].spread, "trace")
         return self._scaled(own, workers / job.workers, workers)
+
+    def _note_guesses(self, job: TraceJob, workers: int, speeds: Mapping[str, Speed]) -> None:
+        name = workload(job.model, job.batch) or "an unnamed model"
+        self.guessed |= {f"{name} on {workers} {t}" for t, s in speeds.items() if s.source != _TABLE}
 
     def _scaled(self, speeds: Mapping[str, Speed], share: float, workers: int) -> Mapping[str, Speed]:
         factor = share * (workers if self._summed else 1)
@@ -125,9 +132,7 @@ class Rates:
                 rate = self._rate(model, batch, gpu_type, workers)
                 if rate is None and on_other and gpu_type in self._table.gpu_types:
                     continue
-                speeds[gpu_type] = Speed(rate, speed.spread, "table", 0.0) if rate else speed
-                if not rate:
-                    self.guessed.add(f"{workload(model, batch) or 'an unnamed model'} on {workers} {gpu_type}")
+                speeds[gpu_type] = Speed(rate, speed.spread, _TABLE, 0.0) if rate else speed
             self._known[key] = speeds
         return self._known[key]
 
