@@ -29,7 +29,7 @@ from slurm_hadar.throughput.table import ReferenceTable
 
 __all__ = ["inputs", "simulate", "simulation_options"]
 
-_LONGEST_S = 10 * 365 * 86400.0
+_LONGEST_S = 2 * 365 * 86400.0
 
 
 def simulation_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from slurm_hadar.simulator.usage import Usage
 __all__ = ["Interval", "Sight", "Timing", "VirtualCluster"]
 
 _PATIENCE_ROUNDS = 200  # rounds without a single step before the simulation jumps ahead or gives up
+_PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives up
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,12 @@ class VirtualCluster(Cluster[Sight]):
         self._finished: list[tuple[str, str]] = []
         self._usage = {"user": Usage(usage_half_life_s), "account": Usage(usage_half_life_s)}
         self._shown_nodes: tuple[Node, ...] = tuple(nodes)
-        self._idle_rounds = self._rounds = 0
+        self._idle_rounds = self._vain_jumps = self._rounds = 0
         self._stopped = not self._wanted
         self.busy: dict[str, int] = {t: 0 for n in nodes for t in n.gpus}
         self.intervals: list[Interval] = []
         self.gave_up = False
+        self._happen(self._now)
 
     # The seam
 
@@ -212,33 +214,36 @@ class VirtualCluster(Cluster[Sight]):
 
     def _watch(self, worked: bool) -> None:
         """Count rounds in which nothing got on; jump to what comes next, or give up, when there are too many."""
-        self._idle_rounds = 0 if worked or not self._active else self._idle_rounds + 1
+        if worked or not self._active:
+            self._idle_rounds = self._vain_jumps = 0
+            return
+        self._idle_rounds += 1
         if self._idle_rounds < _PATIENCE_ROUNDS:
             return
         self._idle_rounds = 0
-        if not self._queue and not self._outages:
-            self._stopped = self.gave_up = True
-            return
+        self._vain_jumps += 1
         ahead = [self._queue[-1].arrival] if self._queue else []
-        ahead += [self._outages[-1][0]] if self._outages else []
-        self._jump(min(ahead))
+        ahead += [moment for moment, back, name in self._outages if back and not self._nodes[name].available]
+        if not ahead or self._vain_jumps > _PATIENCE_JUMPS:
+            self._stopped = self.gave_up = True
+        elif not self._running:
+            self._jump(min(ahead))
 
     def _skip_to_arrival(self) -> None:
-        if not self._queue:
+        if self._queue:
+            self._jump(self._queue[-1].arrival)
+        else:
             self._stopped = True
-            return
-        self._jump(self._queue[-1].arrival)
-        while self._outages and self._outages[-1][0] <= self._now:
-            _, back, name = self._outages.pop()
-            self._switch(name, back)
 
     def _jump(self, moment: float) -> None:
+        """Go on at ``moment`` or at the first round after it. Nothing runs meanwhile."""
         if moment <= self._now:
             return
-        round_s = self._timing.round_s
-        self._now = (
-            self._now + math.ceil((moment - self._now) / round_s - 1e-9) * round_s if self._timing.on_grid else moment
-        )
+        if self._timing.on_grid:
+            rounds = math.ceil((moment - self._now) / self._timing.round_s - 1e-9)
+            moment = self._now + rounds * self._timing.round_s
+        self._now = moment
+        self._happen(moment)
 
     # Jobs
 

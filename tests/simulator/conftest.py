@@ -1,15 +1,13 @@
-"""Small traces with round figures, and policies that do what they are told."""
+"""Small traces with round figures, and a policy that does what it is told."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
-from slurm_hadar.policies.arena import Arena, find_gang
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.simulator.traces import Trace, TraceJob
 
@@ -32,39 +30,9 @@ class Scripted(Policy):
         return Plan(self.name, placed, waits)
 
 
-class Restless(Policy):
-    """Packs jobs in an order that changes from round to round, wherever they fit: moves and preempts all the time."""
-
-    name = "restless"
-
-    def allocate(self, snapshot: Snapshot) -> Plan:
-        arena = Arena.of(snapshot)
-        free, placements, waits = arena.capacity.copy(), {}, {}
-
-        def dice(job_id: str) -> str:
-            return hashlib.sha256(f"{snapshot.time} {job_id}".encode()).hexdigest()
-
-        for job in sorted(arena.movers, key=lambda j: dice(j.job_id)):
-            ways = [[(slot,) for slot in slots] for slots in arena.reach(job).by_type.values()]
-            found = [g for nodes in ways if (g := find_gang(job.form, nodes, free))]
-            if not found:
-                waits[job.job_id] = Wait(Tier.CAPACITY, "no room")
-                continue
-            gang = found[int(dice(job.job_id), 16) % len(found)]
-            placements[job.job_id] = arena.placement(gang)
-            for slot, count in gang:
-                free[slot] -= count
-        return Plan(self.name, placements, waits)
-
-
 @pytest.fixture
 def scripted() -> type[Scripted]:
     return Scripted
-
-
-@pytest.fixture
-def restless() -> type[Restless]:
-    return Restless
 
 
 @pytest.fixture
