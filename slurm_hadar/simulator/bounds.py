@@ -8,7 +8,7 @@ Math. 15, 2002).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,30 +62,34 @@ def lower_bounds(jobs: Sequence[Job], nodes: Sequence[Node], *, jct: bool = True
 def _columns(jobs: Sequence[Job], nodes: Sequence[Node], capacity: Mapping[str, int]) -> _Columns:
     """Gangs of one type. A balanced mixed gang does what its workers' types would do for their share of the time, and
     a gated one less, so that mixed shapes need no columns of their own."""
+    shapes = {tuple(sorted(n.gpus.items())) for n in nodes}
     order = {t: i for i, t in enumerate(capacity)}
-    largest = {t: max(n.gpus.get(t, 0) for n in nodes) for t in capacity}
     rows: list[tuple[int, int, float, float]] = []
     for index, job in enumerate(jobs):
         assert job.total_steps is not None
         for workers in job.form.gang_sizes:
-            for gpu_type, rate in _rates(job, workers, capacity, largest).items():
+            for gpu_type, rate in _rates(job, workers, capacity, shapes).items():
                 rows.append((index, order[gpu_type], rate / job.total_steps, float(workers)))
     table = np.array(rows)
     return _Columns(table[:, 0].astype(int), table[:, 1].astype(int), table[:, 2], table[:, 3])
 
 
-def _rates(job: Job, workers: int, capacity: Mapping[str, int], largest: Mapping[str, int]) -> dict[str, float]:
+def _rates(
+    job: Job, workers: int, capacity: Mapping[str, int], shapes: Iterable[tuple[tuple[str, int], ...]]
+) -> dict[str, float]:
     """The highest rate at which a gang's workers on one type can move the job on, per type they can be on."""
     open_to = [t for t in capacity if job.form.admits_type(t)]
     known = job.speeds_at(workers)
     speeds = {t: known[t] for t in open_to if t in known and known[t].steps_per_s > 0}
     mixing = job.form.mix is not Mix.NEVER
+    largest = {t: max(dict(shape).get(t, 0) for shape in shapes) for t in speeds}
+    together = max(sum(n for t, n in shape if t in speeds) for shape in shapes)
     rates = {}
     for gpu_type, speed in speeds.items():
         fits = capacity[gpu_type] >= workers
         if not fits and (not mixing or sum(capacity[t] for t in speeds) < workers):
             continue
-        must_spread = workers > (max(largest[t] for t in speeds) if mixing else largest[gpu_type])
+        must_spread = workers > (together if mixing else largest[gpu_type])
         factor = (max(s.spread for s in speeds.values()) if mixing else speed.spread) if must_spread else 1.0
         rates[gpu_type] = speed.steps_per_s * factor
     return rates
