@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Speed
 from slurm_hadar.simulator.traces.gavel import job_type
 from slurm_hadar.simulator.traces.model import TraceJob
-from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.estimator import BATCH_EXPONENT, DOUBLING, SPREAD, Estimator
 from slurm_hadar.throughput.table import ReferenceTable, Row, read_table, reference, workload
 
 __all__ = ["Rates", "load_table"]
@@ -95,32 +96,31 @@ class Rates:
     def of(self, job: TraceJob, workers: int) -> Mapping[str, Speed]:
         """The speeds of ``job`` with a gang of ``workers``, in steps of the job as its trace counts them.
 
-        A gang of another size than the trace's processes more or fewer samples a step: its rate is scaled so that the
-        samples in all stay the same.
+        An elastic job's step is the same work at any size: its workers share one batch. So the speeds of other sizes
+        follow from those of the trace's size, by the law that the live controller goes by.
         """
-        if not job.steps_per_s:
-            speeds = self._published(job.model, job.batch, workers)
-            self._note_guesses(job, workers, speeds)
-            return self._scaled(speeds, workers / job.workers, workers)
-        shape = self._published(job.model, job.batch, workers)
-        here = self._published(job.model, job.batch, job.workers)
-        own = {}
-        for gpu_type in self.gpu_types:
-            rate = job.steps_per_s.get(gpu_type)
-            if rate and gpu_type in shape and gpu_type in here:
-                growth = shape[gpu_type].steps_per_s / here[gpu_type].steps_per_s
-                own[gpu_type] = Speed(rate * growth, shape[gpu_type].spread, "trace")
-        return self._scaled(own, workers / job.workers, workers)
+        asked = self._asked(job)
+        factor = float(job.workers) if self._summed else 1.0
+        if workers == job.workers:
+            return _scaled(asked, factor) if factor != 1.0 else asked
+        factor *= (DOUBLING * 2.0**BATCH_EXPONENT) ** math.log2(workers / job.workers)
+        apart = self._published(job.model, job.batch, workers)
+        spreads = {t: apart[t].spread if t in apart else s.spread for t, s in asked.items()}
+        return {t: Speed(s.steps_per_s * factor, spreads[t], s.source, s.error) for t, s in asked.items()}
 
-    def _note_guesses(self, job: TraceJob, workers: int, speeds: Mapping[str, Speed]) -> None:
+    def _asked(self, job: TraceJob) -> Mapping[str, Speed]:
+        """With as many workers as the trace says."""
+        published = self._published(job.model, job.batch, job.workers)
+        if job.steps_per_s:
+            given = {t: job.steps_per_s[t] for t in self.gpu_types if t in job.steps_per_s}
+            spread = {t: published[t].spread if t in published else SPREAD for t in given}
+            return {t: Speed(rate, 1.0 if job.workers == 1 else spread[t], "trace") for t, rate in given.items()}
+        self._note_guesses(job, published)
+        return published
+
+    def _note_guesses(self, job: TraceJob, speeds: Mapping[str, Speed]) -> None:
         name = workload(job.model, job.batch) or "an unnamed model"
-        self.guessed |= {f"{name} on {workers} {t}" for t, s in speeds.items() if s.source != _TABLE}
-
-    def _scaled(self, speeds: Mapping[str, Speed], share: float, workers: int) -> Mapping[str, Speed]:
-        factor = share * (workers if self._summed else 1)
-        if factor == 1.0:
-            return speeds
-        return {t: Speed(s.steps_per_s * factor, s.spread, s.source, s.error) for t, s in speeds.items()}
+        self.guessed |= {f"{name} on {job.workers} {t}" for t, s in speeds.items() if s.source != _TABLE}
 
     def _published(self, model: str, batch: int | None, workers: int) -> Mapping[str, Speed]:
         key = (model, batch, workers)
@@ -138,3 +138,7 @@ class Rates:
 
     def _rate(self, model: str, batch: int | None, gpu_type: str, workers: int) -> float | None:
         return self._table.steps_per_s(model, batch, gpu_type, workers)
+
+
+def _scaled(speeds: Mapping[str, Speed], factor: float) -> Mapping[str, Speed]:
+    return {t: Speed(s.steps_per_s * factor, s.spread, s.source, s.error) for t, s in speeds.items()}

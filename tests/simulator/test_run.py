@@ -298,18 +298,14 @@ def test_a_policy_remembers(job, trace) -> None:
     assert result.unfinished == {"a": "not done after 4 rounds: round 3"}
 
 
-def test_elastic_gangs_keep_the_samples(trace, scripted) -> None:
-    """Four workers make half as many steps as two for the same samples, each at the published rate of four."""
-    from slurm_hadar.simulator.traces import TraceJob
-    from slurm_hadar.throughput.table import reference
-
+def test_elastic_gangs_grow_by_the_live_controllers_law(job, trace, scripted) -> None:
+    """Four workers make 0.87 * 2 ** 0.6 times the steps of two a second: the same work per step, shared by more."""
     wide = scripted({"a": {"v100-1": {"v100": 4}}})
-    jobs = trace(TraceJob("a", 0.0, "resnet18", 128, 2, 1e5, sizes=(2, 4)))
 
-    result = simulate(jobs, wide, SimOptions("v100:1x4"))
+    result = simulate(trace(job("a", workers=2, steps=1e4, v100=1, sizes=(2, 4))), wide, SimOptions("v100:1x4"))
 
     assert wide.seen[0].job["a"].form.gang_sizes == (2, 4)
-    assert result.jobs[0].jct_s == pytest.approx(1e5 * 2 / 4 / reference().steps_per_s("resnet18", 128, "v100", 4))
+    assert result.jobs[0].jct_s == pytest.approx(1e4 / (0.87 * 2**0.6))
 
 
 def test_a_sites_guard_holds_in_the_simulation(job, trace, scripted) -> None:
