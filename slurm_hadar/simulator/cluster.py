@@ -140,7 +140,9 @@ class VirtualCluster(Cluster[Sight]):
         self._began = self._now
         self._rounds += 1
         self._admit()
-        jobs = tuple(job.view(self._now, self._unmovable(job)) for job in self._active.values())
+        jobs = tuple(
+            j.idle if j.started is None else j.view(self._now, self._unmovable(j)) for j in self._active.values()
+        )
         self._book_running()
         users, accounts = (self._usage[kind].at(self._now) for kind in ("user", "account"))
         snapshot = Snapshot(self._now, self._shown_nodes, jobs, (), self._timing.round_s, users, accounts)
@@ -295,6 +297,4 @@ class VirtualCluster(Cluster[Sight]):
             job.booked = now
 
     def _unmovable(self, job: VirtualJob) -> str | None:
-        if job.started is None:
-            return None
-        return unmovable_reason(self._guard, job.moves + job.preemptions, self._now - job.started)
+        return unmovable_reason(self._guard, job.moves + job.preemptions, self._now - job.held)

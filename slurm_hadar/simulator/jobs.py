@@ -25,11 +25,12 @@ def restart_cost_s(model: str) -> float:
 
 
 class VirtualJob:
-    """One job's state. Times are on the virtual clock; ``done`` steps are as of the last start or stop."""
+    """One job's state. Times are on the virtual clock; ``done`` steps are as of the last start or stop. ``idle`` is how
+    a policy sees the job while it does not run, ``template`` how it saw it first."""
 
     __slots__ = (
-        "_fixed", "_idle", "attained_s", "booked", "busy", "by_type", "completion", "done", "finish", "first_start",
-        "held", "held_s", "job_id", "lost_steps", "moves", "placement", "preemptions", "rate", "restart_s", "since",
+        "_fixed", "attained_s", "booked", "busy", "by_type", "completion", "done", "finish", "first_start", "held",
+        "held_s", "idle", "job_id", "lost_steps", "moves", "placement", "preemptions", "rate", "restart_s", "since",
         "started", "starts", "template", "total", "trace", "workers",
     )  # fmt: skip
 
@@ -58,15 +59,11 @@ class VirtualJob:
             "deadline": None if trace.deadline_s is None else origin + trace.arrival_s + trace.deadline_s,
         }  # fmt: skip
         self.template = Job(**self._fixed)
-        self._idle = self.template
+        self.idle = self.template
 
     @property
     def arrival(self) -> float:
         return self.template.arrival
-
-    @property
-    def running(self) -> bool:
-        return self.started is not None
 
     def done_at(self, now: float) -> float:
         """Steps done by ``now``."""
@@ -75,9 +72,7 @@ class VirtualJob:
         return min(self.total, self.done + (now - self.since) * self.rate)
 
     def view(self, now: float, unmovable: str | None = None) -> Job:
-        """The job as a policy sees it."""
-        if self.started is None:
-            return self._idle
+        """The running job as a policy sees it."""
         return Job(
             **self._fixed, state=JobState.RUNNING, started=self.started, done_steps=self.done_at(now),
             placement=self.placement, restarts=self.starts - 1, unmovable=unmovable,
@@ -124,7 +119,7 @@ class VirtualJob:
         for gpu_type, count in self.by_type.items():
             self.busy[gpu_type] = self.busy.get(gpu_type, 0.0) + span * count
         self.placement, self.by_type, self.workers, self.started, self.rate = EMPTY, {}, 0, None, 0.0
-        self._idle = Job(**self._fixed, done_steps=self.done, restarts=self.starts, attained_s=self.attained_s)
+        self.idle = Job(**self._fixed, done_steps=self.done, restarts=self.starts, attained_s=self.attained_s)
 
 
 def form_of(trace: TraceJob, *, by_node: bool, mix: Mix | None) -> Form:
