@@ -24,6 +24,7 @@ from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller
 from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.setup import steer
 from slurm_hadar.messages import CHANNEL_FILE, MAX_BYTES
 from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
@@ -114,9 +115,7 @@ def _swap(cluster: PrivateCluster, work: Path, folder: Path, swaps: int, megabyt
     file = Path(cluster.conf).parent / CHANNEL_FILE
     channel = Channel(book, folder, "tcp://127.0.0.1:*", "127.0.0.1", file, MAX_BYTES)
     policy = Swap()
-    controller = Controller(
-        CliBackend(env=cluster.env), policy, load(None, SETTINGS), Journal(":memory:"), book, channel
-    )
+    controller = steer(CliBackend(env=cluster.env), policy, load(None, SETTINGS), Journal(":memory:"), book, channel)
     names = {submit(cluster, work, "a"): "a"}
     wait_for(work / "a", "step", 1)
     names[submit(cluster, work, "b")] = "b"

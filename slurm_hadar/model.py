@@ -358,7 +358,11 @@ class Snapshot:
     def job(self) -> dict[str, Job]:
         return {j.job_id: j for j in self.jobs}
 
-    @property
+    @functools.cached_property
+    def node_names(self) -> frozenset[str]:
+        return frozenset(n.name for n in self.nodes)
+
+    @functools.cached_property
     def steerable_jobs(self) -> tuple[Job, ...]:
         """Active jobs that are ours to steer, in order of arrival and then id."""
         jobs = [j for j in self.jobs if j.steerable]

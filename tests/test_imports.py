@@ -13,15 +13,16 @@ ROOT = Path(slurm_hadar.__file__).parent
 NEVER = {
     "model": {"*"},
     "errors": {"*"},
-    "policies": {"slurm", "cluster", "controller", "runtime", "cli", "config", "comment", "messages"},
-    "throughput": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "config"},
-    "slurm": {"policies", "controller", "runtime", "cli", "cluster", "throughput", "config"},
-    "runtime": {"controller", "policies", "slurm", "cli", "cluster", "config", "throughput"},
-    "cluster": {"controller", "policies", "runtime", "cli", "slurm"},
-    "controller": {"cli", "cluster", "runtime"},
-    "config": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput"},
-    "comment": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config"},
-    "messages": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config"},
+    "policies": {"slurm", "cluster", "controller", "runtime", "cli", "config", "comment", "messages", "simulator"},
+    "throughput": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "config", "simulator"},
+    "slurm": {"policies", "controller", "runtime", "cli", "cluster", "throughput", "config", "simulator"},
+    "runtime": {"controller", "policies", "slurm", "cli", "cluster", "config", "throughput", "simulator"},
+    "cluster": {"controller", "policies", "runtime", "cli", "slurm", "simulator"},
+    "controller": {"cli", "cluster", "runtime", "simulator"},
+    "simulator": {"cli", "runtime", "messages"},
+    "config": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "simulator"},
+    "comment": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config", "simulator"},
+    "messages": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config", "simulator"},
 }
 
 

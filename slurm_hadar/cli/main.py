@@ -22,6 +22,7 @@ COMMANDS = {
     "queue": "slurm_hadar.cli.queue:queue",
     "release": "slurm_hadar.cli.release:release",
     "run": "slurm_hadar.cli.run:run",
+    "simulate": "slurm_hadar.cli.simulate:simulate",
     "speeds": "slurm_hadar.cli.speeds:speeds",
 }
 

@@ -86,27 +86,27 @@ class ClusterSpec:
         return tuple(dict.fromkeys(t for node in self.virtual_nodes for t in node.gpus))
 
 
-def parse_nodes(text: str) -> tuple[VirtualNode, ...]:
+def parse_nodes(text: str, most_nodes: int = MAX_NODES) -> tuple[VirtualNode, ...]:
     """Read ``v100:2x4,p100:2x4,v100+k80:1x2`` (type:nodes x GPUs of each type) into nodes ``v100-1``, ``v100-2`` ...
 
-    Raises ClusterError naming the group that is wrong and what would be right.
+    Raises ClusterError naming the group that is wrong and what would be right; ``most_nodes`` is the limit in all.
     """
     nodes: list[VirtualNode] = []
     numbered: Counter[str] = Counter()
     for group in text.split(","):
-        types, count, gpus = _group(group.strip())
+        types, count, gpus = _group(group.strip(), most_nodes)
         stem = "-".join(types)
         for _ in range(count):
             numbered[stem] += 1
             nodes.append(VirtualNode(f"{stem}-{numbered[stem]}", dict.fromkeys(types, gpus)))
-    if len(nodes) > MAX_NODES:
+    if len(nodes) > most_nodes:
         raise ClusterError(
-            f"nodes {text!r}: {len(nodes)} nodes are more than one machine can play; at most {MAX_NODES}"
+            f"nodes {text!r}: {len(nodes)} nodes are more than one machine can play; at most {most_nodes}"
         )
     return tuple(nodes)
 
 
-def _group(group: str) -> tuple[tuple[str, ...], int, int]:
+def _group(group: str, most_nodes: int) -> tuple[tuple[str, ...], int, int]:
     match = _GROUP.fullmatch(group)
     if not match:
         raise ClusterError(f"nodes {group!r}: must be type:nodesxGPUs, such as v100:2x4 (two nodes of four v100 each)")
@@ -121,8 +121,8 @@ def _group(group: str) -> tuple[tuple[str, ...], int, int]:
     count, gpus = int(match["nodes"]), int(match["gpus"])
     if count < 1 or gpus < 1:
         raise ClusterError(f"nodes {group!r}: needs at least one node and one GPU")
-    if count > MAX_NODES or gpus > MAX_GPUS_PER_TYPE:
+    if count > most_nodes or gpus > MAX_GPUS_PER_TYPE:
         raise ClusterError(
-            f"nodes {group!r}: at most {MAX_NODES} nodes and {MAX_GPUS_PER_TYPE} GPUs of a type per node"
+            f"nodes {group!r}: at most {most_nodes} nodes and {MAX_GPUS_PER_TYPE} GPUs of a type per node"
         )
     return types, count, gpus

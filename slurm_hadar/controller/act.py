@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, settle
 from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.observe import Observation
@@ -25,7 +26,7 @@ from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
 
-__all__ = ["Actor", "Outcome"]
+__all__ = ["Actor"]
 
 CHECKPOINT_SIGNAL = "USR2"
 LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let leases run out in between
@@ -34,32 +35,6 @@ POLL_S = 0.05
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
 DENIED = ("Invalid user id", "Access/permission denied")
 _BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTaskLimit", "launch failed requeued held")
-
-
-@dataclass
-class Outcome:
-    """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job.
-
-    ``denied`` maps jobs that are not this user's to change to Slurm's words. ``marks`` are epoch seconds: when the
-    checkpoints were there (saved), the first batch was written (written), and the stopped jobs had left their nodes
-    (left).
-    """
-
-    changes: list[Change] = field(default_factory=list)
-    log: list[WriteRecord] = field(default_factory=list)
-    denied: dict[str, str] = field(default_factory=dict)
-    commands: int = 0
-    leases: int = 0
-    marks: dict[str, float] = field(default_factory=dict)
-    act_s: float = 0.0
-    verify_s: float = 0.0
-
-    @property
-    def failed(self) -> int:
-        return sum(1 for w in self.log if w.outcome != "ok")
-
-    def count(self, kind: ChangeKind) -> int:
-        return sum(1 for c in self.changes if c.kind is kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from slurm_hadar.config import Config
-from slurm_hadar.model import EMPTY, Job, Placement, Plan, Snapshot
+from slurm_hadar.config import Config, GuardSection
+from slurm_hadar.model import EMPTY, Job, JobState, Placement, Plan, Snapshot
 
-__all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle"]
+__all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle", "unmovable_reason"]
 
 
 class ChangeKind(enum.StrEnum):
@@ -55,18 +55,19 @@ def changes_of(snapshot: Snapshot, plan: Plan) -> list[Change]:
 
 
 def _change(job: Job, plan: Plan) -> Change:
-    new = plan.placement(job.job_id)
-    old = job.placement if job.running else EMPTY
-    wait = plan.waits.get(job.job_id)
-    why = wait.why if wait else ""
-    payoff = plan.payoffs.get(job.job_id, 0.0)
-    if job.running:
-        kind = ChangeKind.STAY if new == old else ChangeKind.MOVE if new else ChangeKind.PREEMPT
-    else:
-        kind = ChangeKind.START if new else ChangeKind.WAIT
+    job_id = job.job_id
+    new = plan.placements.get(job_id, EMPTY)
+    wait = plan.waits.get(job_id)
+    why, price = (wait.why, wait.price) if wait else ("", None)
+    payoff = plan.payoffs.get(job_id, 0.0)
+    if job.state is not JobState.RUNNING:
+        kind = ChangeKind.START if new.shares else ChangeKind.WAIT
+        return Change(kind, job_id, EMPTY, new, why, payoff, price)
+    old = job.placement
+    kind = ChangeKind.STAY if new == old else ChangeKind.MOVE if new else ChangeKind.PREEMPT
     if kind is ChangeKind.MOVE and not why:
         why = _gain(job, old, new)
-    return Change(kind, job.job_id, old, new, why, payoff, wait.price if wait else None)
+    return Change(kind, job_id, old, new, why, payoff, price)
 
 
 def _gain(job: Job, old: Placement, new: Placement) -> str:
@@ -76,16 +77,24 @@ def _gain(job: Job, old: Placement, new: Placement) -> str:
     return "moved by the plan"
 
 
+def unmovable_reason(guard: GuardSection, moves: int, ran_s: float) -> str | None:
+    """Why the limits let a running job stay where it is, after so many moves and so long a run; None if they do not."""
+    if moves >= guard.max_moves_per_job:
+        return f"was moved {moves} times, the most that guard.max_moves_per_job allows"
+    if ran_s < guard.min_run_s:
+        return f"has run {ran_s:.0f} s, less than guard.min_run_s = {guard.min_run_s:g}"
+    return None
+
+
 def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list[Change]:
     """Apply the configuration's limits; the changes with the largest payoff are kept."""
     guard = config.guard
-    ordered = sorted(changes, key=lambda c: (-c.payoff, c.job_id))
-    total = len(ordered)
+    changes = list(changes)
+    active = [c for c in changes if c.kind is not ChangeKind.WAIT and c.kind is not ChangeKind.STAY]
+    total = len(changes)
     budget = max(1, int(guard.max_changed_share * total)) if guard.max_changed_share < 1 else total
     stops, changed, vetoed = 0, 0, {}
-    for change in ordered:
-        if change.kind in (ChangeKind.STAY, ChangeKind.WAIT):
-            continue
+    for change in sorted(active, key=lambda c: (-c.payoff, c.job_id)):
         if change.kind.stops and stops >= guard.max_preemptions:
             vetoed[change.job_id] = f"guard.max_preemptions = {guard.max_preemptions} a round"
         elif changed >= budget:
@@ -119,8 +128,9 @@ def _fit(snapshot: Snapshot, changes: list[Change], vetoed: Mapping[str, str]) -
         if held.kind is ChangeKind.STAY:
             _take(free, held.old)
     failed: dict[str, str] = {}
-    for change in sorted(changes, key=lambda c: (not c.kind.stops, -c.payoff, c.job_id)):
-        if change.job_id in decided or not change.kind.occupies:
+    new = [c for c in changes if c.kind is not ChangeKind.WAIT and c.kind is not ChangeKind.STAY and c.kind.occupies]
+    for change in sorted(new, key=lambda c: (not c.kind.stops, -c.payoff, c.job_id)):
+        if change.job_id in decided:
             continue
         if _fits(free, change.new):
             _take(free, change.new)
@@ -128,7 +138,7 @@ def _fit(snapshot: Snapshot, changes: list[Change], vetoed: Mapping[str, str]) -
             failed[change.job_id] = "the GPUs it was to move to did not come free"
         else:
             decided[change.job_id] = _veto(change, "the GPUs it was to start on did not come free")
-    return [decided.get(c.job_id, c) for c in changes], failed
+    return ([decided.get(c.job_id, c) for c in changes] if decided else changes), failed
 
 
 def _veto(change: Change, why: str) -> Change:

@@ -20,7 +20,7 @@ from slurm_hadar.model import EMPTY, Placement
 
 __all__ = ["Decision", "JobRecord", "Journal", "RoundRecord", "WriteRecord", "placement_from_json", "placement_to_json"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -39,6 +39,8 @@ CREATE INDEX writes_of_job ON writes (job_id, round);
 CREATE TABLE waits (job_id TEXT PRIMARY KEY, round INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE TABLE prices (node TEXT NOT NULL, gpu_type TEXT NOT NULL, price REAL NOT NULL, PRIMARY KEY (node, gpu_type));
 """
+# What a version adds to the one before; a new journal gets _SCHEMA and then all of these.
+_ADDED = {2: "CREATE TABLE memory (owner TEXT PRIMARY KEY, content TEXT NOT NULL);"}
 
 
 @dataclass(slots=True)
@@ -183,7 +185,9 @@ class Journal:
             raise StoreError(
                 f"journal {self.path} was written by a newer slurm_hadar (schema {version}); upgrade this one"
             )
-        db.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+        steps = "" if version else _SCHEMA
+        steps += "".join(sql for added_in, sql in sorted(_ADDED.items()) if added_in > version)
+        db.executescript(f"BEGIN;{steps}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
 
     def _replace(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
         """Move a broken file and its companions aside and begin a new one."""
@@ -287,6 +291,17 @@ class Journal:
         with self.transaction() as db:
             db.execute("DELETE FROM prices")
             db.executemany("INSERT INTO prices VALUES (?, ?, ?)", [(n, t, p) for (n, t), p in prices.items()])
+
+    def save_memory(self, owner: str, text: str) -> None:
+        """Keep what a policy wants to be given back; whatever another owner kept is dropped."""
+        with self.transaction() as db:
+            db.execute("DELETE FROM memory")
+            db.execute("INSERT INTO memory VALUES (?, ?)", (owner, text))
+
+    def load_memory(self, owner: str) -> str | None:
+        """What :meth:`save_memory` kept for ``owner``; None if another one's was kept since."""
+        rows = self._query("SELECT content FROM memory WHERE owner = ?", (owner,))
+        return rows[0][0] if rows else None
 
     def expire(self, before: float) -> None:
         """Forget rounds, decisions, writes and ended jobs older than ``before``."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import NodeFacts, form_of, node_facts, pinned_reason, placement_of, read_comment
@@ -30,6 +31,14 @@ class Observation:
     records: dict[str, JobRecord]
     facts: Mapping[str, NodeFacts]
     ended: tuple[tuple[JobRecord, str], ...] = ()
+
+    @property
+    def finished(self) -> tuple[tuple[str, str], ...]:
+        return tuple((record.job_id, final) for record, final in self.ended)
+
+    @property
+    def read_s(self) -> float:
+        return self.state.read_s
 
 
 class Observer:
@@ -204,16 +213,10 @@ class Observer:
     def _unmovable(self, job: SlurmJob, comment: JobComment, record: JobRecord, now: float) -> str | None:
         if job.state is not JobState.RUNNING:
             return None
-        guard = self._config.guard
         lose = comment.lose if comment.lose is not None else self._config.jobs.lose_progress
         if not (record.resumable or comment.ckpt or lose):
             return "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
-        if record.moves >= guard.max_moves_per_job:
-            return f"was moved {record.moves} times, the most that guard.max_moves_per_job allows"
-        ran = now - (record.run_since or now)
-        if ran < guard.min_run_s:
-            return f"has run {ran:.0f} s, less than guard.min_run_s = {guard.min_run_s:g}"
-        return None
+        return unmovable_reason(self._config.guard, record.moves, now - (record.run_since or now))
 
     def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
         if comment.restart is not None:

@@ -14,14 +14,17 @@ from slurm_hadar.controller.channel import Channel, announce
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.lock import ScopeLock
 from slurm_hadar.controller.loop import Controller, RoundResult
+from slurm_hadar.controller.recorder import JournalRecorder
 from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.slurm_cluster import SlurmCluster
 from slurm_hadar.errors import StoreError
 from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL, ChannelInfo
 from slurm_hadar.policies import registry
+from slurm_hadar.policies.base import Policy
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.select import choose
 
-__all__ = ["JOURNAL", "Assembly", "assemble", "private_cluster", "state_dir"]
+__all__ = ["JOURNAL", "Assembly", "assemble", "private_cluster", "state_dir", "steer"]
 
 JOURNAL = "journal.db"
 CLUSTER_FILE = "hadar-cluster.json"
@@ -93,8 +96,23 @@ def assemble(config: Config, on_round: Callable[[RoundResult], None] | None = No
         channel = _channel(config, directory, book)
         if channel is not None:
             stack.callback(channel.close)
-        controller = Controller(backend, policy, config, journal, book, channel, on_round)
+        controller = steer(backend, policy, config, journal, book, channel, on_round)
         return Assembly(controller, backend, journal, book, channel, notes, stack.pop_all())
+
+
+def steer(
+    backend: Backend,
+    policy: Policy,
+    config: Config,
+    journal: Journal,
+    book: ReportBook,
+    channel: Channel | None = None,
+    on_round: Callable[[RoundResult], None] | None = None,
+) -> Controller:
+    """A controller of a live Slurm, from its parts."""
+    params = config.policy.params if config.policy.name == policy.name else {}
+    recorder = JournalRecorder(journal, policy.name, params, config.controller.keep_days * 86400)
+    return Controller(SlurmCluster(backend, config, journal, book, channel), policy, config, recorder, on_round)
 
 
 def _channel(config: Config, directory: Path, book: ReportBook) -> Channel | None:

@@ -137,11 +137,11 @@ def open_nodes(snapshot: Snapshot, job: Job) -> frozenset[str]:
     job name several partitions, joined by commas.
     """
     listed = {p.name: p for p in snapshot.partitions}
-    asked = [listed[name] for name in job.partition.split(",") if name in listed]
+    asked = [listed[name] for name in job.partition.split(",") if name in listed] if listed else []
     if asked:
         names = frozenset(node for p in asked if p.up for node in p.nodes)
     else:
-        names = frozenset(node.name for node in snapshot.nodes)
+        names = snapshot.node_names
     return names if job.form.nodes is None else names & job.form.nodes
 
 

@@ -42,8 +42,15 @@ class Fifo(Policy):
                 for slot, count in arena.gang(job.placement):
                     free[slot] = max(0, free[slot] - count)
         closed: dict[str, str] = {}
+        shut: dict[
+            frozenset[str], Wait
+        ] = {}  # sets of nodes that are all closed: whoever needs one of them waits alike
         for job in arena.movers:
             if job.running:
+                continue
+            nodes = open_nodes(snapshot, job)
+            if nodes in shut:
+                waits[job.job_id] = obstacles.of(job) or shut[nodes]
                 continue
             gang = first_fit(arena, job, free, closed)
             if gang:
@@ -54,8 +61,9 @@ class Fifo(Policy):
             obstacle = obstacles.of(job)
             waits[job.job_id] = obstacle or _queued(arena, job, placements, closed)
             if obstacle is None or obstacle.tier is Tier.CAPACITY:
-                for node in open_nodes(snapshot, job):
+                for node in nodes:
                     closed.setdefault(node, job.job_id)
+                shut[nodes] = _behind(nodes, closed)
         return Plan(self.name, placements, waits)
 
 
@@ -114,8 +122,12 @@ def _greedy_shares(workers: int, count: int, rooms: list[int]) -> list[int]:
 
 def _queued(arena: Arena, job: Job, placements: dict[str, Placement], closed: dict[str, str]) -> Wait:
     nodes = open_nodes(arena.snapshot, job)
-    ahead = list(dict.fromkeys(closed[n] for n in sorted(nodes) if n in closed))
-    if ahead:
-        return Wait(Tier.POLICY, f"waits behind {listing(ahead)}, which came first and needs these nodes")
+    if not nodes.isdisjoint(closed):
+        return _behind(nodes, closed)
     held_by = holders(placements.items(), nodes)
     return Wait(Tier.CAPACITY, f"first in line, but needs {job.form.workers} GPUs that {listing(held_by)} hold")
+
+
+def _behind(nodes: frozenset[str], closed: dict[str, str]) -> Wait:
+    ahead = list(dict.fromkeys(closed[n] for n in sorted(nodes) if n in closed))
+    return Wait(Tier.POLICY, f"waits behind {listing(ahead)}, which came first and needs these nodes")

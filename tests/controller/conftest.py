@@ -18,6 +18,7 @@ from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller
 from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
@@ -52,7 +53,7 @@ class Bench:
         """Another controller on the same cluster and memory, as after a restart."""
         config = self.config(*settings)
         chosen = policy or registry.get(config.policy.name, **config.policy.params)
-        return Controller(self.slurm, chosen, config, self.journal, self.book, channel)
+        return steer(self.slurm, chosen, config, self.journal, self.book, channel)
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ class Live:
             file = self.cluster.conf.with_name("hadar-channel.json")
             listening = Channel(self.book, self.state, "tcp://127.0.0.1:*", "127.0.0.1", file, 65536)
             self._channels.append(listening)
-        return Controller(backend or self.backend, policy or self.told, config, self.journal, self.book, listening)
+        return steer(backend or self.backend, policy or self.told, config, self.journal, self.book, listening)
 
     def hadar(self, *arguments: str, settings: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
         """The command line, as a user would type it."""

@@ -63,6 +63,19 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "j.db")
 
 
+def test_an_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    """A journal of the first schema keeps what it has and can remember for policies from now on."""
+    journal = Journal(tmp_path / "j.db")
+    journal.save_jobs([JobRecord("1", submit=5)])
+    journal.connection.executescript("DROP TABLE memory; PRAGMA user_version = 1;")
+    journal.close()
+
+    again = Journal(tmp_path / "j.db")
+    again.save_memory("me", "{}")
+
+    assert "1" in again.load_jobs() and again.load_memory("me") == "{}"
+
+
 def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
     """The error names the path."""
     with pytest.raises(StoreError, match="nowhere"):

@@ -48,14 +48,15 @@ def test_slurmctld_away_in_the_middle_of_a_round(make_cluster: Make, make_live: 
     blocker = live.submit("--gres=gpu:2", "-N2", comment="", script="sleep 600")
     poll(lambda: live.state_of(blocker) == "RUNNING")
     job = live.submit("--gres=gpu:2")
-    controller = live.controller("slurm.timeout_s=2", backend=CliBackend(2.0, 0, live.cluster.env))
+    impatient = CliBackend(2.0, 0, live.cluster.env)
+    controller = live.controller("slurm.timeout_s=2", backend=impatient)
     assert controller.run_round().record.leases == 1
     live.cluster.run(["scancel", blocker])
     poll(lambda: live.state_of(blocker) == "CANCELLED")
     live.cluster.stop_slurmctld()
     live.cluster.start_slurmctld()  # its state is saved now: what follows is about us, not about Slurm's own losses
     live.cluster.wait_idle(60)
-    live.backend = controller._backend
+    live.backend = impatient
     after_reading(live, live.cluster.kill_slurmctld)
     live.place(**{f"j{job}": {"k80-1": 2}})
 

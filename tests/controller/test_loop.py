@@ -451,3 +451,38 @@ def test_a_restart_between_two_rounds_loses_no_count(bench) -> None:
 
     record = b.journal.load_jobs()[job]
     assert (record.lost_steps, record.saved_step, record.steps) == (0.0, 50, 50)
+
+
+class Counting(Policy):
+    """Remembers how many rounds it has decided."""
+
+    name = "counting"
+
+    def allocate(self, snapshot):
+        waits = {j.job_id: Wait(Tier.POLICY, "told to wait") for j in snapshot.steerable_jobs}
+        return Plan(self.name, {}, waits, memory={"rounds": snapshot.memory.get("rounds", 0) + 1})
+
+
+def test_a_policy_is_given_its_memory_back(bench) -> None:
+    """From round to round, after a restart too; not that of another policy or of other parameters."""
+    b = bench()
+    told = ("policy.name=counting",)
+    first = b.new_controller(*told, policy=Counting())
+    first.run_round()
+    second = first.run_round()
+
+    restarted = b.new_controller(*told, policy=Counting()).run_round()
+    with_parameters = b.new_controller(*told, "policy.params.x=1", policy=Counting()).run_round()
+
+    assert [r.plan.memory["rounds"] for r in (second, restarted, with_parameters)] == [2, 3, 1]
+
+
+def test_a_memory_that_is_no_json_costs_a_warning(bench, caplog) -> None:
+    """The controller goes on; only a restart loses it."""
+    b = bench()
+    policy = Counting()
+    policy.allocate = lambda snapshot: Plan("counting", memory={"now": object()})
+
+    result = b.new_controller(policy=policy).run_round()
+
+    assert result.record.note == "" and "cannot be written as JSON" in caplog.text

@@ -13,8 +13,8 @@ import pytest
 from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.loop import Controller
 from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.slurm.cli import CliBackend
@@ -50,7 +50,7 @@ def as_nobody(cluster: PrivateCluster, folder: Path) -> CliBackend:
 
 def a_round(backend: CliBackend) -> Any:
     """One round of a controller with that backend."""
-    return Controller(backend, FirstOnP100(), load(None, SETTINGS), Journal(":memory:"), ReportBook()).run_round()
+    return steer(backend, FirstOnP100(), load(None, SETTINGS), Journal(":memory:"), ReportBook()).run_round()
 
 
 def submit(cluster: PrivateCluster) -> str:

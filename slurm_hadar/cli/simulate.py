@@ -1,0 +1,250 @@
+"""``hadar simulate``: a trace on a virtual cluster under one policy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from slurm_hadar.cli.common import cell, console, print_json, span
+from slurm_hadar.config import load
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.model import Mix
+from slurm_hadar.policies import registry
+from slurm_hadar.simulator.faults import Faults, draw_faults, read_faults
+from slurm_hadar.simulator.result import SimResult
+from slurm_hadar.simulator.run import DEFAULT_CLUSTER, SimOptions, bounds_of, cluster_nodes
+from slurm_hadar.simulator.run import simulate as run_simulation
+from slurm_hadar.simulator.throughputs import load_table
+from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace
+from slurm_hadar.throughput.table import ReferenceTable
+
+__all__ = ["inputs", "simulate", "simulation_options"]
+
+_LONGEST_S = 2 * 365 * 86400.0
+
+
+def simulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what is simulated, apart from the policy: for all commands that simulate."""
+    for option in reversed(
+        (
+            click.option("--trace", "source", required=True, help="Trace file, or philly:jobs=480,seed=0,multi=yes."),
+            click.option("--format", "trace_format", type=click.Choice(FORMATS), help="Default: by content."),
+            click.option("--node-types", "types", metavar="NODES=TYPE;...",
+                         help="GPU types of nodes, where accounting does not record them: gpu[01-08]=v100."),
+            click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="type:nodesxGPUs,..."),
+            click.option("--round", "round_s", type=float, help="Seconds; default 360, or the configuration's."),
+            click.option("--seed", default=0, show_default=True, help="Of drawn faults; named in the result."),
+            click.option("--throughputs", type=click.Path(path_type=Path), help="Our CSV or Gavel's JSON."),
+            click.option("--model", type=click.Choice(["nodes", "gavel"]), default="nodes", show_default=True,
+                         help="nodes: real node boundaries and restart costs; gavel: neither, as Gavel's own."),
+            click.option("--mix", type=click.Choice(list(Mix)), help="How all jobs take gangs of unlike GPUs."),
+            click.option("--restart-cost", "restart_s", type=float, help="Seconds of every restart, for all jobs."),
+            click.option("--save", "save_s", type=float, default=0.0, help="Seconds that a save takes."),
+            click.option("--faults", "faults_file", type=click.Path(path_type=Path), help="CSV: node,down_s,up_s."),
+            click.option("--mtbf", "mtbf_h", type=float, help="Hours between failures of a node, on average."),
+            click.option("--mttr", "mttr_h", type=float, default=4.0, show_default=True, help="Hours to its repair."),
+            click.option("--measure", metavar="A:B", help="Measure jobs A to B-1 by arrival only; others go on."),
+            click.option("--config", "config_file", type=click.Path(path_type=Path),
+                         help="Take round length, event rounds and guard limits from this configuration."),
+            click.option("--bounds/--no-bounds", default=True, show_default=True, help="Solve for lower bounds too."),
+        )
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def inputs(
+    source: str,
+    trace_format: str | None,
+    types: str | None,
+    cluster: str,
+    round_s: float | None,
+    seed: int,
+    throughputs: Path | None,
+    model: str,
+    mix: str | None,
+    restart_s: float | None,
+    save_s: float,
+    faults_file: Path | None,
+    mtbf_h: float | None,
+    mttr_h: float,
+    measure: str | None,
+    config_file: Path | None,
+) -> tuple[Trace, ReferenceTable, SimOptions]:
+    """What the options of :func:`simulation_options` stand for. Raises TraceError, ClusterError, ConfigError."""
+    table = load_table(throughputs)
+    trace = read_trace(source, table, trace_format, node_types(types or ""))
+    options = SimOptions(
+        cluster, "gavel" if model == "gavel" else "nodes", round_s or 360.0, restart_s=restart_s, save_s=save_s,
+        mix=Mix(mix) if mix else None, measure=_window(measure), seed=seed,
+        faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
+    )  # fmt: skip
+    if config_file is None:
+        return trace, table, options
+    config = load(config_file)
+    site = config.controller
+    return trace, table, replace(
+        options, round_s=round_s or site.round_s, event_round_s=site.event_round_s, guard=config.guard
+    )  # fmt: skip
+
+
+def _window(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, _, last = text.partition(":")
+    if not (first.isdigit() and last.isdigit() and int(first) < int(last)):
+        raise click.BadParameter(f"{text!r} must be A:B with whole numbers A < B", param_hint="--measure")
+    return int(first), int(last)
+
+
+def _faults(cluster: str, model: str, seed: int, file: Path | None, mtbf_h: float | None, mttr_h: float) -> Faults:
+    if file is None and mtbf_h is None:
+        return Faults()
+    if file is not None and mtbf_h is not None:
+        raise click.UsageError("--faults and --mtbf exclude each other")
+    names = [n.name for n in cluster_nodes(cluster, by_node=model == "nodes")]
+    if file is not None:
+        return read_faults(file, names)
+    return draw_faults(names, (mtbf_h or 0.0) * 3600, mttr_h * 3600, seed, _LONGEST_S)
+
+
+@click.command()
+@simulation_options
+@click.option("--policy", default="hadar", show_default=True, help="Who decides.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter of the policy.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
+@click.option("--jobs-csv", "jobs_file", type=click.Path(path_type=Path), help="Write one line per job.")
+def simulate(
+    policy: str, settings: tuple[str, ...], json_file: str | None, jobs_file: Path | None, bounds: bool, **given: Any
+) -> int:
+    """Simulate a trace on a virtual cluster, decided by the controller's own rounds.
+
+    Without --config there are no limits on moves, so that policies are compared as they are. Exit code 1 if no job
+    could be done.
+    """
+    params = _parameters(settings)
+    chosen = registry.get(policy, **params)
+    trace, table, options = inputs(**given)
+    with _progress(policy) as told:
+        result = run_simulation(trace, chosen, options, table, params, told)
+    if bounds and result.counted:
+        result = replace(result, bounds=bounds_of(trace, options, table))
+    if jobs_file is not None:
+        jobs_file.write_text(result.jobs_csv(), encoding="utf-8")
+    if json_file == "-":
+        print_json(result.summary())
+    else:
+        if json_file is not None:
+            Path(json_file).write_text(json.dumps(result.summary(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        console().print(_table(result))
+        for line in result.assumptions:
+            click.echo(f"assumed: {line}")
+    return _complain(result)
+
+
+def _parameters(settings: tuple[str, ...]) -> dict[str, str]:
+    params = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {text!r} must read key=value")
+        params[key.strip()] = value.strip()
+    return params
+
+
+class _progress:
+    """A bar on stderr while a simulation runs, on a terminal only; entering gives what is to be told of progress."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("jobs"),
+                   TimeElapsedColumn())  # fmt: skip
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Callable[[int, int], None] | None:
+        if self._bar is None:
+            return None
+        bar = self._bar
+        bar.start()
+        task = bar.add_task(self._name, total=None)
+        return lambda done, total: bar.update(task, completed=done, total=total)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _complain(result: SimResult) -> int:
+    """Say on stderr what was not done; the exit code."""
+    if not result.unfinished:
+        return 0
+    job, why = next(iter(result.unfinished.items()))
+    more = f" (and {len(result.unfinished) - 1} more)" if len(result.unfinished) > 1 else ""
+    nothing = "no job was done" if not result.counted else "not all jobs were done"
+    click.echo(f"hadar: {nothing}: job {job}{more}: {why}", err=True)
+    return 0 if result.counted else 1
+
+
+def _table(result: SimResult) -> Table:
+    summary = result.summary()
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for name, value, note in _rows(summary):
+        table.add_row(cell(name), cell(value), cell(note))
+    return table
+
+
+def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
+    params = ",".join(f"{k}={v}" for k, v in s["params"].items())
+    rows = [
+        ("policy", s["policy"], params),
+        ("trace", s["trace"], f"{s['jobs']} jobs measured"),
+        ("cluster", s["cluster"], f"model {s['model']}, rounds of {s['round_s']:g} s"),
+        ("average JCT", _hours(s["avg_jct_s"]), _beside(s["avg_jct_s"], s["lower_bound_avg_jct_s"])),
+        ("median JCT", _hours(s["p50_jct_s"]), f"95 %: {_hours(s['p95_jct_s'])}, longest: {_hours(s['max_jct_s'])}"),
+        ("TTD (makespan)", _hours(s["ttd_s"]), _beside(s["ttd_s"], s["lower_bound_ttd_s"])),
+        ("average queueing", _hours(s["avg_queueing_s"]), ""),
+        ("finish-time fairness", _number(s["ftf_mean"]), f"worst {_number(s['ftf_max'])}"),
+        ("GPU utilisation", _percent(s["gru"]), _each(s["utilisation"])),
+        ("node utilisation", _percent(s["cru"]), ""),
+        ("moves per job", _number(s["moves_per_job"]), f"restarts per job {_number(s['restarts_per_job'])}"),
+        ("rounds", str(s["rounds"]), ""),
+        ("decision", f"{1000 * s['decide_mean_s']:.2f} ms",
+         f"longest {1000 * s['decide_max_s']:.1f} ms, in all {s['decide_total_s']:.2f} s of CPU"),
+    ]  # fmt: skip
+    if s["unfinished"]:
+        rows.append(("not done", str(len(s["unfinished"])), ""))
+    return rows
+
+
+def _hours(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds / 3600:.2f} h" if seconds >= 7200 else span(seconds)
+
+
+def _beside(value: float | None, bound: float | None) -> str:
+    if not value or not bound:
+        return ""
+    return f"{value / bound:.2f} times the lower bound of {_hours(bound)}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _each(shares: dict[str, float | None]) -> str:
+    return ", ".join(f"{t} {_percent(v)}" for t, v in shares.items())

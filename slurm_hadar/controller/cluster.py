@@ -1,0 +1,97 @@
+"""The seam between the loop and what it steers: a Slurm cluster, or the simulator's virtual one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from slurm_hadar.controller.guard import Change, ChangeKind
+from slurm_hadar.controller.journal import WriteRecord
+from slurm_hadar.model import Snapshot
+
+__all__ = ["Cluster", "Outcome", "Seen"]
+
+
+class Seen(Protocol):
+    """One look at a cluster. ``finished`` are (job id, final state) of the jobs that are over since the last look;
+    ``read_s`` is how long looking took."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    @property
+    def finished(self) -> Iterable[tuple[str, str]]: ...
+
+    @property
+    def read_s(self) -> float: ...
+
+
+@dataclass
+class Outcome:
+    """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job.
+
+    ``denied`` maps jobs that are not this user's to change to Slurm's words. ``marks`` are epoch seconds: when the
+    checkpoints were there (saved), the first batch was written (written), and the stopped jobs had left their nodes
+    (left).
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    log: list[WriteRecord] = field(default_factory=list)
+    denied: dict[str, str] = field(default_factory=dict)
+    commands: int = 0
+    leases: int = 0
+    marks: dict[str, float] = field(default_factory=dict)
+    act_s: float = 0.0
+    verify_s: float = 0.0
+
+    @property
+    def failed(self) -> int:
+        return sum(1 for w in self.log if w.outcome != "ok")
+
+    def count(self, kind: ChangeKind) -> int:
+        return sum(1 for c in self.changes if c.kind is kind)
+
+
+S = TypeVar("S", bound=Seen)
+
+
+class Cluster(abc.ABC, Generic[S]):
+    """What the loop needs of a cluster: its clock, a look at it, and hands that carry out changes."""
+
+    @abc.abstractmethod
+    def now(self) -> float:
+        """The time on the cluster's clock, in epoch seconds."""
+
+    @property
+    @abc.abstractmethod
+    def stopped(self) -> bool:
+        """Whether the loop shall end."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """End the loop after the current write."""
+
+    @abc.abstractmethod
+    def pause(self) -> None:
+        """Return when the next round is due: a round after the begin of the last, or earlier after an event."""
+
+    @abc.abstractmethod
+    def observe(self, acting_only: bool) -> S:
+        """Look. With ``acting_only``, jobs of partitions that are not in mode act are pinned.
+
+        Raises SlurmError if the cluster does not answer or is not understood.
+        """
+
+    @abc.abstractmethod
+    def out_of_order(self) -> str:
+        """Why nothing may be changed any more, in words for the log; empty if all is well."""
+
+    @abc.abstractmethod
+    def carry_out(self, number: int, seen: S, changes: Sequence[Change]) -> Outcome:
+        """Carry out the changes of round ``number`` and verify them. Raises SlurmUnavailable if it goes away."""
+
+    @abc.abstractmethod
+    def conclude(self, seen: S) -> None:
+        """The round is over: keep what must be known in the next one."""

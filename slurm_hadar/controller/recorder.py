@@ -1,0 +1,116 @@
+"""What is kept of each round: by the journal in real life, by the simulator for its metrics."""
+
+from __future__ import annotations
+
+import abc
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurm_hadar.controller.cluster import Outcome, Seen
+from slurm_hadar.controller.guard import Change, ChangeKind
+from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
+from slurm_hadar.model import EMPTY, Plan, Snapshot
+
+__all__ = ["JournalRecorder", "Recorder"]
+
+log = logging.getLogger(__name__)
+
+
+class Recorder(abc.ABC):
+    """Told of every round: :meth:`begin`, then :meth:`planned`, and after the cluster has acted :meth:`conclude`. A
+    round that was skipped only begins."""
+
+    @abc.abstractmethod
+    def begin(self, record: RoundRecord) -> int:
+        """A round has begun; returns its number."""
+
+    @abc.abstractmethod
+    def planned(self, number: int, snapshot: Snapshot, plan: Plan, changes: Sequence[Change]) -> None:
+        """What the policy wants, and what of it the guard lets pass."""
+
+    @abc.abstractmethod
+    def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
+        """What was done."""
+
+    @abc.abstractmethod
+    def recall(self) -> Mapping[str, Any]:
+        """The policy's memory as it was last kept; empty if there is none of this policy with these parameters."""
+
+    @abc.abstractmethod
+    def keep(self, memory: Mapping[str, Any]) -> None:
+        """Keep the policy's memory."""
+
+
+class JournalRecorder(Recorder):
+    """Writes rounds, reasons, prices and decisions to the journal, and forgets what is older than ``keep_s``.
+
+    ``policy`` and ``params`` say whose memory is kept: that of another policy, or of other parameters, is dropped.
+    """
+
+    def __init__(self, journal: Journal, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
+        self._journal = journal
+        self._owner = json.dumps([policy, dict(params)], sort_keys=True)
+        self._keep_s = keep_s
+        self._last_change: dict[str, tuple[str, str]] = {}
+        self._expired = 0.0
+        self._kept: Mapping[str, Any] = {}
+
+    def begin(self, record: RoundRecord) -> int:
+        return self._journal.add_round(record)
+
+    def planned(self, number: int, snapshot: Snapshot, plan: Plan, changes: Sequence[Change]) -> None:
+        """Why each job that does not run waits, pinned ones included, and what the GPUs cost: what explain shows."""
+        vetoes = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.why.startswith("put off")}
+        waits = {
+            job_id: {
+                "tier": str(w.tier), "why": vetoes.get(job_id, w.why), "price": w.price, "payoff": w.payoff,
+                "wanted": w.wanted.as_dict(),
+            }
+            for job_id, w in plan.waits.items()
+        }  # fmt: skip
+        for job in snapshot.jobs:
+            if job.pinned is not None:
+                waits[job.job_id] = {"tier": "pinned", "why": job.pinned}
+        self._journal.replace_waits(number, waits)
+        self._journal.replace_prices(plan.prices)
+
+    def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
+        self._journal.update_round(number, record)
+        self._note_decisions(number, record.time, seen, outcome)
+        if record.time - self._expired > 3600:
+            self._expired = record.time
+            self._journal.expire(record.time - self._keep_s)
+
+    def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
+        """Record changes, and reasons of waiting when they change; staying needs no word."""
+        decisions = []
+        for change in outcome.changes:
+            key = (str(change.kind), change.why)
+            if change.kind is ChangeKind.STAY or self._last_change.get(change.job_id) == key:
+                continue
+            self._last_change[change.job_id] = key
+            decisions.append(
+                Decision(change.job_id, change.kind, change.old, change.new, change.why, change.price, change.payoff)
+            )
+        for job_id, final in seen.finished:
+            self._last_change.pop(job_id, None)
+            decisions.append(Decision(job_id, "end", EMPTY, EMPTY, final.lower()))
+        self._journal.add_decisions(number, now, decisions)
+
+    def recall(self) -> Mapping[str, Any]:
+        text = self._journal.load_memory(self._owner)
+        self._kept = dict(json.loads(text)) if text else {}
+        return self._kept
+
+    def keep(self, memory: Mapping[str, Any]) -> None:
+        if memory == self._kept:
+            return
+        self._kept = memory
+        try:
+            text = json.dumps(memory)
+        except (TypeError, ValueError) as error:  # a plug-in's fault must not end the controller
+            log.warning("the policy's memory cannot be written as JSON (%s); a restart will lose it", error)
+            return
+        self._journal.save_memory(self._owner, text)

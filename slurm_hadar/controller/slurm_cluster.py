@@ -1,0 +1,162 @@
+"""Slurm behind the loop: reading it, the reports of its jobs, and the hands that write to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.act import Actor
+from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.cluster import Cluster, Outcome
+from slurm_hadar.controller.guard import Change, ChangeKind
+from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.observe import Observation, Observer, workload_of
+from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.steering import read_comment
+from slurm_hadar.slurm.base import Backend
+from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.store import ThroughputStore
+from slurm_hadar.throughput.table import reference
+
+__all__ = ["SlurmCluster"]
+
+log = logging.getLogger(__name__)
+_SILENT_S = 30.0  # after this long without a word on the channel, a running job's spool file is read
+
+
+class SlurmCluster(Cluster[Observation]):
+    """A live Slurm.
+
+    Parameters
+    ----------
+    backend: how to talk to Slurm. config: limits and intervals. journal: what is remembered of jobs.
+    book, channel: reports from jobs; ``channel`` may be None.
+    """
+
+    def __init__(
+        self, backend: Backend, config: Config, journal: Journal, book: ReportBook, channel: Channel | None = None
+    ) -> None:
+        self._backend = backend
+        self._config = config
+        self._journal = journal
+        self._book = book
+        self._store = ThroughputStore(journal.connection)
+        self._observer = Observer(config, book, Estimator(reference(), self._store), journal.load_jobs())
+        self._spool = SpoolReader(book)
+        self._stop = threading.Event()
+        self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set)
+        self._failed_in_a_row = 0
+        self._began = time.monotonic()
+        self._slow = False
+
+    def now(self) -> float:
+        return time.time()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """End after the current write. Safe to call from a signal handler."""
+        self._stop.set()
+        self._book.event.set()
+
+    def pause(self) -> None:
+        """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly."""
+        settings = self._config.controller
+        due = self._began + settings.round_s * (2 if self._slow else 1)
+        early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
+        while not self._stop.is_set() and (now := time.monotonic()) < due:
+            if self._book.event.is_set() and now >= early:
+                break
+            wait_for_event = now >= early and not self._book.event.is_set()
+            if wait_for_event:
+                self._book.event.wait(min(due - now, 5.0))
+            else:
+                self._stop.wait(min(due, early if self._book.event.is_set() else due, now + 0.25) - now)
+        self._book.event.clear()
+
+    def observe(self, acting_only: bool) -> Observation:
+        self._began, self._slow = time.monotonic(), False
+        state = self._backend.read()
+        self._slow = state.read_s > self._config.slurm.slow_read_s
+        self._read_spools()
+        seen = self._observer.observe(state, acting_only=acting_only)
+        self._learn(seen)
+        return seen
+
+    def out_of_order(self) -> str:
+        if self._failed_in_a_row < self._config.guard.max_failed_writes:
+            return ""
+        return (
+            f"stopped acting after {self._failed_in_a_row} failed writes in a row "
+            "(guard.max_failed_writes); restart the controller when the cause is mended"
+        )
+
+    def carry_out(self, number: int, seen: Observation, changes: Sequence[Change]) -> Outcome:
+        # Saved before anything is written to Slurm: after a kill the next start must know which node lists and start
+        # times are ours.
+        latest = time.time() + self._actor.longest_defer_s
+        for change in changes:
+            record = seen.records[change.job_id]
+            record.steered = record.steered or change.kind.occupies
+            record.defer_until = None if change.kind is ChangeKind.STAY else latest
+        self._journal.save_jobs(seen.records.values())
+        outcome = Outcome(list(changes))
+        try:
+            self._actor.carry_out(seen, changes, outcome)
+        finally:  # slurmctld may go away in the middle: what was done until then is not forgotten
+            self._journal.add_writes(number, time.time(), outcome.log)
+            self._journal.save_jobs(seen.records.values())
+        self._judge(outcome)
+        return outcome
+
+    def _judge(self, outcome: Outcome) -> None:
+        """Count failures, warn about them, and leave alone from now on what is not ours to change."""
+        refused = sum(1 for w in outcome.log if w.outcome == "refused" and w.job_id not in outcome.denied)
+        self._failed_in_a_row = self._failed_in_a_row + refused if refused else 0
+        self._observer.deny(outcome.denied)
+        if outcome.denied:
+            first, why = next(iter(outcome.denied.items()))
+            log.warning(
+                "%d jobs are left alone since they are not this controller's to change, such as %s (%s); "
+                "controller.users limits it to some users' jobs", len(outcome.denied), first, why,
+            )  # fmt: skip
+        for write in outcome.log:
+            if write.outcome in ("refused", "ineffective", "undone") and write.job_id not in outcome.denied:
+                log.warning("job %s: %s %s %s", write.job_id, write.command, write.outcome, write.detail)
+
+    def conclude(self, seen: Observation) -> None:
+        self._journal.save_jobs([*seen.records.values(), *(r for r, _ in seen.ended)])
+
+    def _learn(self, seen: Observation) -> None:
+        """File the measured speed of every job that runs and reports one."""
+        for job in seen.snapshot.jobs:
+            news = self._book.get(job.job_id)
+            if not job.running or news is None or not news.speeds or len(job.placement.by_type) != 1:
+                continue
+            if news.report.restart != job.restarts:
+                continue
+            (gpu_type,) = job.placement.by_type
+            speeds, news.speeds = news.speeds, []
+            self._store.record(
+                workload_of(seen.raw[job.job_id], read_comment(seen.raw[job.job_id])[0]),
+                gpu_type,
+                job.placement.workers,
+                sum(speeds) / len(speeds),
+                seen.snapshot.time,
+                spread=len(job.placement.nodes) > 1,
+            )
+
+    def _read_spools(self) -> None:
+        """Jobs that run and are silent on the channel may have left word in their directories."""
+        now = time.time()
+        for record in self._observer.records.values():
+            if record.run_since is None:
+                continue
+            news = self._book.get(record.job_id)
+            if news is None or not news.live or now - news.heard > _SILENT_S:
+                self._spool.read(record.job_id, record.work_dir)

@@ -1,0 +1,1 @@
+"""A virtual cluster behind the controller's own rounds: traces in, completion times, bounds and pictures out."""

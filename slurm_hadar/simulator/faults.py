@@ -1,0 +1,93 @@
+"""Nodes that fail and come back: from a file, or drawn."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.errors import TraceError
+from slurm_hadar.simulator.traces.fields import number, positive
+
+__all__ = ["Faults", "Outage", "draw_faults", "read_faults"]
+
+HEADER = ("node", "down_s", "up_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node is away from ``down_s`` to ``up_s``, in seconds after the first arrival of the trace."""
+
+    node: str
+    down_s: float
+    up_s: float
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Outages in order of time. A job on a failed node is requeued and goes on from its last periodic checkpoint,
+    one being written every ``checkpoint_s`` seconds of running; 0 = nothing is lost."""
+
+    outages: tuple[Outage, ...] = ()
+    checkpoint_s: float = 600.0
+
+
+def read_faults(path: Path, nodes: Sequence[str], checkpoint_s: float = 600.0) -> Faults:
+    """Read CSV with the header ``node,down_s,up_s``. Raises TraceError naming file, line and field."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise TraceError(f"faults file {path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"faults file {path} cannot be read: {error}") from None
+    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    if not numbered or tuple(c.strip() for c in numbered[0][1].split(",")) != HEADER:
+        raise TraceError(f"{path}:{numbered[0][0] if numbered else 1}: header must be {','.join(HEADER)}")
+    outages = []
+    for line_number, line in numbered[1:]:
+        where = f"{path}:{line_number}"
+        values = [v.strip() for v in next(csv.reader([line]))]
+        if len(values) != len(HEADER):
+            raise TraceError(f"{where}: {len(values)} fields where {len(HEADER)} are expected")
+        node, down_s, up_s = values[0], number(values[1], where, "down_s"), positive(values[2], where, "up_s")
+        if node not in nodes:
+            raise TraceError(f"{where}: node {node!r} is not in the cluster; it has {nodes[0]} ... {nodes[-1]}")
+        if not 0 <= down_s < up_s:
+            raise TraceError(f"{where}: down_s must be at least 0 and before up_s")
+        outages.append(Outage(node, down_s, up_s))
+    return Faults(_apart(outages), checkpoint_s)
+
+
+def draw_faults(
+    nodes: Iterable[str], mtbf_s: float, mttr_s: float, seed: int, until_s: float, checkpoint_s: float = 600.0
+) -> Faults:
+    """Independent nodes with exponential times between failures (mean ``mtbf_s``) and to repair (``mttr_s``).
+
+    Raises TraceError if a mean is not above 0.
+    """
+    if not (mtbf_s > 0 and mttr_s > 0):
+        raise TraceError("the mean times between failures and to repair must be above 0")
+    outages = []
+    for node in nodes:
+        rng, now = random.Random(f"{seed} {node}"), 0.0
+        while True:
+            down = now + rng.expovariate(1 / mtbf_s)
+            if down >= until_s:
+                break
+            now = down + rng.expovariate(1 / mttr_s)
+            outages.append(Outage(node, down, now))
+    return Faults(_apart(outages), checkpoint_s)
+
+
+def _apart(outages: Iterable[Outage]) -> tuple[Outage, ...]:
+    """In order of time; overlapping outages of one node become one."""
+    merged: dict[str, list[Outage]] = {}
+    for outage in sorted(outages, key=lambda o: (o.down_s, o.up_s)):
+        of_node = merged.setdefault(outage.node, [])
+        if of_node and outage.down_s <= of_node[-1].up_s:
+            of_node[-1] = Outage(outage.node, of_node[-1].down_s, max(of_node[-1].up_s, outage.up_s))
+        else:
+            of_node.append(outage)
+    return tuple(sorted((o for some in merged.values() for o in some), key=lambda o: (o.down_s, o.node)))

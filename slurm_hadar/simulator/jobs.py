@@ -1,0 +1,132 @@
+"""A job in the virtual cluster: what it has done, what it holds and when it will be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_hadar.model import EMPTY, Form, Job, JobState, Mix, Placement
+from slurm_hadar.simulator.throughputs import Rates
+from slurm_hadar.simulator.traces.model import TraceJob
+
+__all__ = ["RESTART_S", "VirtualJob", "form_of", "restart_cost_s"]
+
+#: Seconds that a restart takes, per model family: measured on hardware by Sia (sia-simulator/sia.py: deepspeech2,
+#: cifar10, yolov3, bert, imagenet; 30 s where it names none). ResNet-18 trains CIFAR-10 here, ResNet-50 ImageNet.
+RESTART_S: Mapping[str, float] = {
+    "deepspeech2": 25.0, "resnet18": 30.0, "yolov3": 45.0, "bert": 120.0, "resnet50": 250.0,
+}  # fmt: skip
+_RESTART_ELSE_S = 30.0
+
+
+def restart_cost_s(model: str) -> float:
+    """The published cost of a restart for a model of this family, else 30 s."""
+    return next((cost for family, cost in RESTART_S.items() if model.startswith(family)), _RESTART_ELSE_S)
+
+
+class VirtualJob:
+    """One job's state. Times are on the virtual clock; ``done`` steps are as of the last start or stop. ``idle`` is how
+    a policy sees the job while it does not run, ``template`` how it saw it first."""
+
+    __slots__ = (
+        "_fixed", "attained_s", "booked", "busy", "by_type", "completion", "done", "finish", "first_start", "held",
+        "held_s", "idle", "job_id", "lost_steps", "moves", "placement", "preemptions", "rate", "restart_s", "since",
+        "started", "starts", "template", "total", "trace", "workers",
+    )  # fmt: skip
+
+    def __init__(
+        self, trace: TraceJob, rates: Rates, form: Form, restart_s: float, origin: float, steps_factor: float
+    ) -> None:
+        self.trace = trace
+        self.job_id = trace.job_id
+        self.total = trace.steps * steps_factor
+        self.restart_s = restart_s
+        self.done = self.attained_s = self.held_s = self.lost_steps = 0.0
+        self.placement: Placement = EMPTY
+        self.workers = self.starts = self.moves = self.preemptions = 0
+        self.by_type: dict[str, int] = {}
+        self.busy: dict[str, float] = {}
+        self.rate = self.since = self.held = self.booked = self.finish = 0.0
+        self.started: float | None = None
+        self.first_start: float | None = None
+        self.completion: float | None = None
+        self._fixed: dict[str, Any] = {
+            "job_id": trace.job_id, "form": form, "user": trace.user, "account": trace.account, "name": trace.name,
+            "model": trace.model, "batch": trace.batch, "arrival": origin + trace.arrival_s,
+            "total_steps": self.total, "speeds": rates.of(trace, trace.workers),
+            "scaled": {n: rates.of(trace, n) for n in form.sizes if n != trace.workers}, "restart_cost_s": restart_s,
+            "weight": trace.weight,
+            "deadline": None if trace.deadline_s is None else origin + trace.arrival_s + trace.deadline_s,
+        }  # fmt: skip
+        self.template = Job(**self._fixed)
+        self.idle = self.template
+
+    @property
+    def arrival(self) -> float:
+        return self.template.arrival
+
+    def done_at(self, now: float) -> float:
+        """Steps done by ``now``."""
+        if self.started is None or now <= self.since:
+            return self.done
+        return min(self.total, self.done + (now - self.since) * self.rate)
+
+    def view(self, now: float, unmovable: str | None = None) -> Job:
+        """The running job as a policy sees it."""
+        return Job(
+            **self._fixed, state=JobState.RUNNING, started=self.started, done_steps=self.done_at(now),
+            placement=self.placement, restarts=self.starts - 1, unmovable=unmovable,
+            attained_s=self.attained_s + (now - self.held) * self.workers,
+        )  # fmt: skip
+
+    def start(self, now: float, placement: Placement, delay_s: float) -> None:
+        """Hold ``placement`` from ``now`` on, and make steps ``delay_s`` later."""
+        self.placement, self.by_type, self.workers = placement, placement.by_type, placement.workers
+        self.rate = self.template.rate(placement)
+        self.started = self.held = self.booked = now
+        self.since = now + delay_s
+        self.finish = self.since + (self.total - self.done) / self.rate
+        self.starts += 1
+        if self.first_start is None:
+            self.first_start = now
+
+    def stop(self, now: float) -> None:
+        """Give up all GPUs; what was done by ``now`` is saved."""
+        self.done = self.done_at(now)
+        self._release(now)
+
+    def complete(self) -> None:
+        """The last step is made."""
+        self.done, self.completion = self.total, self.finish
+        self._release(self.finish)
+
+    def crash(self, now: float, checkpoint_s: float) -> None:
+        """The node fails: what was done since the last periodic checkpoint is lost.
+
+        Checkpoints are written every ``checkpoint_s`` seconds of making steps since the start; 0 = nothing is lost.
+        """
+        ran_s = max(0.0, now - self.since)
+        kept_s = ran_s if checkpoint_s <= 0 else ran_s - ran_s % checkpoint_s
+        reached = self.done_at(now)
+        self.done = min(reached, self.done + kept_s * self.rate)
+        self.lost_steps += reached - self.done
+        self._release(now)
+
+    def _release(self, now: float) -> None:
+        span = now - self.held
+        self.held_s += span
+        self.attained_s += span * self.workers
+        for gpu_type, count in self.by_type.items():
+            self.busy[gpu_type] = self.busy.get(gpu_type, 0.0) + span * count
+        self.placement, self.by_type, self.workers, self.started, self.rate = EMPTY, {}, 0, None, 0.0
+        self.idle = Job(**self._fixed, done_steps=self.done, restarts=self.starts, attained_s=self.attained_s)
+
+
+def form_of(trace: TraceJob, *, by_node: bool, mix: Mix | None) -> Form:
+    """What placements the job allows. Without node boundaries all its GPUs are on the one node of their type."""
+    wanted = mix if mix is not None else trace.mix
+    if not by_node:
+        return Form(trace.workers, sizes=trace.sizes)
+    largest = max(trace.sizes or (trace.workers,))
+    least, most = trace.nodes or (1, largest)
+    return Form(trace.workers, least, most, mix=wanted, sizes=trace.sizes)

@@ -1,0 +1,290 @@
+"""The one entry to the simulator: a trace, a cluster and a policy in, a :class:`SimResult` out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from slurm_hadar.cluster.spec import parse_nodes
+from slurm_hadar.config import Config, ControllerSection, GuardSection, Mode
+from slurm_hadar.controller.cluster import Outcome
+from slurm_hadar.controller.guard import Change
+from slurm_hadar.controller.journal import RoundRecord
+from slurm_hadar.controller.loop import Controller, RoundResult
+from slurm_hadar.controller.recorder import Recorder
+from slurm_hadar.errors import ConfigError, PolicyError, TraceError
+from slurm_hadar.model import Mix, Node, Plan, Snapshot
+from slurm_hadar.policies.arena import Arena
+from slurm_hadar.policies.base import Policy
+from slurm_hadar.policies.waits import Obstacles
+from slurm_hadar.simulator.bounds import lower_bounds
+from slurm_hadar.simulator.cluster import Sight, Timing, VirtualCluster
+from slurm_hadar.simulator.faults import Faults
+from slurm_hadar.simulator.jobs import VirtualJob, form_of, restart_cost_s
+from slurm_hadar.simulator.metrics import job_rows
+from slurm_hadar.simulator.result import RoundRow, SimResult
+from slurm_hadar.simulator.throughputs import Rates
+from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.throughput.table import ReferenceTable, reference
+
+__all__ = ["DEFAULT_CLUSTER", "SimOptions", "bounds_of", "cluster_nodes", "simulate", "unlimited"]
+
+DEFAULT_CLUSTER = "v100:5x4,p100:5x4,k80:5x4"
+_MOST_NODES = 100_000
+_EPOCH = 1_000_000_000.0  # the virtual clock's value at the trace's zero
+
+
+@dataclass(frozen=True)
+class SimOptions:
+    """What is simulated, apart from trace and policy.
+
+    model: ``nodes`` has real node boundaries and charges for restarts; ``gavel`` takes on the assumptions of Gavel's
+    own simulator: one big node per GPU type, no cost of restarts, rates summed over workers.
+    restart_s: what every restart costs, instead of the figures per model family; a trace's own figures prevail.
+    save_s: how long a save takes, during which starts in the same round wait.
+    event_round_s: as ``controller.event_round_s``; 0 = rounds come at fixed times.
+    mix: how all jobs take gangs of unlike GPUs, instead of what the trace says.
+    measure: measure only jobs a to b-1 by arrival, and end when they are done.
+    guard: limits on what one round may do; None = no limits.
+    seed: named in the result; the simulation itself draws nothing.
+    """
+
+    cluster: str = DEFAULT_CLUSTER
+    model: Literal["nodes", "gavel"] = "nodes"
+    round_s: float = 360.0
+    event_round_s: float = 0.0
+    restart_s: float | None = None
+    save_s: float = 0.0
+    mix: Mix | None = None
+    measure: tuple[int, int] | None = None
+    usage_half_life_s: float = 7 * 86400.0
+    faults: Faults = field(default_factory=Faults)
+    guard: GuardSection | None = None
+    seed: int = 0
+    max_rounds: int = 5_000_000
+
+    def __post_init__(self) -> None:
+        if not self.round_s > 0:
+            raise ConfigError(f"round length {self.round_s:g} s: must be above 0")
+        if self.model not in ("nodes", "gavel"):
+            raise ConfigError(f"model {self.model!r}: must be nodes or gavel")
+        for name in ("restart_s", "save_s", "event_round_s"):
+            if (getattr(self, name) or 0.0) < 0:
+                raise ConfigError(f"{name} {getattr(self, name):g}: must not be negative")
+
+
+def unlimited() -> GuardSection:
+    """No limits on what a round may do, so that policies are compared as they are."""
+    return GuardSection(max_preemptions=10**9, max_moves_per_job=10**9, min_run_s=0.0)
+
+
+def cluster_nodes(text: str, *, by_node: bool = True) -> tuple[Node, ...]:
+    """The nodes that ``type:nodesxGPUs,...`` stands for; without boundaries, one per type that has all its GPUs."""
+    nodes = [Node(n.name, dict(n.gpus)) for n in parse_nodes(text, _MOST_NODES)]
+    if by_node:
+        return tuple(nodes)
+    totals: dict[str, int] = {}
+    for node in nodes:
+        for gpu_type, count in node.gpus.items():
+            totals[gpu_type] = totals.get(gpu_type, 0) + count
+    return tuple(Node(t, {t: n}) for t, n in totals.items())
+
+
+def simulate(
+    trace: Trace,
+    policy: Policy,
+    options: SimOptions | None = None,
+    table: ReferenceTable | None = None,
+    params: Mapping[str, Any] | None = None,
+    on_round: Callable[[int, int], None] | None = None,
+) -> SimResult:
+    """Run ``trace`` on a virtual cluster under ``policy``, with the live controller's own rounds.
+
+    Parameters
+    ----------
+    table: throughputs; None = the one shipped with the package. params: of the policy, for the result.
+    on_round: told after every round how many of the measured jobs are done, and how many there are.
+
+    Raises TraceError or ClusterError for bad input, PolicyError if the policy breaks its contract or abstains.
+    """
+    options = options or SimOptions()
+    run = _Run(trace, policy, options, table or reference())
+    run.go(on_round)
+    return run.result(dict(params or {}))
+
+
+def bounds_of(
+    trace: Trace, options: SimOptions | None = None, table: ReferenceTable | None = None, *, jct: bool = True
+) -> dict[str, float]:
+    """Lower bounds on what any policy can reach: ``ttd_s`` and, unless ``jct`` is false, ``avg_jct_s``.
+
+    Only the measured jobs count, and of those only the ones that fit somewhere. Raises TraceError or ClusterError.
+    """
+    stage = _Stage(trace, options or SimOptions(), table or reference())
+    ours = {*stage.counted} - stage.refused.keys()
+    return lower_bounds([j.template for j in stage.jobs if j.job_id in ours], stage.nodes, jct=jct)
+
+
+class _Stage:
+    """What is set up before the first round: nodes, speeds and jobs."""
+
+    def __init__(self, trace: Trace, options: SimOptions, table: ReferenceTable) -> None:
+        self.trace, self.options, self.by_node = trace, options, options.model == "nodes"
+        self.nodes = cluster_nodes(options.cluster, by_node=self.by_node)
+        types = dict.fromkeys(t for n in self.nodes for t in n.gpus)
+        self.gpus = {t: sum(n.gpus.get(t, 0) for n in self.nodes) for t in types}
+        self.rates = Rates(table, self.gpus, summed=not self.by_node)
+        self.jobs = [self._job(job) for job in sorted(trace.jobs, key=lambda j: j.arrival_s)]
+        self.counted = self._measured()
+        self.refused = self._refused()
+
+    def _job(self, job: TraceJob) -> VirtualJob:
+        given = job.restart_s if job.restart_s is not None else self.options.restart_s
+        cost_s = restart_cost_s(job.model) if given is None else given
+        factor = 1.0 if self.by_node else float(job.workers)
+        form = form_of(job, by_node=self.by_node, mix=self.options.mix)
+        return VirtualJob(job, self.rates, form, cost_s if self.by_node else 0.0, _EPOCH, factor)
+
+    def _measured(self) -> list[str]:
+        first, last = self.options.measure or (0, len(self.jobs))
+        chosen = [j.job_id for j in self.jobs[first:last]]
+        if not chosen:
+            raise TraceError(f"{self.trace.name}: --measure {first}:{last} leaves none of its {len(self.jobs)} jobs")
+        return chosen
+
+    def _refused(self) -> dict[str, str]:
+        """Jobs that fit nowhere even on the empty cluster, and why: no policy need see them."""
+        obstacles = Obstacles(Arena.of(Snapshot(0.0, self.nodes, ())))
+        refused = {}
+        for job in self.jobs:
+            template = job.template
+            waits = [
+                obstacles.of(replace(template, form=replace(template.form, workers=n, sizes=()),
+                                     speeds=template.speeds_at(n)))
+                for n in template.form.gang_sizes
+            ]  # fmt: skip
+            if all(waits):
+                refused[job.job_id] = next(w.why for w in waits if w)
+        return refused
+
+
+class _Run:
+    """One simulation from start to end."""
+
+    def __init__(self, trace: Trace, policy: Policy, options: SimOptions, table: ReferenceTable) -> None:
+        self.stage = stage = _Stage(trace, options, table)
+        self.options = options
+        timing = Timing(
+            options.round_s, options.event_round_s, early_end=not stage.by_node, on_grid=stage.by_node,
+            save_s=options.save_s if stage.by_node else 0.0, max_rounds=options.max_rounds,
+        )  # fmt: skip
+        guard = options.guard or unlimited()
+        playing = [j for j in stage.jobs if j.job_id not in stage.refused]
+        wanted = [j for j in stage.counted if j not in stage.refused]
+        self.cluster = VirtualCluster(
+            stage.nodes, playing, wanted, timing, guard, options.usage_half_life_s, options.faults, _EPOCH
+        )
+        self.policy = _Timed(policy)
+        self.recorder = _Light(self.cluster)
+        section = ControllerSection(mode=Mode.ACT, round_s=options.round_s, event_round_s=options.event_round_s)
+        self.config = Config(controller=section, guard=guard)
+
+    def go(self, on_round: Callable[[int, int], None] | None) -> None:
+        total = len(self.stage.counted)
+
+        def after(result: RoundResult) -> None:
+            if result.record.note:
+                raise PolicyError(result.record.note)
+            if result.plan is not None and result.plan.abstains:
+                raise PolicyError(
+                    f"policy {self.policy.name} leaves the jobs to Slurm, which is not simulated; use fifo"
+                )
+            if on_round is not None:
+                on_round(total - self.cluster.to_go - len(self.stage.refused.keys() & {*self.stage.counted}), total)
+
+        Controller(self.cluster, self.policy, self.config, self.recorder, after).run()
+        self.cluster.close()
+
+    def result(self, params: Mapping[str, Any]) -> SimResult:
+        options, stage, origin = self.options, self.stage, _EPOCH
+        rows = job_rows(stage.jobs, origin, stage.counted, stage.refused, stage.gpus)
+        intervals = tuple(
+            replace(i, start_s=i.start_s - origin, end_s=i.end_s - origin) for i in self.cluster.intervals
+        )
+        rounds = tuple(replace(r, time_s=r.time_s - origin) for r in self.recorder.rounds)
+        return SimResult(
+            self.policy.name, params, options.seed, options.cluster, options.model, stage.trace.name, options.round_s,
+            stage.gpus, len(stage.nodes), tuple(rows), rounds, intervals, tuple(self.policy.decide_s),
+            self.cluster.now() - origin, self._unfinished(), self._assumptions(),
+        )  # fmt: skip
+
+    def _unfinished(self) -> dict[str, str]:
+        """Measured jobs that were not done, and why."""
+        ours = {*self.stage.counted}
+        unfinished = {j: why for j, why in self.stage.refused.items() if j in ours}
+        for job in self.cluster.active:
+            if job.job_id not in ours:
+                continue
+            wait = self.recorder.waits.get(job.job_id)
+            if self.cluster.gave_up:
+                why = f"policy {self.policy.name} lets it make no step any more"
+            else:
+                why = f"not done after {len(self.recorder.rounds)} rounds"
+            unfinished[job.job_id] = f"{why}: {wait.why}" if wait else why
+        return unfinished
+
+    def _assumptions(self) -> tuple[str, ...]:
+        lines = list(self.stage.trace.assumptions)
+        if self.stage.rates.guessed:
+            some = sorted(self.stage.rates.guessed)
+            more = f" and {len(some) - 3} more" if len(some) > 3 else ""
+            lines.append(f"speeds not in the throughput table are estimated: {', '.join(some[:3])}{more}")
+        return tuple(lines)
+
+
+class _Timed(Policy):
+    """A policy whose decisions are timed: CPU seconds of this process."""
+
+    name = ""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.name = policy.name  # type: ignore[misc]
+        self.decide_s: list[float] = []
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        began = time.process_time()
+        plan = self._policy.allocate(snapshot)
+        self.decide_s.append(time.process_time() - began)
+        return plan
+
+
+class _Light(Recorder):
+    """Keeps what the metrics need, and the reasons of the last round."""
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self._cluster = cluster
+        self._waits: Plan | None = None
+        self.rounds: list[RoundRow] = []
+
+    @property
+    def waits(self) -> Mapping[str, Any]:
+        return self._waits.waits if self._waits else {}
+
+    def begin(self, record: RoundRecord) -> int:
+        return len(self.rounds) + 1
+
+    def planned(self, number: int, snapshot: Snapshot, plan: Plan, changes: Sequence[Change]) -> None:
+        self._waits = plan
+
+    def conclude(self, number: int, record: RoundRecord, seen: Sight, outcome: Outcome) -> None:  # type: ignore[override]
+        cluster = self._cluster
+        self.rounds.append(RoundRow(record.time, record.jobs, cluster.running_jobs, dict(cluster.busy)))
+
+    def recall(self) -> Mapping[str, Any]:
+        return {}
+
+    def keep(self, memory: Mapping[str, Any]) -> None:
+        """The loop itself hands it on."""

@@ -1,0 +1,144 @@
+"""How fast the jobs of a trace run: a throughput table read from a file, and its figures per job."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.errors import TraceError
+from slurm_hadar.model import Speed
+from slurm_hadar.simulator.traces.gavel import job_type
+from slurm_hadar.simulator.traces.model import TraceJob
+from slurm_hadar.throughput.estimator import BATCH_EXPONENT, DOUBLING, SPREAD, Estimator
+from slurm_hadar.throughput.table import ReferenceTable, Row, read_table, reference, workload
+
+__all__ = ["Rates", "load_table"]
+
+_KEY = re.compile(r"\('(?P<job_type>.+)', (?P<gpus>\d+)\)")
+_SPREAD_SUFFIX = "_unconsolidated"
+_TABLE = "table"
+
+
+def load_table(path: Path | None) -> ReferenceTable:
+    """The table in ``path``: our CSV (as ``reference.csv``) or Gavel's JSON; None = the one shipped with the package.
+
+    Raises TraceError naming file and entry.
+    """
+    if path is None:
+        return reference()
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise TraceError(f"throughput table {path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"throughput table {path} cannot be read: {error}") from None
+    if text.lstrip().startswith("{"):
+        return _from_gavel(text, str(path))
+    table = read_table(text.splitlines(), str(path))
+    if not table.rows:
+        raise TraceError(f"throughput table {path} has no rows")
+    return table
+
+
+def _from_gavel(text: str, name: str) -> ReferenceTable:
+    """Gavel's rates are summed over a job's workers; divided by their number they are steps of the whole job."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TraceError(f"{name}:{error.lineno}: is not valid JSON: {error.msg}") from None
+    rows = []
+    for worker_type, jobs in content.items():
+        gpu_type = worker_type.removesuffix(_SPREAD_SUFFIX)
+        spread = worker_type.endswith(_SPREAD_SUFFIX)
+        if not isinstance(jobs, Mapping):
+            raise TraceError(f"{name}: {worker_type} must be an object of job types")
+        for key, figures in jobs.items():
+            rows += _gavel_row(key, figures, gpu_type, spread, f"{name}: {worker_type}")
+    if not rows:
+        raise TraceError(f"throughput table {name} has no rates above 0")
+    return ReferenceTable(rows)
+
+
+def _gavel_row(key: str, figures: Any, gpu_type: str, spread: bool, where: str) -> list[Row]:
+    match = _KEY.fullmatch(key)
+    if not match:
+        raise TraceError(f"{where}: key {key!r} must read ('<job type>', <gpus>)")
+    rate = figures.get("null") if isinstance(figures, Mapping) else None
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < float("inf"):
+        raise TraceError(f"{where}: {key}: 'null' (the rate without co-location) must be a number of at least 0")
+    if rate == 0:
+        return []
+    (model, batch), gpus = job_type(match["job_type"]), int(match["gpus"])
+    return [Row(model, batch, gpus, gpu_type, spread, rate / gpus, "gavel")]
+
+
+class Rates:
+    """Speeds of a trace's jobs on the GPU types of a cluster.
+
+    A published figure is taken as it stands. Where the table has this workload with this gang on other types but not
+    on one that it covers elsewhere, the job cannot run there (out of memory). What the table does not have at all is
+    estimated as in the live controller (:class:`Estimator`). ``summed`` multiplies rates by the number of workers, as
+    Gavel counts.
+    """
+
+    def __init__(self, table: ReferenceTable, gpu_types: Iterable[str], *, summed: bool = False) -> None:
+        self.gpu_types = tuple(gpu_types)
+        self._table = table
+        self._summed = summed
+        self._estimator = Estimator(table)
+        self._known: dict[tuple[str, int | None, int], Mapping[str, Speed]] = {}
+        self.guessed: set[str] = set()
+
+    def of(self, job: TraceJob, workers: int) -> Mapping[str, Speed]:
+        """The speeds of ``job`` with a gang of ``workers``, in steps of the job as its trace counts them.
+
+        An elastic job's step is the same work at any size: its workers share one batch. So the speeds of other sizes
+        follow from those of the trace's size, by the law that the live controller goes by.
+        """
+        asked = self._asked(job)
+        factor = float(job.workers) if self._summed else 1.0
+        if workers == job.workers:
+            return _scaled(asked, factor) if factor != 1.0 else asked
+        factor *= (DOUBLING * 2.0**BATCH_EXPONENT) ** math.log2(workers / job.workers)
+        apart = self._published(job.model, job.batch, workers)
+        spreads = {t: apart[t].spread if t in apart else s.spread for t, s in asked.items()}
+        return {t: Speed(s.steps_per_s * factor, spreads[t], s.source, s.error) for t, s in asked.items()}
+
+    def _asked(self, job: TraceJob) -> Mapping[str, Speed]:
+        """With as many workers as the trace says."""
+        published = self._published(job.model, job.batch, job.workers)
+        if job.steps_per_s:
+            given = {t: job.steps_per_s[t] for t in self.gpu_types if t in job.steps_per_s}
+            spread = {t: published[t].spread if t in published else SPREAD for t in given}
+            return {t: Speed(rate, 1.0 if job.workers == 1 else spread[t], "trace") for t, rate in given.items()}
+        self._note_guesses(job, published)
+        return published
+
+    def _note_guesses(self, job: TraceJob, speeds: Mapping[str, Speed]) -> None:
+        name = workload(job.model, job.batch) or "an unnamed model"
+        self.guessed |= {f"{name} on {job.workers} {t}" for t, s in speeds.items() if s.source != _TABLE}
+
+    def _published(self, model: str, batch: int | None, workers: int) -> Mapping[str, Speed]:
+        key = (model, batch, workers)
+        if key not in self._known:
+            estimates = self._estimator.speeds(model, batch, workers, self.gpu_types)
+            on_other = any(self._rate(model, batch, t, workers) for t in self._table.gpu_types)
+            speeds = {}
+            for gpu_type, speed in estimates.items():
+                rate = self._rate(model, batch, gpu_type, workers)
+                if rate is None and on_other and gpu_type in self._table.gpu_types:
+                    continue
+                speeds[gpu_type] = Speed(rate, speed.spread, _TABLE, 0.0) if rate else speed
+            self._known[key] = speeds
+        return self._known[key]
+
+    def _rate(self, model: str, batch: int | None, gpu_type: str, workers: int) -> float | None:
+        return self._table.steps_per_s(model, batch, gpu_type, workers)
+
+
+def _scaled(speeds: Mapping[str, Speed], factor: float) -> Mapping[str, Speed]:
+    return {t: Speed(s.steps_per_s * factor, s.spread, s.source, s.error) for t, s in speeds.items()}

@@ -1,0 +1,69 @@
+"""Traces: what arrived when, and how much work it was. One file per format; :func:`read_trace` knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_hadar.errors import TraceError
+from slurm_hadar.simulator.traces import accounting, gavel, philly, table_csv
+from slurm_hadar.simulator.traces.accounting import node_types
+from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.throughput.table import ReferenceTable
+
+__all__ = ["FORMATS", "Trace", "TraceJob", "node_types", "read_text", "read_trace"]
+
+#: Formats by name.
+FORMATS = ("csv", "gavel", "sacct")
+_READERS = {"csv": table_csv, "gavel": gavel, "sacct": accounting}
+
+
+def read_trace(
+    source: str | Path,
+    table: ReferenceTable,
+    format: str | None = None,  # noqa: A002
+    types_of: Mapping[str, str] | None = None,
+) -> Trace:
+    """Read a trace from a file, or draw one from ``philly:...``.
+
+    ``format`` is one of :data:`FORMATS`, or None to go by the content. ``table`` gives the rates that work is measured
+    with where a trace does not count steps. ``types_of`` are GPU types of nodes, for accounting that does not record
+    them. Raises TraceError naming file, line and field.
+    """
+    if str(source).startswith(philly.PREFIX):
+        return philly.read(str(source), table)
+    path = Path(source)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise TraceError(f"trace {path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"trace {path} cannot be read: {error}") from None
+    return read_text(text, str(path), table, format, types_of)
+
+
+def read_text(
+    text: str,
+    name: str,
+    table: ReferenceTable,
+    format: str | None = None,  # noqa: A002
+    types_of: Mapping[str, str] | None = None,
+) -> Trace:
+    """As :func:`read_trace`, of a text that is called ``name`` in errors."""
+    lines = text.splitlines()
+    chosen = format or _recognise(lines, name)
+    if chosen == "sacct":
+        trace = accounting.read(text, name, table, types_of)
+    else:
+        trace = (table_csv if chosen == "csv" else gavel).read(lines, name)
+    if not trace.jobs:
+        raise TraceError(f"trace {name} has no jobs" + (f": {trace.assumptions[1]}" if trace.assumptions[1:] else ""))
+    return trace
+
+
+def _recognise(lines: list[str], name: str) -> str:
+    first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
+    for format_name, reader in _READERS.items():
+        if reader.looks_like(first):
+            return format_name
+    raise TraceError(f"trace {name}: format not recognised by its first line; name it ({', '.join(FORMATS)})")

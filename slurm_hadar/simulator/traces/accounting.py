@@ -1,0 +1,131 @@
+"""A site's own accounting as a trace: what ``sacct`` tells, made into work by what it does not tell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from slurm_hadar.comment import JobComment, is_ours, parse
+from slurm_hadar.errors import CommentError, SlurmError, TraceError
+from slurm_hadar.model import Mix
+from slurm_hadar.simulator.throughputs import Rates
+from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.slurm.accounting import AccountedJob, looks_like, parse_accounting
+from slurm_hadar.slurm.parsing import expand
+from slurm_hadar.throughput.table import ReferenceTable
+
+__all__ = ["looks_like", "node_types", "read"]
+
+
+def node_types(text: str) -> dict[str, str]:
+    """``gpu[01-08]=v100;old[1-4]=k80`` as {node: GPU type}. Raises TraceError."""
+    found: dict[str, str] = {}
+    for part in filter(None, (p.strip() for p in text.split(";"))):
+        names, equals, gpu_type = part.partition("=")
+        if not equals or not gpu_type:
+            raise TraceError(f"node types {part!r}: must read NODES=TYPE, such as gpu[01-08]=v100")
+        try:
+            found.update(dict.fromkeys(expand(names), gpu_type))
+        except SlurmError as error:
+            raise TraceError(f"node types {part!r}: {error}") from None
+    return found
+
+
+def read(text: str, name: str, table: ReferenceTable, types_of: Mapping[str, str] | None = None) -> Trace:
+    """Read ``sacct -P`` text with a header, or ``sacct --json``.
+
+    A job's work is the time it ran, times its speed on the GPU type it ran on; the type is that of AllocTRES, else
+    that of its first node in ``types_of``. Jobs that never ran, still run or had no GPU are left out. What is assumed
+    is told in the trace's ``assumptions``. Raises TraceError naming file, line and field.
+    """
+    try:
+        records = parse_accounting(text, name)
+    except SlurmError as error:
+        raise TraceError(str(error)) from None
+    left_out: Counter[str] = Counter()
+    rates = Rates(table, _types(records, types_of or {}, table))
+    jobs, unnamed = [], 0
+    first = min((r.submit for r in records), default=0.0)
+    for record in records:
+        why = _unusable(record)
+        if why:
+            left_out[why] += 1
+            continue
+        gpu_type = _type(record, types_of or {})
+        if not gpu_type:
+            raise TraceError(
+                f"{name}: job {record.job_id} had GPUs of an unknown type on {record.nodes or 'unknown nodes'}; "
+                "name the types with --node-types, such as gpu[01-08]=v100"
+            )
+        comment = _comment(record)
+        jobs.append(_job(record, comment, gpu_type, rates, first))
+        unnamed += not jobs[-1].model
+    return Trace(name, "sacct", tuple(jobs), _assumptions(jobs, unnamed, left_out, rates))
+
+
+def _types(records: list[AccountedJob], types_of: Mapping[str, str], table: ReferenceTable) -> list[str]:
+    return sorted({t for r in records for t in r.gpus if t} | {*types_of.values()} | {*table.gpu_types})
+
+
+def _unusable(record: AccountedJob) -> str:
+    if not record.gpus:
+        return "had no GPU"
+    if record.end is None or record.state in ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING"):
+        return "had not ended"
+    return "" if record.elapsed_s > 0 else "never ran"
+
+
+def _type(record: AccountedJob, types_of: Mapping[str, str]) -> str:
+    """The type of most of its GPUs."""
+    typed = {t: n for t, n in record.gpus.items() if t}
+    if typed:
+        return max(sorted(typed), key=lambda t: typed[t])
+    return next((types_of[n] for n in expand(record.nodes) if n in types_of), "")
+
+
+def _comment(record: AccountedJob) -> JobComment:
+    if is_ours(record.comment):
+        try:
+            return parse(record.comment)
+        except CommentError:
+            return JobComment()
+    return JobComment()
+
+
+def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates, first: float) -> TraceJob:
+    workers = sum(record.gpus.values())
+    job = TraceJob(
+        record.job_id, record.submit - first, comment.model or "", comment.batch, workers, 1.0, user=record.user,
+        account=record.account, name=record.name, weight=comment.weight or 1.0,
+        deadline_s=_deadline_s(comment, record), mix=comment.mix or Mix.NEVER, nodes=comment.nodes,
+        restart_s=comment.restart, wanted=gpu_type, ran_s=record.elapsed_s,
+        waited_s=None if record.start is None else max(0.0, record.start - record.submit),
+    )  # fmt: skip
+    if gpu_type not in rates.of(job, workers):  # it ran where the table says it cannot: the table is not about this job
+        job = replace(job, model="", batch=None)
+    return replace(job, steps=record.elapsed_s * rates.of(job, workers)[gpu_type].steps_per_s)
+
+
+def _deadline_s(comment: JobComment, record: AccountedJob) -> float | None:
+    if comment.deadline_after_s is not None:
+        return comment.deadline_after_s
+    return None if comment.deadline is None else max(1.0, comment.deadline - record.submit)
+
+
+def _assumptions(jobs: list[TraceJob], unnamed: int, left_out: Counter[str], rates: Rates) -> tuple[str, ...]:
+    lines = ["a job's work is the time it ran, times its speed on the GPU type it ran on"]
+    if unnamed:
+        ratios = rates.of(TraceJob("", 0.0, "", None, 1, 1.0), 1)
+        seen = sorted({j.wanted for j in jobs})
+        best = max(ratios[t].steps_per_s for t in seen)
+        shown = " : ".join(f"{t} {ratios[t].steps_per_s / best:.2f}" for t in seen)
+        lines.append(
+            f"{unnamed} of {len(jobs)} jobs name no model (hadar:model=... in the comment): their speeds on other GPU "
+            f"types follow the data sheets ({shown})"
+        )
+    lines += [f"{count} jobs are left out: they {why}" for why, count in sorted(left_out.items())]
+    if any(not j.model for j in jobs) and any(j.workers > 1 for j in jobs):
+        lines.append("gangs scale as the median of the published figures where no model is named")
+    lines.append("jobs that failed or were cancelled ran as long as they did, wherever they are placed now")
+    return tuple(lines)

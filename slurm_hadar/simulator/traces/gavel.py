@@ -1,0 +1,60 @@
+"""Gavel's trace format: ten tab-separated columns without a header (stanford-futuredata/gavel, scheduler/traces)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from slurm_hadar.errors import TraceError
+from slurm_hadar.simulator.traces.fields import number, positive, whole
+from slurm_hadar.simulator.traces.model import Trace, TraceJob
+
+__all__ = ["COLUMNS", "job_type", "looks_like", "read"]
+
+COLUMNS = ("job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps",
+           "scale_factor", "priority_weight", "SLO", "arrival_time")  # fmt: skip
+_BATCH = re.compile(r"(?P<model>.+?) \(batch size (?P<batch>\d+)\)")
+
+
+def looks_like(line: str) -> bool:
+    """Whether the first line of a file is one of this format."""
+    return line.count("\t") == len(COLUMNS) - 1
+
+
+def job_type(text: str) -> tuple[str, int | None]:
+    """``ResNet-18 (batch size 64)`` is ("resnet18", 64); ``A3C`` is ("a3c", None)."""
+    match = _BATCH.fullmatch(text.strip())
+    model, batch = (match["model"], int(match["batch"])) if match else (text, None)
+    return re.sub(r"[^a-z0-9]", "", model.lower()), batch
+
+
+def read(lines: Iterable[str], name: str) -> Trace:
+    """Read a trace. Job ids are line numbers from 0. Raises TraceError naming file, line and field.
+
+    The format counts ``total_steps`` over all workers; here a step is one of the whole job, so they are divided by
+    the number of workers.
+    """
+    jobs: list[TraceJob] = []
+    for line_number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{name}:{line_number}"
+        values = line.rstrip("\r\n").split("\t")
+        if len(values) != len(COLUMNS):
+            raise TraceError(f"{where}: {len(values)} fields where {len(COLUMNS)} are expected, separated by tabs")
+        row = dict(zip(COLUMNS, values, strict=True))
+        model, batch = job_type(row["job_type"])
+        if not model:
+            raise TraceError(f"{where}: job_type is empty")
+        workers = whole(row["scale_factor"], where, "scale_factor")
+        slo = number(row["SLO"], where, "SLO")
+        arrival_s = number(row["arrival_time"], where, "arrival_time")
+        if arrival_s < 0:
+            raise TraceError(f"{where}: arrival_time must not be negative")
+        steps = positive(row["total_steps"], where, "total_steps") / workers
+        weight = positive(row["priority_weight"], where, "priority_weight")
+        jobs.append(
+            TraceJob(str(len(jobs)), arrival_s, model, batch, workers, steps, weight=weight,
+                     deadline_s=slo if slo > 0 else None)
+        )  # fmt: skip
+    return Trace(name, "gavel", tuple(sorted(jobs, key=lambda j: j.arrival_s)))

@@ -1,0 +1,53 @@
+"""What every trace format is read into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_hadar.model import Mix
+
+__all__ = ["Trace", "TraceJob"]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One job of a trace.
+
+    ``steps`` are those of the whole job with ``workers`` workers: one step moves all of them on. ``sizes`` are the
+    gang sizes of an elastic job, ascending, ``workers`` among them; empty = just ``workers``. ``deadline_s`` counts
+    from arrival. ``nodes`` limits the number of nodes (fewest, most). ``restart_s`` is what a restart costs, None =
+    what the simulation takes for its model. ``steps_per_s`` are the job's own rates per GPU type with ``workers``
+    workers on one node, instead of those of the throughput table. ``wanted`` is the GPU type the job ran on, where the
+    trace tells what really happened, ``ran_s`` how long, and ``waited_s`` how long it had to wait.
+    """
+
+    job_id: str
+    arrival_s: float
+    model: str
+    batch: int | None
+    workers: int
+    steps: float
+    sizes: tuple[int, ...] = ()
+    user: str = ""
+    account: str = ""
+    name: str = ""
+    weight: float = 1.0
+    deadline_s: float | None = None
+    mix: Mix = Mix.NEVER
+    nodes: tuple[int, int] | None = None
+    restart_s: float | None = None
+    steps_per_s: Mapping[str, float] = field(default_factory=dict)
+    wanted: str = ""
+    ran_s: float | None = None
+    waited_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace: jobs in order of arrival. ``assumptions`` are what had to be assumed to read it, a line each."""
+
+    name: str
+    format: str
+    jobs: tuple[TraceJob, ...]
+    assumptions: tuple[str, ...] = ()

@@ -1,0 +1,136 @@
+"""Our own trace format: CSV with a header, documented in docs/simulator.md."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+
+from slurm_hadar.errors import TraceError
+from slurm_hadar.model import Mix
+from slurm_hadar.simulator.traces.fields import number, positive, sizes, whole
+from slurm_hadar.simulator.traces.model import Trace, TraceJob
+
+__all__ = ["REQUIRED", "looks_like", "read", "write"]
+
+REQUIRED = ("job_id", "arrival_s", "gpus", "steps")
+OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s", "mix", "nodes", "restart_s")
+_RATE = "steps_per_s:"
+
+
+def looks_like(line: str) -> bool:
+    """Whether the first line of a file is a header of this format."""
+    names = [n.strip() for n in line.split(",")]
+    return "job_id" in names and "arrival_s" in names
+
+
+def read(lines: Iterable[str], name: str) -> Trace:
+    """Read a trace; lines that begin with ``#`` are comments. Raises TraceError naming file, line and field."""
+    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    if not numbered:
+        raise TraceError(f"{name}: is empty; the first line must name columns: {', '.join(REQUIRED)} ...")
+    header = [c.strip() for c in next(csv.reader([numbered[0][1]]))]
+    _check_header(header, f"{name}:{numbered[0][0]}")
+    jobs: dict[str, TraceJob] = {}
+    for line_number, line in numbered[1:]:
+        where = f"{name}:{line_number}"
+        values = next(csv.reader([line]))
+        if len(values) != len(header):
+            raise TraceError(f"{where}: {len(values)} fields where the header has {len(header)}")
+        job = _job(dict(zip(header, (v.strip() for v in values), strict=True)), where)
+        if job.job_id in jobs:
+            raise TraceError(f"{where}: job_id {job.job_id!r} stands in the trace twice")
+        jobs[job.job_id] = job
+    return Trace(name, "csv", tuple(sorted(jobs.values(), key=lambda j: j.arrival_s)))
+
+
+def _check_header(header: list[str], where: str) -> None:
+    missing = [c for c in REQUIRED if c not in header]
+    if missing:
+        raise TraceError(f"{where}: column {missing[0]} is missing")
+    for column in header:
+        if column not in REQUIRED + OPTIONAL and not column.startswith(_RATE):
+            known = ", ".join((*REQUIRED, *OPTIONAL, _RATE + "TYPE"))
+            raise TraceError(f"{where}: unknown column {column!r}; valid: {known}")
+    if len(set(header)) < len(header):
+        raise TraceError(f"{where}: a column stands there twice")
+
+
+def _job(row: Mapping[str, str], where: str) -> TraceJob:
+    if not row["job_id"]:
+        raise TraceError(f"{where}: job_id is empty")
+    gangs = sizes(row["gpus"], where, "gpus")
+    arrival_s = number(row["arrival_s"], where, "arrival_s")
+    if arrival_s < 0:
+        raise TraceError(f"{where}: arrival_s must not be negative")
+    given = {c: row[c] for c in OPTIONAL if row.get(c)}
+    rates = {c.removeprefix(_RATE): positive(v, where, c) for c, v in row.items() if c.startswith(_RATE) and v}
+    if "model" not in given and not rates:
+        raise TraceError(f"{where}: model is empty, and there is no {_RATE}TYPE column to go by")
+    return TraceJob(
+        row["job_id"],
+        arrival_s,
+        given.get("model", ""),
+        whole(given["batch"], where, "batch") if "batch" in given else None,
+        gangs[0],
+        positive(row["steps"], where, "steps"),
+        gangs if len(gangs) > 1 else (),
+        given.get("user", ""),
+        given.get("account", ""),
+        given.get("name", ""),
+        positive(given["weight"], where, "weight") if "weight" in given else 1.0,
+        positive(given["deadline_s"], where, "deadline_s") if "deadline_s" in given else None,
+        _mix(given.get("mix", "never"), where),
+        _nodes(given["nodes"], where) if "nodes" in given else None,
+        _cost(given["restart_s"], where) if "restart_s" in given else None,
+        rates,
+    )
+
+
+def _mix(text: str, where: str) -> Mix:
+    if text not in list(Mix):
+        raise TraceError(f"{where}: mix must be one of {', '.join(Mix)}, not {text!r}")
+    return Mix(text)
+
+
+def _nodes(text: str, where: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
+    least = whole(low, where, "nodes")
+    most = whole(high, where, "nodes") if high else least
+    if most < least:
+        raise TraceError(f"{where}: nodes must be N or N-M with N <= M, not {text!r}")
+    return least, most
+
+
+def _cost(text: str, where: str) -> float:
+    value = number(text, where, "restart_s")
+    if value < 0:
+        raise TraceError(f"{where}: restart_s must not be negative")
+    return value
+
+
+def write(trace: Trace) -> str:
+    """The trace in this format; what :func:`read` reads back is the same jobs."""
+    types = sorted({t for j in trace.jobs for t in j.steps_per_s})
+    rows = [[*REQUIRED, *OPTIONAL, *(_RATE + t for t in types)]]
+    for j in trace.jobs:
+        optional = (
+            j.model, j.batch, j.user, j.account, j.name, repr(j.weight), j.deadline_s, j.mix,
+            "-".join(map(str, j.nodes)) if j.nodes else None, j.restart_s,
+        )  # fmt: skip
+        gpus = "+".join(map(str, j.sizes or (j.workers,)))
+        values = (j.job_id, repr(j.arrival_s), gpus, repr(j.steps), *optional, *(j.steps_per_s.get(t) for t in types))
+        rows.append(["" if v is None else str(v) for v in values])
+    lines: list[str] = []
+    writer = csv.writer(_Lines(lines), lineterminator="\n")
+    writer.writerows(rows)
+    return "".join(lines)
+
+
+class _Lines:
+    """What csv.writer writes to."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def write(self, text: str) -> None:
+        self._lines.append(text)

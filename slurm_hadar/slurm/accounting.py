@@ -1,0 +1,200 @@
+"""What ``sacct`` tells of jobs that are over: its text (``sacct -P`` with a header) or its JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slurm_hadar.errors import SlurmParseError
+
+__all__ = ["FIELDS", "AccountedJob", "looks_like", "parse_accounting"]
+
+#: What to ask for: ``sacct -P -X -D -o`` with these.
+FIELDS = ("JobID", "User", "Account", "Partition", "State", "Submit", "Start", "End", "ElapsedRaw", "AllocTRES",
+          "NodeList", "JobName", "Comment")  # fmt: skip
+_NEEDED = ("JobID", "State", "Submit", "AllocTRES")
+_FREE = ("JobName", "Comment", "SubmitLine", "WorkDir")
+_UNKNOWN = frozenset(("", "Unknown", "None", "N/A", "NONE"))
+_ELAPSED = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)(?:\.\d+)?")
+_GPU = re.compile(r"gres/gpu(?::(?P<type>[^=,]+))?=(?P<count>\d+)")
+_STATE = re.compile(r"[A-Z_]+(?: by \d+)?\+?")
+
+
+@dataclass(frozen=True, slots=True)
+class AccountedJob:
+    """One job, all its runs together. Times are epoch seconds as Slurm's local time reads as UTC; only differences
+    count. ``gpus`` maps types to counts; the type is "" where only a number was recorded."""
+
+    job_id: str
+    submit: float
+    elapsed_s: float
+    state: str
+    gpus: Mapping[str, int]
+    start: float | None = None
+    end: float | None = None
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    name: str = ""
+    comment: str = ""
+    nodes: str = ""
+
+
+def looks_like(line: str) -> bool:
+    """Whether the first line of a text is one of ``sacct``."""
+    return line.lstrip().startswith("{") or {"JobID", "Submit"} <= set(line.strip().split("|"))
+
+
+def parse_accounting(text: str, name: str = "sacct") -> list[AccountedJob]:
+    """Jobs in order of submission; steps and duplicates are folded in. Raises SlurmParseError naming line and field."""
+    jobs = _from_json(text, name) if text.lstrip().startswith("{") else _from_text(text, name)
+    merged: dict[str, AccountedJob] = {}
+    for job in jobs:
+        before = merged.get(job.job_id)
+        merged[job.job_id] = _together(before, job) if before else job
+    return sorted(merged.values(), key=lambda j: (j.submit, j.job_id))
+
+
+def _together(a: AccountedJob, b: AccountedJob) -> AccountedJob:
+    """Two runs of one job: the later tells the state, the earlier the submission."""
+    first, last = sorted((a, b), key=lambda j: j.submit)
+    return replace(
+        last, submit=first.submit, start=first.start if first.start is not None else last.start,
+        elapsed_s=first.elapsed_s + last.elapsed_s, gpus=last.gpus or first.gpus, nodes=last.nodes or first.nodes,
+        comment=last.comment or first.comment,
+    )  # fmt: skip
+
+
+def _from_text(text: str, name: str) -> Iterable[AccountedJob]:
+    lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise SlurmParseError(f"{name}: is empty; it must be the output of sacct -P with its header")
+    header = lines[0][1].strip().split("|")
+    missing = [f for f in _NEEDED if f not in header]
+    if missing:
+        raise SlurmParseError(f"{name}:{lines[0][0]}: field {missing[0]} is missing; ask sacct for {','.join(FIELDS)}")
+    for number, line in lines[1:]:
+        row = _row(header, line.split("|"), f"{name}:{number}")
+        if "." not in row["JobID"]:
+            yield _text_job(row, f"{name}:{number}")
+
+
+def _row(header: Sequence[str], values: Sequence[str], where: str) -> Mapping[str, str]:
+    """Fields by name. A ``|`` in a job's name or comment makes too many: they go where the rest then reads well."""
+    surplus = len(values) - len(header)
+    if surplus == 0:
+        return dict(zip(header, values, strict=True))
+    if surplus > 0:
+        for free in (f for f in _FREE if f in header):
+            at = header.index(free)
+            joined = [*values[:at], "|".join(values[at : at + surplus + 1]), *values[at + surplus + 1 :]]
+            row = dict(zip(header, joined, strict=True))
+            if _STATE.fullmatch(row["State"]) and _is_time(row["Submit"]):
+                return row
+    raise SlurmParseError(
+        f"{where}: {len(values)} fields where the header has {len(header)}; ask sacct for {','.join(FIELDS)} only"
+    )
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return _time(text, "", "") is not None
+    except SlurmParseError:
+        return False
+
+
+def _text_job(row: Mapping[str, str], where: str) -> AccountedJob:
+    submit, start, end = (_time(row.get(f, ""), where, f) for f in ("Submit", "Start", "End"))
+    if submit is None:
+        raise SlurmParseError(f"{where}: Submit must be a time, not {row['Submit']!r}")
+    if row.get("ElapsedRaw"):
+        elapsed_s = _number(row["ElapsedRaw"], where, "ElapsedRaw")
+    elif row.get("Elapsed"):
+        elapsed_s = _elapsed(row["Elapsed"], where)
+    elif "Start" in row and "End" in row:
+        elapsed_s = end - start if start is not None and end is not None else 0.0
+    else:
+        raise SlurmParseError(f"{where}: none of ElapsedRaw, Elapsed, or Start and End is there")
+    return AccountedJob(
+        row["JobID"], submit, max(0.0, elapsed_s), row["State"].split(" ")[0].rstrip("+"), _gpus(row["AllocTRES"]),
+        start, end, row.get("User", ""), row.get("Account", ""), row.get("Partition", ""), row.get("JobName", ""),
+        row.get("Comment", ""), "" if row.get("NodeList") in (None, "None assigned") else row["NodeList"],
+    )  # fmt: skip
+
+
+def _gpus(text: str) -> dict[str, int]:
+    found = [(m["type"] or "", int(m["count"])) for m in _GPU.finditer(text)]
+    typed = {t: n for t, n in found if t and n > 0}
+    return typed or {t: n for t, n in found if n > 0}
+
+
+def _time(text: str, where: str, field: str) -> float | None:
+    if text in _UNKNOWN:
+        return None
+    if text.isdigit():
+        return float(text)
+    try:
+        when = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise SlurmParseError(f"{where}: {field} must be a time such as 2026-11-20T18:00:00, not {text!r}") from None
+    return (when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp()
+
+
+def _number(text: str, where: str, field: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SlurmParseError(f"{where}: {field} must be a number, not {text!r}") from None
+
+
+def _elapsed(text: str, where: str) -> float:
+    match = _ELAPSED.fullmatch(text)
+    if not match:
+        raise SlurmParseError(f"{where}: Elapsed must read [D-[HH:]]MM:SS, not {text!r}")
+    days, hours, minutes, seconds = (float(match[k] or 0) for k in "dhms")
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _from_json(text: str, name: str) -> Iterable[AccountedJob]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SlurmParseError(f"{name}:{error.lineno}: is not valid JSON: {error.msg}") from None
+    jobs = content.get("jobs") if isinstance(content, Mapping) else None
+    if not isinstance(jobs, list):
+        raise SlurmParseError(f"{name}: has no list of jobs; it must be the output of sacct --json")
+    for position, job in enumerate(jobs):
+        try:
+            yield _json_job(job)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SlurmParseError(f"{name}: job number {position + 1} is not understood: {error!r}") from None
+
+
+def _json_job(job: Mapping[str, Any]) -> AccountedJob:
+    times = job["time"]
+    task = _plain((job.get("array") or {}).get("task_id"))
+    job_id = str(job["job_id"]) if task is None else f"{job['array']['job_id']}_{task:.0f}"
+    current = job["state"]["current"]
+    gpus = ",".join(
+        f"gres/{t['name']}={_plain(t['count']) or 0:.0f}" for t in job["tres"]["allocated"] if t["type"] == "gres"
+    )
+    submit = _plain(times["submission"])
+    if submit is None:
+        raise ValueError("no time of submission")
+    return AccountedJob(
+        job_id, submit, _plain(times["elapsed"]) or 0.0, current if isinstance(current, str) else current[0],
+        _gpus(gpus), _plain(times.get("start")) or None, _plain(times.get("end")) or None, job.get("user") or "",
+        job.get("account") or "", job.get("partition") or "", job.get("name") or "",
+        (job.get("comment") or {}).get("job") or "", job.get("nodes") or "",
+    )  # fmt: skip
+
+
+def _plain(value: Any) -> float | None:
+    """A number, which newer versions wrap into ``{"set": true, "number": 5}``."""
+    if isinstance(value, Mapping):
+        return float(value["number"]) if value.get("set") else None
+    return None if value is None else float(value)

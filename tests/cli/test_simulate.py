@@ -1,0 +1,136 @@
+"""``hadar simulate`` as it is typed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.cli.main import main
+
+KEYS = {
+    "policy", "seed", "cluster", "jobs", "avg_jct_s", "p50_jct_s", "p95_jct_s", "max_jct_s", "ttd_s", "gru", "cru",
+    "avg_queueing_s", "ftf_mean", "ftf_max", "rounds", "restarts", "decide_total_s", "decide_mean_s", "decide_max_s",
+    "lower_bound_ttd_s", "lower_bound_avg_jct_s",
+}  # fmt: skip
+TRACE = "job_id,arrival_s,gpus,steps,steps_per_s:v100\na,0,1,1000,1\nb,0,2,100,1\nc,50,1,100,2\n"
+
+
+@pytest.fixture
+def hadar(capsys):
+    """Run the command; returns (exit code, stdout, stderr)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["simulate", *arguments])
+        told = capsys.readouterr()
+        return ended.value.code or 0, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "t.csv"
+    path.write_text(TRACE)
+    return str(path)
+
+
+def test_json_on_stdout_is_all_there_is(hadar, trace: str) -> None:
+    code, out, err = hadar("--trace", trace, "--cluster", "v100:1x2", "--policy", "fifo", "--seed", "3", "--json", "-")
+
+    summary = json.loads(out)
+    assert (code, err) == (0, "") and summary.keys() >= KEYS
+    assert (summary["jobs"], summary["seed"], summary["policy"]) == (3, 3, "fifo")
+    assert summary["lower_bound_ttd_s"] <= summary["ttd_s"]
+
+
+def test_a_table_for_people_and_files_for_programs(hadar, trace: str, tmp_path: Path) -> None:
+    code, out, _ = hadar(
+        "--trace", trace, "--cluster", "v100:1x2", "--policy", "hadar", "--set", "objective=ttd",
+        "--json", str(tmp_path / "r.json"), "--jobs-csv", str(tmp_path / "j.csv"),
+    )  # fmt: skip
+
+    rows = list(csv.DictReader((tmp_path / "j.csv").open()))
+    assert code == 0 and "average JCT" in out and "times the lower bound" in out and "objective=ttd" in out
+    assert json.loads((tmp_path / "r.json").read_text())["params"] == {"objective": "ttd"}
+    assert list(rows[0])[:6] == ["job_id", "arrival_s", "first_start_s", "completion_s", "jct_s", "restarts"]
+    assert sorted(r["job_id"] for r in rows) == ["a", "b", "c"]
+
+
+def test_bounds_cost_nothing_where_nobody_wants_them(hadar, trace: str) -> None:
+    _, out, _ = hadar("--trace", trace, "--cluster", "v100:1x2", "--policy", "fifo", "--no-bounds", "--json", "-")
+
+    assert json.loads(out)["lower_bound_ttd_s"] is None
+
+
+def test_gavels_model_with_its_table(hadar, tmp_path: Path) -> None:
+    (tmp_path / "t.trace").write_text("A3C\tc\td\t-n\t0\t7000\t1\t1\t-1\t0\n")
+    (tmp_path / "r.json").write_text(json.dumps({"v100": {"('A3C', 1)": {"null": 7.0}}}))
+
+    code, out, _ = hadar("--trace", str(tmp_path / "t.trace"), "--throughputs", str(tmp_path / "r.json"),
+                         "--model", "gavel", "--cluster", "v100:1x1", "--policy", "fifo", "--json", "-")  # fmt: skip
+
+    assert code == 0 and json.loads(out)["ttd_s"] == pytest.approx(1000)
+
+
+def test_nothing_done_is_a_failure(hadar, tmp_path: Path) -> None:
+    """One line, exit code 1, and the JSON says which jobs and why."""
+    path = tmp_path / "t.csv"
+    path.write_text("job_id,arrival_s,gpus,steps,steps_per_s:v100\nbig,0,9,1000,1\n")
+
+    code, out, err = hadar("--trace", str(path), "--cluster", "v100:1x2", "--policy", "fifo", "--json", "-")
+
+    assert code == 1 and err.startswith("hadar: no job was done: job big: needs 9 GPUs") and err.count("\n") == 1
+    assert json.loads(out)["unfinished"].keys() == {"big"} and json.loads(out)["avg_jct_s"] is None
+
+
+def test_the_sites_configuration_holds_where_it_is_named(hadar, trace: str, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("[controller]\nround_s = 100\nevent_round_s = 0\n[guard]\nmax_preemptions = 0\n")
+
+    common = ("--trace", trace, "--cluster", "v100:1x2", "--policy", "fifo", "--no-bounds", "--json", "-")
+    _, own, _ = hadar(*common, "--config", str(config))
+    _, both, _ = hadar(*common, "--config", str(config), "--round", "50")
+
+    assert (json.loads(own)["round_s"], json.loads(both)["round_s"]) == (100, 50)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "Missing option '--trace'"),
+        (("--trace", "none.csv"), 1, "hadar: trace none.csv does not exist"),
+        (("--trace", "T", "--policy", "magic"), 1, "hadar: no policy is called 'magic'"),
+        (("--trace", "T", "--policy", "fifo", "--set", "x=1"), 1, "hadar: policy fifo has no parameter 'x'"),
+        (("--trace", "T", "--set", "x"), 1, "hadar: --set 'x' must read key=value"),
+        (("--trace", "T", "--cluster", "v100"), 1, "hadar: nodes 'v100': must be type:nodesxGPUs"),
+        (("--trace", "T", "--measure", "5"), 2, "'5' must be A:B"),
+        (("--trace", "T", "--measure", "7:9"), 1, "--measure 7:9 leaves none of its 3 jobs"),
+        (("--trace", "T", "--round", "-5"), 1, "hadar: round length -5 s: must be above 0"),
+        (("--trace", "T", "--format", "gavel"), 1, "t.csv:1: 1 fields where 10 are expected"),
+        (("--trace", "T", "--policy", "none", "--cluster", "v100:1x2"), 1, "policy none leaves the jobs to Slurm"),
+        (("--trace", "T", "--mtbf", "5", "--faults", "f"), 2, "exclude each other"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line(hadar, trace: str, arguments: tuple[str, ...], code: int, said: str) -> None:
+    got, out, err = hadar(*(trace if a == "T" else a for a in arguments))
+
+    assert got == code and said in err and out == "" and (code == 2 or err.count("\n") == 1)
+
+
+def test_failing_nodes(hadar, tmp_path: Path, trace: str) -> None:
+    """From a file, and drawn from the seed."""
+    faults = tmp_path / "f.csv"
+    faults.write_text("node,down_s,up_s\nv100-1,100,200\n")
+    common = ("--trace", trace, "--cluster", "v100:1x2", "--policy", "fifo", "--no-bounds", "--json", "-")
+
+    plain, failing, drawn = (
+        json.loads(hadar(*common, *more)[1])
+        for more in ((), ("--faults", str(faults)), ("--mtbf", "0.1", "--mttr", "0.02", "--seed", "1"))
+    )
+
+    assert failing["restarts"] > 0 == plain["restarts"] and failing["ttd_s"] > plain["ttd_s"]
+    assert drawn["restarts"] > 0

@@ -1,0 +1,175 @@
+"""What must hold in every simulation, whatever the trace and the policy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar.model import Plan, Snapshot, Tier, Wait
+from slurm_hadar.policies import registry
+from slurm_hadar.policies.arena import Arena, find_gang
+from slurm_hadar.policies.base import Policy
+from slurm_hadar.simulator.faults import draw_faults
+from slurm_hadar.simulator.run import SimOptions, bounds_of, cluster_nodes, simulate
+from slurm_hadar.simulator.traces import Trace, TraceJob
+
+CLUSTERS = ("v100:1x2", "v100:2x2,k80:1x4", "v100:1x4,p100:2x1,k80:1x1", "v100+k80:2x2")
+RATES = {"v100": 3.0, "p100": 2.0, "k80": 0.7}
+
+
+class Restless(Policy):
+    """Packs jobs in an order that changes from round to round, wherever they fit: moves and preempts all the time."""
+
+    name = "restless"
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        arena = Arena.of(snapshot)
+        free, placements, waits = arena.capacity.copy(), {}, {}
+
+        def dice(job_id: str) -> str:
+            return hashlib.sha256(f"{snapshot.time} {job_id}".encode()).hexdigest()
+
+        for job in sorted(arena.movers, key=lambda j: dice(j.job_id)):
+            ways = [[(slot,) for slot in slots] for slots in arena.reach(job).by_type.values()]
+            found = [g for nodes in ways if (g := find_gang(job.form, nodes, free))]
+            if not found:
+                waits[job.job_id] = Wait(Tier.CAPACITY, "no room")
+                continue
+            gang = found[int(dice(job.job_id), 16) % len(found)]
+            placements[job.job_id] = arena.placement(gang)
+            for slot, count in gang:
+                free[slot] -= count
+        return Plan(self.name, placements, waits)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Up to eight jobs of half an hour to a few hours."""
+    jobs = []
+    for number in range(draw(st.integers(1, 8))):
+        rates = {t: r * draw(st.sampled_from((0.5, 1.0, 2.0))) for t, r in RATES.items() if draw(st.booleans())}
+        arrival_s = draw(st.sampled_from((0.0, 0.0, 100.0, 1000.5, 9000.0)))
+        workers = draw(st.sampled_from((1, 1, 2, 3, 4)))
+        steps = draw(st.floats(1.0, 20000.0))
+        restart_s = draw(st.sampled_from((0.0, 30.0, 100.0)))
+        job = TraceJob(str(number), arrival_s, "", None, workers, steps, restart_s=restart_s, user=f"u{number % 2}")
+        jobs.append(replace(job, steps_per_s=rates or {"v100": 1.0}))
+    return Trace("drawn", "csv", tuple(sorted(jobs, key=lambda j: j.arrival_s)))
+
+
+@st.composite
+def options(draw: st.DrawFn) -> SimOptions:
+    cluster = draw(st.sampled_from(CLUSTERS))
+    model = draw(st.sampled_from(("nodes", "nodes", "gavel")))
+    faulty = model == "nodes" and draw(st.booleans())
+    names = [n.name for n in cluster_nodes(cluster)]
+    faults = draw_faults(names, 4e3, 1e3, draw(st.integers(0, 5)), 1e5, 150.0 if draw(st.booleans()) else 0.0)
+    return SimOptions(
+        cluster, model, event_round_s=draw(st.sampled_from((0.0, 30.0))), save_s=draw(st.sampled_from((0.0, 10.0))),
+        faults=faults if faulty else SimOptions().faults, max_rounds=3000,
+    )  # fmt: skip
+
+
+def runs_of(result) -> dict:
+    """{job: {(start, end): {(node, type): count}}}"""
+    runs: dict = defaultdict(lambda: defaultdict(dict))
+    for i in result.intervals:
+        runs[i.job_id][i.start_s, i.end_s][i.node, i.gpu_type] = i.count
+    return runs
+
+
+@given(trace=traces(), options=options())
+@settings(max_examples=60, deadline=None)
+def test_gangs_are_whole_and_gpus_are_held_once(trace: Trace, options: SimOptions) -> None:
+    result = simulate(trace, Restless(), options)
+
+    by_node = options.model == "nodes"
+    capacity = {(n.name, t): c for n in cluster_nodes(options.cluster, by_node=by_node) for t, c in n.gpus.items()}
+    workers = {j.job_id: j.workers for j in trace.jobs}
+    events = []
+    for job_id, runs in runs_of(result).items():
+        for (start, end), held in runs.items():
+            assert sum(held.values()) == workers[job_id] and start <= end
+            assert start >= next(j.arrival_s for j in trace.jobs if j.job_id == job_id)
+            events += [
+                (time, sign * count, slot) for slot, count in held.items() for time, sign in ((start, 1), (end, -1))
+            ]
+    in_use: dict = defaultdict(int)
+    for _, change, slot in sorted(events, key=lambda e: (e[0], e[1])):
+        in_use[slot] += change
+        assert 0 <= in_use[slot] <= capacity[slot]
+    assert not any(in_use.values())
+
+
+@given(trace=traces(), options=options())
+@settings(max_examples=60, deadline=None)
+def test_steps_are_neither_lost_nor_invented(trace: Trace, options: SimOptions) -> None:
+    """What a job did in its runs, each after its restart, adds up to its steps and those that failures cost it."""
+    result = simulate(trace, Restless(), replace(options, save_s=0.0))
+
+    runs = runs_of(result)
+    for job, row in zip(sorted(trace.jobs, key=lambda j: j.arrival_s), result.jobs, strict=True):
+        if row.completion_s is None:
+            assert job.job_id in result.unfinished
+            continue
+        made = 0.0
+        for number, ((start, end), held) in enumerate(sorted(runs[job.job_id].items())):
+            ((_, gpu_type),) = {(None, t) for _, t in held}
+            spread = 0.8 if len(held) > 1 else 1.0
+            restart_s = job.restart_s if number and options.model == "nodes" else 0.0
+            rate = job.steps_per_s[gpu_type] * spread * (job.workers if options.model == "gavel" else 1)
+            made += max(0.0, end - start - restart_s) * rate
+        assert made - row.lost_steps == pytest.approx(row.steps, rel=1e-6)
+        assert row.completion_s == pytest.approx(max(end for _, end in runs[job.job_id]))
+        assert row.restarts == len(runs[job.job_id]) - 1
+        busy_s = sum(end - start for start, end in runs[job.job_id])
+        assert row.queueing_s == pytest.approx(row.jct_s - busy_s, abs=1e-6)
+
+
+@given(trace=traces(), options=options())
+@settings(max_examples=15, deadline=None)
+def test_the_same_input_gives_the_same_result(trace: Trace, options: SimOptions) -> None:
+    first, second = (simulate(trace, Restless(), options) for _ in range(2))
+
+    assert replace(first, decide_s=()) == replace(second, decide_s=())
+
+
+@given(trace=traces(), options=options(), policy=st.sampled_from(("fifo", "hadar", "restless")))
+@settings(max_examples=60, deadline=None)
+def test_nothing_beats_the_lower_bounds(trace: Trace, options: SimOptions, policy: str) -> None:
+    options = replace(options, faults=SimOptions().faults)
+
+    result = simulate(trace, Restless() if policy == "restless" else registry.get(policy), options)
+
+    if not result.unfinished:
+        bounds, reached = bounds_of(trace, options), result.summary()
+        assert bounds["ttd_s"] <= reached["ttd_s"] * (1 + 1e-6)
+        assert bounds["avg_jct_s"] <= reached["avg_jct_s"] * (1 + 1e-6)
+
+
+@given(trace=traces(), options=options())
+@settings(max_examples=30, deadline=None)
+def test_the_books_agree(trace: Trace, options: SimOptions) -> None:
+    """Utilisation, GPU-seconds per job and the series over rounds tell the same story."""
+    result = simulate(trace, Restless(), options)
+
+    summary = result.summary()
+    if summary["gru"] is None:
+        return
+    by_jobs = sum(s for row in result.jobs for s in row.gpu_s.values())
+    by_intervals = sum(i.count * (i.end_s - i.start_s) for i in result.intervals)
+    assert by_jobs == pytest.approx(by_intervals)
+    assert 0 <= summary["gru"] <= 1 + 1e-9 and 0 <= summary["cru"] <= 1 + 1e-9
+    assert summary["gru"] <= summary["cru"] * len(result.gpus) * 4 + 1e-9
+    assert all(0 <= u <= 1 + 1e-9 for u in summary["utilisation"].values())
+    for row in result.rounds:
+        held = defaultdict(int)
+        for i in result.intervals:
+            if i.start_s <= row.time_s < i.end_s:
+                held[i.gpu_type] += i.count
+        assert {t: n for t, n in row.busy.items() if n} == held
