@@ -31,8 +31,8 @@ class Hadar(Policy):
     After "Hadar" (IPDPS 2024) and "HadarE" (arXiv 2503.10918); what their abstracts do not state is our definition and
     is marked so where it stands. There are two kinds of prices:
 
-    * ``lookahead`` (default): the price of a GPU-second is what it costs the jobs that wait for that GPU, over the whole
-      time until they are done (:mod:`slurm_hadar.policies.lookahead`). Each job queues for the GPU type and the gang
+    * ``lookahead`` (default): the price of a GPU-second is what it costs the jobs that wait for that GPU, over the time
+      until they are done (:mod:`slurm_hadar.policies.lookahead`). Each job queues for the GPU type and the gang
       size that cost all jobs least; each type runs the jobs of highest density, chosen by a dynamic programme where
       gangs leave a hole; free GPUs go to whoever gains most from them for the meantime.
     * ``round``: our reconstruction of the paper's round. Prices rise exponentially as a type sells out, and a
@@ -84,9 +84,9 @@ class Hadar(Policy):
         """The plan for the coming round.
 
         A plan must be one that the policy would repeat if it were carried out; otherwise jobs would be started only to
-        be moved a round later. So with prices of a round it is planned again from the state that the plan leads to, until nothing changes. A
-        step is taken only if it gains more than ``switch_gain`` and the restarts over keeping all, so the sum of
-        utilities rises with each and the steps come to an end; there are seldom more than one.
+        be moved a round later. So with prices of a round it is planned again from the state that the plan leads to,
+        until nothing changes. A step is taken only if it gains more than ``switch_gain`` and the restarts over keeping
+        all, so the sum of utilities rises with each and the steps come to an end; there are seldom more than one.
         """
         if self.prices == "lookahead":
             return self._look_ahead.plan(snapshot, self.name)
