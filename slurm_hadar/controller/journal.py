@@ -20,7 +20,7 @@ from slurm_hadar.model import EMPTY, Placement
 
 __all__ = ["Decision", "JobRecord", "Journal", "RoundRecord", "WriteRecord", "placement_from_json", "placement_to_json"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -40,7 +40,13 @@ CREATE TABLE waits (job_id TEXT PRIMARY KEY, round INTEGER NOT NULL, record TEXT
 CREATE TABLE prices (node TEXT NOT NULL, gpu_type TEXT NOT NULL, price REAL NOT NULL, PRIMARY KEY (node, gpu_type));
 """
 # What a version adds to the one before; a new journal gets _SCHEMA and then all of these.
-_ADDED = {2: "CREATE TABLE memory (owner TEXT PRIMARY KEY, content TEXT NOT NULL);"}
+_ADDED = {
+    2: "CREATE TABLE memory (owner TEXT PRIMARY KEY, content TEXT NOT NULL);",
+    3: """CREATE TABLE usage (
+        user TEXT NOT NULL, account TEXT NOT NULL, gpu_type TEXT NOT NULL, gpu_s REAL NOT NULL, updated REAL NOT NULL,
+        PRIMARY KEY (user, account, gpu_type)
+    );""",
+}
 
 
 @dataclass(slots=True)
@@ -244,6 +250,17 @@ class Journal:
         rows = [(r.job_id, r.ended, json.dumps(asdict(r), separators=(",", ":"))) for r in records]
         with self.transaction() as db:
             db.executemany("INSERT OR REPLACE INTO jobs (job_id, ended, record) VALUES (?, ?, ?)", rows)
+
+    def usage(self) -> dict[tuple[str, str, str], tuple[float, float]]:
+        """{(user, account, GPU type): (GPU-seconds as they counted at that time, epoch seconds)}."""
+        rows = self._query("SELECT user, account, gpu_type, gpu_s, updated FROM usage")
+        return {(user, account, gpu_type): (gpu_s, updated) for user, account, gpu_type, gpu_s, updated in rows}
+
+    def save_usage(self, totals: Mapping[tuple[str, str, str], tuple[float, float]]) -> None:
+        """Replace these entries by what :meth:`usage` shall give."""
+        with self.transaction() as db:
+            rows = [(*key, *value) for key, value in totals.items()]
+            db.executemany("INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?, ?)", rows)
 
     # What was done
 
