@@ -142,8 +142,8 @@ class Estimator:
 
         An elastic gang's other sizes are measured here, or follow from the size asked for, or from a measured one, by
         one law: ``DOUBLING * 2 ** BATCH_EXPONENT`` per doubling (a gang twice as large, each worker with half the
-        batch). Published figures of single gang sizes do not serve here: they are noisy, and comparing one with
-        another would make a policy prefer a size for its noise.
+        batch). What was measured of it at any size goes before what is published, and published figures of other
+        gang sizes do not serve: they are noisy, and a policy that compares sizes would choose one for its noise.
 
         Raises StoreError if the store cannot be read.
         """
@@ -165,13 +165,13 @@ class Estimator:
 
     def _speed(self, wanted: _Wanted, anchors: Iterable[_Anchor], measured: Iterable[Measurement], model: str) -> Speed:
         spread = self._spread(wanted, measured)
+        guess = self._best(anchors, wanted)
         if wanted.asked is None:
-            published = self._published(wanted, model)
-        else:
+            guess = min(filter(None, (guess, self._published(wanted, model))), default=None)
+        elif guess is None:
             workers, batch = wanted.asked
             published = self._published(_Wanted(wanted.gpu_type, workers, batch, wanted.known), model)
-            published = published and _by_law(published, wanted)
-        guess = min(filter(None, (self._best(anchors, wanted), published)), default=None)
+            guess = published and _by_law(published, wanted)
         return guess.speed(spread) if guess else self._by_data_sheet(wanted, spread)
 
     def note(self, key: str, workers: int, speeds: Mapping[str, Speed], at: float) -> None:
