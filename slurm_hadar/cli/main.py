@@ -15,6 +15,7 @@ __all__ = ["hadar", "main"]
 
 # Named, not imported: a command pays for its own imports only (the private cluster's, SQLite's, NumPy's).
 COMMANDS = {
+    "bench": "slurm_hadar.cli.bench:bench",
     "cluster": "slurm_hadar.cli.cluster:cluster",
     "config": "slurm_hadar.cli.config:config",
     "explain": "slurm_hadar.cli.explain:explain",

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from slurm_hadar.cli.common import cell, console, print_json, span
+from slurm_hadar.cli.common import cell, console, policy_settings, print_json, span
 from slurm_hadar.config import load
-from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Mix
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.faults import Faults, draw_faults, read_faults
@@ -131,7 +130,7 @@ def simulate(
     Without --config there are no limits on moves, so that policies are compared as they are. Exit code 1 if no job
     could be done.
     """
-    params = _parameters(settings)
+    params = policy_settings(settings)
     chosen = registry.get(policy, **params)
     trace, table, options = inputs(**given)
     with _progress(policy) as told:
@@ -149,16 +148,6 @@ def simulate(
         for line in result.assumptions:
             click.echo(f"assumed: {line}")
     return _complain(result)
-
-
-def _parameters(settings: tuple[str, ...]) -> dict[str, str]:
-    params = {}
-    for text in settings:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {text!r} must read key=value")
-        params[key.strip()] = value.strip()
-    return params
 
 
 class _progress:
