@@ -17,6 +17,7 @@ __all__ = ["hadar", "main"]
 COMMANDS = {
     "bench": "slurm_hadar.cli.bench:bench",
     "cluster": "slurm_hadar.cli.cluster:cluster",
+    "compare": "slurm_hadar.cli.compare:compare",
     "config": "slurm_hadar.cli.config:config",
     "explain": "slurm_hadar.cli.explain:explain",
     "history": "slurm_hadar.cli.explain:history",
