@@ -23,6 +23,7 @@ COMMANDS = {
     "history": "slurm_hadar.cli.explain:history",
     "queue": "slurm_hadar.cli.queue:queue",
     "release": "slurm_hadar.cli.release:release",
+    "report": "slurm_hadar.cli.report:report",
     "run": "slurm_hadar.cli.run:run",
     "simulate": "slurm_hadar.cli.simulate:simulate",
     "speeds": "slurm_hadar.cli.speeds:speeds",

@@ -333,6 +333,28 @@ class Journal:
         rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
         return [{"round": number, **json.loads(text)} for number, text in rows]
 
+    def rounds_since(self, since: float) -> list[dict[str, Any]]:
+        """Rounds from ``since`` (epoch seconds) on, oldest first."""
+        rows = self._query("SELECT round, record FROM rounds WHERE time >= ? ORDER BY round", (since,))
+        return [{"round": number, **json.loads(text)} for number, text in rows]
+
+    def decisions_since(self, since: float) -> list[dict[str, Any]]:
+        """Decisions about all jobs from ``since`` on, oldest first, each with the ``mode`` of its round."""
+        found = self._rows(
+            "SELECT d.time, d.job_id, d.kind, d.old, d.new, d.why, r.mode FROM decisions d JOIN rounds r USING (round) "
+            "WHERE d.time >= ? ORDER BY d.time, d.rowid", (since,)
+        )  # fmt: skip
+        for entry in found:
+            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+        return found
+
+    def jobs_since(self, since: float) -> list[JobRecord]:
+        """Records of jobs that had not ended at ``since``, in order of arrival."""
+        known = {f.name for f in fields(JobRecord)}
+        rows = self._query("SELECT record FROM jobs WHERE ended IS NULL OR ended >= ?", (since,))
+        records = [JobRecord(**{k: v for k, v in json.loads(text).items() if k in known}) for (text,) in rows]
+        return sorted(records, key=lambda r: (r.arrival, r.job_id))
+
     def history(self, job_id: str) -> list[dict[str, Any]]:
         """Decisions and writes about one job in order of time."""
         decisions = self._rows(

@@ -57,35 +57,11 @@ def pictures(document: Mapping[str, Any]) -> dict[str, Callable[[bool], bytes]]:
     }
     shares = {p["label"]: p["utilisation"] for p in policies}
     models = {r["job_id"]: r["model"] for r in next(iter(rows.values()))}
-    lanes = _lanes(policies, document["gpus"])
+    lanes = plots.lanes_of(held.values(), document["gpus"])
     found["jct_cdf"] = lambda dark: plots.jct_cdf(jcts, dark)
     found["utilisation"] = lambda dark: plots.utilisation(held, document["gpus"], shares, dark)
     found["gantt"] = lambda dark: plots.gantt(held, models, lanes, dark)
     return found
-
-
-def _lanes(policies: Sequence[Mapping[str, Any]], gpus: Mapping[str, int]) -> dict[str, tuple[str, int]]:
-    """Nodes in the order of the cluster's GPU types, with as many GPUs as were ever held there at once."""
-    nodes: dict[str, str] = {}
-    most: dict[str, int] = {}
-    for policy in policies:
-        events: dict[str, list[tuple[float, int]]] = {}
-        for _, node, gpu_type, count, start, end in policy["intervals"]:
-            nodes[node] = gpu_type
-            events.setdefault(node, []).extend([(start, count), (end, -count)])
-        for node, changes in events.items():
-            level = 0
-            for _, change in sorted(changes):
-                level += change
-                most[node] = max(most.get(node, 0), level)
-    order = {t: i for i, t in enumerate(gpus)}
-    return {n: (nodes[n], most[n]) for n in sorted(nodes, key=lambda n: (order.get(nodes[n], 0), _natural(n)))}
-
-
-def _natural(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    digits = name[len(stem) :]
-    return stem, int(digits) if digits else 0
 
 
 def write_pictures(document: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -177,7 +153,7 @@ def _figures(document: Mapping[str, Any]) -> list[str]:
     parts = []
     for name, draw in pictures(document).items():
         title, seen, caption = words[name]
-        parts.append(page.section(title, page.figure(draw(False), draw(True), seen, caption)))
+        parts.append(page.section(title, page.figure(draw, seen, caption)))
     return parts
 
 

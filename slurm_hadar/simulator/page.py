@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from slurm_hadar import __version__
@@ -113,11 +113,12 @@ def _cell(tag: str, value: Any, wordy: bool) -> str:
     return f"<{tag}{mark}>{_text(str(main))}{below}</{tag}>"
 
 
-def figure(light: bytes, dark: bytes, words: str, caption: str = "") -> str:
-    """A picture in two versions of which the reader's colour scheme chooses; ``words`` say what is to be seen."""
+def figure(draw: Callable[[bool], bytes], words: str, caption: str = "") -> str:
+    """A picture in two versions, light and dark, of which the reader's colour scheme chooses; ``draw`` makes the PNG
+    and is told whether for dark, ``words`` say what is to be seen."""
     return (
-        f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{_uri(dark)}">'
-        f'<img src="{_uri(light)}" alt="{_text(words)}"></picture>'
+        f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{_uri(draw(True))}">'
+        f'<img src="{_uri(draw(False))}" alt="{_text(words)}"></picture>'
         + (f"<figcaption>{_text(caption)}</figcaption>" if caption else "")
         + "</figure>"
     )

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Interval", "Look", "gantt", "jct_cdf", "overview", "utilisation"]
+__all__ = ["Interval", "Look", "counts", "gantt", "jct_cdf", "lanes_of", "overview", "utilisation"]
 
 #: (job, node, GPU type, GPUs, start in seconds, end in seconds)
 Interval = Sequence[Any]
@@ -128,20 +128,36 @@ def jct_cdf(jcts_s: Mapping[str, Sequence[float]], dark: bool = False) -> bytes:
     return buffer.getvalue()
 
 
+def counts(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, what: str, dark: bool = False) -> bytes:
+    """Counts over time, each a list of (seconds, count) that holds until the next."""
+    look = Look.of(dark)
+    with _figure(look, 1, 1, 10, 3.4) as (_, axes, buffer):
+        axis = axes[0, 0]
+        for index, (label, points) in enumerate(series.items()):
+            axis.step([t / _HOUR_S for t, _ in points], [n for _, n in points], where="post", label=label, lw=1.6,
+                      color=look.colour(index), ls=_DASHES[index % len(_DASHES)])  # fmt: skip
+        axis.set(xlabel=xlabel, title=what)
+        axis.set_ylim(bottom=0)
+        axis.yaxis.get_major_locator().set_params(integer=True)
+        axis.grid(True, lw=0.5)
+        axis.legend(loc="upper left", handlelength=3)
+    return buffer.getvalue()
+
+
 def utilisation(
     intervals: Mapping[str, Iterable[Interval]], gpus: Mapping[str, int], by_type: Mapping[str, Mapping[str, float]],
-    dark: bool = False, start_h: float = 0.0, xlabel: str = "hours since the first arrival",
+    dark: bool = False, xlabel: str = "hours since the first arrival",
 ) -> bytes:  # fmt: skip
     """The share of all GPUs held over time, by policy, and beside it the mean by GPU type.
 
-    ``by_type`` is {policy: {GPU type: share of 0 to 1}}. Time begins at ``start_h``, and ends as in :func:`gantt`.
+    ``by_type`` is {policy: {GPU type: share of 0 to 1}}. Time ends as in :func:`gantt`.
     """
     import numpy as np
 
     look = Look.of(dark)
     held = {label: list(rows) for label, rows in intervals.items()}
     end, late = _horizon(held)
-    edges = np.linspace(start_h * _HOUR_S, end, _BINS + 1)
+    edges = np.linspace(0.0, end, _BINS + 1)
     total = max(1, sum(gpus.values()))
     with _figure(look, 1, 2, 10, 3.8) as (figure, axes, buffer):
         left, right = axes[0]
@@ -197,7 +213,7 @@ def _held(rows: Iterable[Interval], edges: Any) -> Any:
 
 def gantt(
     intervals: Mapping[str, Iterable[Interval]], models: Mapping[str, str], lanes: Mapping[str, tuple[str, int]],
-    dark: bool = False, start_h: float = 0.0, xlabel: str = "hours since the first arrival",
+    dark: bool = False, xlabel: str = "hours since the first arrival",
 ) -> bytes:  # fmt: skip
     """Who held which GPUs when: one panel per policy, one line per GPU, colours by model.
 
@@ -221,13 +237,41 @@ def gantt(
                 shapes.append(((left, lane), (left, lane + 0.92), (right, lane + 0.92), (right, lane)))
                 fill.append(colours.get(models.get(row[0], ""), look.other))
             axis.add_collection(PolyCollection(shapes, facecolors=fill, edgecolors=look.paper, linewidths=0.15))
-            axis.set(xlim=(start_h, end / _HOUR_S), ylim=(total, 0), title=label + late.get(label, ""))
+            axis.set(xlim=(0, end / _HOUR_S), ylim=(total, 0), title=label + late.get(label, ""))
             _type_axis(axis, look, lanes)
         axes[-1, 0].set_xlabel(xlabel)
         names = [*colours] + (["others"] if any(m not in colours for m in models.values()) else [])
         handles = [Patch(color=colours.get(n, look.other), label=n or "no model named") for n in names]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(7, max(1, len(handles))), fontsize=9)
     return buffer.getvalue()
+
+
+def lanes_of(panels: Iterable[Iterable[Interval]], types: Iterable[str] = ()) -> dict[str, tuple[str, int]]:
+    """{node: (GPU type, GPUs)} for :func:`gantt`: as many GPUs as were ever held on a node at once, in all panels;
+    nodes in the order of ``types`` and of their names' numbers."""
+    kinds: dict[str, str] = {}
+    most: dict[str, int] = {}
+    for rows in panels:
+        events: dict[str, list[tuple[float, int]]] = {}
+        for _, node, gpu_type, count, start, end in rows:
+            kinds[node] = gpu_type
+            events.setdefault(node, []).extend([(start, count), (end, -count)])
+        for node, changes in events.items():
+            level = 0
+            for _, change in sorted(changes):
+                level += change
+                most[node] = max(most.get(node, 0), level)
+    order: dict[str, int] = {}
+    for gpu_type in (*types, *sorted(kinds.values())):
+        order.setdefault(gpu_type, len(order))
+    return {n: (kinds[n], most[n]) for n in sorted(kinds, key=lambda n: (order[kinds[n]], _natural(n)))}
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """Names in the order of their numbers: n2 before n10."""
+    stem = name.rstrip("0123456789")
+    digits = name[len(stem) :]
+    return stem, int(digits) if digits else 0
 
 
 def _colours(look: Look, panels: Mapping[str, Iterable[Interval]], models: Mapping[str, str]) -> dict[str, str]:
