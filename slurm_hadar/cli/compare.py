@@ -35,7 +35,7 @@ __all__ = ["compare", "comparison_table", "progress", "typed", "write_comparison
 )
 @click.option("-j", "--jobs", "processes", type=click.IntRange(min=1), help="Simulations at a time; default: CPUs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-def compare(policies: str, folder: Path, processes: int | None, as_json: bool, **given: Any) -> int:
+def compare(policies: str, folder: Path, processes: int | None, as_json: bool, bounds: bool, **given: Any) -> int:
     """Simulate a trace under several policies and write a page, pictures and the figures.
 
     Writes compare.html (one file that needs no other), compare.json, and overview, jct_cdf, utilisation and gantt as
@@ -46,7 +46,7 @@ def compare(policies: str, folder: Path, processes: int | None, as_json: bool, *
     folder.mkdir(parents=True, exist_ok=True)
     count = processes or min(len(contenders), os.cpu_count() or 1)
     with progress([c.label for c in contenders]) as told:
-        comparison = run_comparison(trace, contenders, options, table, count, told)
+        comparison = run_comparison(trace, contenders, options, table, count, told, bounds)
     content = document(comparison, typed(), time.time())
     write_comparison(content, folder, "compare", compare_page(content))
     if as_json:

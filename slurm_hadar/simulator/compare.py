@@ -9,7 +9,7 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from queue import Empty
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from slurm_hadar.errors import ConfigError, HadarError
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.result import SimResult
-from slurm_hadar.simulator.run import SimOptions, simulate
+from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.traces.model import Trace
 from slurm_hadar.throughput.table import ReferenceTable
 
@@ -43,10 +43,12 @@ class Contender:
 
 @dataclass
 class Comparison:
-    """What came of it, in the order of the contenders: results by label, and one line for each policy that failed."""
+    """What came of it, in the order of the contenders: results by label, one line for each policy that failed, and the
+    lower bounds if they were asked for."""
 
     results: dict[str, SimResult] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_contenders(text: str) -> list[Contender]:
@@ -76,23 +78,28 @@ def compare(
     table: ReferenceTable,
     processes: int,
     on_progress: Callable[[str, int, int], None] | None = None,
+    bounds: bool = False,
 ) -> Comparison:
-    """Simulate ``trace`` under each contender, at most ``processes`` at a time.
+    """Simulate ``trace`` under each contender, at most ``processes`` at a time, and solve for lower bounds beside them.
 
     ``on_progress`` is told (label, measured jobs done, measured jobs). A policy that fails does not stop the others.
+    Raises TraceError if the bounds cannot be solved for.
     """
     context = get_context("spawn")
     told = context.Queue()
     outcome = Comparison()
     with ProcessPoolExecutor(max(1, processes), mp_context=context, initializer=_begin, initargs=(told,)) as pool:
         running = {pool.submit(_one, c, trace, options, table): c.label for c in contenders}
+        solving = pool.submit(bounds_of, trace, options, table) if bounds else None
         try:
             _follow(running, told, on_progress, outcome)
+            outcome.bounds = solving.result() if solving else {}
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     order = [c.label for c in contenders]
-    outcome.results = {label: outcome.results[label] for label in order if label in outcome.results}
+    done = [label for label in order if label in outcome.results]
+    outcome.results = {label: replace(outcome.results[label], bounds=outcome.bounds) for label in done}
     return outcome
 
 
@@ -153,13 +160,12 @@ def document(comparison: Comparison, command: str, created: float, assumptions: 
     if not comparison.results:
         raise ConfigError("; ".join(f"{label}: {why}" for label, why in comparison.failed.items()))
     first = next(iter(comparison.results.values()))
-    bounds = next((r.bounds for r in comparison.results.values() if r.bounds), {})
     lines = dict.fromkeys([*assumptions, *(line for r in comparison.results.values() for line in r.assumptions)])
     return {
         "kind": KIND, "version": 1, "command": command,
         "created": dt.datetime.fromtimestamp(created, dt.UTC).isoformat(timespec="seconds"),
         "trace": first.trace, "cluster": first.cluster, "model": first.model, "round_s": first.round_s,
-        "seed": first.seed, "gpus": dict(first.gpus), "nodes": first.nodes, "bounds": dict(bounds),
+        "seed": first.seed, "gpus": dict(first.gpus), "nodes": first.nodes, "bounds": dict(comparison.bounds),
         "assumptions": list(lines), "failed": dict(comparison.failed), "job_fields": list(_JOB_FIELDS),
         "policies": [_policy(label, result) for label, result in comparison.results.items()],
     }  # fmt: skip

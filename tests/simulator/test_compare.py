@@ -36,7 +36,7 @@ def content() -> dict:
     """Two policies on six jobs, as compare.json has them."""
     told: list[tuple[str, int, int]] = []
     contenders = read_contenders("fifo,hadar:frontier=1")
-    comparison = compare(jobs(), contenders, SimOptions(CLUSTER), reference(), 1, lambda *what: told.append(what))
+    comparison = compare(jobs(), contenders, SimOptions(CLUSTER), reference(), 1, lambda *what: told.append(what), True)
 
     assert {label for label, _, _ in told} == {"fifo", "hadar:frontier=1"} and told[-1][1:] == (6, 6)
     return json.loads(json.dumps(document(comparison, "hadar compare <x> & y", 0.0)))
@@ -64,6 +64,8 @@ def test_each_policy_gets_what_simulate_gives(content: dict) -> None:
         assert policy["avg_jct_s"] == pytest.approx(sum(r["jct_s"] for r in rows) / 6)
         held = sum(count * (end - start) for _, _, _, count, start, end in policy["intervals"])
         assert held / (6 * policy["ttd_s"]) == pytest.approx(policy["gru"], rel=1e-3)
+        for key, bound in content["bounds"].items():
+            assert 0 < bound == policy[f"lower_bound_{key}"] <= policy[key]
 
 
 def test_a_policy_that_fails_does_not_stop_the_others() -> None:
