@@ -43,7 +43,7 @@ th{font-weight:600;color:var(--dim);font-size:.84rem;vertical-align:bottom;white
 th:first-child,td:first-child{text-align:left;padding-left:0;position:sticky;left:0;background:var(--paper)}
 td.best{font-weight:700;color:var(--mark)}
 td.text,th.text{text-align:left;white-space:normal;min-width:12rem}
-small{color:var(--dim)}
+small{color:var(--dim);font-weight:400}
 figure{margin:.8rem 0;overflow-x:auto}
 figure img{display:block;width:100%;min-width:40rem;height:auto}
 figcaption{color:var(--dim);font-size:.92rem;margin-top:.3rem;max-width:46rem}

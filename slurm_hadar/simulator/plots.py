@@ -86,6 +86,7 @@ def overview(policies: Sequence[Mapping[str, Any]], bounds: Mapping[str, float],
             axis.tick_params(axis="y", length=0)
             axis.spines["left"].set_visible(False)
             axis.set_title(title)
+            axis.set_ylim(-0.5, len(policies) - (0.15 if bound else 0.5))
             if bound:
                 _bound(axis, look, bound / _HOUR_S)
     return buffer.getvalue()
@@ -94,9 +95,8 @@ def overview(policies: Sequence[Mapping[str, Any]], bounds: Mapping[str, float],
 def _bound(axis: Any, look: Look, hours: float) -> None:
     axis.axvline(hours, color=look.ink, lw=1.2, ls=(0, (4, 2)))
     axis.annotate(
-        f"lower bound {_number(hours)} ", (hours, 1.0), xycoords=("data", "axes fraction"), ha="right", va="bottom",
-        fontsize=8, xytext=(0, -9), textcoords="offset points", rotation=0,
-        bbox={"facecolor": look.paper, "edgecolor": "none", "pad": 1.0, "alpha": 0.85},
+        f"lower bound {_number(hours)}", (hours, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top",
+        fontsize=8, xytext=(-4, -1), textcoords="offset points",
     )  # fmt: skip
 
 
