@@ -23,6 +23,7 @@ COMMANDS = {
     "history": "slurm_hadar.cli.explain:history",
     "queue": "slurm_hadar.cli.queue:queue",
     "release": "slurm_hadar.cli.release:release",
+    "replay": "slurm_hadar.cli.replay:replay",
     "report": "slurm_hadar.cli.report:report",
     "run": "slurm_hadar.cli.run:run",
     "simulate": "slurm_hadar.cli.simulate:simulate",

@@ -131,12 +131,12 @@ def _table(policies: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for i, p in enumerate(policies):
         fair = "-" if p.get("ftf_mean") is None else (f"{p['ftf_mean']:.2f}", f"worst {p['ftf_max']:.2f}")
-        moves = p.get("moves_per_job")
+        moves = p.get("moves_per_job") if p.get("rounds") else None
         rows.append([
             p["label"], shown(i, "avg_jct_s", "lower_bound_avg_jct_s"), shown(i, "p50_jct_s"), shown(i, "p95_jct_s"),
             shown(i, "ttd_s", "lower_bound_ttd_s"), page.hours(p.get("avg_queueing_s")), fair,
             page.percent(p.get("gru")), "-" if moves is None else f"{moves:.2f}",
-            f"{1000 * p.get('decide_mean_s', 0.0):.1f} ms",
+            f"{1000 * p.get('decide_mean_s', 0.0):.1f} ms" if p.get("rounds") else "-",
         ])  # fmt: skip
     return page.table(_HEAD, rows)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import io
 import json
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 from slurm_hadar.cli.main import main
 from slurm_hadar.controller.journal import Journal
+from tests.simulator.test_replay import HEAD as ACCOUNT_HEAD
+from tests.simulator.test_replay import ROWS
 
 HEADER = "job_id,arrival_s,model,batch,gpus,steps"
 TRACE = f"{HEADER}\na,0,resnet18,64,1,20000\nb,60,lm,20,2,30000\nc,90,resnet18,64,1,9000\n"
@@ -121,3 +125,70 @@ def test_bench_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
     assert [r["jobs"] for r in content["results"]] == [8, 16]
     assert f"to the power of {content['exponent']:.2f}" in capsys.readouterr().out
+
+
+SACCT = "\n".join([ACCOUNT_HEAD, *ROWS]) + "\n"
+
+
+def test_replay_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What happened stands first, then the policies; every assumption is said; page and pictures are written."""
+    file, out = tmp_path / "acct.txt", tmp_path / "out"
+    file.write_text(SACCT)
+    assert hadar("replay", "--sacct", file, "--policies", "fifo", "--out", out, "-j", 1) == 0
+    said = capsys.readouterr().out
+
+    lines = said.splitlines()
+    assert lines[1].startswith("what happened") and lines[2].startswith("fifo")
+    assumed = [line for line in lines if line.startswith("assumed: ")]
+    assert any("ever held at once" in line for line in assumed) and any("name no model" in line for line in assumed)
+    page = html.unescape((out / "replay.html").read_text())
+    assert "what happened" in page and all(line.removeprefix("assumed: ")[:40] in page for line in assumed)
+    assert {p.name for p in out.iterdir()} >= {"replay.json", "gantt.png", "overview.png"}
+
+
+def test_replay_of_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """- reads a pipe; a cluster that is given is taken, and no assumption about it made."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(SACCT))
+    assert hadar("replay", "--sacct", "-", "--cluster", "v100:2x4,k80:2x1", "--policies", "fifo", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+
+    assert content["cluster"] == "v100:2x4,k80:2x1" and content["policies"][0]["label"] == "what happened"
+    assert not any("ever held at once" in line for line in content["assumptions"])
+    assert all(p["lower_bound_ttd_s"] == content["bounds"]["ttd_s"] for p in content["policies"])
+
+
+def test_replay_asks_sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a file sacct is run, for everybody's jobs since then; its failure is one line."""
+    sacct = tmp_path / "sacct"
+    sacct.write_text(f"#!/bin/sh\nprintf '%s ' \"$@\" > {tmp_path}/asked\ncat <<'END'\n{SACCT}END\n")
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert hadar("replay", "--since", "12h", "--cluster", "v100:1x4,k80:2x1", "--policies", "fifo") == 0
+    asked = (tmp_path / "asked").read_text()
+    assert "--starttime=now-12hours" in asked and "--allusers" in asked and "--duplicates" in asked
+
+    sacct.write_text("#!/bin/sh\necho 'sacct: error: Slurm accounting storage is disabled' >&2\nexit 1\n")
+    capsys.readouterr()
+    assert hadar("replay", "--since", "2026-10-01", "--policies", "fifo") == 1
+    assert "accounting storage is disabled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--sacct", "gone.txt"), 1, "accounting gone.txt does not exist"),
+        (("--sacct", "bad.txt"), 1, "bad.txt:1: field JobID is missing"),
+        (("--since", "yesterday"), 2, "must be a span such as 30d"),
+        (("--policies", "nobody"), 1, "no policy is called 'nobody'"),
+    ],
+)
+def test_replay_refusals(
+    arguments: tuple[str, ...], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One line each."""
+    monkeypatch.chdir(tmp_path)
+    Path("bad.txt").write_text("nothing|of|sacct\n")
+
+    assert hadar("replay", *arguments) == code
+    assert words in capsys.readouterr().err
