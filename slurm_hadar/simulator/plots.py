@@ -131,7 +131,7 @@ def jct_cdf(jcts_s: Mapping[str, Sequence[float]], dark: bool = False) -> bytes:
 def counts(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, what: str, dark: bool = False) -> bytes:
     """Counts over time, each a list of (seconds, count) that holds until the next."""
     look = Look.of(dark)
-    with _figure(look, 1, 1, 10, 3.4) as (_, axes, buffer):
+    with _figure(look, 1, 1, 10, 3.4) as (figure, axes, buffer):
         axis = axes[0, 0]
         for index, (label, points) in enumerate(series.items()):
             axis.step([t / _HOUR_S for t, _ in points], [n for _, n in points], where="post", label=label, lw=1.6,
@@ -140,7 +140,7 @@ def counts(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, wha
         axis.set_ylim(bottom=0)
         axis.yaxis.get_major_locator().set_params(integer=True)
         axis.grid(True, lw=0.5)
-        axis.legend(loc="upper left", handlelength=3)
+        figure.legend(loc="outside lower center", ncols=len(series), handlelength=3)
     return buffer.getvalue()
 
 
