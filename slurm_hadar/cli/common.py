@@ -74,7 +74,7 @@ def policy_settings(settings: Iterable[str]) -> dict[str, str]:
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"policy parameter {text!r} must read key=value")
+            raise ConfigError(f"--set {text!r} must read key=value")
         params[key.strip()] = value.strip()
     return params
 
