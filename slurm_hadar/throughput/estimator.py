@@ -13,7 +13,7 @@ from slurm_hadar.throughput.gpus import find
 from slurm_hadar.throughput.store import Measurement, ThroughputStore
 from slurm_hadar.throughput.table import ReferenceTable, Row, worker_batch, workload
 
-__all__ = ["BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "SPREAD", "Estimator"]
+__all__ = ["BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "SPREAD", "Estimator", "elastic_growth"]
 
 #: Share of a step that is bound by arithmetic, the rest by memory bandwidth; untested choice. On the reference table
 #: the median error of carrying a rate from one type to another is the same for 0.3 to 0.9.
@@ -141,9 +141,9 @@ class Estimator:
             share the same batch of the whole gang, so that a step stays the same work.
 
         An elastic gang's other sizes are measured here, or follow from the size asked for, or from a measured one, by
-        one law: ``DOUBLING * 2 ** BATCH_EXPONENT`` per doubling (a gang twice as large, each worker with half the
-        batch). What was measured of it at any size goes before what is published, and published figures of other
-        gang sizes do not serve: they are noisy, and a policy that compares sizes would choose one for its noise.
+        one law (:func:`elastic_growth`). What was measured of it at any size goes before what is published, and
+        published figures of other gang sizes do not serve: they are noisy, and a policy that compares sizes would
+        choose one for its noise.
 
         Raises StoreError if the store cannot be read.
         """
@@ -356,16 +356,23 @@ class Estimator:
         return find(gpu_type)
 
 
+def elastic_growth(asked: int, workers: int) -> float:
+    """The step rate of an elastic gang of ``workers`` over that of ``asked``, which share the same batch: a gang twice
+    as large of which each worker has half the batch. Fitted to the reference table by its two medians."""
+    return (DOUBLING * 2.0**BATCH_EXPONENT) ** math.log2(workers / asked)
+
+
 def _by_law(guess: _Guess, wanted: _Wanted) -> _Guess:
     """A guess for the gang size that an elastic job asked for, carried over to another of its sizes."""
     assert wanted.asked is not None
     doublings = math.log2(wanted.workers / wanted.asked[0])
     if not doublings:
         return guess
-    per_doubling = DOUBLING * 2.0**BATCH_EXPONENT
-    how = f"from {wanted.asked[0]} to {wanted.workers} GPUs that share the batch, {per_doubling:.3g} per doubling"
+    how = (
+        f"from {wanted.asked[0]} to {wanted.workers} GPUs that share the batch, {elastic_growth(1, 2):.3g} per doubling"
+    )
     error = math.hypot(guess.error, _GANG_PER_DOUBLING * doublings)
-    return _Guess(error, f"{guess.source}; {how}", guess.steps_per_s * per_doubling**doublings)
+    return _Guess(error, f"{guess.source}; {how}", guess.steps_per_s * elastic_growth(wanted.asked[0], wanted.workers))
 
 
 def _mix(there: GpuType, here: GpuType) -> float:
