@@ -86,7 +86,7 @@ def compare(
     Raises TraceError if the bounds cannot be solved for.
     """
     context = get_context("spawn")
-    told = context.Queue()
+    told = context.Queue() if on_progress is not None else None
     outcome = Comparison()
     with ProcessPoolExecutor(max(1, processes), mp_context=context, initializer=_begin, initargs=(told,)) as pool:
         running = {pool.submit(_one, c, trace, options, table): c.label for c in contenders}
@@ -134,6 +134,8 @@ _told: Any = None
 def _begin(told: Any) -> None:
     global _told  # a queue can be handed to a worker only when it starts
     _told = told
+    if told is not None:
+        told.cancel_join_thread()  # words that nobody reads any more must not keep a worker from ending
 
 
 def _one(contender: Contender, trace: Trace, options: SimOptions, table: ReferenceTable) -> SimResult:
@@ -147,7 +149,7 @@ def _one(contender: Contender, trace: Trace, options: SimOptions, table: Referen
             _told.put((contender.label, done, total))
 
     policy = registry.get(contender.name, **contender.params)
-    return simulate(trace, policy, options, table, contender.params, tell)
+    return simulate(trace, policy, options, table, contender.params, tell if _told is not None else None)
 
 
 def document(comparison: Comparison, command: str, created: float, assumptions: Iterable[str] = ()) -> dict[str, Any]:
