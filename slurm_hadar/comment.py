@@ -20,9 +20,10 @@ from typing import Any
 from slurm_hadar.errors import CommentError
 from slurm_hadar.model import Mix
 
-__all__ = ["KEYS", "PREFIX", "JobComment", "is_ours", "parse", "render"]
+__all__ = ["KEYS", "MOST_SIZES", "PREFIX", "JobComment", "is_ours", "parse", "render"]
 
 PREFIX = "hadar:"
+MOST_SIZES = 8  # of an elastic gang: each is weighed on each GPU type in every round
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY_HASH = re.compile(r"[0-9a-f]{16}")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")
@@ -41,6 +42,7 @@ class JobComment:
     model: str | None = None
     batch: int | None = None
     steps: int | None = None
+    gpus: range | tuple[int, ...] | None = None
     nodes: tuple[int, int] | None = None
     mix: Mix | None = None
     types: frozenset[str] | None = None
@@ -108,6 +110,16 @@ def _names(field: str) -> Callable[[str], dict[str, Any]]:
     return read
 
 
+def _gpus(text: str) -> dict[str, Any]:
+    """A range as ``range(low, high + 1)``, a list as an ascending tuple."""
+    low, dash, high = text.partition("-")
+    sizes = [low, high] if dash else text.split("+")
+    good = all(re.fullmatch(r"[1-9][0-9]{0,3}", n) for n in sizes) and len(sizes) <= MOST_SIZES
+    if not good or (dash and int(high) < int(low)):
+        raise ValueError(f"must be a range or a list of at most {MOST_SIZES} sizes joined by '+'")
+    return {"gpus": range(int(low), int(high) + 1) if dash else tuple(sorted({int(n) for n in sizes}))}
+
+
 def _nodes(text: str) -> dict[str, Any]:
     match = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", text)
     if not match or int(match[2] or match[1]) < int(match[1]):
@@ -146,6 +158,9 @@ KEYS: Mapping[str, _Key] = {
     "model": _Key(_name("model"), "resnet18", "model family; links the job to known and measured speeds"),
     "batch": _Key(_positive_int("batch"), "128", "batch size per worker"),
     "steps": _Key(_positive_int("steps"), "200000", "training steps of the whole job; the training API reports it too"),
+    "gpus": _Key(
+        _gpus, "2-8", "elastic: gang sizes the script can use beside the one asked for, or a list such as 2+4+8"
+    ),
     "nodes": _Key(_nodes, "1-4", "how many nodes the script can use; default: what was asked of Slurm"),
     "mix": _Key(_mix, "gated", "unlike GPUs in one gang: never (default), gated by the slowest, or balanced"),
     "types": _Key(_names("types"), "v100+p100", "the only GPU types the job may run on; default: all"),
@@ -212,6 +227,8 @@ def _pair(name: str, value: Any) -> str:
     if name == "nodes":
         low, high = value
         return f"nodes={low}" if low == high else f"nodes={low}-{high}"
+    if name == "gpus":
+        return f"gpus={value[0]}-{value[-1]}" if isinstance(value, range) else f"gpus={'+'.join(map(str, value))}"
     if isinstance(value, bool):
         return f"{name}={'yes' if value else 'no'}"
     if isinstance(value, frozenset):

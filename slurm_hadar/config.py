@@ -102,6 +102,12 @@ class JobsSection(_Section):
     restart_cost_s: float = Field(30.0, ge=0, description="cost of a restart until it is measured")
 
 
+class FairnessSection(_Section):
+    """How the GPU time that users and accounts have had is remembered."""
+
+    half_life_h: float = Field(168.0, gt=0, le=87600, description="after this a GPU-second counts half")
+
+
 class ChannelSection(_Section):
     """Reports from jobs."""
 
@@ -121,6 +127,7 @@ class Config(_Section):
     policy: PolicySection = PolicySection()
     guard: GuardSection = GuardSection()
     jobs: JobsSection = JobsSection()
+    fairness: FairnessSection = FairnessSection()
     channel: ChannelSection = ChannelSection()
     origins: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
 

@@ -23,6 +23,7 @@ def comments(draw: st.DrawFn) -> JobComment:
         model=draw(st.none() | NAMES),
         batch=draw(st.none() | COUNTS),
         steps=draw(st.none() | COUNTS),
+        gpus=draw(st.none() | st.just(range(low, low + 4)) | st.just((low, low + 4, low + 9)) | st.just((low,))),
         nodes=draw(st.none() | st.just((low, low)) | st.just((low, low + 3))),
         mix=draw(st.none() | st.sampled_from(list(Mix))),
         types=draw(st.none() | st.frozensets(NAMES, min_size=1, max_size=3)),
@@ -45,6 +46,7 @@ def test_round_trip(comment: JobComment) -> None:
 
     assert back.weight == pytest.approx(comment.weight) if comment.weight else back.weight is None
     assert render(back) == render(comment)
+    assert back.gpus == comment.gpus
 
 
 @given(st.text())
@@ -78,6 +80,7 @@ def test_bare_prefix_opts_in() -> None:
         ("hadar:steps", "needs a value"),
         ("hadar:steps=", "needs a value"),
         ("hadar:batch=1,batch=2", "stands twice"),
+        ("hadar:gpus=8-2", "must be a range or a list of at most 8 sizes joined by '+', such as gpus=2-8"),
         ("hadar:nodes=4-2", "range such as 1-4"),
         ("hadar:mix=maybe", "never, gated, balanced"),
         ("hadar:ckpt=true", "yes or no"),

@@ -23,7 +23,7 @@ srun and salloc jobs cannot be requeued, hence not be steered: only their commen
 LEASE_S = 0
 
 local PREFIX = "hadar:"
-local KEY_ORDER = { "model", "batch", "steps", "nodes", "mix", "types", "prefer", "ckpt", "lose", "pin", "weight",
+local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "types", "prefer", "ckpt", "lose", "pin", "weight",
     "deadline", "restart", "key" }
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
@@ -66,6 +66,21 @@ end
 local function names(text)
     for part in (text .. "+"):gmatch("([^+]*)%+") do
         if not is_name(part) then return nil, "must be GPU types joined by '+'" end
+    end
+    return true
+end
+
+local function gpus(text)
+    local wrong = "must be a range or a list of at most 8 sizes joined by '+'"
+    local low, high = text:match("^([^-]*)%-(.*)$")
+    if low then
+        local good = is_number_up_to(low, 4) and is_number_up_to(high, 4) and tonumber(high) >= tonumber(low)
+        return good or nil, wrong
+    end
+    local count = 0
+    for part in (text .. "+"):gmatch("([^+]*)%+") do
+        count = count + 1
+        if count > 8 or not is_number_up_to(part, 4) then return nil, wrong end
     end
     return true
 end
@@ -122,6 +137,7 @@ local KEYS = {
     model = { name, "resnet18" },
     batch = { positive_int, "128" },
     steps = { positive_int, "200000" },
+    gpus = { gpus, "2-8" },
     nodes = { nodes, "1-4" },
     mix = { mix, "gated" },
     types = { names, "v100+p100" },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from rich.text import Text
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.setup import JOURNAL, state_dir
-from slurm_hadar.errors import StoreError
+from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.model import Placement
 
 __all__ = [
-    "cell", "clock", "config_options", "console", "json_option", "open_journal", "place", "plain", "print_json", "span",
+    "cell", "clock", "config_options", "console", "json_option", "open_journal", "place", "plain", "policy_settings",
+    "print_json", "span",
 ]  # fmt: skip
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -65,6 +66,17 @@ def cell(text: str, style: str = "") -> Text:
 def console() -> Console:
     """stdout: as wide as the terminal, and into a file or a pipe wide enough for everything."""
     return Console() if sys.stdout.isatty() else Console(width=10_000)
+
+
+def policy_settings(settings: Iterable[str]) -> dict[str, str]:
+    """A policy's parameters from texts ``key=value``. Raises ConfigError for any other text."""
+    params = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text!r} must read key=value")
+        params[key.strip()] = value.strip()
+    return params
 
 
 def print_json(content: Any) -> None:

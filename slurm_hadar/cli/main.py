@@ -15,12 +15,16 @@ __all__ = ["hadar", "main"]
 
 # Named, not imported: a command pays for its own imports only (the private cluster's, SQLite's, NumPy's).
 COMMANDS = {
+    "bench": "slurm_hadar.cli.bench:bench",
     "cluster": "slurm_hadar.cli.cluster:cluster",
+    "compare": "slurm_hadar.cli.compare:compare",
     "config": "slurm_hadar.cli.config:config",
     "explain": "slurm_hadar.cli.explain:explain",
     "history": "slurm_hadar.cli.explain:history",
     "queue": "slurm_hadar.cli.queue:queue",
     "release": "slurm_hadar.cli.release:release",
+    "replay": "slurm_hadar.cli.replay:replay",
+    "report": "slurm_hadar.cli.report:report",
     "run": "slurm_hadar.cli.run:run",
     "simulate": "slurm_hadar.cli.simulate:simulate",
     "speeds": "slurm_hadar.cli.speeds:speeds",

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from slurm_hadar.cli.common import cell, console, print_json, span
+from slurm_hadar.cli.common import cell, console, policy_settings, print_json, span
 from slurm_hadar.config import load
-from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Mix
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.faults import Faults, draw_faults, read_faults
@@ -27,20 +26,30 @@ from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace
 from slurm_hadar.throughput.table import ReferenceTable
 
-__all__ = ["inputs", "simulate", "simulation_options"]
+__all__ = ["inputs", "scene", "scene_options", "simulate", "simulation_options"]
 
 _LONGEST_S = 2 * 365 * 86400.0
 
 
 def simulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what is simulated, apart from the policy: for all commands that simulate."""
+    """The options that say what is simulated, apart from the policy: for all commands that simulate a trace."""
     for option in reversed(
         (
             click.option("--trace", "source", required=True, help="Trace file, or philly:jobs=480,seed=0,multi=yes."),
             click.option("--format", "trace_format", type=click.Choice(FORMATS), help="Default: by content."),
             click.option("--node-types", "types", metavar="NODES=TYPE;...",
                          help="GPU types of nodes, where accounting does not record them: gpu[01-08]=v100."),
-            click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="type:nodesxGPUs,..."),
+        )
+    ):  # fmt: skip
+        command = option(command)
+    return scene_options(command)
+
+
+def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say on what and how a trace is simulated."""
+    for option in reversed(
+        (
+            click.option("--cluster", help=f"type:nodesxGPUs,...; default: {DEFAULT_CLUSTER}, in a replay the site's."),
             click.option("--round", "round_s", type=float, help="Seconds; default 360, or the configuration's."),
             click.option("--seed", default=0, show_default=True, help="Of drawn faults; named in the result."),
             click.option("--throughputs", type=click.Path(path_type=Path), help="Our CSV or Gavel's JSON."),
@@ -63,10 +72,15 @@ def simulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inputs(
-    source: str,
-    trace_format: str | None,
-    types: str | None,
-    cluster: str,
+    source: str, trace_format: str | None, types: str | None, **given: Any
+) -> tuple[Trace, ReferenceTable, SimOptions]:
+    """What the options of :func:`simulation_options` stand for. Raises TraceError, ClusterError, ConfigError."""
+    table, options = scene(**given)
+    return read_trace(source, table, trace_format, node_types(types or "")), table, options
+
+
+def scene(
+    cluster: str | None,
     round_s: float | None,
     seed: int,
     throughputs: Path | None,
@@ -79,22 +93,20 @@ def inputs(
     mttr_h: float,
     measure: str | None,
     config_file: Path | None,
-) -> tuple[Trace, ReferenceTable, SimOptions]:
-    """What the options of :func:`simulation_options` stand for. Raises TraceError, ClusterError, ConfigError."""
-    table = load_table(throughputs)
-    trace = read_trace(source, table, trace_format, node_types(types or ""))
+) -> tuple[ReferenceTable, SimOptions]:
+    """What the options of :func:`scene_options` stand for. Raises TraceError, ClusterError, ConfigError."""
+    cluster = cluster or DEFAULT_CLUSTER
     options = SimOptions(
         cluster, "gavel" if model == "gavel" else "nodes", round_s or 360.0, restart_s=restart_s, save_s=save_s,
         mix=Mix(mix) if mix else None, measure=_window(measure), seed=seed,
         faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
     )  # fmt: skip
-    if config_file is None:
-        return trace, table, options
-    config = load(config_file)
-    site = config.controller
-    return trace, table, replace(
-        options, round_s=round_s or site.round_s, event_round_s=site.event_round_s, guard=config.guard
-    )  # fmt: skip
+    if config_file is not None:
+        config = load(config_file)
+        site = config.controller
+        options = replace(options, round_s=round_s or site.round_s, event_round_s=site.event_round_s,
+                          guard=config.guard)  # fmt: skip
+    return load_table(throughputs), options
 
 
 def _window(text: str | None) -> tuple[int, int] | None:
@@ -131,7 +143,7 @@ def simulate(
     Without --config there are no limits on moves, so that policies are compared as they are. Exit code 1 if no job
     could be done.
     """
-    params = _parameters(settings)
+    params = policy_settings(settings)
     chosen = registry.get(policy, **params)
     trace, table, options = inputs(**given)
     with _progress(policy) as told:
@@ -149,16 +161,6 @@ def simulate(
         for line in result.assumptions:
             click.echo(f"assumed: {line}")
     return _complain(result)
-
-
-def _parameters(settings: tuple[str, ...]) -> dict[str, str]:
-    params = {}
-    for text in settings:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {text!r} must read key=value")
-        params[key.strip()] = value.strip()
-    return params
 
 
 class _progress:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.cluster.spec import VirtualNode
+from slurm_hadar.throughput.estimator import BATCH_EXPONENT
 from slurm_hadar.throughput.table import ReferenceTable, reference, workload
 
 __all__ = ["FILE", "default_factors", "document", "speeds", "write"]
@@ -82,6 +83,7 @@ def document(
         "cluster": cluster_name,
         "created": time.time(),
         "fastest_steps_per_s": fastest_steps_per_s,
+        "batch_exponent": BATCH_EXPONENT,
         "nodes": {node.name: dict(node.gpus) for node in nodes},
         "speeds": {w: {t: by for t, by in by_type.items() if t in types} for w, by_type in everything.items()},
         "default": default_factors(table, types),

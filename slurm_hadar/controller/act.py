@@ -19,6 +19,7 @@ from slurm_hadar.controller.guard import Change, ChangeKind, settle
 from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.steering import gpus_asked
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import Job, JobState
@@ -370,8 +371,10 @@ def _verdict(job: SlurmJob | None, change: Change) -> str | None:
     if job is None or not job.state.active:
         return "ok"  # started and ended between two looks, or its owner cancelled it
     if job.state in (JobState.RUNNING, JobState.COMPLETING):
-        right = set(job.nodes) == set(change.new.nodes)
-        return "ok" if right else f"runs on {fold(job.nodes)} instead"
+        if set(job.nodes) != set(change.new.nodes):
+            return f"runs on {fold(job.nodes)} instead"
+        held = gpus_asked(job)
+        return "ok" if held in (None, change.new.workers) else f"runs with {held} GPUs instead"
     if job.reason in _BROKEN_REASONS or job.held:
         return job.reason or "held"
     return None

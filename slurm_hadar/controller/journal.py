@@ -20,7 +20,7 @@ from slurm_hadar.model import EMPTY, Placement
 
 __all__ = ["Decision", "JobRecord", "Journal", "RoundRecord", "WriteRecord", "placement_from_json", "placement_to_json"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -40,7 +40,13 @@ CREATE TABLE waits (job_id TEXT PRIMARY KEY, round INTEGER NOT NULL, record TEXT
 CREATE TABLE prices (node TEXT NOT NULL, gpu_type TEXT NOT NULL, price REAL NOT NULL, PRIMARY KEY (node, gpu_type));
 """
 # What a version adds to the one before; a new journal gets _SCHEMA and then all of these.
-_ADDED = {2: "CREATE TABLE memory (owner TEXT PRIMARY KEY, content TEXT NOT NULL);"}
+_ADDED = {
+    2: "CREATE TABLE memory (owner TEXT PRIMARY KEY, content TEXT NOT NULL);",
+    3: """CREATE TABLE usage (
+        user TEXT NOT NULL, account TEXT NOT NULL, gpu_type TEXT NOT NULL, gpu_s REAL NOT NULL, updated REAL NOT NULL,
+        PRIMARY KEY (user, account, gpu_type)
+    );""",
+}
 
 
 @dataclass(slots=True)
@@ -245,6 +251,17 @@ class Journal:
         with self.transaction() as db:
             db.executemany("INSERT OR REPLACE INTO jobs (job_id, ended, record) VALUES (?, ?, ?)", rows)
 
+    def usage(self) -> dict[tuple[str, str, str], tuple[float, float]]:
+        """{(user, account, GPU type): (GPU-seconds as they counted at that time, epoch seconds)}."""
+        rows = self._query("SELECT user, account, gpu_type, gpu_s, updated FROM usage")
+        return {(user, account, gpu_type): (gpu_s, updated) for user, account, gpu_type, gpu_s, updated in rows}
+
+    def save_usage(self, totals: Mapping[tuple[str, str, str], tuple[float, float]]) -> None:
+        """Replace these entries by what :meth:`usage` shall give."""
+        with self.transaction() as db:
+            rows = [(*key, *value) for key, value in totals.items()]
+            db.executemany("INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?, ?)", rows)
+
     # What was done
 
     def add_round(self, record: RoundRecord) -> int:
@@ -315,6 +332,28 @@ class Journal:
     def rounds(self, last: int = 20) -> list[dict[str, Any]]:
         rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
         return [{"round": number, **json.loads(text)} for number, text in rows]
+
+    def rounds_since(self, since: float) -> list[dict[str, Any]]:
+        """Rounds from ``since`` (epoch seconds) on, oldest first."""
+        rows = self._query("SELECT round, record FROM rounds WHERE time >= ? ORDER BY round", (since,))
+        return [{"round": number, **json.loads(text)} for number, text in rows]
+
+    def decisions_since(self, since: float) -> list[dict[str, Any]]:
+        """Decisions about all jobs from ``since`` on, oldest first, each with the ``mode`` of its round."""
+        found = self._rows(
+            "SELECT d.time, d.job_id, d.kind, d.old, d.new, d.why, r.mode FROM decisions d JOIN rounds r USING (round) "
+            "WHERE d.time >= ? ORDER BY d.time, d.rowid", (since,)
+        )  # fmt: skip
+        for entry in found:
+            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+        return found
+
+    def jobs_since(self, since: float) -> list[JobRecord]:
+        """Records of jobs that had not ended at ``since``, in order of arrival."""
+        known = {f.name for f in fields(JobRecord)}
+        rows = self._query("SELECT record FROM jobs WHERE ended IS NULL OR ended >= ?", (since,))
+        records = [JobRecord(**{k: v for k, v in json.loads(text).items() if k in known}) for (text,) in rows]
+        return sorted(records, key=lambda r: (r.arrival, r.job_id))
 
     def history(self, job_id: str) -> list[dict[str, Any]]:
         """Decisions and writes about one job in order of time."""

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
-from slurm_hadar.controller.steering import NodeFacts, form_of, node_facts, pinned_reason, placement_of, read_comment
+from slurm_hadar.controller.steering import (
+    NodeFacts,
+    form_of,
+    gpus_asked,
+    node_facts,
+    pinned_reason,
+    placement_of,
+    read_comment,
+)
+from slurm_hadar.controller.usage import Usage
 from slurm_hadar.controller.writes import RESTART_GAP_S
-from slurm_hadar.model import Job, JobState, Node, Snapshot, Speed
+from slurm_hadar.model import Form, Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.store import workload_key
+from slurm_hadar.throughput.table import worker_batch
 
 __all__ = ["Observation", "Observer", "workload_of"]
 
@@ -41,16 +52,27 @@ class Observation:
         return self.state.read_s
 
 
+class _Workload(NamedTuple):
+    """What an estimate is for; ``elastic_from`` is the gang size that its batch is stated for, None if not elastic."""
+
+    key: str
+    workers: int
+    elastic_from: int | None
+
+
 class Observer:
     """Keeps the records of jobs over rounds and builds snapshots from them."""
 
-    def __init__(self, config: Config, book: ReportBook, estimator: Estimator, records: dict[str, JobRecord]) -> None:
+    def __init__(
+        self, config: Config, book: ReportBook, estimator: Estimator, records: dict[str, JobRecord], usage: Usage
+    ) -> None:
         self._config = config
         self._book = book
         self._estimator = estimator
         self.records = records
-        self._estimates: dict[tuple[str, int], dict[str, Speed]] = {}
-        self._noted: set[tuple[str, int]] = set()
+        self._usage = usage
+        self._estimates: dict[_Workload, dict[str, Speed]] = {}
+        self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
 
     def deny(self, jobs: Mapping[str, str]) -> None:
@@ -70,7 +92,11 @@ class Observer:
         jobs = [self._job(j, *comments[j.job_id], facts, state.time, acting_only) for j in active.values()]
         ours = _held_by_ours(jobs)
         nodes = tuple(_node(n, facts[n.name], ours.get(n.name, {})) for n in state.nodes)
-        snapshot = Snapshot(state.time, nodes, tuple(jobs), state.partitions, self._config.controller.round_s)
+        self._usage.save()
+        snapshot = Snapshot(
+            state.time, nodes, tuple(jobs), state.partitions, self._config.controller.round_s,
+            user_usage=self._usage.by_user(state.time), account_usage=self._usage.by_account(state.time),
+        )  # fmt: skip
         return Observation(snapshot, state, active, self.records, facts, ended)
 
     def _note_ended(self, state: ClusterState, active: Mapping[str, SlurmJob]) -> tuple[tuple[JobRecord, str], ...]:
@@ -107,8 +133,9 @@ class Observer:
         if pinned is None and acting_only and mode is not Mode.ACT:
             pinned = f"partition {job.partition} is in mode {mode}"
         form = form_of(job, comment, record, facts, now)
-        self._note_run(record, job, now)
-        speeds = self._speeds(job, comment, form.workers, facts, now)
+        self._note_run(record, job, facts, now)
+        types = tuple(sorted({f.gpu_type for f in facts.values() if f.gpu_type}))
+        speeds = {n: self._speeds(job, comment, form, n, types, now) for n in form.gang_sizes}
         return Job(
             job_id=job.job_id,
             form=form,
@@ -126,7 +153,8 @@ class Observer:
             eligible=job.eligible,
             total_steps=record.total_steps,
             done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
-            speeds=speeds,
+            speeds=speeds.pop(form.workers),
+            scaled=speeds,
             placement=placement_of(job, facts),
             pinned=pinned,
             unmovable=None if pinned else self._unmovable(job, comment, record, now),
@@ -142,18 +170,22 @@ class Observer:
         )
 
     def _speeds(
-        self, job: SlurmJob, comment: JobComment, workers: int, facts: Mapping[str, NodeFacts], now: float
+        self, job: SlurmJob, comment: JobComment, form: Form, workers: int, types: tuple[str, ...], now: float
     ) -> dict[str, Speed]:
         """Estimated once a round for all jobs alike; the estimate is kept, so that its error can be told later."""
-        key = workload_of(job, comment)
-        wanted = (key, max(1, workers))
+        asked, workers = max(1, form.workers), max(1, workers)
+        elastic = asked if form.sizes else None
+        batch = worker_batch(comment.batch, asked, workers) if elastic else comment.batch
+        key = workload_key(comment.model or "", batch, job.user, job.name)
+        wanted = _Workload(key, workers, elastic)
         if wanted not in self._estimates:
-            types = sorted({f.gpu_type for f in facts.values() if f.gpu_type})
-            speeds = self._estimator.speeds(comment.model or "", comment.batch, wanted[1], types, key=key)
+            speeds = self._estimator.speeds(
+                comment.model or "", comment.batch, workers, types, key=key, elastic_from=elastic
+            )
             self._estimates[wanted] = speeds
             if wanted not in self._noted:
                 self._noted.add(wanted)
-                self._estimator.note(key, wanted[1], speeds, now)
+                self._estimator.note(key, workers, speeds, now)
         return self._estimates[wanted]
 
     def _record(self, job: SlurmJob, now: float) -> JobRecord:
@@ -187,14 +219,16 @@ class Observer:
         record.lost_steps += max(0.0, record.steps - (record.saved_step or 0.0))
         record.steps = record.saved_step or 0.0
 
-    def _note_run(self, record: JobRecord, job: SlurmJob, now: float) -> None:
+    def _note_run(self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], now: float) -> None:
         """Attained service in GPU-seconds, booked at each sight of the running job, once whoever controls."""
         if job.state is not JobState.RUNNING:
             record.run_since = record.booked = None
             return
         if record.run_since is None or record.booked is None:
             record.run_since = record.booked = min(job.start or now, now)
-        record.attained_s += max(0.0, now - record.booked) * record.workers
+        ran_s = max(0.0, now - record.booked)
+        record.attained_s += ran_s * (gpus_asked(job) or record.workers)
+        self._usage.book(job.user, job.account, _gpu_seconds(job, facts, ran_s), now)
         record.booked = now
 
     def _note_progress(self, record: JobRecord, news: JobNews | None) -> None:
@@ -234,9 +268,22 @@ def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
     return workers, nodes, max(1, job.num_tasks), max(1, job.num_cpus)
 
 
-def workload_of(job: SlurmJob, comment: JobComment) -> str:
-    """What the job's speeds are filed under: its model and batch, or user and job name where it names no model."""
-    return workload_key(comment.model or "", comment.batch, job.user, job.name)
+def workload_of(job: Job) -> str:
+    """What the speed of a running job is filed under: its model and its present batch per worker, or user and job name
+    where it names no model."""
+    batch = worker_batch(job.batch, job.form.workers, job.placement.workers) if job.form.sizes else job.batch
+    return workload_key(job.model, batch, job.user, job.name)
+
+
+def _gpu_seconds(job: SlurmJob, facts: Mapping[str, NodeFacts], ran_s: float) -> dict[str, float]:
+    """By GPU type; where Slurm does not say how a job's GPUs lie on its nodes they count as spread evenly."""
+    gpus = gpus_asked(job) or 0
+    by_type: dict[str, float] = {}
+    for name in job.nodes:
+        gpu_type = facts[name].gpu_type if name in facts else None
+        if gpu_type and gpus:
+            by_type[gpu_type] = by_type.get(gpu_type, 0.0) + ran_s * gpus / len(job.nodes)
+    return by_type
 
 
 def _deadline(comment: JobComment, record: JobRecord) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 from slurm_hadar.controller.cluster import Outcome, Seen
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
-from slurm_hadar.model import EMPTY, Plan, Snapshot
+from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot
 
 __all__ = ["JournalRecorder", "Recorder"]
 
@@ -53,7 +53,7 @@ class JournalRecorder(Recorder):
         self._journal = journal
         self._owner = json.dumps([policy, dict(params)], sort_keys=True)
         self._keep_s = keep_s
-        self._last_change: dict[str, tuple[str, str]] = {}
+        self._last_change: dict[str, tuple[str, str, Placement, Placement]] = {}
         self._expired = 0.0
         self._kept: Mapping[str, Any] = {}
 
@@ -87,7 +87,7 @@ class JournalRecorder(Recorder):
         """Record changes, and reasons of waiting when they change; staying needs no word."""
         decisions = []
         for change in outcome.changes:
-            key = (str(change.kind), change.why)
+            key = (str(change.kind), change.why, change.old, change.new)
             if change.kind is ChangeKind.STAY or self._last_change.get(change.job_id) == key:
                 continue
             self._last_change[change.job_id] = key

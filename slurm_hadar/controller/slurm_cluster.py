@@ -15,7 +15,7 @@ from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
-from slurm_hadar.controller.steering import read_comment
+from slurm_hadar.controller.usage import Usage
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.store import ThroughputStore
@@ -44,7 +44,8 @@ class SlurmCluster(Cluster[Observation]):
         self._journal = journal
         self._book = book
         self._store = ThroughputStore(journal.connection)
-        self._observer = Observer(config, book, Estimator(reference(), self._store), journal.load_jobs())
+        usage = Usage(journal, config.fairness.half_life_h * 3600.0)
+        self._observer = Observer(config, book, Estimator(reference(), self._store), journal.load_jobs(), usage)
         self._spool = SpoolReader(book)
         self._stop = threading.Event()
         self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set)
@@ -143,7 +144,7 @@ class SlurmCluster(Cluster[Observation]):
             (gpu_type,) = job.placement.by_type
             speeds, news.speeds = news.speeds, []
             self._store.record(
-                workload_of(seen.raw[job.job_id], read_comment(seen.raw[job.job_id])[0]),
+                workload_of(job),
                 gpu_type,
                 job.placement.workers,
                 sum(speeds) / len(speeds),

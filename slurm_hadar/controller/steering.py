@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from slurm_hadar.comment import JobComment, is_ours, parse
 from slurm_hadar.config import Config
+from slurm_hadar.controller.elastic import Room, gang_sizes, room_of
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.errors import CommentError
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 
-__all__ = ["NodeFacts", "form_of", "node_facts", "pinned_reason", "placement_of", "read_comment"]
+__all__ = ["NodeFacts", "form_of", "gpus_asked", "node_facts", "pinned_reason", "placement_of", "read_comment"]
 
 _SIMPLE_FEATURES = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
 _TRANSIENT_HOLDS = ("BadConstraints",)
@@ -171,23 +172,50 @@ def placement_of(job: SlurmJob, nodes: Mapping[str, NodeFacts]) -> Placement:
     return Placement.of({name: {gpu_type: each} for name, gpu_type in types.items() if gpu_type})
 
 
-def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Mapping[str, NodeFacts], now: float) -> Form:
-    """Which placements the job's form allows: gang size from what was asked, node range from the comment.
+def gpus_asked(job: SlurmJob) -> int | None:
+    """How many GPUs the job asks for, on the nodes that it has if it runs; None where that is counted otherwise."""
+    request = job.gpus[0] if len(job.gpus) == 1 else None
+    if request is None or request.per not in ("node", "job"):
+        return None
+    return request.count * (len(job.nodes) or max(1, job.num_nodes)) if request.per == "node" else request.count
 
-    A job that starts several tasks per node keeps its node count: changing it would change what ``srun`` starts.
+
+def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Mapping[str, NodeFacts], now: float) -> Form:
+    """Which placements the job's form allows: gang size as asked, other sizes and the node range from the comment.
+
+    A job that starts several tasks per node keeps its node count: changing it would change what ``srun`` starts. It is
+    elastic only with one task per GPU, of which it then gets as many as GPUs.
     """
     low, high = comment.nodes or (record.nodes, record.nodes)
     if record.tasks != record.nodes:
         low = high = record.nodes
+    mix = comment.mix or Mix.NEVER
+    open_nodes = _open_nodes(job, nodes, {n for n, until in record.avoid.items() if until > now})
+    sizes: tuple[int, ...] = ()
+    if comment.gpus is not None and record.workers and record.tasks in (record.nodes, record.workers):
+        room = _room(nodes, open_nodes, comment.types, mix)
+        sizes = gang_sizes(comment.gpus, record.workers, low, max(low, high), comment.batch, room)
     return Form(
         workers=record.workers,
         min_nodes=low,
-        max_nodes=max(low, min(high, record.workers)),
+        max_nodes=max(low, min(high, max(sizes, default=record.workers))),
         uniform=True,
-        mix=comment.mix or Mix.NEVER,
+        mix=mix,
         types=comment.types,
-        nodes=_open_nodes(job, nodes, {n for n, until in record.avoid.items() if until > now}),
+        nodes=open_nodes,
+        sizes=sizes,
     )
+
+
+def _room(
+    nodes: Mapping[str, NodeFacts], chosen: frozenset[str] | None, types: frozenset[str] | None, mix: Mix
+) -> Room:
+    """The nodes that are open to a job, those that one gang may use together in one group."""
+    groups: dict[str, list[int]] = {}
+    for name, node in nodes.items():
+        if node.gpu_type and (chosen is None or name in chosen) and (types is None or node.gpu_type in types):
+            groups.setdefault(node.gpu_type if mix is Mix.NEVER else "", []).append(node.gpus)
+    return room_of(groups.values())
 
 
 def _open_nodes(job: SlurmJob, nodes: Mapping[str, NodeFacts], avoid: set[str]) -> frozenset[str] | None:

@@ -74,7 +74,8 @@ def _resize(job: SlurmJob, record: JobRecord, nodes: int, each: int) -> tuple[tu
     )
     if same_gpus and job.num_nodes == nodes and job.max_nodes == nodes:
         return ()
-    tasks = record.tasks if nodes == record.nodes else nodes
+    per_gpu = record.tasks == record.workers > record.nodes
+    tasks = nodes * each if per_gpu else record.tasks if nodes == record.nodes else nodes
     cpus = tasks * max(1, record.cpus // record.tasks)
     cleared = (("TresPerJob", ""),) if request is not None and request.per == "job" else ()
     return (

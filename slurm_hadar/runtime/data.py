@@ -24,18 +24,19 @@ class Feed:
     ----------
     source: a ``DataLoader``; any other iterable that can be gone through again; a function, called once per epoch (with
         the epoch's number if it takes an argument), that returns an iterable; or None for the numbers 0, 1, 2, ...
+    batch: batch size to use instead of the loader's own; a source that is no loader of whole batches is taken as it is.
 
     A plain ``DataLoader`` over a dataset with indices leaves out batches without loading them. Others are gone through.
     With worker processes that draw random numbers themselves (augmentation), an epoch resumed in its middle sees the
     same samples, but other random numbers in the workers.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, batch: int | None = None) -> None:
         self.epoch = 0
         self.index = 0
         self._source = source
         self._generators = _generators(source)
-        self._loader = _positioned(source)
+        self._loader = _positioned(source, batch)
         self._iterator: Iterator[Any] | None = None
         self._epoch_rng: dict[str, Any] | None = None
 
@@ -140,11 +141,18 @@ class _Skipping:
 class _Positioned:
     """A copy of a DataLoader that can begin in the middle of an epoch."""
 
-    def __init__(self, loader: Any) -> None:
-        from torch.utils.data import DataLoader
+    def __init__(self, loader: Any, batch: int | None) -> None:
+        from torch.utils.data import BatchSampler, DataLoader
 
         batched = loader.batch_sampler is not None
-        self.skipping = _Skipping(loader.batch_sampler if batched else loader.sampler)
+        entries = loader.batch_sampler if batched else loader.sampler
+        if batch is not None:
+            if type(entries) is not BatchSampler:
+                raise ValueError(
+                    "global_batch= needs a DataLoader with batch_size=, without a batch sampler of its own"
+                )
+            entries = BatchSampler(loader.sampler, batch, loader.drop_last)
+        self.skipping = _Skipping(entries)
         names = "num_workers collate_fn pin_memory timeout worker_init_fn generator persistent_workers in_order"
         options = {n: getattr(loader, n) for n in names.split() if hasattr(loader, n)}
         if loader.num_workers:
@@ -161,15 +169,17 @@ class _Positioned:
         return batches
 
 
-def _positioned(source: Any) -> _Positioned | None:
+def _positioned(source: Any, batch: int | None) -> _Positioned | None:
     """None where only going through the batches leads to a position: not a plain loader, or data without indices."""
     if source is None:
         return None
     from torch.utils.data import DataLoader, IterableDataset
 
     if type(source) is not DataLoader or isinstance(source.dataset, IterableDataset):
+        if batch is not None and isinstance(source, DataLoader):
+            raise ValueError("global_batch= needs a plain DataLoader over a dataset with indices")
         return None
-    return _Positioned(source)
+    return _Positioned(source, batch)
 
 
 def _generators(source: Any) -> list[Any]:

@@ -4,7 +4,7 @@
 
     {"version": 1, "cluster": NAME, "nodes": {"v100-1": {"v100": 4}},
      "speeds": {"resnet18:64": {"v100": {"1": {"one_node": 20.0}, "2": {"one_node": 18.0, "spread": 12.0}}}},
-     "default": {"v100": 1.0, "k80": 0.2}, "fastest_steps_per_s": 20.0}
+     "default": {"v100": 1.0, "k80": 0.2}, "fastest_steps_per_s": 20.0, "batch_exponent": 0.6}
 
 ``speeds`` are steps per second of the whole synchronous job, by workload, GPU type, number of workers, placement.
 """
@@ -49,16 +49,26 @@ def find_cluster(environ: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def emulated_steps_per_s(
-    cluster: Mapping[str, Any], node_names: list[str], workers: int, model: str | None, batch: int | None
+    cluster: Mapping[str, Any],
+    node_names: list[str],
+    workers: int,
+    model: str | None,
+    batch: int | None,
+    worker_batch: int | None = None,
 ) -> float:
     """Rate of the whole job: a gang of unlike GPUs goes at the rate that it would have on its slowest type alone.
 
-    A number of workers that is not listed goes by the next smaller one that is. A workload that is not listed goes at
-    ``fastest_steps_per_s`` times the type's ``default``. Our definition.
+    ``batch`` names the workload; where a worker's batch is another now (``worker_batch``: an elastic gang that shares
+    its global batch), the rate goes with the batch to the power of minus ``batch_exponent``. A number of workers that
+    is not listed goes by the next smaller one that is. A workload that is not listed goes at ``fastest_steps_per_s``
+    times the type's ``default``. Our definition.
     """
     types = {t for name in node_names for t in cluster["nodes"].get(name, {})}
     rates = [_rate(cluster, t, workers, len(node_names) > 1, model, batch) for t in types]
-    return min(rates, default=float(cluster["fastest_steps_per_s"]))
+    rate = min(rates, default=float(cluster["fastest_steps_per_s"]))
+    if batch and worker_batch:
+        rate *= (batch / worker_batch) ** float(cluster.get("batch_exponent", 0.0))
+    return rate
 
 
 def _rate(
@@ -98,14 +108,14 @@ class Pace:
         self._due = max(self._due, now - self.period_s) + self.period_s
 
 
-def pace_here(workers: int, model: str | None, batch: int | None) -> Pace | None:
+def pace_here(workers: int, model: str | None, batch: int | None, worker_batch: int | None = None) -> Pace | None:
     """The pace for this process, or None outside a private cluster."""
     cluster = find_cluster(os.environ)
     if cluster is None:
         return None
     names = nodelist.expand(os.environ.get("SLURM_JOB_NODELIST", "")) or [os.environ["SLURMD_NODENAME"]]
     try:
-        return Pace(emulated_steps_per_s(cluster, names, workers, model, batch))
+        return Pace(emulated_steps_per_s(cluster, names, workers, model, batch, worker_batch))
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         # a file of another version, say: the private cluster is then of less use, but its jobs run
         print(f"hadar: {CLUSTER_FILE} is not understood, steps run unpaced: {error!r}", file=sys.stderr, flush=True)

@@ -54,6 +54,7 @@ def train(
     directory: str | Path | None = None,
     model_name: str | None = None,
     batch: int | None = None,
+    global_batch: int | None = None,
 ) -> Run:
     """Make the loop of a training, resumed from its newest good checkpoint if there is one.
 
@@ -69,18 +70,27 @@ def train(
     keep: checkpoints that stay. name: tells several trainings of one job apart.
     directory: where checkpoints go, whichever job runs; default: the job's own directory.
     model_name, batch: the workload, where the job's comment does not say it.
+    global_batch: samples in one step over all workers. The loader's batch size becomes ``global_batch / workers``, so
+        that a step, the number of steps and the samples of each step stay the same when the job goes on with another
+        number of workers. Needed for ``gpus=2-8`` in the comment; take a ``DistributedSampler`` even for one worker.
+        A loader of your own asks ``run.worker_batch``.
 
-    Raises CheckpointError if a checkpoint is there that does not fit the model, or if a newer run has taken over.
+    Raises CheckpointError if a checkpoint is there that does not fit the model, or if a newer run has taken over;
+    ValueError if the workers cannot share ``global_batch`` equally, or if the loader's batches cannot be made of it.
     """
+    gang = Gang()
+    worker_batch = _share(global_batch, gang.world)
     return Run(
         {"model": model, "optimizer": optimizer, "scheduler": scheduler},
         total_steps,
-        Feed(loader),
+        gang,
+        Feed(loader, worker_batch),
         dict(state or {}),
         save_every_s,
         save_every_steps,
         _store(directory, name, keep),
         _workload(model_name, batch),
+        worker_batch,
     )
 
 
@@ -91,22 +101,25 @@ class Run:
         self,
         parts: dict[str, Any],
         total_steps: int,
+        gang: Gang,
         feed: Feed,
         state: dict[str, Any],
         save_every_s: float | None,
         save_every_steps: int | None,
         store: Store | None,
         workload: tuple[str | None, int | None],
+        worker_batch: int | None,
     ) -> None:
         self.step = 0
+        self.worker_batch = worker_batch
         self.total_steps = total_steps
         self.state = state
         self._parts = {kind: _named(part) for kind, part in parts.items()}
         self._feed = feed
         self._store = store
         self._save_every_s, self._save_every_steps = save_every_s, save_every_steps
-        self._gang = Gang()
-        self._pace = emulation.pace_here(self._gang.world, *workload)
+        self._gang = gang
+        self._pace = emulation.pace_here(gang.world, *workload, worker_batch)
         self._link = _Link(self._gang, resumable=store is not None)
         self._saved_step: int | None = None
         self._in_step = self._wanted = False
@@ -114,6 +127,10 @@ class Run:
         self._link.begin(self.step, total_steps)
         self._saved_at = self._checked_at = time.monotonic()
         self._checked_step, self._next_check = self.step, self.step + 1
+
+    @property
+    def _samples_per_step(self) -> int | None:
+        return self.worker_batch * self._gang.world if self.worker_batch else None
 
     @property
     def epoch(self) -> int:
@@ -170,6 +187,7 @@ class Run:
         try:
             content: dict[str, Any] = {kind: _state_of(part) for kind, part in self._parts.items()}
             content |= {"step": self.step, "user": self.state, "position": self._feed.position()}
+            content["samples_per_step"] = self._samples_per_step
             self._store.save(self.step, {"state": content, "ranks": states}, self._gang.world)
         except CheckpointError as error:
             return str(error)
@@ -263,7 +281,10 @@ class Run:
         self.state.clear()
         self.state.update(saved["user"])
         position = dict(saved["position"])
-        if len(ranks) != self._gang.world:  # as many samples were used, by another number of workers
+        then, now = saved.get("samples_per_step"), self._samples_per_step
+        if then and now:
+            position["index"] = position["index"] * then // now
+        elif len(ranks) != self._gang.world:  # as many samples were used, by another number of workers
             position["index"] = position["index"] * len(ranks) // self._gang.world
         self._feed.restore(position, ranks[self._gang.rank] if self._gang.rank < len(ranks) else None)
 
@@ -359,6 +380,19 @@ def _store(directory: str | Path | None, name: str | None, keep: int) -> Store |
     job = messages.canonical_job_id(environ) or "none"
     generation = messages.restart_count(environ)
     return Store(own / messages.CHECKPOINTS_DIR / below, job=job, generation=generation, keep=keep)
+
+
+def _share(global_batch: int | None, workers: int) -> int | None:
+    """Each worker's batch."""
+    if global_batch is None:
+        return None
+    share, rest = divmod(global_batch, workers)
+    if rest or share < 1:
+        raise ValueError(
+            f"global_batch={global_batch} cannot be shared equally by {workers} workers; say batch= (of one worker) in "
+            "the job's comment, and only gang sizes that can share it are chosen"
+        )
+    return share
 
 
 def _workload(model_name: str | None, batch: int | None) -> tuple[str | None, int | None]:

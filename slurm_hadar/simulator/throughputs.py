@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Speed
 from slurm_hadar.simulator.traces.gavel import job_type
 from slurm_hadar.simulator.traces.model import TraceJob
-from slurm_hadar.throughput.estimator import BATCH_EXPONENT, DOUBLING, SPREAD, Estimator
+from slurm_hadar.throughput.estimator import SPREAD, Estimator, elastic_growth
 from slurm_hadar.throughput.table import ReferenceTable, Row, read_table, reference, workload
 
 __all__ = ["Rates", "load_table"]
@@ -103,7 +102,7 @@ class Rates:
         factor = float(job.workers) if self._summed else 1.0
         if workers == job.workers:
             return _scaled(asked, factor) if factor != 1.0 else asked
-        factor *= (DOUBLING * 2.0**BATCH_EXPONENT) ** math.log2(workers / job.workers)
+        factor *= elastic_growth(job.workers, workers)
         apart = self._published(job.model, job.batch, workers)
         spreads = {t: apart[t].spread if t in apart else s.spread for t, s in asked.items()}
         return {t: Speed(s.steps_per_s * factor, spreads[t], s.source, s.error) for t, s in asked.items()}

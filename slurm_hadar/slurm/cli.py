@@ -16,6 +16,7 @@ import tenacity
 
 from slurm_hadar.errors import SlurmError, SlurmRejected, SlurmUnavailable
 from slurm_hadar.slurm import parsing
+from slurm_hadar.slurm.accounting import FIELDS
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, Write, WriteResult
 
@@ -104,6 +105,15 @@ class CliBackend(Backend):
             # A step that ended meanwhile makes scancel complain; whether the save happened is known by other means.
             self._run(["scancel", f"--signal={signal}", *steps[first : first + _SCANCEL_CHUNK]])
 
+    def accounting(self, start: str) -> str:
+        """Everybody's jobs since ``start`` (as sacct's --starttime takes it), for :mod:`slurm_hadar.slurm.accounting`.
+
+        Raises SlurmError if there is no accounting.
+        """
+        fields = ",".join(FIELDS)
+        return self._read(["sacct", "--allusers", "--allocations", "--duplicates", "--parsable2",
+                           f"--starttime={start}", f"--format={fields}"])  # fmt: skip
+
     def _read(self, command: list[str]) -> str:
         return self._retry(self._read_once, command)
 
@@ -136,7 +146,7 @@ class CliBackend(Backend):
 
 def _clean(env: dict[str, str]) -> dict[str, str]:
     """The environment without what would change the commands' output, and with times as epoch seconds."""
-    kept = {k: v for k, v in env.items() if not k.startswith(("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_"))}
+    kept = {k: v for k, v in env.items() if not k.startswith(("SACCT_", "SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_"))}
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from slurm_hadar.model import GpuType, Speed
 from slurm_hadar.throughput.gpus import find
 from slurm_hadar.throughput.store import Measurement, ThroughputStore
-from slurm_hadar.throughput.table import ReferenceTable, Row, workload
+from slurm_hadar.throughput.table import ReferenceTable, Row, worker_batch, workload
 
-__all__ = ["BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "SPREAD", "Estimator"]
+__all__ = ["BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "SPREAD", "Estimator", "elastic_growth"]
 
 #: Share of a step that is bound by arithmetic, the rest by memory bandwidth; untested choice. On the reference table
 #: the median error of carrying a rate from one type to another is the same for 0.3 to 0.9.
@@ -32,6 +32,7 @@ _GANG_BY_TABLE, _GANG_PER_DOUBLING = 0.15, 0.25
 _BATCH_BY_TABLE, _BATCH_PER_DOUBLING, _BATCH_UNKNOWN = 0.15, 0.25, 0.5
 _SPREAD_KNOWN, _SPREAD_ASSUMED, _OTHER_FAMILY_MEMBER = 0.1, 0.25, 0.6
 
+_ANY_BATCH = 1 << 20  # of an elastic job of which nothing is known: only ratios count
 _REFERENCE_TYPE = GpuType("v100", 10.99, 900.0)
 
 
@@ -49,12 +50,14 @@ class _Anchor:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is asked for; ``known`` is the model's name in the table, or empty."""
+    """What is wanted; ``known`` is the model's name in the table, or empty; ``asked`` are the gang size and batch per
+    worker that an elastic job asked for, None for others."""
 
     gpu_type: str
     workers: int
     batch: int | None
     known: str
+    asked: tuple[int, int | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -119,7 +122,14 @@ class Estimator:
         self._spreads: dict[_Wanted, tuple[float, bool]] = {}
 
     def speeds(
-        self, model: str, batch: int | None, workers: int, gpu_types: Iterable[str], *, key: str | None = None
+        self,
+        model: str,
+        batch: int | None,
+        workers: int,
+        gpu_types: Iterable[str],
+        *,
+        key: str | None = None,
+        elastic_from: int | None = None,
     ) -> dict[str, Speed]:
         """The speed of a gang of ``workers`` on each of ``gpu_types``.
 
@@ -127,21 +137,42 @@ class Estimator:
         ----------
         model, batch: as the job names them; an empty model means that it names none.
         key: what its measurements are filed under; default ``workload(model, batch)``.
+        elastic_from: for an elastic job, the gang size that ``batch`` (per worker) holds for. Gangs of other sizes
+            share the same batch of the whole gang, so that a step stays the same work.
+
+        An elastic gang's other sizes are measured here, or follow from the size asked for, or from a measured one, by
+        one law (:func:`elastic_growth`). What was measured of it at any size goes before what is published, and
+        published figures of other gang sizes do not serve: they are noisy, and a policy that compares sizes would
+        choose one for its noise.
 
         Raises StoreError if the store cannot be read.
         """
         known = self._table_model(model)
+        asked = None
+        if elastic_from is not None:
+            whole = (batch or self._middle_batch(known) or _ANY_BATCH) * elastic_from
+            asked, own = (elastic_from, worker_batch(whole, 1, elastic_from)), worker_batch(whole, 1, workers)
+            by_batch = bool(batch and model)
+            batch = own if by_batch else None
         measured = self._store.of(key or workload(model, batch)) if self._store else []
-        anchors = self._measured(measured, known, batch)
-        if not key and model and self._store:
+        batches = [batch] * len(measured)
+        if asked and not by_batch:  # filed under one key whatever the size was, so that each has a batch of its own
+            batch, batches = own, [worker_batch(whole, 1, m.gpus) for m in measured]
+        anchors = self._measured(measured, known, batches)
+        if self._store and (by_batch if asked else model and not key):
             anchors += self._other_batches(model, batch, known)
-        speeds = {}
-        for gpu_type in gpu_types:
-            wanted = _Wanted(gpu_type, workers, batch, known)
-            spread = self._spread(wanted, measured)
-            guess = min(filter(None, (self._best(anchors, wanted), self._published(wanted, model))), default=None)
-            speeds[gpu_type] = guess.speed(spread) if guess else self._by_data_sheet(wanted, spread)
-        return speeds
+        return {t: self._speed(_Wanted(t, workers, batch, known, asked), anchors, measured, model) for t in gpu_types}
+
+    def _speed(self, wanted: _Wanted, anchors: Iterable[_Anchor], measured: Iterable[Measurement], model: str) -> Speed:
+        spread = self._spread(wanted, measured)
+        guess = self._best(anchors, wanted)
+        if wanted.asked is None:
+            guess = min(filter(None, (guess, self._published(wanted, model))), default=None)
+        elif guess is None:
+            workers, batch = wanted.asked
+            published = self._published(_Wanted(wanted.gpu_type, workers, batch, wanted.known), model)
+            guess = published and _by_law(published, wanted)
+        return guess.speed(spread) if guess else self._by_data_sheet(wanted, spread)
 
     def note(self, key: str, workers: int, speeds: Mapping[str, Speed], at: float) -> None:
         """Keep these estimates in the store, so that their error is known once the truth is."""
@@ -152,9 +183,9 @@ class Estimator:
 
     # where to start from
 
-    def _measured(self, measured: Iterable[Measurement], known: str, batch: int | None) -> list[_Anchor]:
+    def _measured(self, measured: Iterable[Measurement], known: str, batches: Iterable[int | None]) -> list[_Anchor]:
         anchors = []
-        for m in measured:
+        for m, batch in zip(measured, batches, strict=True):
             rate, error = m.steps_per_s, _MEASURED
             if m.spread:
                 factor, assumed = self._published_spread(_Wanted(m.gpu_type, m.gpus, batch, known))
@@ -174,7 +205,8 @@ class Estimator:
                 other, text = name, ""
             if other == model and name != workload(model, batch) and (text.isdigit() or not text):
                 size = int(text) if text else None
-                found = self._measured(self._store.of(name), known, size)
+                rows = self._store.of(name)
+                found = self._measured(rows, known, [size] * len(rows))
                 anchors += [
                     _Anchor(a.steps_per_s, a.gpu_type, a.workers, size, a.error, f"{a.source} with batch {text or '?'}")
                     for a in found
@@ -214,8 +246,8 @@ class Estimator:
     def _carry_over(self, anchor: _Anchor, wanted: _Wanted) -> _Guess:
         steps = (
             self._to_type(anchor, wanted.gpu_type, wanted.known),
-            self._to_gang(anchor, wanted.workers, wanted.known),
-            self._to_batch(anchor, wanted.batch, wanted.known),
+            self._to_gang(anchor, wanted.workers, "" if wanted.asked else wanted.known),
+            self._to_batch(anchor, wanted.batch, "" if wanted.asked else wanted.known),
         )
         error = math.hypot(anchor.error, *(s.error for s in steps))
         rate = anchor.steps_per_s * math.prod(s.factor for s in steps)
@@ -223,6 +255,8 @@ class Estimator:
 
     def _by_data_sheet(self, wanted: _Wanted, spread: float) -> Speed:
         rate = DOUBLING ** math.log2(wanted.workers)
+        if wanted.asked is not None:
+            rate *= (wanted.workers / wanted.asked[0]) ** BATCH_EXPONENT
         figures = self._figures(wanted.gpu_type)
         if figures is None:
             return Speed(rate, spread, "nothing is known of the job nor of this GPU type; taken as a V100", None)
@@ -272,7 +306,7 @@ class Estimator:
             return _Step(1.0, self._batch_unknown(anchor, known), f"as with batch {anchor.batch or 'not stated'}")
         there = self._table.steps_per_s(known, anchor.batch, anchor.gpu_type, anchor.workers) if known else None
         here = self._table.steps_per_s(known, batch, anchor.gpu_type, anchor.workers) if known else None
-        how = f"from batch {anchor.batch} to {batch}"
+        how = f"with the batch times {batch / anchor.batch:.3g}"
         if there and here:
             return _Step(here / there, _BATCH_BY_TABLE, f"{how} as published")
         doublings = math.log2(batch / anchor.batch)
@@ -280,10 +314,14 @@ class Estimator:
 
     def _batch_unknown(self, anchor: _Anchor, known: str) -> float:
         """Where no batch size is stated the middle one of the table is the best guess."""
-        sizes = [b for b in self._table.batches(known) if b] if known else []
-        if not sizes or not anchor.batch:
+        middle = self._middle_batch(known)
+        if not middle or not anchor.batch:
             return _BATCH_UNKNOWN
-        return _BATCH_UNKNOWN + 0.01 * _doublings(anchor.batch, statistics.median_low(sizes))
+        return _BATCH_UNKNOWN + 0.01 * _doublings(anchor.batch, middle)
+
+    def _middle_batch(self, known: str) -> int | None:
+        sizes = [b for b in self._table.batches(known) if b] if known else []
+        return statistics.median_low(sizes) if sizes else None
 
     # several nodes
 
@@ -316,6 +354,25 @@ class Estimator:
         if figures is not None and figures.tflops > 0 and figures.bandwidth_gb_s > 0:
             return figures
         return find(gpu_type)
+
+
+def elastic_growth(asked: int, workers: int) -> float:
+    """The step rate of an elastic gang of ``workers`` over that of ``asked``, which share the same batch: a gang twice
+    as large of which each worker has half the batch. Fitted to the reference table by its two medians."""
+    return (DOUBLING * 2.0**BATCH_EXPONENT) ** math.log2(workers / asked)
+
+
+def _by_law(guess: _Guess, wanted: _Wanted) -> _Guess:
+    """A guess for the gang size that an elastic job asked for, carried over to another of its sizes."""
+    assert wanted.asked is not None
+    doublings = math.log2(wanted.workers / wanted.asked[0])
+    if not doublings:
+        return guess
+    how = (
+        f"from {wanted.asked[0]} to {wanted.workers} GPUs that share the batch, {elastic_growth(1, 2):.3g} per doubling"
+    )
+    error = math.hypot(guess.error, _GANG_PER_DOUBLING * doublings)
+    return _Guess(error, f"{guess.source}; {how}", guess.steps_per_s * elastic_growth(wanted.asked[0], wanted.workers))
 
 
 def _mix(there: GpuType, here: GpuType) -> float:

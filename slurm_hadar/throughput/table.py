@@ -10,7 +10,7 @@ from importlib import resources
 
 from slurm_hadar.errors import TraceError
 
-__all__ = ["ReferenceTable", "Row", "read_table", "reference", "workload"]
+__all__ = ["ReferenceTable", "Row", "read_table", "reference", "worker_batch", "workload"]
 
 FIELDS = ("model", "batch", "gpus", "gpu_type", "placement", "steps_per_s", "source")
 
@@ -18,6 +18,12 @@ FIELDS = ("model", "batch", "gpus", "gpu_type", "placement", "steps_per_s", "sou
 def workload(model: str, batch: int | None) -> str:
     """The key of a workload: ``resnet18:64``, or just the model where no batch size is known."""
     return model if batch is None else f"{model}:{batch}"
+
+
+def worker_batch(batch: int | None, asked: int, workers: int) -> int | None:
+    """The batch per worker of an elastic gang of ``workers`` that keeps the batch of the whole gang, where ``batch`` is
+    the one per worker of a gang of ``asked``; None if unknown."""
+    return None if batch is None else max(1, round(batch * asked / workers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,3 +204,53 @@ def test_without_a_channel_the_spool_file_and_the_signal_serve(live: Any, poll: 
     controller.run_round()
     assert all(live.journal.job(job).saved_step == steps for job in jobs)
     assert {m.gpu_type for m in ThroughputStore(live.journal.connection).of("resnet18:64")} >= {"k80"}
+
+
+ELASTIC = """
+import json, os, sys, torch, slurm_hadar
+import torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = torch.nn.Linear(1, 1)
+data = torch.utils.data.TensorDataset(torch.arange(64.0).reshape(64, 1))
+model = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+loader = torch.utils.data.DataLoader(data, batch_size=1, sampler=torch.utils.data.DistributedSampler(data, seed=3))
+steps = int(sys.argv[1])
+run = slurm_hadar.train(model, optimizer, total_steps=steps, loader=loader, global_batch=8, state={"seen": []})
+for (x,) in run:
+    optimizer.zero_grad(); (model(x) - x).square().mean().backward(); optimizer.step()
+    run.state["seen"].append([dist.get_world_size(), len(x)])
+if dist.get_rank() == 0: print(json.dumps({"done": run.step, "seen": run.state["seen"]}), flush=True)
+"""
+
+
+def test_an_elastic_gang_is_started_and_moved_in_other_sizes(live: Any, poll: Any) -> None:
+    """Asked for one GPU and let have up to two: started with two, moved to one of another type, ended with two. Every
+    step has the same number of samples, as many steps are made as were to be made."""
+    steps = 320
+    (live.work / "elastic.py").write_text(ELASTIC)
+    script = GANG.format(script="elastic.py", arguments=str(steps))
+    blocker = live.submit("--gres=gpu:4", "-N6", comment="")  # so that Slurm does not start it by itself
+    job = live.submit("--gres=gpu:1", comment=f"hadar:model=resnet18,batch=8,steps={steps},gpus=1-2", script=script,
+                      env=environment())  # fmt: skip
+    controller = live.controller(channel=True)
+    controller.run_round()
+    live.cluster.run(["scancel", blocker])
+    poll(lambda: not live.gpus(blocker))
+    for where in ({"v100-1": 2}, {"p100-1": 1}, {"p100-1": 2}):
+        outcomes = move_until(controller, live, poll, {job: where})
+        assert sum(o.record.failed for o in outcomes) == 0, outcomes[-1].outcome.log
+        goes_on(live, job, poll)
+    seen = controller.run_round().seen.snapshot.job[job]
+    poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
+
+    assert seen.form.gang_sizes == (1, 2) and seen.placement.by_type == {"p100": 2} and seen.restarts == 2
+    (words,) = [line for line in (live.work / f"{job}.out").read_text().splitlines() if line.startswith('{"done"')]
+    result = json.loads(words)
+    worlds = [world for world, _ in result["seen"]]
+    assert result["done"] == steps == len(worlds) and {tuple(s) for s in result["seen"]} == {(2, 4), (1, 8)}
+    assert (worlds[0], worlds[-1]) == (2, 2) and 1 in worlds
+    measured = ThroughputStore(live.journal.connection)
+    assert {m.gpus for m in measured.of("resnet18:4")} == {2} and {m.gpus for m in measured.of("resnet18:8")} == {1}

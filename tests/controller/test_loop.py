@@ -486,3 +486,17 @@ def test_a_memory_that_is_no_json_costs_a_warning(bench, caplog) -> None:
     result = b.new_controller(policy=policy).run_round()
 
     assert result.record.note == "" and "cannot be written as JSON" in caplog.text
+
+
+def test_moves_for_the_same_reason_are_all_recorded(bench) -> None:
+    """To and fro between equal nodes: the reason reads the same each time, and each move is in the history."""
+    b = bench({f"v100-{i}": ("v100", 1) for i in (1, 2, 3)})
+    job = b.slurm.submit(gpus=1, comment=MODEL + ",ckpt=yes")
+    policy = Scripted()
+    controller = b.new_controller(policy=policy)
+    for node in ("v100-1", "v100-2", "v100-3"):
+        policy.where = {job: Placement.of({node: {"v100": 1}})}
+        controller.run_round()
+
+    history = [(e["kind"], list(e["old"]), list(e["new"])) for e in b.journal.history(job) if "kind" in e]
+    assert history == [("start", [], ["v100-1"]), ("move", ["v100-1"], ["v100-2"]), ("move", ["v100-2"], ["v100-3"])]

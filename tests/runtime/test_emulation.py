@@ -62,6 +62,14 @@ def test_rates(nodes: list[str], workers: int, model: str | None, batch: int | N
     assert emulation.emulated_steps_per_s(CLUSTER, nodes, workers, model, batch) == pytest.approx(rate)
 
 
+def test_a_gang_that_shares_its_batch_is_faster_by_the_exponent() -> None:
+    """Half the batch per worker: the listed rate of the gang, times 2 to the power of the exponent."""
+    cluster = {**CLUSTER, "batch_exponent": 0.5}
+    assert emulation.emulated_steps_per_s(cluster, ["v100-1"], 2, "resnet18", 64, 16) == pytest.approx(36.0)
+    assert emulation.emulated_steps_per_s(cluster, ["v100-1"], 2, "resnet18", 64, 64) == pytest.approx(18.0)
+    assert emulation.emulated_steps_per_s(cluster, ["v100-1"], 2, "resnet18", None, 16) == pytest.approx(40.0)
+
+
 def test_a_pace_is_kept_without_drift_and_without_catching_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Late sleeps do not add up; a long stall is not caught up but for one step."""
     now = [100.0]

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -59,25 +60,28 @@ def train(env: dict, restart: int, stop: int, every: int) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def train_two(env: dict, restart: int, stop: int, every: int) -> list[dict]:
-    """One run of the job with two workers, which meet over a file."""
-    import socket
-
+def start_workers(script: str, env: dict, stop: int, world: int) -> list[subprocess.Popen[str]]:
+    """A gang of ``world`` processes that find each other on this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    env = {**env, "SLURM_RESTART_COUNT": str(restart), "EVERY": str(every), "WORLD_SIZE": "2"}
-    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    workers = [
+    env = {**env, "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "lo"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(stop)],
+            [sys.executable, "-c", script, str(stop)],
             env={**env, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
+        for rank in range(world)
     ]
+
+
+def train_two(env: dict, restart: int, stop: int, every: int) -> list[dict]:
+    """One run of the job with two workers, which meet over a file."""
+    workers = start_workers(SCRIPT, {**env, "SLURM_RESTART_COUNT": str(restart), "EVERY": str(every)}, stop, 2)
     outputs = [w.communicate(timeout=300) for w in workers]
     if stop > 60:
         assert [w.returncode for w in workers] == [0, 0], outputs
@@ -106,6 +110,81 @@ def test_another_number_of_workers_goes_on(job_env) -> None:
     lines = train_two(job_env, 2, 99, 5)
     assert lines[0]["step"] == 30
     assert lines[-2]["step"] == 59
+
+
+ELASTIC = """
+import json, os, sys, torch, slurm_hadar
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = torch.nn.Linear(1, 1)
+data = TensorDataset(torch.arange(52.0).reshape(52, 1))
+model = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9)
+loader = DataLoader(data, batch_size=1, sampler=DistributedSampler(data, seed=3))
+run = slurm_hadar.train(model, optimizer, total_steps=21, loader=loader, save_every_steps=4, global_batch=8)
+for (x,) in run:
+    optimizer.zero_grad(); (model(x) - x).square().mean().backward(); optimizer.step()
+    print(json.dumps({"step": run.step, "epoch": run.epoch, "samples": x.flatten().tolist()}), flush=True)
+    if run.step == int(sys.argv[1]): os._exit(9)
+print(json.dumps({"weight": net.weight.item(), "worker_batch": run.worker_batch}))
+"""
+
+
+def train_elastic(env: dict, restart: int, stop: int, world: int) -> tuple[dict[int, tuple[int, list[float]]], dict]:
+    """One run with ``world`` workers: {step: (epoch, the samples of all workers, sorted)}, and rank 0's last words."""
+    workers = start_workers(ELASTIC, {**env, "SLURM_RESTART_COUNT": str(restart)}, stop, world)
+    outputs = [w.communicate(timeout=300) for w in workers]
+    assert stop < 21 or [w.returncode for w in workers] == [0] * world, outputs
+    lines = [[json.loads(line) for line in out.splitlines()] for out, _ in outputs]
+    steps: dict[int, tuple[int, list[float]]] = {}
+    for line in (entry for rank in lines for entry in rank if "step" in entry):
+        _, before = steps.get(line["step"], (0, []))
+        steps[line["step"]] = (line["epoch"], sorted([*before, *line["samples"]]))
+    return steps, lines[0][-1]
+
+
+def elastic_alone() -> tuple[dict[int, tuple[int, list[float]]], float]:
+    """What ELASTIC does, as a plain loop over global batches."""
+    torch.manual_seed(0)
+    net, step, steps = torch.nn.Linear(1, 1), 0, {}
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9)
+    sampler = torch.utils.data.DistributedSampler(range(52), num_replicas=1, rank=0, seed=3)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for samples in torch.tensor(list(sampler), dtype=torch.float32).split(8):
+            x = samples.reshape(-1, 1)
+            optimizer.zero_grad()
+            (net(x) - x).square().mean().backward()
+            optimizer.step()
+            steps[step], step = (epoch, sorted(samples.tolist())), step + 1
+    return steps, net.weight.item()
+
+
+def test_an_elastic_training_sees_the_same_samples_in_each_step(job_env) -> None:
+    """Begun with two workers, ended with four: as many steps, each of them with the samples that a single worker would
+    have had in it, so as many samples in all; the weights agree but for rounding."""
+    first, _ = train_elastic(job_env, 0, 10, 2)
+    second, last = train_elastic(job_env, 1, 99, 4)
+    expected, weight = elastic_alone()
+
+    assert (min(first), min(second), last["worker_batch"]) == (0, 8, 2)  # resumed from the checkpoint of step 8
+    assert {**{s: seen for s, seen in first.items() if s < 8}, **second} == expected
+    assert last["weight"] == pytest.approx(weight, rel=1e-4)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
+    """At once, in words that say what to do; and a loader whose batches are its own affair is not silently kept."""
+    from slurm_hadar.runtime.training import _share
+
+    assert (_share(256, 4), _share(None, 3)) == (64, None)
+    with pytest.raises(ValueError, match="cannot be shared equally by 3 workers; say batch="):
+        _share(256, 3)
+    own = torch.utils.data.DataLoader(range(9), batch_sampler=[[0, 1], [2, 3]])
+    with pytest.raises(ValueError, match="without a batch sampler of its own"):
+        small(tmp_path, loader=own, global_batch=4)
 
 
 def small(directory: Path | None, total: int = 10, **options: object):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.model import GpuType
-from slurm_hadar.throughput.estimator import DOUBLING, SPREAD, Estimator
+from slurm_hadar.throughput.estimator import BATCH_EXPONENT, DOUBLING, SPREAD, Estimator
 from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import read_table, reference
 
@@ -154,3 +154,35 @@ def test_empty_table():
     """With no published figures at all the data sheets still serve."""
     empty = read_table(["model,batch,gpus,gpu_type,placement,steps_per_s,source"])
     assert Estimator(empty).speeds("resnet18", 64, 2, ["v100"])["v100"].steps_per_s > 0
+
+
+LAW = DOUBLING * 2.0**BATCH_EXPONENT
+
+
+@pytest.mark.parametrize(("model", "batch"), [("resnet18", 64), ("resnet18", None), ("unknown", 32), ("", None)])
+def test_other_sizes_of_an_elastic_gang_follow_one_law(model: str, batch: int | None):
+    """Nothing measured: the published figure of the size asked for, times a constant per doubling at the same batch."""
+    estimator = Estimator(reference(), store())
+    rates = {n: estimator.speeds(model, batch, n, ["v100"], elastic_from=4)["v100"].steps_per_s for n in (2, 4, 8)}
+
+    assert rates[8] / rates[4] == pytest.approx(LAW) and rates[4] / rates[2] == pytest.approx(LAW)
+    if batch == 64:
+        assert rates[4] == reference().steps_per_s("resnet18", 64, "v100", 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "key", "filed"),
+    [("resnet18", 64, None, "resnet18:32"), ("resnet18", None, None, "resnet18"), ("", None, "ann/train", "ann/train"),
+     ("", 64, "ann/train", "ann/train")],
+)  # fmt: skip
+def test_a_measured_size_of_an_elastic_gang_speaks_for_the_others(model, batch, key, filed):
+    """Measured with 8 where 4 were asked for: exact there, and by the law everywhere else."""
+    known = store()
+    known.record(filed, "v100", 8, 10.0, 1.0)
+    estimator = Estimator(reference(), known)
+
+    def rate(workers: int) -> float:
+        own = key or ("resnet18" if batch is None else f"resnet18:{batch * 4 // workers}")
+        return estimator.speeds(model, batch, workers, ["v100"], key=own, elastic_from=4)["v100"].steps_per_s
+
+    assert (rate(8), rate(4), rate(2)) == (pytest.approx(10.0), pytest.approx(10.0 / LAW), pytest.approx(10.0 / LAW**2))

@@ -1,0 +1,127 @@
+"""``hadar replay``: a site's own accounting under other policies."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_hadar.cli.common import console, print_json
+from slurm_hadar.cli.compare import comparison_table, progress, typed, write_comparison
+from slurm_hadar.cli.simulate import scene, scene_options
+from slurm_hadar.errors import TraceError
+from slurm_hadar.simulator.compare import compare, document, read_contenders
+from slurm_hadar.simulator.compare_page import compare_page
+from slurm_hadar.simulator.replay import HAPPENED, Site, past, site_of_accounting, site_of_slurm
+from slurm_hadar.simulator.throughputs import load_table
+from slurm_hadar.simulator.traces import Trace, node_types, read_text
+from slurm_hadar.slurm.accounting import AccountedJob, parse_accounting
+from slurm_hadar.slurm.cli import CliBackend
+
+__all__ = ["replay"]
+
+_SPAN = re.compile(r"(\d{1,4})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SACCT_S = 600.0
+_KNOWN_LENGTHS = "policies are told how much work each job turned out to be, which on the day only its owner could say"
+_OTHER_REASONS = (
+    "in what happened, jobs may have waited for other reasons too: dependencies, holds, limits, reservations"
+)
+
+
+@click.command()
+@scene_options
+@click.option("--sacct", "file", metavar="FILE", help="Output of sacct -P or sacct --json; - reads it from stdin.")
+@click.option("--since", default="30d", show_default=True, help="How far back to ask sacct: 30d, 12h, 2026-10-01.")
+@click.option(
+    "--node-types",
+    "types",
+    metavar="NODES=TYPE;...",
+    help="GPU types of nodes, where accounting does not record them: gpu[01-08]=v100.",
+)
+@click.option("--policies", default="fifo,hadar", show_default=True, metavar="A,B:KEY=VALUE", help="Who decides.")
+@click.option(
+    "--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write a page and pictures here."
+)
+@click.option("-j", "--jobs", "processes", type=click.IntRange(min=1), help="Simulations at a time; default: CPUs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+def replay(
+    file: str | None, since: str, types: str | None, policies: str, folder: Path | None, processes: int | None,
+    as_json: bool, bounds: bool, cluster: str | None, **given: Any,
+) -> int:  # fmt: skip
+    """Say what policies would have made of the site's last weeks, against what happened.
+
+    Asks sacct and sinfo; with --sacct FILE it needs no Slurm. Only jobs with GPUs that have ended count. Everything
+    that had to be assumed is listed. With --out it writes replay.html and pictures, as hadar compare does.
+    """
+    contenders = read_contenders(policies)
+    text, name = _accounting(file, since)
+    table = load_table(given["throughputs"])
+    trace = read_text(text, name, table, "sacct", node_types(types or ""))
+    records = parse_accounting(text, name)
+    site = _site(records, trace, cluster, asked=file is None)
+    _, options = scene(cluster=site.spec, **given)
+    count = processes or min(len(contenders), os.cpu_count() or 1)
+    with progress([c.label for c in contenders]) as told:
+        comparison = compare(trace, contenders, options, table, count, told, bounds)
+    if comparison.results:
+        happened = replace(past(records, trace, site), bounds=comparison.bounds)
+        comparison.results = {HAPPENED: happened, **comparison.results}
+    content = document(comparison, typed(), time.time(), [_KNOWN_LENGTHS, _OTHER_REASONS, *site.assumptions])
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_comparison(content, folder, "replay", compare_page(content, "The site's own jobs under other policies"))
+    if as_json:
+        print_json(content)
+    else:
+        console().print(comparison_table(content["policies"]))
+        for line in content["assumptions"]:
+            click.echo(f"assumed: {line}")
+        if folder is not None:
+            click.echo(f"written: {folder / 'replay.html'}")
+    for label, why in comparison.failed.items():
+        click.echo(f"hadar: {label} failed: {why}", err=True)
+    return 1 if comparison.failed else 0
+
+
+def _site(records: Sequence[AccountedJob], trace: Trace, cluster: str | None, asked: bool) -> Site:
+    """The cluster to simulate: as given, else as Slurm has it (if it was asked), else as the jobs show it."""
+    if cluster is None and asked:
+        return site_of_slurm(CliBackend().read().nodes)
+    if cluster is None:
+        return site_of_accounting(records, trace)
+    try:
+        return replace(site_of_accounting(records, trace), spec=cluster, assumptions=())
+    except TraceError:  # no nodes are named: nothing is drawn of what happened, all else is known
+        return Site(cluster, {})
+
+
+def _accounting(file: str | None, since: str) -> tuple[str, str]:
+    """The text of sacct, and what it is called in errors."""
+    if file is None:
+        return CliBackend(timeout_s=_SACCT_S).accounting(_start(since)), "sacct"
+    if file == "-":
+        return sys.stdin.read(), "stdin"
+    try:
+        return Path(file).read_text(encoding="utf-8-sig"), file
+    except FileNotFoundError:
+        raise TraceError(f"accounting {file} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"accounting {file} cannot be read: {error}") from None
+
+
+def _start(since: str) -> str:
+    """As sacct takes it."""
+    match = _SPAN.fullmatch(since)
+    if match:
+        return f"now-{match[1]}{_UNITS[match[2]]}"
+    if re.fullmatch(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?)?", since):
+        return since
+    raise click.BadParameter(f"{since!r} must be a span such as 30d or a date such as 2026-10-01", param_hint="--since")

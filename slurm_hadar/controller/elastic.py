@@ -1,0 +1,55 @@
+"""Elastic gangs: the sizes that ``gpus=2-8`` in a comment comes to on this cluster."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+
+from slurm_hadar.comment import MOST_SIZES
+
+__all__ = ["Room", "gang_sizes", "room_of"]
+
+#: For each group of nodes that one gang may use together, ``(GPUs per node, how many such nodes)``, largest first.
+Room = tuple[tuple[tuple[int, int], ...], ...]
+
+
+def room_of(groups: Iterable[Iterable[int]]) -> Room:
+    """From the GPUs of each node, by group, in compact form."""
+    room = []
+    for counts in groups:
+        tally: dict[int, int] = {}
+        for n in counts:
+            tally[n] = tally.get(n, 0) + 1
+        room.append(tuple(sorted(tally.items(), reverse=True)))
+    return tuple(sorted(room))
+
+
+@functools.lru_cache(maxsize=4096)
+def gang_sizes(
+    wanted: Sequence[int], asked: int, min_nodes: int, max_nodes: int, batch: int | None, room: Room
+) -> tuple[int, ...]:
+    """The sizes, ascending, at most :data:`MOST_SIZES`, the one asked for always among them.
+
+    A size counts if so many GPUs, equally many on each of ``min_nodes`` to ``max_nodes`` nodes, exist at all, and if
+    the workers can share the batch of a step equally (``batch`` per worker at the size asked for; None: nobody knows).
+    Where more sizes than that are left, doublings of the smallest, the largest and the one asked for are kept; of these
+    the ones nearest to it.
+    """
+    good = [
+        n for n in wanted
+        if (batch is None or batch * asked % n == 0) and _exists(n, min_nodes, max_nodes, room)
+    ]  # fmt: skip
+    if len({*good, asked}) > MOST_SIZES:
+        doublings = {good[0] << i for i in range(good[-1].bit_length())}
+        good = [n for n in good if n in doublings or n == good[-1]]
+    nearest = sorted({*good} - {asked}, key=lambda n: abs(math.log2(n / asked)))
+    return tuple(sorted([asked, *nearest[: MOST_SIZES - 1]]))
+
+
+def _exists(size: int, min_nodes: int, max_nodes: int, room: Room) -> bool:
+    for nodes in range(min_nodes, min(max_nodes, size) + 1):
+        each, rest = divmod(size, nodes)
+        if not rest and any(sum(count for gpus, count in group if gpus >= each) >= nodes for group in room):
+            return True
+    return False

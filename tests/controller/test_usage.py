@@ -1,0 +1,74 @@
+"""GPU-seconds per user, account and type: booked once, decaying, kept over restarts."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.controller.journal import _SCHEMA, SCHEMA_VERSION, Journal
+from slurm_hadar.controller.usage import Usage
+from slurm_hadar.errors import StoreError
+
+
+def test_usage_halves_and_adds_up() -> None:
+    """After one half-life a GPU-second counts half; what is booked then counts whole."""
+    usage = Usage(Journal(":memory:"), half_life_s=100.0)
+    usage.book("ann", "phys", {"v100": 80.0, "k80": 10.0}, at=1000.0)
+    usage.book("ann", "chem", {"v100": 5.0}, at=1100.0)
+    usage.book("ann", "phys", {"v100": 1.0}, at=1100.0)
+
+    assert usage.by_user(1100.0) == {"ann": {"v100": pytest.approx(46.0), "k80": pytest.approx(5.0)}}
+    assert usage.by_account(1200.0)["phys"] == {"v100": pytest.approx(20.5), "k80": pytest.approx(2.5)}
+
+
+def test_usage_outlives_the_controller(tmp_path: Path) -> None:
+    """What was saved is there again; what was not saved is lost, and nothing else."""
+    path = tmp_path / "journal.db"
+    usage = Usage(Journal(path), 100.0)
+    usage.book("ann", "a", {"v100": 8.0}, at=0.0)
+    usage.save()
+    usage.book("ann", "a", {"v100": 8.0}, at=0.0)
+
+    assert Usage(Journal(path), 100.0).by_user(100.0) == {"ann": {"v100": pytest.approx(4.0)}}
+
+
+def test_a_journal_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    """An older file keeps what it has and gains the table; one of a newer version is refused in one line."""
+    path = tmp_path / "journal.db"
+    with sqlite3.connect(path) as old:
+        old.executescript(_SCHEMA + "PRAGMA user_version=1;INSERT INTO prices VALUES ('n', 't', 2.0);")
+    old.close()
+    journal = Journal(path)
+
+    assert journal.prices() == {("n", "t"): 2.0} and journal.usage() == {}
+    with journal.transaction() as db:
+        db.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    journal.close()
+    with pytest.raises(StoreError, match="newer slurm_hadar"):
+        Journal(path)
+
+
+def test_rounds_book_what_all_jobs_held(bench) -> None:
+    """Steered or not, each running GPU job's time counts for its user and account, by type, and once."""
+    b = bench({"v100-1": ("v100", 4), "k80-1": ("k80", 4)})
+    start = time.time() - 50
+    for number, (user, node, gpus) in enumerate([("ann", "v100-1", 2), ("bob", "k80-1", 1), ("ann", "k80-1", 1)], 1):
+        job = b.slurm.submit(gpus=gpus, user=user, account="lab", comment="mine" if number == 3 else "hadar:ckpt=yes")
+        b.slurm.start(job, node)
+        b.slurm.jobs[job] = replace(b.slurm.jobs[job], start=start)
+    controller = b.new_controller("controller.mode=observe")
+    controller.run_round()
+    seen = controller.run_round().seen.snapshot
+
+    ran = seen.time - start
+    assert seen.user_usage["ann"] == {"v100": pytest.approx(2 * ran, rel=1e-3), "k80": pytest.approx(ran, rel=1e-3)}
+    assert seen.user_usage["bob"] == {"k80": pytest.approx(ran, rel=1e-3)}
+    assert seen.account_usage == {
+        "lab": {"v100": pytest.approx(2 * ran, rel=1e-3), "k80": pytest.approx(2 * ran, rel=1e-3)}
+    }
+    again = b.new_controller("controller.mode=observe").run_round().seen.snapshot
+    assert again.user_usage["bob"]["k80"] == pytest.approx(again.time - start, rel=1e-3)
