@@ -18,6 +18,7 @@ from slurm_hadar.policies.centre import Field
 from slurm_hadar.policies.dealer import Dealer
 from slurm_hadar.policies.gavel_lp import Load
 from slurm_hadar.policies.gavel_rounds import Ledger, deal
+from slurm_hadar.throughput.gpus import find
 
 __all__ = ["SharePolicy", "Targets"]
 
@@ -77,7 +78,7 @@ class SharePolicy(Policy):
         if jobs and ledger.due(now, self.reset_s):
             share, noted = self.shares(self._targets(jobs, types, rates, gpus, now, noted))
             ledger.reset(share, now)
-        deal(dealer, jobs, rates > 0, ledger, self._order(rates, now, snapshot.round_s), snapshot.round_s)
+        deal(dealer, jobs, rates > 0, ledger, self._order(types, rates, now, snapshot.round_s), snapshot.round_s)
         for job in dealer.arena.movers:
             if not dealer.types(job):
                 dealer.place_mixed(job)
@@ -113,14 +114,18 @@ class SharePolicy(Policy):
             noted,
         )
 
-    def _order(self, rates: Field, now: float, round_s: float) -> Sequence[int]:
-        """In which order the types are dealt out: the fastest first; in turns if all count as equally fast."""
-        jobs, types = rates.shape
-        if self.aware and jobs:
-            speed = (rates / rates.max(axis=1)[:, None]).mean(axis=0)
-            return np.argsort(-speed, kind="stable").tolist()
+    def _order(self, types: tuple[str, ...], rates: Field, now: float, round_s: float) -> Sequence[int]:
+        """In which order the types are dealt out: the fastest first; in turns if all count as equally fast.
+
+        Which is fastest is a matter of the hardware, as in Gavel, so that the order does not change with the jobs that
+        are left; only where a type is not in the data sheets is it a matter of the jobs' mean speed.
+        """
+        if self.aware and len(rates):
+            known = [found.tflops for t in types if (found := find(t))]
+            speed = known if len(known) == len(types) else (rates / rates.max(axis=1)[:, None]).mean(axis=0)
+            return np.argsort(-np.array(speed), kind="stable").tolist()
         turn = int(now // round_s)
-        return [(turn + r) % types for r in range(types)]
+        return [(turn + r) % len(types) for r in range(len(types))]
 
 
 def _rates(dealer: Dealer, jobs: Sequence[Job], types: tuple[str, ...]) -> Field:
