@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from slurm_hadar.model import Job, Mix, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.arena import Arena, Gang, find_gang
@@ -33,11 +33,8 @@ class Dealer:
         for slot, count in enumerate(self.free):
             self.room[arena.type_of[slot]] += count
         self._gangs = {j.job_id: arena.gang(j.placement) for j in arena.movers if j.running}
-        # a preference only, so it need not be exact where a holder has lost some of its GPUs
         self._held = [0] * len(self.free)
-        for gang in self._gangs.values():
-            for slot, count in gang:
-                self._held[slot] = min(self._held[slot] + count, self.free[slot])
+        self._hold(self._gangs.values())
         self._types: dict[tuple, tuple[str, ...]] = {}
 
     def types(self, job: Job) -> tuple[str, ...]:
@@ -75,6 +72,31 @@ class Dealer:
             return False
         return self._found(job, find_gang(job.form, self.arena.reach(job).nodes, self.free, self._held))
 
+    def settle(self, jobs: Sequence[Job], gpu_type: str) -> None:
+        """Deal one type anew to jobs that were placed on it, if so more of them stay where they run.
+
+        Dealt in order of priority, a gang may have taken the GPUs of jobs that then had to move next door. The largest
+        gangs now come first, as they are the hardest to place, and among equals those who can stay. Unless all find a
+        place in this way, everything is left as it was.
+        """
+        before = {job.job_id: self.placements[job.job_id] for job in jobs}
+        stayed = sum(job.running and before[job.job_id] == job.placement for job in jobs)
+        could = sum(job.running and job.placement.by_type.keys() == {gpu_type} for job in jobs)
+        if stayed == could:
+            return
+        free, room, held = self.free.copy(), self.room.copy(), self._held.copy()
+        for job in jobs:
+            for slot, count in self.arena.gang(self.placements.pop(job.job_id)):
+                self.free[slot] += count
+                self.room[gpu_type] += count
+        # those who were dealt nothing lose their GPUs anyway, so nobody need spare them
+        self._hold(self._gangs[job.job_id] for job in jobs if job.running)
+        order = sorted(jobs, key=lambda j: (-j.form.workers, not j.running or gpu_type not in j.placement.by_type))
+        placed = all(self.place(job, gpu_type) for job in order)
+        if not placed or sum(self.placements[j.job_id] == j.placement for j in jobs) <= stayed:
+            self.placements.update(before)
+            self.free, self.room, self._held = free, room, held
+
     def plan(self, policy: str, why: Callable[[Job], Wait], **fields: object) -> Plan:
         """The plan, once all have been dealt to: running jobs whose GPUs nobody took stay, and the others wait.
 
@@ -89,6 +111,14 @@ class Dealer:
             if job.job_id not in self.placements:
                 waits[job.job_id] = obstacles.of(job) or why(job)
         return Plan(policy, self.placements, waits, **fields)  # type: ignore[arg-type]
+
+    def _hold(self, gangs: Iterable[Gang]) -> None:
+        """Note what running jobs hold; a preference only, so GPUs that are no longer free are left out."""
+        held = [0] * len(self.free)
+        for gang in gangs:
+            for slot, count in gang:
+                held[slot] = min(held[slot] + count, self.free[slot])
+        self._held = held
 
     def _found(self, job: Job, gang: Gang | None) -> bool:
         if gang is None:

@@ -116,8 +116,11 @@ def deal(
     for column in order:
         gpu_type = ledger.types[column]
         ranked = np.lexsort((-ledger.share[:, column], -ledger.owed[:, column], -priority[:, column]))
+        placed = []
         for row in ranked[(usable[:, column] & open_jobs)[ranked]].tolist():
             if not dealer.room[gpu_type]:
                 break
             if dealer.place(jobs[row], gpu_type):
                 open_jobs[row] = False
+                placed.append(jobs[row])
+        dealer.settle(placed, gpu_type)
