@@ -152,7 +152,7 @@ def test_the_largest_total_takes_the_better_pairing():
 
 
 def test_an_equal_part_of_the_cluster():
-    """Two jobs on 4 + 4 GPUs have 2 + 2 each: a gang of 4 runs always, half on either type; a gang of 8 half the time."""
+    """Two jobs on 4 + 4 GPUs have 2 + 2 each: a gang of 4 runs always, a gang of 8 half of the time."""
     load = make_load([[10.0, 2.0], [10.0, 2.0]], [4, 8], [4, 4])
     assert isolated_rates(load) == pytest.approx([6.0, 3.0])
 
