@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, linprog
 from scipy.sparse import csr_array
 
@@ -70,27 +71,27 @@ def max_min(load: Load, demand: Field) -> tuple[Field, float]:
 
 def max_total(load: Load, value: Field) -> tuple[Field, float]:
     """The shares with the largest total of ``value[j, r] * x[j, r]``, and that total; none where the rate is 0."""
-    jobs, types = load.rates.shape
-    job, kind = np.nonzero(load.rates)
-    pairs = np.arange(len(job))
+    usable = load.rates > 0
+    some, of, counts = _alike(np.column_stack([np.where(usable, value, 0.0), usable, load.gang]))
+    job, kind = np.nonzero(usable[some])
+    pairs, groups = np.arange(len(job)), len(some)
     matrix = csr_array(
         (
-            np.concatenate([np.ones(len(job)), load.gang[job]]),
-            (np.concatenate([job, jobs + kind]), np.concatenate([pairs, pairs])),
+            np.concatenate([np.ones(len(job)), (counts * load.gang[some])[job]]),
+            (np.concatenate([job, groups + kind]), np.concatenate([pairs, pairs])),
         ),
-        shape=(jobs + types, len(job)),
+        shape=(groups + len(load.gpus), len(job)),
     )
-    worth = value[job, kind] / value[job, kind].max()
-    result = _solved(-worth, matrix, np.concatenate([np.ones(jobs), load.gpus]))
-    shares = np.zeros(load.rates.shape)
+    worth = value[some][job, kind]
+    result = _solved(-worth * counts[job] / worth.max(), matrix, np.concatenate([np.ones(groups), load.gpus]))
+    shares = np.zeros((groups, len(load.gpus)))
     shares[job, kind] = result.x
-    usable = load.rates > 0
-    total = float((value * shares).sum())
+    total = float((value * shares[of]).sum())
     rows, bounds = _capacity(load)
     reached = np.where(usable, -value / total, 0.0)
     common = np.concatenate([rows, reached[None]]), np.append(bounds, _GIVEN_UP - 1.0)
-    limits = Limits(usable, [(usable.astype(float), np.ones(jobs))], common)
-    return np.clip(analytic_centre(limits, _inside(load, shares)), 0.0, 1.0), total
+    limits = Limits(usable, [(usable.astype(float), np.ones(len(load.gang)))], common)
+    return np.clip(analytic_centre(limits, _inside(load, shares[of])), 0.0, 1.0), total
 
 
 def fair_finish(load: Load, remaining: Field, elapsed: Field, isolated: Field) -> tuple[Field, float]:
@@ -123,30 +124,41 @@ def fair_finish(load: Load, remaining: Field, elapsed: Field, isolated: Field) -
 
 
 def _max_min_corner(load: Load, demand: Field) -> tuple[Field, float, Field]:
-    """An optimal corner, its smallest ratio, and by how much the ratio falls per unit of each job's demand."""
-    jobs, types = load.rates.shape
-    job, kind = np.nonzero(load.rates)
-    pairs = np.arange(len(job))
-    level = len(job)
+    """Optimal shares, their smallest ratio, and by how much the ratio falls per unit of each job's demand."""
     # HiGHS works to absolute tolerances, so ratios must be near 1: count them in what equal parts would reach
-    scaled = demand * (isolated_rates(load) / demand).min()
+    ratios = load.rates / (demand * (isolated_rates(load) / demand).min())[:, None]
+    some, of, counts = _alike(np.column_stack([ratios, load.gang]))
+    job, kind = np.nonzero(ratios[some])
+    pairs, groups = np.arange(len(job)), len(some)
+    level = len(job)
     matrix = csr_array(
         (
-            np.concatenate([-load.rates[job, kind] / scaled[job], np.ones(jobs), np.ones(level), load.gang[job]]),
+            np.concatenate(
+                [-ratios[some][job, kind], np.ones(groups), np.ones(level), (counts * load.gang[some])[job]]
+            ),
             (
-                np.concatenate([job, np.arange(jobs), jobs + job, 2 * jobs + kind]),
-                np.concatenate([pairs, np.full(jobs, level), pairs, pairs]),
+                np.concatenate([job, np.arange(groups), groups + job, 2 * groups + kind]),
+                np.concatenate([pairs, np.full(groups, level), pairs, pairs]),
             ),
         ),
-        shape=(2 * jobs + types, level + 1),
+        shape=(2 * groups + len(load.gpus), level + 1),
     )
     cost = np.zeros(level + 1)
     cost[level] = -1.0
-    result = _solved(cost, matrix, np.concatenate([np.zeros(jobs), np.ones(jobs), load.gpus]))
-    shares = np.zeros(load.rates.shape)
+    result = _solved(cost, matrix, np.concatenate([np.zeros(groups), np.ones(groups), load.gpus]))
+    shares = np.zeros((groups, len(load.gpus)))
     shares[job, kind] = result.x[:level]
+    shares = shares[of]
     reached = float(((load.rates * shares).sum(axis=1) / demand).min())
-    return shares, reached, -result.ineqlin.marginals[:jobs] * reached / demand
+    return shares, reached, (-result.ineqlin.marginals[:groups] / counts)[of] * reached / demand
+
+
+def _alike(rows: Field) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Jobs with equal rows count as one, since an optimum may treat them alike: one job of each group, the group of
+    each
+    job, and how many there are in each. It is the group that holds ``count * gang`` GPUs then."""
+    _, some, of, counts = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    return some, of.reshape(-1), counts
 
 
 def _centred(load: Load, demand: Field, shares: Field, times: int = 1) -> Field:
