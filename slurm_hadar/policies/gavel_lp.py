@@ -25,6 +25,7 @@ from slurm_hadar.policies.centre import Field, Limits, analytic_centre
 __all__ = ["Load", "fair_finish", "isolated_rates", "max_min", "max_total", "proportional_rates"]
 
 _GIVEN_UP = 1e-3
+_MOST_RATIO = 1e6
 _MOST_STEPS = 20
 _CLOSE = 1e-4
 _LEAST_SLOPE = 1e-6
@@ -125,8 +126,10 @@ def fair_finish(load: Load, remaining: Field, elapsed: Field, isolated: Field) -
 
 def _max_min_corner(load: Load, demand: Field) -> tuple[Field, float, Field]:
     """Optimal shares, their smallest ratio, and by how much the ratio falls per unit of each job's demand."""
-    # HiGHS works to absolute tolerances, so ratios must be near 1: count them in what equal parts would reach
+    # HiGHS works to absolute tolerances, so ratios must be near 1: count them in what equal parts would reach, and cap
+    # those of jobs that could exceed the highest possible level more than a million times
     ratios = load.rates / (demand * (isolated_rates(load) / demand).min())[:, None]
+    ratios = np.minimum(ratios, _MOST_RATIO * ratios.max(axis=1).min())
     some, of, counts = _alike(np.column_stack([ratios, load.gang]))
     job, kind = np.nonzero(ratios[some])
     pairs, groups = np.arange(len(job)), len(some)

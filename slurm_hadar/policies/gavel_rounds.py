@@ -89,7 +89,8 @@ class Ledger:
 
     def memory(self, now: float) -> dict[str, Any]:
         """The ledger as values that JSON can write; :meth:`read` understands them."""
-        rows = np.concatenate([self.share, self.got, self.owed], axis=1)
+        # a millionth of a share or of a second is nothing, and the text is half as long
+        rows = np.concatenate([self.share, self.got, self.owed], axis=1).round(6)
         return {
             "types": list(self.types),
             "gpus": self.gpus.tolist(),

@@ -175,3 +175,19 @@ def test_a_job_that_nobody_can_help_leaves_the_rest_to_the_others():
     shares, level = max_min(load, np.array([1000.0, 10.0, 10.0]))
     assert 1 / level == pytest.approx(1000.0)
     assert shares[:, 0].sum() == pytest.approx(2.0, rel=0.2)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5), st.floats(-6, 12), st.floats(0, 7)), min_size=1, max_size=8)
+)
+def test_figures_of_any_magnitude(figures):
+    """Speeds and lengths that lie many orders of magnitude apart are no obstacle."""
+    first, second, steps, elapsed = 10.0 ** np.array(figures).T
+    load = make_load(np.column_stack([first, second]), gpus=[3, 1])
+
+    assert_feasible(load, max_min(load, steps)[0])
+    assert_feasible(load, max_total(load, load.rates)[0])
+    shares, rho = fair_finish(load, steps, elapsed, steps / isolated_rates(load))
+    assert_feasible(load, shares)
+    assert np.isfinite(rho)
