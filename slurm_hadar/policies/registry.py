@@ -27,9 +27,17 @@ GROUP = "slurm_hadar.policies"
 
 # Named rather than imported, so that a policy's imports are paid for only where it is used.
 _BUILTIN = {
+    "allox": "slurm_hadar.policies.allox:AlloX",
     "fifo": "slurm_hadar.policies.fifo:Fifo",
+    "gavel_cost": "slurm_hadar.policies.gavel:GavelCost",
+    "gavel_ftf": "slurm_hadar.policies.gavel:GavelFtf",
+    "gavel_las": "slurm_hadar.policies.gavel:GavelLas",
+    "gavel_throughput": "slurm_hadar.policies.gavel:GavelThroughput",
+    "gavel_ttd": "slurm_hadar.policies.gavel:GavelTtd",
     "hadar": "slurm_hadar.policies.hadar:Hadar",
     "none": "slurm_hadar.policies.none:NoPolicy",
+    "srtf": "slurm_hadar.policies.srtf:Srtf",
+    "tiresias": "slurm_hadar.policies.tiresias:Tiresias",
 }
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")

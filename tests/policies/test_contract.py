@@ -18,6 +18,16 @@ SETTINGS = [
     ("hadar", {"prices": "round", "objective": "ftf"}),
     ("hadar", {"prices": "round", "frontier": 0.5, "switch_gain": 0.0, "effort": 1}),
     ("hadar", {"prices": "round", "fill": False, "patience_s": 1e5}),
+    ("gavel_las", {}),
+    ("gavel_las", {"aware": False}),
+    ("gavel_ftf", {"reset_s": 0}),
+    ("gavel_ttd", {}),
+    ("gavel_throughput", {"normalised": True}),
+    ("gavel_cost", {"aware": False}),
+    ("tiresias", {}),
+    ("tiresias", {"starvation": 1.0, "consolidate_below": 0.5, "thresholds": "10,1000"}),
+    ("srtf", {"service": True}),
+    ("allox", {"window": 2}),
 ]
 
 
