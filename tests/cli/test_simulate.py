@@ -60,6 +60,17 @@ def test_a_table_for_people_and_files_for_programs(hadar, trace: str, tmp_path: 
     assert sorted(r["job_id"] for r in rows) == ["a", "b", "c"]
 
 
+def test_gangs_may_be_mixed_for_all_jobs(hadar, tmp_path: Path) -> None:
+    """A gang of two that fits on no single type runs once it may mix, at the pace of the slower."""
+    path = tmp_path / "t.csv"
+    path.write_text("job_id,arrival_s,gpus,steps,steps_per_s:v100,steps_per_s:k80\na,0,2,360,2,1\n")
+    common = ("--trace", str(path), "--cluster", "v100+k80:1x1", "--policy", "fifo", "--json", "-")
+
+    apart, mixed = hadar(*common), hadar(*common, "--mix", "gated")
+
+    assert apart[0] == 1 and mixed[0] == 0 and json.loads(mixed[1])["ttd_s"] == pytest.approx(360)
+
+
 def test_bounds_cost_nothing_where_nobody_wants_them(hadar, trace: str) -> None:
     _, out, _ = hadar("--trace", trace, "--cluster", "v100:1x2", "--policy", "fifo", "--no-bounds", "--json", "-")
 
