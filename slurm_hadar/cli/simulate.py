@@ -55,7 +55,7 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--throughputs", type=click.Path(path_type=Path), help="Our CSV or Gavel's JSON."),
             click.option("--model", type=click.Choice(["nodes", "gavel"]), default="nodes", show_default=True,
                          help="nodes: real node boundaries and restart costs; gavel: neither, as Gavel's own."),
-            click.option("--mix", type=click.Choice([str(m) for m in Mix]), help="How all jobs take gangs of unlike GPUs."),
+            click.option("--mix", type=click.Choice([str(m) for m in Mix]), help="How all jobs take unlike GPUs."),
             click.option("--restart-cost", "restart_s", type=float, help="Seconds of every restart, for all jobs."),
             click.option("--save", "save_s", type=float, default=0.0, help="Seconds that a save takes."),
             click.option("--faults", "faults_file", type=click.Path(path_type=Path), help="CSV: node,down_s,up_s."),
