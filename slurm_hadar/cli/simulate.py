@@ -23,7 +23,7 @@ from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import DEFAULT_CLUSTER, SimOptions, bounds_of, cluster_nodes
 from slurm_hadar.simulator.run import simulate as run_simulation
 from slurm_hadar.simulator.throughputs import load_table
-from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace
+from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace, table_csv
 from slurm_hadar.throughput.table import ReferenceTable
 
 __all__ = ["inputs", "scene", "scene_options", "simulate", "simulation_options"]
@@ -51,7 +51,7 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option("--cluster", help=f"type:nodesxGPUs,...; default: {DEFAULT_CLUSTER}, in a replay the site's."),
             click.option("--round", "round_s", type=float, help="Seconds; default 360, or the configuration's."),
-            click.option("--seed", default=0, show_default=True, help="Of drawn faults; named in the result."),
+            click.option("--seed", default=0, show_default=True, help="Of drawn traces and faults."),
             click.option("--throughputs", type=click.Path(path_type=Path), help="Our CSV or Gavel's JSON."),
             click.option("--model", type=click.Choice(["nodes", "gavel"]), default="nodes", show_default=True,
                          help="nodes: real node boundaries and restart costs; gavel: neither, as Gavel's own."),
@@ -63,7 +63,7 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--mttr", "mttr_h", type=float, default=4.0, show_default=True, help="Hours to its repair."),
             click.option("--measure", metavar="A:B", help="Measure jobs A to B-1 by arrival only; others go on."),
             click.option("--config", "config_file", type=click.Path(path_type=Path),
-                         help="Take round length, event rounds and guard limits from this configuration."),
+                         help="Take round length, event rounds, guard limits and usage half-life from here."),
             click.option("--bounds/--no-bounds", default=True, show_default=True, help="Solve for lower bounds too."),
         )
     ):  # fmt: skip
@@ -76,7 +76,7 @@ def inputs(
 ) -> tuple[Trace, ReferenceTable, SimOptions]:
     """What the options of :func:`simulation_options` stand for. Raises TraceError, ClusterError, ConfigError."""
     table, options = scene(**given)
-    return read_trace(source, table, trace_format, node_types(types or "")), table, options
+    return read_trace(source, table, trace_format, node_types(types or ""), options.seed), table, options
 
 
 def scene(
@@ -104,8 +104,10 @@ def scene(
     if config_file is not None:
         config = load(config_file)
         site = config.controller
-        options = replace(options, round_s=round_s or site.round_s, event_round_s=site.event_round_s,
-                          guard=config.guard)  # fmt: skip
+        options = replace(
+            options, round_s=round_s or site.round_s, event_round_s=site.event_round_s, guard=config.guard,
+            usage_half_life_s=config.fairness.half_life_h * 3600,
+        )  # fmt: skip
     return load_table(throughputs), options
 
 
@@ -135,8 +137,15 @@ def _faults(cluster: str, model: str, seed: int, file: Path | None, mtbf_h: floa
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter of the policy.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
 @click.option("--jobs-csv", "jobs_file", type=click.Path(path_type=Path), help="Write one line per job.")
+@click.option("--trace-csv", "trace_file", type=click.Path(path_type=Path), help="Write the trace in our own format.")
 def simulate(
-    policy: str, settings: tuple[str, ...], json_file: str | None, jobs_file: Path | None, bounds: bool, **given: Any
+    policy: str,
+    settings: tuple[str, ...],
+    json_file: str | None,
+    jobs_file: Path | None,
+    trace_file: Path | None,
+    bounds: bool,
+    **given: Any,
 ) -> int:
     """Simulate a trace on a virtual cluster, decided by the controller's own rounds.
 
@@ -146,6 +155,8 @@ def simulate(
     params = policy_settings(settings)
     chosen = registry.get(policy, **params)
     trace, table, options = inputs(**given)
+    if trace_file is not None:
+        trace_file.write_text(table_csv.write(trace), encoding="utf-8")
     with _progress(policy) as told:
         result = run_simulation(trace, chosen, options, table, params, told)
     if bounds and result.counted:

@@ -77,6 +77,18 @@ def test_bounds_cost_nothing_where_nobody_wants_them(hadar, trace: str) -> None:
     assert json.loads(out)["lower_bound_ttd_s"] is None
 
 
+def test_a_drawn_trace_can_be_kept(hadar, tmp_path: Path) -> None:
+    """And simulated again from the file, to the same end."""
+    kept = tmp_path / "drawn.csv"
+    common = ("--policy", "fifo", "--no-bounds", "--json", "-")
+
+    _, drawn, _ = hadar("--trace", "philly:jobs=5", "--seed", "4", "--trace-csv", str(kept), *common)
+    _, again, _ = hadar("--trace", str(kept), *common)
+
+    assert json.loads(drawn)["avg_jct_s"] == json.loads(again)["avg_jct_s"]
+    assert json.loads(drawn)["trace"] == "philly:jobs=5,seed=4,multi=yes,rate=0"
+
+
 def test_gavels_model_with_its_table(hadar, tmp_path: Path) -> None:
     (tmp_path / "t.trace").write_text("A3C\tc\td\t-n\t0\t7000\t1\t1\t-1\t0\n")
     (tmp_path / "r.json").write_text(json.dumps({"v100": {"('A3C', 1)": {"null": 7.0}}}))

@@ -23,7 +23,7 @@ def test_slurm_and_the_simulator_agree_on_who_starts_where(policy: str) -> None:
     jobs = []
     for model, batch, gpus, steps in WORK:
         job_id = slurm.submit(gpus=gpus, comment=f"hadar:model={model},batch={batch},steps={steps}")
-        jobs.append(TraceJob(job_id, 0.0, model, batch, gpus, float(steps), nodes=(1, 1)))
+        jobs.append(TraceJob(job_id, 0.0, model, batch, gpus, float(steps), nodes=(1, 1), restart_s=30.0))
     config = load(None, ["controller.mode=act", f"policy.name={policy}"])
 
     live = steer(slurm, registry.get(policy), config, Journal(":memory:"), ReportBook()).run_round()

@@ -189,8 +189,9 @@ def test_drawn_traces() -> None:
 
 
 def test_drawn_traces_without_gangs_or_gaps() -> None:
-    trace = read_trace("philly:jobs=50,multi=no", TABLE)
+    trace = read_trace("philly:jobs=50,multi=no", TABLE, seed=7)
 
+    assert trace.jobs == read_trace("philly:jobs=50,multi=no,seed=7", TABLE, seed=1).jobs
     assert {j.workers for j in trace.jobs} == {1} and {j.arrival_s for j in trace.jobs} == {0.0}
 
 
@@ -249,6 +250,16 @@ def test_accounting_as_json() -> None:
         ("1", 2, "v100", 3), ("2_2", 1, "k80", 3), ("3", 1, "v100", 1), ("99", 2, "v100", 7)
     ]  # fmt: skip
     assert trace.jobs[-1].model == "lm" and trace.jobs[-1].arrival_s == 5
+
+
+def test_elastic_jobs_of_the_accounting() -> None:
+    """The sizes that the live controller would weigh, the one that it had among them."""
+    head = "JobID|State|Submit|ElapsedRaw|End|AllocTRES|Comment\n"
+    row = "{}|COMPLETED|100|50|150|gres/gpu:v100=4|hadar:model=resnet18,batch=64,gpus={}\n"
+
+    jobs = read(head + row.format(1, "2-8") + row.format(2, "1+4") + row.format(3, "3-4")).jobs
+
+    assert [j.sizes for j in jobs] == [(2, 4, 8), (1, 4), (4,)] and {j.workers for j in jobs} == {4}
 
 
 def test_types_of_nodes_fill_in() -> None:

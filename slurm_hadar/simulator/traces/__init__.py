@@ -23,15 +23,16 @@ def read_trace(
     table: ReferenceTable,
     format: str | None = None,  # noqa: A002
     types_of: Mapping[str, str] | None = None,
+    seed: int = 0,
 ) -> Trace:
     """Read a trace from a file, or draw one from ``philly:...``.
 
     ``format`` is one of :data:`FORMATS`, or None to go by the content. ``table`` gives the rates that work is measured
     with where a trace does not count steps. ``types_of`` are GPU types of nodes, for accounting that does not record
-    them. Raises TraceError naming file, line and field.
+    them; ``seed`` that of a drawn trace which names none. Raises TraceError naming file, line and field.
     """
     if str(source).startswith(philly.PREFIX):
-        return philly.read(str(source), table)
+        return philly.read(str(source), table, seed)
     path = Path(source)
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from slurm_hadar.comment import JobComment, is_ours, parse
+from slurm_hadar.controller.elastic import gang_sizes, room_of
 from slurm_hadar.errors import CommentError, SlurmError, TraceError
 from slurm_hadar.model import Mix
 from slurm_hadar.simulator.throughputs import Rates
@@ -96,8 +97,8 @@ def _comment(record: AccountedJob) -> JobComment:
 def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates, first: float) -> TraceJob:
     workers = sum(record.gpus.values())
     job = TraceJob(
-        record.job_id, record.submit - first, comment.model or "", comment.batch, workers, 1.0, user=record.user,
-        account=record.account, name=record.name, weight=comment.weight or 1.0,
+        record.job_id, record.submit - first, comment.model or "", comment.batch, workers, 1.0,
+        _sizes(comment, workers), record.user, record.account, record.name, weight=comment.weight or 1.0,
         deadline_s=_deadline_s(comment, record), mix=comment.mix or Mix.NEVER, nodes=comment.nodes,
         restart_s=comment.restart, wanted=gpu_type, ran_s=record.elapsed_s,
         waited_s=None if record.start is None else max(0.0, record.start - record.submit),
@@ -105,6 +106,14 @@ def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates,
     if gpu_type not in rates.of(job, workers):  # it ran where the table says it cannot: the table is not about this job
         job = replace(job, model="", batch=None)
     return replace(job, steps=record.elapsed_s * rates.of(job, workers)[gpu_type].steps_per_s)
+
+
+def _sizes(comment: JobComment, workers: int) -> tuple[int, ...]:
+    """What an elastic job may take, as the live controller weighs it; how large the cluster is is not known here."""
+    if comment.gpus is None:
+        return ()
+    least, most = comment.nodes or (1, max(comment.gpus))
+    return gang_sizes(comment.gpus, workers, least, most, comment.batch, room_of([[max(comment.gpus)] * most]))
 
 
 def _deadline_s(comment: JobComment, record: AccountedJob) -> float | None:

@@ -16,9 +16,12 @@ _YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
 _REFERENCE_TYPE = "v100"
 
 
-def read(text: str, table: ReferenceTable) -> Trace:
-    """``philly:jobs=480,seed=0,multi=yes,rate=2.5`` as a trace. Raises TraceError naming what is wrong."""
-    options = {"jobs": "480", "seed": "0", "multi": "yes", "rate": "0"}
+def read(text: str, table: ReferenceTable, seed: int = 0) -> Trace:
+    """``philly:jobs=480,seed=0,multi=yes,rate=2.5`` as a trace; ``seed`` where the text names none.
+
+    Raises TraceError naming what is wrong.
+    """
+    options = {"jobs": "480", "seed": str(seed), "multi": "yes", "rate": "0"}
     for part in filter(None, text.removeprefix(PREFIX).split(",")):
         key, equals, value = part.partition("=")
         if not equals or key not in options:
@@ -29,8 +32,8 @@ def read(text: str, table: ReferenceTable) -> Trace:
     rate = number(options["rate"], text, "rate")
     if rate < 0:
         raise TraceError(f"{text}: rate must not be negative")
-    jobs, seed = whole(options["jobs"], text, "jobs"), whole(options["seed"], text, "seed", least=0)
-    return generate(jobs, seed, options["multi"] in _YES, rate, table)
+    jobs, drawn_by = whole(options["jobs"], text, "jobs"), whole(options["seed"], text, "seed", least=0)
+    return generate(jobs, drawn_by, options["multi"] in _YES, rate, table)
 
 
 def generate(jobs: int, seed: int, multi: bool, jobs_per_hour: float, table: ReferenceTable) -> Trace:
