@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.model import Plan, Snapshot, Tier, Wait
+from slurm_hadar.model import Mix, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.arena import Arena, find_gang
 from slurm_hadar.policies.base import Policy
@@ -139,10 +139,21 @@ def test_the_same_input_gives_the_same_result(trace: Trace, options: SimOptions)
     assert replace(first, decide_s=()) == replace(second, decide_s=())
 
 
-@given(trace=traces(), options=options(), policy=st.sampled_from(("fifo", "hadar", "restless")))
-@settings(max_examples=60, deadline=None)
-def test_nothing_beats_the_lower_bounds(trace: Trace, options: SimOptions, policy: str) -> None:
-    options = replace(options, faults=SimOptions().faults)
+@given(
+    trace=traces(),
+    options=options(),
+    policy=st.sampled_from(("fifo", "hadar", "restless")),
+    mix=st.sampled_from((None, *Mix)),
+    elastic=st.booleans(),
+)
+@settings(max_examples=80, deadline=None)
+def test_nothing_beats_the_lower_bounds(
+    trace: Trace, options: SimOptions, policy: str, mix: Mix | None, elastic: bool
+) -> None:
+    """Mixed gangs and elastic ones neither."""
+    options = replace(options, faults=SimOptions().faults, mix=mix)
+    if elastic:
+        trace = replace(trace, jobs=tuple(replace(j, sizes=(j.workers, 2 * j.workers)) for j in trace.jobs))
 
     result = simulate(trace, Restless() if policy == "restless" else registry.get(policy), options)
 
