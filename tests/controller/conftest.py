@@ -197,7 +197,8 @@ class Live:
                 process.wait()
         for channel in self._channels:
             channel.close()
-            channel.file.unlink(missing_ok=True)
+        # also what a controller that was killed has left: later tests' jobs on the cluster would report to nobody
+        self.cluster.conf.with_name("hadar-channel.json").unlink(missing_ok=True)
         self.journal.close()
 
 
