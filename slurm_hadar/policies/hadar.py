@@ -16,7 +16,7 @@ from slurm_hadar.policies.hadar_dual import Board, Draft, draft_plans
 from slurm_hadar.policies.hadar_lookahead import LookAhead
 from slurm_hadar.policies.hadar_prices import Prices, round_prices
 from slurm_hadar.policies.hadar_waits import explain_waits
-from slurm_hadar.policies.utilities import make_utility
+from slurm_hadar.policies.utilities import Utility, make_utility
 from slurm_hadar.policies.weights import FAIR_SHARES
 
 __all__ = ["Hadar"]
@@ -45,7 +45,8 @@ class Hadar(Policy):
     ----------
     objective: ``jct`` (average job completion time), ``ttd`` (total time duration, makespan), ``ftf`` (finish-time
         fairness), ``deadline``.
-    frontier: with ``jct``, from 0 (average JCT alone) over 0.5 (both at once) to 1 (TTD alone).
+    frontier: with ``jct``, from 0 (average JCT alone) over 0.5 (both at once) to 1 (TTD alone); other objectives ignore
+        it. The default costs next to nothing in average JCT and keeps the longest jobs from being left for the end.
     prices: ``lookahead`` or ``round``.
     fair_share: ``none``, or weigh each job by the fair share over the recent share of its ``user`` or ``account``, in
         GPU time at the value of the GPU type.
@@ -61,7 +62,7 @@ class Hadar(Policy):
     name: ClassVar[str] = "hadar"
 
     objective: str = "jct"
-    frontier: float = 0.0
+    frontier: float = 0.25
     prices: str = "lookahead"
     fair_share: str = "none"
     switch_gain: float = 0.05
@@ -71,7 +72,8 @@ class Hadar(Policy):
     effort: int = 1000
 
     def __post_init__(self) -> None:
-        make_utility(self.objective, self.frontier)
+        make_utility(self.objective, self._frontier)
+        make_utility("jct", self.frontier)
         for key, valid in (("prices", ("lookahead", "round")), ("fair_share", FAIR_SHARES)):
             if getattr(self, key) not in valid:
                 raise ConfigError(f"policy {self.name}: {key}={getattr(self, key)!r} must be one of {', '.join(valid)}")
@@ -99,17 +101,24 @@ class Hadar(Policy):
             state = following
         return self._written_out(decision)
 
+    def _utility(self) -> Utility:
+        return make_utility(self.objective, self._frontier)
+
+    @property
+    def _frontier(self) -> float:
+        return self.frontier if self.objective == "jct" else 0.0
+
     @property
     def _look_ahead(self) -> LookAhead:
         return LookAhead(
-            self.objective, self.frontier, self.fair_share, self.switch_gain, self.unknown_runtime_s,
+            self.objective, self._frontier, self.fair_share, self.switch_gain, self.unknown_runtime_s,
             self.patience_s,
         )  # fmt: skip
 
     def _decide(self, snapshot: Snapshot) -> _Decision:
         arena = Arena.of(snapshot)
         era = round_era(arena, self.unknown_runtime_s)
-        market = Market(arena, make_utility(self.objective, self.frontier), era, self.switch_gain, self.patience_s)
+        market = Market(arena, self._utility(), era, self.switch_gain, self.patience_s)
         bidders = make_bidders(market, self.unknown_runtime_s)
         board = Board.of(arena.free, arena.type_of, bidders)
         prices = round_prices(bidders, _capacity(arena))

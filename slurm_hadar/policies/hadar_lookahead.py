@@ -24,6 +24,8 @@ _USE_WEIGHT = 10.0  # while jobs are critical: what keeping a GPU busy counts, i
 _TURN = 20.0  # a critical job that runs goes on until it is ahead of the others by so many restarts
 _WORTH_A_RESTART = 2.0  # a job is put on GPUs for the meantime if that gains this many times its restart
 _BALANCING = 3
+_ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming
+_A_STREAM = 10  # so many arrivals, at different times, make a stream
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,9 @@ class LookAhead:
         now = _Round(self, outlook)
         if outlook.jobs:
             now.decide()
-        now.keep()
         if outlook.jobs:
             now.fill()
+        now.keep()
         now.mix()
         prices = {arena.slots[slot]: price for pool, price in now.prices() for slot in pool.slots}
         waits = explain(arena, outlook, now.queues, now.placements, now.worth, now.patient)
@@ -90,7 +92,7 @@ class _Round:
         self.worth = payoff_of(outlook, self.queues, self.weights)
         workers = outlook.workers[outlook.rows, self.queues.column].astype(int)
         for pool in range(len(outlook.pools)):
-            self._lay_out(pool, self._chosen(pool, workers))
+            self._lay_out(self._chosen(pool, workers), self.queues.column)
 
     @property
     def _priced(self) -> bool:
@@ -141,6 +143,7 @@ class _Round:
         column = np.array([index.get(known.get(j.job_id), -1) for j in outlook.jobs])
         terminal = np.array([float(memory.get("terminal", {}).get(p.key, 0.0)) for p in outlook.pools])
         again = memory.get("time") == outlook.arena.snapshot.time and bool((column >= 0).all())
+        terminal = np.maximum(terminal, self._arriving())
         aim = Aim.of(1.0 if self.rules.objective == "ttd" else self.rules.frontier)
         if aim is not None:
             fresh = bool((column < 0).any())
@@ -160,6 +163,18 @@ class _Round:
         self.memory["terminal"] = {p.key: float(w) for p, w in zip(outlook.pools, terminal, strict=True) if w > 0}
         if self.target is not None:
             self._take_critical(self.target)
+
+    def _arriving(self) -> Floats:
+        """The weight per pool of jobs that are still to come, where jobs keep coming; nothing for a lone batch.
+
+        It charges every job for the GPU time that it takes from them, and so leans towards the columns that need least
+        of it. Jobs come in a stream where several that are there came within the last mean run time.
+        """
+        outlook = self.outlook
+        now = outlook.arena.snapshot.time
+        ages = np.array([now - j.arrival for j in outlook.jobs])
+        recent = np.unique(np.floor(ages[(ages >= 0) & (ages < outlook.best_s.mean())]))
+        return _ARRIVING * outlook.gpus * min(1.0, max(0, len(recent) - 1) / _A_STREAM)
 
     def _take_critical(self, target: Target) -> None:
         """A critical job goes where it costs the makespan least."""
@@ -197,18 +212,17 @@ class _Round:
         density[inside] = 1.0 / np.maximum(key, 1e-9) + use_weight / max(float(key.mean()), 1e-9)
         return density
 
-    def _lay_out(self, pool: int, chosen: Ints) -> None:
-        """Give the chosen jobs their places: wide gangs first, and among equals those that can stay."""
-        outlook, column = self.outlook, self.queues.column
-        staying = [r for r in chosen if outlook.held[r] == column[r]]
+    def _lay_out(self, chosen: Ints, column: Ints) -> None:
+        """Give the chosen jobs places in their ``column[n]``: wide gangs first, among equals those that can stay."""
+        outlook = self.outlook
+        staying = {int(r) for r in chosen if outlook.held[r] == column[r]}
         for row in staying:
             self.floor.expect(self.gangs[row])
-        stays = set(staying)
-        room = outlook.pools[pool].room
-        rank = {row: i for i, row in enumerate(chosen)}
-        width = {row: min(room, int(outlook.workers[row, column[row]])) for row in chosen}
-        for row in sorted(chosen, key=lambda r: (-width[r], r not in stays, rank[r])):
-            if row in stays:
+        rank = {int(row): i for i, row in enumerate(chosen)}
+        room = [outlook.pools[p].room for p in outlook.pool_of]
+        width = {row: min(room[column[row]], int(outlook.workers[row, column[row]])) for row in rank}
+        for row in sorted(rank, key=lambda r: (-width[r], r not in staying, rank[r])):
+            if row in staying:
                 self.floor.forget(self.gangs[row])
                 if self.floor.can_stay(self.gangs[row]):
                     self._place(row, self.gangs[row])
@@ -264,12 +278,12 @@ class _Round:
         rows = np.flatnonzero(~self.placed & np.isfinite(run_s) & (outlook.workers[:, column] <= free))
         rows = rows[self._gains(rows, run_s)]
         density = worth[rows] * own[rows] / (run_s[rows] * outlook.workers[rows, column])
+        density = density * np.where(outlook.held[rows] == column, 1.0 + self.rules.switch_gain, 1.0)
         order = rows[np.argsort(-density, kind="stable")]
         workers = outlook.workers[:, column].astype(int)
         values = np.zeros(len(workers))
         values[rows] = density * workers[rows]
-        for row in choose(order, workers, values, free):
-            self._start(int(row), column)
+        self._lay_out(choose(order, workers, values, free), np.full(len(workers), column))
         for row in order:
             free = self.floor.free(pool)
             if free <= 0:

@@ -78,10 +78,11 @@ def test_impossible_values_are_refused(key, value):
         get("hadar", **{key: value})
 
 
-def test_frontier_goes_only_with_jct():
-    """The blend is between average JCT and TTD and nothing else."""
+@pytest.mark.parametrize("frontier", [-0.1, 1.5])
+def test_the_frontier_has_two_ends(frontier):
+    """From average JCT to TTD, whatever the objective."""
     with pytest.raises(ConfigError, match="frontier"):
-        get("hadar", objective="ftf", frontier=0.5)
+        get("hadar", objective="ftf", frontier=frontier)
 
 
 def test_parameters_can_be_listed():
