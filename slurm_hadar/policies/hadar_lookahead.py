@@ -24,6 +24,7 @@ _USE_WEIGHT = 10.0  # while jobs are critical: what keeping a GPU busy counts, i
 _TURN = 20.0  # a critical job that runs goes on until it is ahead of the others by so many restarts
 _WORTH_A_RESTART = 2.0  # a job is put on GPUs for the meantime if that gains this many times its restart
 _BALANCING = 3
+_MANY = 10_000  # with so many jobs one step of balancing a round is enough
 _ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming
 _A_STREAM = 10  # so many arrivals, at different times, make a stream
 
@@ -72,7 +73,7 @@ class _Round:
         self.placements = dict(outlook.arena.kept)
         self.worth = np.zeros(len(outlook.jobs))
         self.placed = np.zeros(len(outlook.jobs), bool)
-        self.gangs = [outlook.arena.gang(j.placement) for j in outlook.jobs]
+        self.gangs = [outlook.arena.gang(j.placement) if j.placement else () for j in outlook.jobs]
         none = np.zeros(0)
         self.patient: set[int] = set()
         self.weights = np.ones(len(outlook.jobs))
@@ -152,7 +153,7 @@ class _Round:
         if again:
             self.queues = assign(outlook, self.seconds, self.weights, column, terminal, sweeps=0)
         else:
-            for _ in range(_BALANCING if self.target else 1):
+            for _ in range(_BALANCING if self.target and len(column) < _MANY else 1):
                 self.queues = assign(outlook, self.seconds, self.weights, column, terminal)
                 column = self.queues.column
                 if self.target:

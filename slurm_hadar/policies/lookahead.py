@@ -173,8 +173,7 @@ def _costs(
             able = np.flatnonzero(np.isfinite(area[:, k]))
             place = np.searchsorted(keys, area[able, k] / weights[able], "left")
             here = own[able] == pool
-            own_place = np.searchsorted(keys, mine[able] / weights[able], "left")
-            itself_before = here & (own_place < place)
+            itself_before = here & (mine[able] < area[able, k])
             before = areas[place] - np.where(itself_before, mine[able], 0.0) + ahead[pool]
             after = behind[-1] - behind[place] - np.where(here & ~itself_before, weights[able], 0.0)
             cost[able, k] = weights[able] * (seconds[able, k] + before / size)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 
 import numpy as np
 
-from slurm_hadar.model import Job, Placement, Tier, Wait
+from slurm_hadar.model import EMPTY, Job, Placement, Tier, Wait
 from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.lookahead import Queues
 from slurm_hadar.policies.outlook import Floats, Outlook
@@ -39,9 +39,10 @@ def explain(
     rows = {job.job_id: row for row, job in enumerate(outlook.jobs)}
     waiting = [job for job in arena.movers if job.job_id not in placements]
     queued: list[int] = []
+    able = np.isfinite(outlook.run_s)
     for job in waiting:
         row = rows.get(job.job_id)
-        obstacle = obstacles.of(job, None if row is None else id(outlook.classes[row]))
+        obstacle = obstacles.of(job, None if row is None else (id(outlook.classes[row]), able[row].tobytes()))
         if obstacle is not None:
             waits[job.job_id] = obstacle
         elif row is None:
@@ -54,18 +55,26 @@ def explain(
 
 
 class _ByClass:
-    """Obstacles, looked up once per class of jobs."""
+    """Obstacles, looked up once for all jobs of a class that can run in the same columns."""
 
     def __init__(self, arena: Arena) -> None:
         self._obstacles = Obstacles(arena)
-        self._known: dict[int, Wait | None] = {}
+        self._known: dict[tuple, Wait | None] = {}
 
-    def of(self, job: Job, job_class: int | None) -> Wait | None:
+    def of(self, job: Job, job_class: tuple | None) -> Wait | None:
         if job_class is None:
             return self._obstacles.of(job)
         if job_class not in self._known:
             self._known[job_class] = self._obstacles.of(job)
         return self._known[job_class]
+
+
+def _why(before: int, turn_s: float, gpu_type: str) -> str:
+    if before == 0:
+        return f"first in line for {gpu_type}, but its gang does not fit beside the jobs that run"
+    jobs = "1 job" if before == 1 else f"{before} jobs"
+    go = "goes" if before == 1 else "go"
+    return f"{jobs} with {turn_s / _HOUR:.1f} h of work {go} before it on {gpu_type}"
 
 
 class _Queue:
@@ -91,29 +100,24 @@ class _Queue:
         """A Wait for each of ``rows``; the nearest to their turn also learn who holds what they want."""
         outlook, queues = self._outlook, self._queues
         pools = outlook.pool_of[queues.column]
-        place = self._places()
+        price = (outlook.workers[outlook.rows, queues.column] * queues.price[pools]).tolist()
+        turn_s, payoff, place = queues.turn_s.tolist(), self._payoffs.tolist(), self._places().tolist()
+        types = [outlook.pools[p].gpu_type for p in pools.tolist()]
         found = {}
-        nearest = set(sorted(rows, key=lambda r: (queues.turn_s[r], r))[:_NAMED])
+        nearest = set(sorted(rows, key=turn_s.__getitem__)[:_NAMED])
         holding = self._holding() if nearest else {}
         for row in rows:
-            pool = outlook.pools[pools[row]]
-            price = float(outlook.workers[row, queues.column[row]] * queues.price[pools[row]])
-            payoff = float(self._payoffs[row])
-            why = f"{place[row]} jobs with {queues.turn_s[row] / _HOUR:.1f} h of work go before it on {pool.gpu_type}"
-            if place[row] == 0:
-                why = f"first in line for {pool.gpu_type}, but its gang does not fit beside the jobs that run"
-            elif place[row] == 1:
-                why = f"1 job with {queues.turn_s[row] / _HOUR:.1f} h of work goes before it on {pool.gpu_type}"
-            wanted = Placement()
+            why = _why(place[row], turn_s[row], types[row])
+            wanted = EMPTY
             if row in nearest:
                 wanted = self._wanted(row)
-                holders = list(dict.fromkeys(j for n in wanted.nodes for j in holding.get((n, pool.gpu_type), ())))
+                holders = list(dict.fromkeys(j for n in wanted.nodes for j in holding.get((n, types[row]), ())))
                 if holders:
                     why += f" (held by {listing(holders)})"
             if row in self._patient:
                 why += "; it waits for a faster type, since it cannot be moved once it runs (patience_s bounds this)"
-            tier = Tier.CAPACITY if payoff > 0 else Tier.POLICY
-            found[outlook.jobs[row].job_id] = Wait(tier, why, price, payoff, wanted)
+            tier = Tier.CAPACITY if payoff[row] > 0 else Tier.POLICY
+            found[outlook.jobs[row].job_id] = Wait(tier, why, price[row], payoff[row], wanted)
         return found
 
     def _places(self) -> np.ndarray:
@@ -141,7 +145,7 @@ class _Queue:
                 left -= here
             if left == 0:
                 return Placement.of(mapping)
-        return Placement()
+        return EMPTY
 
     def _holding(self) -> dict[tuple[str, str], list[str]]:
         holding: dict[tuple[str, str], list[str]] = {}

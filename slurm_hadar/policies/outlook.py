@@ -37,17 +37,16 @@ class Pool:
 
 @dataclass(slots=True)
 class JobClass:
-    """What the jobs of a class have in common, per column.
+    """What jobs with the same form and partition have in common, per column.
 
-    ``able``: whether any column will do. ``rates``: steps/s, 0 where it cannot run; ``workers``: gang size; ``forms``:
-    the form with that gang size; ``slots``: those of the pool's slots that are open to it, None for all of them.
+    ``workers``: gang size; ``forms``: the form with that gang size; ``slots``: those of the pool's slots that are open
+    to it, None for all of them; ``nodes``: the fewest nodes of the pool that can take the gang, 0 if none can.
     """
 
-    able: bool
-    rates: Floats
     workers: Floats
     forms: list[Form]
     slots: list[tuple[int, ...] | None]
+    nodes: list[int]
 
 
 @dataclass
@@ -96,16 +95,18 @@ def survey(arena: Arena, unknown_runtime_s: float) -> Outlook:
     pools = _pools(arena)
     sizes = max((len(job.form.gang_sizes) for job in arena.movers), default=1)
     maker = _Classes(arena, pools, sizes)
-    jobs, loose, classes = [], [], []
+    jobs, loose, classes, rated = [], [], [], []
     for job in arena.movers:
-        found = maker.of(job)
-        if found.able:
+        job_class = maker.of(job)
+        found = maker.rates(job, job_class)
+        if any(found):
             jobs.append(job)
-            classes.append(found)
+            classes.append(job_class)
+            rated.append(found)
         elif job.form.mix is not Mix.NEVER:
             loose.append(job)
     width = len(pools) * sizes
-    rates = np.array([c.rates for c in classes]).reshape(len(jobs), width)
+    rates = np.array(rated).reshape(len(jobs), width)
     workers = np.array([c.workers for c in classes]).reshape(len(jobs), width)
     steps = _remaining_steps(jobs, rates, unknown_runtime_s)
     with np.errstate(divide="ignore"):
@@ -170,7 +171,7 @@ def _held(arena: Arena, jobs: Sequence[Job], workers: Floats, pools: Sequence[Po
 
 
 class _Classes:
-    """Makes each class once."""
+    """Makes each class once, and the rates of each distinct set of speeds in it."""
 
     def __init__(self, arena: Arena, pools: Sequence[Pool], sizes: int) -> None:
         self._arena = arena
@@ -180,7 +181,7 @@ class _Classes:
         self._open: dict[tuple, list[tuple[int, ...] | None]] = {}
 
     def of(self, job: Job) -> JobClass:
-        key = (job.form, job.partition, id(job.speeds), id(job.scaled), job.prefer)
+        key = (job.form, job.partition)
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = self._make(job)
@@ -188,29 +189,38 @@ class _Classes:
 
     def _make(self, job: Job) -> JobClass:
         count = len(self._pools)
-        rates, workers = np.zeros(count * self._sizes), np.zeros(count * self._sizes)
-        forms: list[Form] = [job.form] * (count * self._sizes)
-        slots = self._open_slots(job) * self._sizes
+        width = count * self._sizes
+        made = JobClass(np.zeros(width), [job.form] * width, self._open_slots(job) * self._sizes, [0] * width)
         for order, size in enumerate(job.form.gang_sizes):
             form = job.form if not job.form.sizes else replace(job.form, workers=size, sizes=())
             for index, pool in enumerate(self._pools):
                 column = order * count + index
-                forms[column] = form
-                workers[column] = size
-                rates[column] = self._rate(job, form, pool, slots[column])
-        return JobClass(bool(rates.any()), rates, workers, forms, slots)
+                made.forms[column] = form
+                made.workers[column] = size
+                if form.admits_type(pool.gpu_type):
+                    made.nodes[column] = self._fewest_nodes(form, pool, made.slots[column])
+        return made
 
-    def _rate(self, job: Job, form: Form, pool: Pool, slots: tuple[int, ...] | None) -> float:
-        """Steps/s of the gang on the fewest nodes of the pool that can take it; 0 if none can."""
-        speed = job.speeds_at(form.workers).get(pool.gpu_type)
-        if speed is None or speed.steps_per_s <= 0 or not form.admits_type(pool.gpu_type):
-            return 0.0
+    def _fewest_nodes(self, form: Form, pool: Pool, slots: tuple[int, ...] | None) -> int:
         rooms = [self._arena.capacity[s] for s in (pool.slots if slots is None else slots)]
-        for nodes in node_counts(form):
-            if holds(form, nodes, rooms):
-                wish = PREFERRED if pool.gpu_type in job.prefer else 1.0
-                return wish * speed.steps_per_s * (speed.spread if nodes > 1 else 1.0)
-        return 0.0
+        return next((nodes for nodes in node_counts(form) if _holds(form, nodes, rooms)), 0)
+
+    def rates(self, job: Job, job_class: JobClass) -> list[float]:
+        """Steps/s per column, on the fewest nodes that can take the gang; 0 where it cannot run."""
+        rates = [0.0] * len(job_class.nodes)
+        count = len(self._pools)
+        for order, size in enumerate(job.form.gang_sizes):
+            speeds = job.speeds_at(size)
+            for column in range(order * count, (order + 1) * count):
+                nodes = job_class.nodes[column]
+                speed = speeds.get(self._pools[column - order * count].gpu_type) if nodes else None
+                if speed is not None and speed.steps_per_s > 0:
+                    rates[column] = speed.steps_per_s * (speed.spread if nodes > 1 else 1.0)
+        if job.prefer:
+            rates = [
+                r * (PREFERRED if self._pools[k % count].gpu_type in job.prefer else 1.0) for k, r in enumerate(rates)
+            ]
+        return rates
 
     def _open_slots(self, job: Job) -> list[tuple[int, ...] | None]:
         key = (job.partition, job.form.nodes)
@@ -224,7 +234,7 @@ class _Classes:
         return self._open[key]
 
 
-def holds(form: Form, nodes: int, rooms: Sequence[int]) -> bool:
+def _holds(form: Form, nodes: int, rooms: Sequence[int]) -> bool:
     """Whether a gang fits on exactly ``nodes`` of the nodes that have ``rooms`` GPUs."""
     if form.uniform or nodes == 1:
         return sum(1 for r in rooms if r * nodes >= form.workers) >= nodes
