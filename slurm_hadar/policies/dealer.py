@@ -35,17 +35,20 @@ class Dealer:
         self._gangs = {j.job_id: arena.gang(j.placement) for j in arena.movers if j.running}
         self._held = [0] * len(self.free)
         self._hold(self._gangs.values())
-        self._types: dict[tuple, tuple[str, ...]] = {}
+        self._nodes: dict[tuple, dict[str, int]] = {}
 
-    def types(self, job: Job) -> tuple[str, ...]:
-        """The GPU types of which the whole gang would find a place if no running job that may move were there."""
+    def rates(self, job: Job) -> dict[str, float]:
+        """Steps/s of the whole gang on each GPU type where it would find a place if no running job that may move were
+        there: on one node if it fits on one, else slowed down by being spread."""
         by_type = self.arena.reach(job).by_type
         key = (job.partition, job.form, tuple(by_type))
-        if key not in self._types:
-            self._types[key] = tuple(
-                t for t, slots in by_type.items() if find_gang(job.form, [(s,) for s in slots], self.arena.free)
-            )
-        return self._types[key]
+        if key not in self._nodes:
+            places = {t: find_gang(job.form, [(s,) for s in slots], self.arena.free) for t, slots in by_type.items()}
+            self._nodes[key] = {t: len(gang) for t, gang in places.items() if gang}
+        speeds = job.speeds
+        return {
+            t: speeds[t].steps_per_s * (speeds[t].spread if nodes > 1 else 1.0) for t, nodes in self._nodes[key].items()
+        }
 
     def keep(self, job: Job) -> bool:
         """Leave a running job where it is, if nobody was given one of its GPUs."""

@@ -70,8 +70,10 @@ class SharePolicy(Policy):
         """The plan for the coming round."""
         dealer, now = Dealer(Arena.of(snapshot)), snapshot.time
         types = tuple(sorted(dealer.room))
-        jobs = tuple(job for job in dealer.arena.movers if dealer.types(job))
-        rates = _rates(dealer, jobs, types)
+        speeds = {job.job_id: dealer.rates(job) for job in dealer.arena.movers}
+        jobs = tuple(job for job in dealer.arena.movers if speeds[job.job_id])
+        rates = np.array([[speeds[job.job_id].get(t, 0.0) for t in types] for job in jobs], dtype=float)
+        rates = rates.reshape(len(jobs), len(types))
         gpus = np.array([dealer.room[t] for t in types], dtype=float)
         ledger = Ledger.read(snapshot.memory, jobs, types, gpus, now)
         noted = snapshot.memory.get("noted", {})
@@ -80,7 +82,7 @@ class SharePolicy(Policy):
             ledger.reset(share, now)
         deal(dealer, jobs, rates > 0, ledger, self._order(types, rates, now, snapshot.round_s), snapshot.round_s)
         for job in dealer.arena.movers:
-            if not dealer.types(job):
+            if not speeds[job.job_id]:
                 dealer.place_mixed(job)
         rows = {job.job_id: row for row, job in enumerate(jobs)}
         memory = ledger.memory(now) | {"noted": noted}
@@ -126,16 +128,6 @@ class SharePolicy(Policy):
             return np.argsort(-np.array(speed), kind="stable").tolist()
         turn = int(now // round_s)
         return [(turn + r) % len(types) for r in range(len(types))]
-
-
-def _rates(dealer: Dealer, jobs: Sequence[Job], types: tuple[str, ...]) -> Field:
-    """Steps/s of each whole gang on each type, 0 where it finds no place; shape (jobs, types)."""
-    rates = np.zeros((len(jobs), len(types)))
-    column = {t: r for r, t in enumerate(types)}
-    for row, job in enumerate(jobs):
-        for gpu_type in dealer.types(job):
-            rates[row, column[gpu_type]] = job.speeds[gpu_type].steps_per_s
-    return rates
 
 
 def _why(job: Job, row: int | None, ledger: Ledger, now: float) -> Wait:

@@ -63,8 +63,7 @@ class Srtf(Policy):
 
     def _choices(self, dealer: Dealer, job: Job) -> list[tuple[float, str | None]]:
         """Seconds to the end on each type that the job could have, and where it is (None)."""
-        types = dealer.types(job)
-        rates = {t: job.speeds[t].steps_per_s for t in types}
+        rates = dealer.rates(job)
         here = job.rate(job.placement) if job.running else 0.0
         steps = job.remaining_steps
         if steps is None:

@@ -102,9 +102,9 @@ class Tiresias(Policy):
 
     def _place(self, dealer: Dealer, job: Job) -> None:
         tight = self._tight(job)
-        if tight is not job and not dealer.types(tight):
+        if tight is not job and not dealer.rates(tight):
             tight = job
-        kinds = sorted(dealer.types(tight), key=lambda t: -dealer.room[t])
+        kinds = sorted(dealer.rates(tight), key=lambda t: -dealer.room[t])
         if not any(dealer.place(tight, gpu_type) for gpu_type in kinds):
             dealer.place_mixed(tight)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.model import Form, Mix, Node, Snapshot, Tier
+from slurm_hadar.model import Form, Mix, Node, Snapshot, Speed, Tier
 from slurm_hadar.policies import check_plan, get
 from slurm_hadar.testing.snapshots import carry_out
 
@@ -214,3 +214,14 @@ def test_snapshot_of_nothing():
     """No jobs and no nodes: nothing to do, nothing to remember."""
     plan = get("gavel_las").allocate(Snapshot(0.0, (), ()))
     assert not plan.placements and plan.memory["jobs"] == {}
+
+
+def test_a_gang_that_must_be_spread_counts_at_its_spread_speed(job, snapshot):
+    """A gang of four fits on one node of the slower type only; spread over the faster, it would be slower still."""
+    nodes = [Node("a", {"v100": 2}), Node("b", {"v100": 2}), Node("c", {"p100": 4})]
+    speeds = {"v100": Speed(10.0, spread=0.3), "p100": Speed(5.0, spread=0.3)}
+    gang = replace(job("1", 4, steps=1e6), speeds=speeds)
+    plan = get("gavel_throughput").allocate(snapshot([gang], nodes))
+    shares = dict(zip(plan.memory["types"], plan.memory["jobs"]["1"], strict=False))
+    assert shares["p100"] > 0.95
+    assert get("srtf").allocate(snapshot([gang], nodes)).placements["1"].by_type == {"p100": 4}
