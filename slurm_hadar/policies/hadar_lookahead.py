@@ -136,34 +136,41 @@ class _Round:
     def _queue(self, area: Floats) -> None:
         """Assign the jobs to columns, from where the memory of the last round left them."""
         outlook, memory = self.outlook, self.outlook.arena.snapshot.memory
-        keys = [
-            f"{p.key}*{order}" for order in range(outlook.workers.shape[1] // len(outlook.pools)) for p in outlook.pools
-        ]
-        index = {key: k for k, key in enumerate(keys)}
-        known = memory.get("columns", {})
-        column = np.array([index.get(known.get(j.job_id), -1) for j in outlook.jobs])
-        terminal = np.array([float(memory.get("terminal", {}).get(p.key, 0.0)) for p in outlook.pools])
-        again = memory.get("time") == outlook.arena.snapshot.time and bool((column >= 0).all())
-        terminal = np.maximum(terminal, self._arriving())
+        keys = self._column_keys()
+        column, terminal = self._recalled(keys)
+        fresh = bool((column < 0).any())
+        again = not fresh and memory.get("time") == outlook.arena.snapshot.time
         aim = Aim.of(1.0 if self.rules.objective == "ttd" else self.rules.frontier)
         if aim is not None:
-            fresh = bool((column < 0).any())
             self.target = set_target(outlook, aim, area, float(memory.get("end", 0.0)), fresh)
             self.memory["end"] = self.target.end
-        if again:
-            self.queues = assign(outlook, self.seconds, self.weights, column, terminal, sweeps=0)
-        else:
-            for _ in range(_BALANCING if self.target and len(column) < _MANY else 1):
-                self.queues = assign(outlook, self.seconds, self.weights, column, terminal)
-                column = self.queues.column
-                if self.target:
-                    terminal = balance(outlook, self.seconds * outlook.workers, column, terminal, self.target.left_s)
-        jobs = outlook.jobs
+        arriving = self._arriving()
+        sweeps = {"sweeps": 0} if again else {}  # at the same instant nothing is to be gained, and nobody shall move
+        steps = _BALANCING if self.target and not again and len(column) < _MANY else 1
+        for _ in range(steps):
+            behind = np.maximum(terminal, arriving)
+            self.queues = assign(outlook, self.seconds, self.weights, column, behind, **sweeps)
+            column = self.queues.column
+            if self.target and not again:
+                terminal = balance(outlook, self.seconds * outlook.workers, column, terminal, self.target.left_s)
         self.memory["time"] = outlook.arena.snapshot.time
-        self.memory["columns"] = {j.job_id: keys[k] for j, k in zip(jobs, self.queues.column, strict=True)}
+        self.memory["columns"] = {j.job_id: keys[k] for j, k in zip(outlook.jobs, column, strict=True)}
         self.memory["terminal"] = {p.key: float(w) for p, w in zip(outlook.pools, terminal, strict=True) if w > 0}
         if self.target is not None:
             self._take_critical(self.target)
+
+    def _column_keys(self) -> list[str]:
+        """Names of the columns that hold over rounds: the pool, and which of the job's gang sizes."""
+        orders = range(self.outlook.workers.shape[1] // len(self.outlook.pools))
+        return [f"{pool.key}*{order}" for order in orders for pool in self.outlook.pools]
+
+    def _recalled(self, keys: list[str]) -> tuple[Ints, Floats]:
+        """Each job's column (-1: unknown) and each pool's terminal weight, as the last round left them."""
+        memory = self.outlook.arena.snapshot.memory
+        index = {key: k for k, key in enumerate(keys)}
+        known, terminal = memory.get("columns", {}), memory.get("terminal", {})
+        column = np.array([index.get(known.get(j.job_id), -1) for j in self.outlook.jobs])
+        return column, np.array([float(terminal.get(p.key, 0.0)) for p in self.outlook.pools])
 
     def _arriving(self) -> Floats:
         """The weight per pool of jobs that are still to come, where jobs keep coming; nothing for a lone batch.
