@@ -47,7 +47,8 @@ class Hadar(Policy):
         fairness), ``deadline``.
     frontier: with ``jct``, from 0 (average JCT alone) over 0.5 (both at once) to 1 (TTD alone); other objectives ignore
         it. The default costs next to nothing in average JCT and keeps the longest jobs from being left for the end.
-    prices: ``lookahead`` or ``round``.
+    fairness: with ``jct``, from 0 (average JCT alone) to 1 (finish-time fairness alone: the same as ``objective=ftf``).
+    prices: ``lookahead`` or ``round``; the latter knows neither ``fairness`` nor ``fair_share``.
     fair_share: ``none``, or weigh each job by the fair share over the recent share of its ``user`` or ``account``, in
         GPU time at the value of the GPU type.
     switch_gain: a running job is moved, or stopped for another, only if that gains more than this share; the restart
@@ -63,6 +64,7 @@ class Hadar(Policy):
 
     objective: str = "jct"
     frontier: float = 0.25
+    fairness: float = 0.0
     prices: str = "lookahead"
     fair_share: str = "none"
     switch_gain: float = 0.05
@@ -77,6 +79,8 @@ class Hadar(Policy):
         for key, valid in (("prices", ("lookahead", "round")), ("fair_share", FAIR_SHARES)):
             if getattr(self, key) not in valid:
                 raise ConfigError(f"policy {self.name}: {key}={getattr(self, key)!r} must be one of {', '.join(valid)}")
+        if not 0.0 <= self.fairness <= 1.0:
+            raise ConfigError(f"policy {self.name}: fairness={self.fairness} must lie between 0 and 1")
         for key, least in (("switch_gain", 0.0), ("unknown_runtime_s", 1.0), ("patience_s", 0.0), ("effort", 1)):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= least):
@@ -111,7 +115,7 @@ class Hadar(Policy):
     @property
     def _look_ahead(self) -> LookAhead:
         return LookAhead(
-            self.objective, self._frontier, self.fair_share, self.switch_gain, self.unknown_runtime_s,
+            self.objective, self._frontier, self.fairness, self.fair_share, self.switch_gain, self.unknown_runtime_s,
             self.patience_s,
         )  # fmt: skip
 

@@ -35,6 +35,7 @@ class LookAhead:
 
     objective: str
     frontier: float
+    fairness: float
     fair_share: str
     switch_gain: float
     unknown_runtime_s: float
@@ -87,7 +88,7 @@ class _Round:
         self._be_patient()
         area = outlook.run_s * outlook.workers
         value, _ = shadow_prices(self._per_pool(area), np.maximum(outlook.gpus, 1.0)) if self._priced else (None, 0)
-        self.weights = delay_costs(outlook, rules.objective, rules.fair_share, self._type_value(value))
+        self.weights = delay_costs(outlook, rules.objective, rules.fairness, rules.fair_share, self._type_value(value))
         self.seconds = self._with_start()
         self._queue(area)
         self.worth = payoff_of(outlook, self.queues, self.weights)

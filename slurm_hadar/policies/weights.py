@@ -21,7 +21,9 @@ FAIR_SHARES = ("none", "user", "account")
 _FAIREST = 8.0  # nobody's jobs count more than this many times as much, or as little, as they would
 
 
-def delay_costs(outlook: Outlook, objective: str, fair_share: str, type_value: Mapping[str, float]) -> Floats:
+def delay_costs(
+    outlook: Outlook, objective: str, fairness: float, fair_share: str, type_value: Mapping[str, float]
+) -> Floats:
     """The weight of each job, shape (n,), positive and 1 on average.
 
     * ``jct``, ``ttd``: the job's own weight.
@@ -30,19 +32,24 @@ def delay_costs(outlook: Outlook, objective: str, fair_share: str, type_value: M
     * ``deadline``: times ``1 + 9 / (1 + exp((t - d) / s))`` for a job that would end ``t`` seconds from now and has
       ``d`` seconds left; softness ``s`` is a tenth of t, at least half a round. Who keeps a deadline is worth ten jobs
       without one; who has missed it, one.
+    * ``fairness`` in 0..1: with ``jct``, so much of the weight is that of ``ftf``, each being 1 on average.
     * ``fair_share``: times ``fair share / actual share`` of the user's or account's recent GPU time, where a GPU-second
       counts as ``type_value`` of its type; between an eighth and eight.
     """
     snapshot = outlook.arena.snapshot
+    if not outlook.jobs:
+        return np.ones(0)
     weights = np.array([j.weight for j in outlook.jobs], float)
-    if objective == "ftf":
-        weights = weights * _unfairness(outlook)
+    if objective == "ftf" or fairness > 0:
+        unfairness = _unfairness(outlook)
+        share = 1.0 if objective == "ftf" else fairness
+        weights = weights * (1.0 - share + share * unfairness / max(float(unfairness.mean()), 1e-300))
     elif objective == "deadline":
         weights = weights * _urgency(outlook)
     if fair_share != "none":
         weights = weights * _shares(outlook, snapshot, fair_share, type_value)
     weights = np.maximum(weights, 1e-9)
-    return weights / max(weights.mean(), 1e-12) if len(weights) else weights
+    return weights / weights.mean()
 
 
 def _unfairness(outlook: Outlook) -> Floats:

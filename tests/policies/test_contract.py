@@ -13,7 +13,7 @@ SETTINGS = [
     ("hadar", {"objective": "ftf"}),
     ("hadar", {"objective": "deadline"}),
     ("hadar", {"frontier": 0.5, "switch_gain": 0.0}),
-    ("hadar", {"fair_share": "user"}),
+    ("hadar", {"fair_share": "user", "fairness": 0.5}),
     ("hadar", {"patience_s": 1e5}),
     ("hadar", {"prices": "round", "objective": "ftf"}),
     ("hadar", {"prices": "round", "frontier": 0.5, "switch_gain": 0.0, "effort": 1}),

@@ -66,6 +66,7 @@ def test_text_is_read_as_the_parameters_type():
         ("switch_gain", "nan"),
         ("switch_gain", -1),
         ("patience_s", "inf"),
+        ("fairness", 1.1),
         ("unknown_runtime_s", 0),
         ("objective", "fame"),
         ("objective", 3),
