@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import io
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +25,9 @@ Reached = tuple[str, float, float]
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 _HOUR_S = 3600.0
 _SIDES = ((7, 0, "left", "center"), (0, 6, "center", "bottom"), (0, -6, "center", "top"), (5, 5, "left", "bottom"),
-          (5, -5, "left", "top"), (-7, 0, "right", "center"), (-5, 5, "right", "bottom"), (-5, -5, "right", "top"),
+          (5, -5, "left", "top"), (-5, 5, "right", "bottom"), (-7, 0, "right", "center"), (-5, -5, "right", "top"),
           (14, 14, "left", "bottom"), (14, -14, "left", "top"), (-14, -14, "right", "top"))  # fmt: skip
-_BELOW = (_SIDES[7], _SIDES[2], *_SIDES)
+_BEYOND = (_SIDES[3], *_SIDES)  # a falling convex curve leaves that corner free
 _BINS = 240
 _MOST_TIMES_QUICKEST = 3.0
 
@@ -158,7 +159,7 @@ def trade_off(
     """Average JCT against TTD on logarithmic axes: per panel a curve over a policy's parameter, other policies as
     points, and the lower bounds as dashed lines. Points that lie almost on one another share a label."""
     look = Look.of(dark)
-    with _figure(look, 1, len(panels), 6.2 * len(panels), 5.6) as (figure, axes, buffer):
+    with _figure(look, 1, len(panels), 7.0 * len(panels), 6.6) as (figure, axes, buffer):
         for axis, (title, (curve, points, bounds)) in zip(axes[0], panels.items(), strict=True):
             _hours(axis, [*curve, *points], bounds)
             axis.set(title=title, xlabel="average JCT (h)", ylabel="TTD, the makespan (h)")
@@ -173,7 +174,8 @@ def trade_off(
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # labels are placed in what is now fixed
         for axis, (curve, points, _) in zip(axes[0], panels.values(), strict=True):
-            _labels(axis, ((curve, look.colour(0), _BELOW), (_merged(points), look.colour(1), _SIDES)))
+            ours = (_merged(curve, ", "), look.colour(0), _BEYOND)
+            _labels(axis, (ours, (_merged(points, "\n"), look.colour(1), _SIDES)))
     return buffer.getvalue()
 
 
@@ -190,28 +192,31 @@ def _hours(axis: Any, rows: Sequence[Reached], bounds: Mapping[str, float]) -> N
         scale.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def _merged(points: Sequence[Reached]) -> list[Reached]:
+def _merged(points: Sequence[Reached], joint: str) -> list[Reached]:
     """Points within 4 % of one another in both directions as one, with all their names."""
     groups: list[list[Reached]] = []
-    for point in sorted(points, key=lambda p: p[1]):
+    for point in points:
         near = (g for g in groups if all(abs(point[i] / g[0][i] - 1.0) < 0.04 for i in (1, 2)))  # type: ignore[operator]
         group = next(near, None)
         if group is None:
             groups.append([point])
         else:
             group.append(point)
-    return [("\n".join(p[0] for p in g), g[0][1], g[0][2]) for g in groups]
+    return [(joint.join(p[0] for p in g), g[0][1], g[0][2]) for g in groups]
 
 
 def _labels(axis: Any, series: Iterable[tuple[Sequence[Reached], str, Sequence[Any]]]) -> None:
-    """Each label beside its point, on the first of its sides where it covers least of points and other labels. Those on
-    the right are placed first, since a label goes to the right if it can."""
+    """Each label beside its point, on the first of its sides where it covers least of points, lines and other labels.
+    Those on the right are placed first, since a label goes to the right if it can."""
     renderer = axis.figure.canvas.get_renderer()
     rows = [(row, colour, sides) for points, colour, sides in series for row in sorted(points, key=lambda p: -p[1])]
     spots = [axis.transData.transform((x / _HOUR_S, y / _HOUR_S)) for (_, x, y), _, _ in rows]
+    for line in axis.lines:
+        knots = line.get_transform().transform(line.get_xydata()) if line.get_linestyle() != "None" else ()
+        spots += [a + share / 100 * (b - a) for a, b in itertools.pairwise(knots) for share in range(100)]
     taken: list[Any] = []
     for (label, x, y), colour, sides in rows:
-        tried = []
+        tried: list[tuple[int, int, Any, Any]] = []
         for dx, dy, ha, va in sides:
             text = axis.annotate(label, (x / _HOUR_S, y / _HOUR_S), xytext=(dx, dy), textcoords="offset points", ha=ha,
                                  va=va, fontsize=8, color=colour, linespacing=1.0)  # fmt: skip
