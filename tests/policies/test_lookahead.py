@@ -113,27 +113,36 @@ def allox_optimum(outlook, gpus):
     return cost[linear_sum_assignment(cost)].sum()
 
 
+def on_whole_gpus(outlook, column, gpus):
+    """The sum of completion times if each pool's jobs run one after the other on its GPUs, shortest first."""
+    total = 0.0
+    for pool, count in enumerate(gpus):
+        longest_first = sorted(outlook.run_s[column == pool, pool], reverse=True)
+        total += sum(run_s * (i // count + 1) for i, run_s in enumerate(longest_first))
+    return total
+
+
 @pytest.mark.parametrize("gpus", [(1, 1, 1), (1, 1), (3, 2, 4)])
 def test_close_to_the_optimum_of_single_gpu_jobs(gpus):
-    """AlloX's matching is the optimum. With one GPU per pool the fluid cost is the true one. With C GPUs a list in Smith's
-    order starts job j no later than B_j / C, so the optimum of the same assignment is not above the fluid cost, and by
-    the bound of Eastman, Even and Isaacs (1964) it is below by (C - 1) / 2C of the run times at most.
+    """AlloX's matching is the optimum for one-GPU jobs that are all there; the assignment, carried out on whole GPUs, is
+    within 1 % of it on average and 10 % at worst, as a local optimum of a fluid model (measured: 0.4 % and 5.9 %).
 
-    A local optimum need not be the global one: 2 % on average and 8 % at worst is what we accept here.
+    The fluid is no wild guess: on C GPUs a list in Smith's order starts a job no later than B / C, and by the bound of
+    Eastman, Even and Isaacs (1964) ends (C - 1) / 2C of the run times earlier at most.
     """
     rng, ratios = random.Random(7), []
     for _ in range(40):
         outlook = outlook_of(draw_run_s(rng, rng.randint(6, 16), len(gpus)), gpus)
-        ones = np.ones(len(outlook.jobs))
-        column = settled(outlook, ones, np.zeros(len(gpus))).column
-        fluid = total_cost(outlook, ones, column, np.zeros(len(gpus)))
+        ones, none = np.ones(len(outlook.jobs)), np.zeros(len(gpus))
+        column = settled(outlook, ones, none).column
+        whole, fluid = on_whole_gpus(outlook, column, gpus), total_cost(outlook, ones, column, none)
         size = outlook.gpus[column]
         slack = ((size - 1) / (2 * size) * outlook.run_s[outlook.rows, column]).sum()
-        best = allox_optimum(outlook, gpus)
-        assert fluid >= best * (1 - 1e-9)
-        ratios.append((fluid - slack) / best)
-    assert sum(ratios) / len(ratios) <= 1.02
-    assert max(ratios) <= 1.08
+        assert whole * (1 - 1e-9) <= fluid <= (whole + slack) * (1 + 1e-9)
+        ratios.append(whole / allox_optimum(outlook, gpus))
+    assert min(ratios) >= 1 - 1e-9
+    assert sum(ratios) / len(ratios) <= 1.01
+    assert max(ratios) <= 1.10
 
 
 def test_near_the_best_of_all_assignments_with_gangs():
