@@ -24,7 +24,6 @@ from slurm_hadar.model import EMPTY, Form, Job, JobState, Mix, Node, Placement, 
 from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.hadar import Hadar
 from slurm_hadar.policies.hadar_bids import Bidder, Market, make_bidders, round_era
-from slurm_hadar.policies.utilities import make_utility
 from slurm_hadar.policies.waits import Obstacles
 
 NOW = 1e6
@@ -85,8 +84,7 @@ def bidders_of(snapshot: Snapshot, policy: Hadar) -> dict[str, Bidder]:
     """The policy's own utilities; its search is not used."""
     arena = Arena.of(snapshot)
     era = round_era(arena, policy.unknown_runtime_s)
-    utility = make_utility(policy.objective, policy.frontier)
-    market = Market(arena, utility, era, policy.switch_gain, policy.patience_s)
+    market = Market(arena, policy.utility, era, policy.switch_gain, policy.patience_s)
     return {b.job.job_id: b for b in make_bidders(market, policy.unknown_runtime_s)}
 
 
@@ -176,8 +174,9 @@ def main() -> None:
     parser.add_argument("--lp-instances", type=int, default=30, help="instances compared with the linear programme")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--objective", default="jct")
+    parser.add_argument("--frontier", type=float, default=0.0)
     args = parser.parse_args()
-    policy = Hadar(objective=args.objective, prices="round")
+    policy = Hadar(objective=args.objective, frontier=args.frontier, prices="round")
     rng = random.Random(args.seed)
     exact = [exact_ratio(rng, policy) for _ in range(args.instances)]
     lp = [lp_ratio(rng, policy) for _ in range(args.lp_instances)]

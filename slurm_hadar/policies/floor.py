@@ -59,11 +59,10 @@ class Floor:
         where = self._slots[pool] if slots is None else np.array(slots, int)
         room = self.room[where]
         for nodes in node_counts(form):
-            if form.uniform or nodes == 1:
-                gang = self._even(form.workers // nodes, nodes, where, room)
-            else:
+            if not form.uniform and nodes > 1:
                 exactly = [(int(s),) for s in where]
-                gang = find_gang(form, exactly, self.room.tolist(), self.held.tolist())
+                return find_gang(form, exactly, self.room.tolist(), self.held.tolist())
+            gang = self._even(form.workers // nodes, nodes, where, room)
             if gang is not None:
                 return gang
         return None

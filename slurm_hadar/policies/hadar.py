@@ -105,7 +105,9 @@ class Hadar(Policy):
             state = following
         return self._written_out(decision)
 
-    def _utility(self) -> Utility:
+    @property
+    def utility(self) -> Utility:
+        """What a job is worth per round, with ``prices=round``."""
         return make_utility(self.objective, self._frontier)
 
     @property
@@ -122,7 +124,7 @@ class Hadar(Policy):
     def _decide(self, snapshot: Snapshot) -> _Decision:
         arena = Arena.of(snapshot)
         era = round_era(arena, self.unknown_runtime_s)
-        market = Market(arena, self._utility(), era, self.switch_gain, self.patience_s)
+        market = Market(arena, self.utility, era, self.switch_gain, self.patience_s)
         bidders = make_bidders(market, self.unknown_runtime_s)
         board = Board.of(arena.free, arena.type_of, bidders)
         prices = round_prices(bidders, _capacity(arena))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_hadar.model import Job, Mix
-from slurm_hadar.policies.arena import Arena, Gang
+from dataclasses import replace
+
+from slurm_hadar.model import Form, Job, Mix
+from slurm_hadar.policies.arena import Arena, Gang, node_counts
 from slurm_hadar.policies.floor import Floor
 
 __all__ = ["mixed_gang"]
@@ -13,7 +15,7 @@ def mixed_gang(arena: Arena, floor: Floor, job: Job) -> Gang | None:
     """The fastest gang that the free GPUs allow, over the fastest 2, 3, ... types; None if there is none.
 
     A gated gang takes the slowest type of each such pool first, since that rate is paid for anyway; a balanced one,
-    which runs at the sum of its workers' rates, the fastest first.
+    which runs at the sum of its workers' rates, the fastest first, and more nodes where faster GPUs are to be had there.
     """
     reach = arena.reach(job)
     rate = {t: job.speeds[t].steps_per_s for t in reach.by_type}
@@ -28,10 +30,15 @@ def mixed_gang(arena: Arena, floor: Floor, job: Job) -> Gang | None:
             here = [s for s in slots if arena.type_of[s] in usable]
             if here:
                 nodes.append(tuple(sorted(here, key=lambda s: (-speed[s] if balanced else speed[s], s))))
-        for wish in (None, speed) if balanced else (None,):
-            gang = floor.find_across(job.form, nodes, wish)
-            if gang is not None:
-                found.append(tuple(sorted(gang)))
+        gangs = [floor.find_across(job.form, nodes, None)]
+        if balanced:
+            gangs += [floor.find_across(form, nodes, speed) for form in _by_nodes(job.form)]
+        found += [tuple(sorted(gang)) for gang in gangs if gang is not None]
     rated = [(job.rate(arena.placement(gang)), gang) for gang in found]
     best = max(rated, key=lambda pair: pair[0], default=(0.0, ()))
     return best[1] if best[0] > 0 else None
+
+
+def _by_nodes(form: Form) -> list[Form]:
+    """The form limited to each number of nodes that it allows, fewest first."""
+    return [replace(form, min_nodes=count, max_nodes=count) for count in node_counts(form)]

@@ -1,0 +1,181 @@
+"""Hadar with prices that look ahead: elastic and mixed gangs, filling, memory, the makespan on the knob."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from slurm_hadar.model import Form, JobState, Mix, Node, Placement, Speed
+from slurm_hadar.policies import check_plan, get
+from slurm_hadar.simulator.run import SimOptions, simulate
+from slurm_hadar.simulator.traces import Trace, TraceJob
+from slurm_hadar.testing.snapshots import carry_out, snapshots
+
+FOUR = (Node("a", {"v100": 4}),)
+
+
+def elastic(job, job_id, rates=((1, 1.0), (2, 1.8), (4, 3.0)), **fields):
+    """A job of 2 GPUs that can also have 1 or 4, at these steps/s."""
+    speeds = {n: {"v100": Speed(rate)} for n, rate in rates}
+    asked = job(job_id, form=Form(2, max_nodes=2, sizes=tuple(speeds)), **fields)
+    return replace(asked, speeds=speeds.pop(2), scaled=speeds)
+
+
+def width(plan, job_id):
+    return plan.placement(job_id).workers
+
+
+# Elastic gangs
+
+
+def test_an_elastic_job_alone_takes_the_largest_size_that_is_faster(job, snapshot):
+    """All four GPUs where they help, two where four would be slower."""
+    helps = elastic(job, "1")
+    hurts = elastic(job, "1", rates=((1, 1.0), (2, 1.8), (4, 1.7)))
+    assert width(get("hadar").allocate(snapshot([helps], FOUR)), "1") == 4
+    assert width(get("hadar").allocate(snapshot([hurts], FOUR)), "1") == 2
+
+
+def test_elastic_jobs_are_small_while_many_wait(job, snapshot):
+    """The more wait, the more the work per GPU counts. On four GPUs eight equal jobs end soonest on average in pairs
+    (the sum is 1111 ks, 1200 ks with 1 or 4 GPUs each), a hundred with one GPU each (130 Ms; 142 Ms and 168 Ms)."""
+    for count, sizes in ((8, [2, 2]), (100, [1, 1, 1, 1])):
+        jobs = [elastic(job, str(i), steps=1e5, arrival=900.0) for i in range(1, count + 1)]
+        plan = get("hadar", frontier=0.0).allocate(snapshot(jobs, FOUR))
+        assert [p.workers for p in plan.placements.values()] == sizes
+
+
+def test_an_elastic_job_shrinks_when_others_come_and_grows_when_they_are_gone(job, snapshot):
+    """The plan follows the queue, through the memory of the rounds before. Job 1, which has done most, goes first."""
+    policy = get("hadar")
+    rates = ((1, 1.0), (2, 1.6), (4, 2.0))
+    alone = snapshot([elastic(job, "1", rates, steps=1e6)], FOUR)
+    first = policy.allocate(alone)
+    assert width(first, "1") == 4
+    crowd = [elastic(job, str(i), rates, steps=1e6, arrival=1360.0) for i in range(2, 5)]
+    later = replace(carry_out(alone, first), time=1360.0)
+    later = later.with_jobs([replace(later.jobs[0], done_steps=4e5), *crowd])
+    second = policy.allocate(later)
+    assert check_plan(later, second) == []
+    assert len(second.placements) == 2 and width(second, "1") == 2
+    deserted = carry_out(later, second)
+    deserted = replace(deserted.with_jobs([j for j in deserted.jobs if j.job_id == "1"]), time=1720.0)
+    assert width(policy.allocate(deserted), "1") == 4
+
+
+def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job, running, snapshot):
+    """Two more GPUs are worth it to a job with much left, and not to one that is nearly done."""
+    long = replace(elastic(job, "1", steps=1e5), state=JobState.RUNNING, placement=Placement.of({"a": {"v100": 2}}))
+    nearly = replace(long, total_steps=90.0)
+    assert width(get("hadar").allocate(snapshot([long], FOUR)), "1") == 4
+    assert width(get("hadar").allocate(snapshot([nearly], FOUR)), "1") == 2
+
+
+# Mixed gangs
+
+
+def test_mixed_gangs_take_what_is_left_and_balanced_ones_the_fast_part_of_it(job, snapshot):
+    """Two v100, a p100 and two k80 are left over. A gang of three leaves the k80s alone, gated or balanced. In a gang of
+    four, which needs one, a balanced one takes all faster GPUs; a gated one, at the k80's rate anyway, few nodes."""
+    nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 1}), Node("c", {"k80": 2}))
+
+    def types(workers, mix):
+        form = Form(workers, max_nodes=4, mix=mix, uniform=False)
+        return get("hadar").allocate(snapshot([job("1", form=form)], nodes)).placement("1").by_type
+
+    assert types(3, Mix.GATED) == types(3, Mix.BALANCED) == {"v100": 2, "p100": 1}
+    assert types(4, Mix.BALANCED) == {"v100": 2, "p100": 1, "k80": 1}
+    assert types(4, Mix.GATED) == {"v100": 2, "k80": 2}
+    assert types(4, Mix.NEVER) == {}
+
+
+def test_a_mixed_gang_takes_nothing_from_others(job, snapshot):
+    """Jobs on one type go first; what they leave is too little for the mixed gang, which waits."""
+    nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 2}))
+    mixed = job("9", form=Form(4, max_nodes=2, mix=Mix.BALANCED), steps=10.0)
+    plan = get("hadar").allocate(snapshot([job("1", 2), mixed], nodes))
+    assert set(plan.placements) == {"1"}
+    assert "several types" in plan.waits["9"].why
+
+
+# What is left over
+
+
+def test_no_fill_for_a_job_whose_turn_comes_before_a_restart_pays(job, running, snapshot):
+    """Its fast GPU is busy for a while. On the slow one it would do a ninth of the work meanwhile: worth it if that is
+    more than two restarts, and not if the turn comes before."""
+    nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))
+
+    def meanwhile(holder_steps, restart_s):
+        holder = running("1", {"a": {"v100": 1}}, steps=holder_steps, k80=None, p100=None)
+        waiting = job("2", steps=1e6, k80=1.0, restart_cost_s=restart_s)
+        return get("hadar", frontier=0.0).allocate(snapshot([holder, waiting], nodes)).placement("2").by_type
+
+    assert meanwhile(1e5, restart_s=30.0) == {"k80": 1}
+    assert meanwhile(1e5, restart_s=3600.0) == {}
+    assert meanwhile(3600.0, restart_s=30.0) == {}
+
+
+def test_jobs_on_a_draining_node_stay_or_move(job, running, snapshot):
+    """It moves to a free node, and stays where it is if there is none; it is not stopped for nothing."""
+    drained = Node("a", {"v100": 2}, available=False, state="draining", reason="fan")
+    holder = running("1", {"a": {"v100": 2}}, steps=1e6)
+    full = running("2", {"b": {"v100": 2}}, steps=1e3)
+    free, busy = (drained, Node("b", {"v100": 2})), (drained, Node("b", {"v100": 2}))
+    assert get("hadar").allocate(snapshot([holder], free)).placement("1").nodes in (("a",), ("b",))
+    plan = get("hadar").allocate(snapshot([holder, full], busy))
+    assert plan.placement("1") == holder.placement and plan.placement("2") == full.placement
+
+
+# Memory
+
+
+@settings(deadline=None, max_examples=60)
+@given(snapshots(max_jobs=10))
+def test_losing_the_memory_costs_nothing_but_knowledge(seen):
+    """With the memory the plan repeats itself; without, with that of another queue or with older keys it is still a
+    plan that keeps the contract."""
+    policy = get("hadar", frontier=0.5)
+    plan = policy.allocate(seen)
+    after = carry_out(seen, plan)
+    assert policy.allocate(after).placements == plan.placements
+    columns = {j.job_id: "gone/elsewhere/8*3" for j in seen.jobs}
+    for memory in ({}, {"columns": columns, "terminal": {"gone//4": 3.0}, "end": 0.0, "time": 0.0}):
+        forgetful = replace(after, memory=memory, time=after.time + 60.0)
+        assert check_plan(forgetful, policy.allocate(forgetful)) == []
+
+
+def test_plan_is_the_same_however_the_jobs_are_listed(job, snapshot):
+    """Order of arrival and id decide ties, not the order in a list."""
+    rng = random.Random(5)
+    jobs = [job(str(i), rng.choice((1, 2)), steps=rng.choice((1e4, 2e4))) for i in range(1, 30)]
+    plan = get("hadar").allocate(snapshot(jobs))
+    rng.shuffle(jobs)
+    assert get("hadar").allocate(snapshot(jobs)).placements == plan.placements
+
+
+# The knob
+
+
+def static_queue(seed):
+    """Thirty jobs, all there from the start, short and long, with a comparative advantage each."""
+    rng = random.Random(seed)
+    jobs = []
+    for i in range(30):
+        fast = 10 ** rng.uniform(0, 1)
+        rates = {"v100": fast, "p100": fast * rng.uniform(0.3, 0.9), "k80": fast * rng.uniform(0.05, 0.4)}
+        steps = fast * 3600 * 10 ** rng.uniform(-0.7, 1.2)
+        jobs.append(TraceJob(f"j{i:02}", 0.0, "", None, rng.choice((1, 1, 1, 2, 4)), steps, steps_per_s=rates))
+    return Trace("static", "csv", tuple(jobs))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_knob_trades_average_jct_for_ttd(seed):
+    """At 0.5 the last job ends no later than at 0, at a loss of the average JCT that is bounded."""
+    found = {}
+    for frontier in (0.0, 0.5):
+        options = SimOptions("v100:2x4,p100:2x4,k80:2x4", restart_s=30.0)
+        found[frontier] = simulate(static_queue(seed), get("hadar", frontier=frontier), options).summary()
+    assert found[0.5]["ttd_s"] <= found[0.0]["ttd_s"] * (1 + 1e-9)
+    assert found[0.5]["avg_jct_s"] <= found[0.0]["avg_jct_s"] * 1.15
