@@ -124,8 +124,8 @@ def on_whole_gpus(outlook, column, gpus):
 
 @pytest.mark.parametrize("gpus", [(1, 1, 1), (1, 1), (3, 2, 4)])
 def test_close_to_the_optimum_of_single_gpu_jobs(gpus):
-    """AlloX's matching is the optimum for one-GPU jobs that are all there; the assignment, carried out on whole GPUs, is
-    within 1 % of it on average and 10 % at worst, as a local optimum of a fluid model (measured: 0.4 % and 5.9 %).
+    """AlloX's matching is the optimum for one-GPU jobs that are all there; the assignment, carried out on whole GPUs,
+    is within 1 % of it on average and 10 % at worst, as a local optimum of a fluid model (measured: 0.4 % and 5.9 %).
 
     The fluid is no wild guess: on C GPUs a list in Smith's order starts a job no later than B / C, and by the bound of
     Eastman, Even and Isaacs (1964) ends (C - 1) / 2C of the run times earlier at most.
@@ -210,7 +210,7 @@ def fluid_makespan(outlook):
 
 
 def test_the_knob_gives_up_slack_and_takes_in_margin():
-    """From 0, where no makespan is aimed at, to 1, where nothing is allowed above the bound and all jobs are critical."""
+    """From 0, where no makespan is aimed at, to 1, where nothing goes above the bound and all jobs are critical."""
     assert Aim.of(0.0) is None
     aims = [Aim.of(f) for f in (0.05, 0.25, 0.5, 0.75, 1.0)]
     slack, margin = [a.slack for a in aims], [a.margin for a in aims]
