@@ -15,7 +15,7 @@ def mixed_gang(arena: Arena, floor: Floor, job: Job) -> Gang | None:
     """The fastest gang that the free GPUs allow, over the fastest 2, 3, ... types; None if there is none.
 
     A gated gang takes the slowest type of each such pool first, since that rate is paid for anyway; a balanced one,
-    which runs at the sum of its workers' rates, the fastest first, and more nodes where faster GPUs are to be had there.
+    which runs at the sum of its workers' rates, the fastest first, and more nodes where faster GPUs are there.
     """
     reach = arena.reach(job)
     rate = {t: job.speeds[t].steps_per_s for t in reach.by_type}

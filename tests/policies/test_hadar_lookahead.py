@@ -76,8 +76,10 @@ def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job, 
 
 
 def test_mixed_gangs_take_what_is_left_and_balanced_ones_the_fast_part_of_it(job, snapshot):
-    """Two v100, a p100 and two k80 are left over. A gang of three leaves the k80s alone, gated or balanced. In a gang of
-    four, which needs one, a balanced one takes all faster GPUs; a gated one, at the k80's rate anyway, few nodes."""
+    """Two v100, a p100 and two k80 are left over. A gang of three leaves the k80s alone, gated or balanced. In a gang
+    of four, which needs one, a balanced one takes all faster GPUs; a gated one, at the k80's rate anyway, few
+    nodes.
+    """
     nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 1}), Node("c", {"k80": 2}))
 
     def types(workers, mix):

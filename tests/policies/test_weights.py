@@ -16,10 +16,10 @@ from slurm_hadar.testing.snapshots import snapshots
 OBJECTIVES = ("jct", "ttd", "ftf", "deadline")
 
 
-def weights_of(seen: Snapshot, objective="jct", fair_share="none", type_value=None):
+def weights_of(seen: Snapshot, objective="jct", fair_share="none", type_value=None, fairness=0.0):
     """{job: weight}."""
     outlook = survey(Arena.of(seen), 3600.0)
-    found = delay_costs(outlook, objective, fair_share, type_value or {})
+    found = delay_costs(outlook, objective, fairness, fair_share, type_value or {})
     return dict(zip([j.job_id for j in outlook.jobs], found.tolist(), strict=True))
 
 
@@ -109,3 +109,13 @@ def test_one_user_alone_is_compared_with_nobody(job, snapshot):
     """Fair shares concern those who have active jobs."""
     seen = snapshot([job("1", user="a"), job("2", user="a")], user_usage={"a": {"v100": 9.0}, "b": {"v100": 1.0}})
     assert weights_of(seen, fair_share="user") == {"1": 1.0, "2": 1.0}
+
+
+@given(snapshots(), st.floats(0.0, 1.0))
+def test_fairness_leads_from_the_jobs_own_weights_to_those_of_ftf(seen, fairness):
+    """The knob is a straight line between the two ends."""
+    plain = replace(seen, jobs=tuple(replace(j, weight=1.0) for j in seen.jobs))
+    start, end = weights_of(plain), weights_of(plain, objective="ftf")
+    between = weights_of(plain, fairness=fairness)
+    for job_id, weight in between.items():
+        assert weight == pytest.approx((1 - fairness) * start[job_id] + fairness * end[job_id], rel=1e-6, abs=1e-8)
