@@ -47,7 +47,8 @@ class Hadar(Policy):
         fairness), ``deadline``.
     frontier: with ``jct``, from 0 (average JCT alone) over 0.5 (both at once) to 1 (TTD alone); other objectives ignore
         it. The default costs next to nothing in average JCT and keeps the longest jobs from being left for the end.
-    fairness: with ``jct``, from 0 (average JCT alone) to 1 (finish-time fairness alone: the same as ``objective=ftf``).
+    fairness: with ``jct``, from 0 (average JCT alone) to 1 (finish-time fairness alone; with ``frontier=0`` the same as
+        ``objective=ftf``).
     prices: ``lookahead`` or ``round``; the latter knows neither ``fairness`` nor ``fair_share``.
     fair_share: ``none``, or weigh each job by the fair share over the recent share of its ``user`` or ``account``, in
         GPU time at the value of the GPU type.
