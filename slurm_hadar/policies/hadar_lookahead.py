@@ -221,7 +221,9 @@ class _Round:
         if not len(inside) or free <= 0:
             return inside[:0]
         stays = outlook.held[inside] == queues.column[inside]
-        key = queues.key[inside] * np.where(stays, 1.0 - min(0.9, self.rules.switch_gain), 1.0)
+        mine_s = outlook.run_s[inside, queues.column[inside]] + np.where(stays, 0.0, outlook.restart_s[inside])
+        key = mine_s * workers[inside] / self.weights[inside]
+        key = key * np.where(stays, 1.0 - min(0.9, self.rules.switch_gain), 1.0)
         order = inside[np.argsort(key, kind="stable")]
         if self.target is None or not self.target.critical[inside].any():
             return choose(order, workers, self._density(inside, key, 0.0) * workers, free)
