@@ -302,10 +302,11 @@ gavel`: no node boundaries, restarts are free). Seeds 0, 1 and 2.
 """
 
 STATIC_WHY = """
-The goals were set for the means over the seeds. A gain can be no larger than the row *lower bounds* in the tables below
-says. One `frontier` does not buy the same TTD on each trace: it says by how much the average JCT may be put off for the
-jobs that end last, and how much TTD there is to be had for that differs. The next larger one does where a seed falls
-short in TTD. With `frontier=1` only the end counts, and jobs that are not last may end at any time before it.
+The goals were set for the means over the seeds. No gain can be larger than that of the row *lower bounds* in the tables
+below. `frontier` says how far above its lower bound the makespan may end (7 % at 0.5, more below, less above), not how
+far below a peer's: where the peer comes nearer to the bound, the same `frontier` gains less on it, and a seed may fall
+short that a somewhat larger `frontier` brings there. With `frontier=1` only the end counts, and jobs that are not last
+may end at any time before it.
 """
 
 PICTURE = """
@@ -331,8 +332,8 @@ POISSON_WHY = """
 Where the most that is possible is below the goal of 1.3, no policy reaches it: a job alone on its best type already
 takes most of the time that it takes under Gavel's policy. Where it is above, the V100s are in the way. *V100s asked
 for* is how many would be busy on average if each measured job ran on its best type. There are 36: some must wait or run
-on a slower type, and the more are asked for, the less near comes anybody to the floor. A bound that counts all jobs, not
-only the measured ones, would be higher; we have none.
+on a slower type, and the more are asked for, the less near comes anybody to the floor. A bound that counts all jobs,
+not only the measured ones, would be higher; we have none.
 
 `ftf_max` is the largest finish-time fairness rho of a measured job (below 1: faster than with an equal share). `hadar`
 aims at the average here; where V100s are shortest its worst-off job can be worse off than under `gavel_las`.
