@@ -113,22 +113,31 @@ def run_case(case: Case, traces: Path, table_path: Path) -> dict[str, Any]:
 
 
 def bounds_case(case: Case, traces: Path, table_path: Path) -> dict[str, Any]:
-    """What no policy can beat on the trace and cluster of ``case``; see :func:`floor_s` for ``floor_s``."""
+    """What no policy can beat on the trace and cluster of ``case``, and what :func:`alone` says."""
     table = _table(table_path)
     trace = read_trace(traces / f"{case.trace}.trace", table)
-    told = {"trace": case.trace, "model": case.model, "floor_s": floor_s(trace, case, table)}
+    told = {"trace": case.trace, "model": case.model, **alone(trace, case, table)}
     return {**told, **bounds_of(trace, case.options, table)}
 
 
-def floor_s(trace: Trace, case: Case, table: ReferenceTable) -> float:
-    """Mean over the measured jobs of the run time on the best type, as if nobody else were there. Only for the model
-    ``gavel``, whose rates are summed over workers."""
+def alone(trace: Trace, case: Case, table: ReferenceTable) -> dict[str, Any]:
+    """The measured jobs as if each ran on its best type with nobody else there: ``floor_s``, their mean run time, and,
+    where they do not all arrive at once, ``best_type_gpus``, how many of each type would be busy on average between the
+    first and the last arrival. Only for the model ``gavel``, whose rates are summed over workers."""
     gpus = {part.split(":")[0]: int(part.split("x")[-1]) for part in case.cluster.split(",")}
     rates = Rates(table, gpus, summed=True)
     first, last = case.measure or (0, len(trace.jobs))
     jobs = sorted(trace.jobs, key=lambda j: j.arrival_s)[first:last]
-    best_s = [j.steps * j.workers / max(speed.steps_per_s for speed in rates.of(j, j.workers).values()) for j in jobs]
-    return sum(best_s) / len(best_s)
+    total_s, busy_s = 0.0, dict.fromkeys(gpus, 0.0)
+    for job in jobs:
+        speeds = rates.of(job, job.workers)
+        best = max(speeds, key=lambda t: speeds[t].steps_per_s)
+        run_s = job.steps * job.workers / speeds[best].steps_per_s
+        total_s += run_s
+        busy_s[best] += run_s * job.workers
+    found: dict[str, Any] = {"floor_s": total_s / len(jobs)}
+    span_s = jobs[-1].arrival_s - jobs[0].arrival_s
+    return {**found, "best_type_gpus": {t: s / span_s for t, s in busy_s.items()}} if span_s else found
 
 
 def run_section(name: str, traces: Path, table: Path, processes: int) -> dict[str, Any]:
