@@ -41,11 +41,11 @@ class Aim:
 
     @classmethod
     def of(cls, frontier: float) -> Aim | None:
-        """None at 0, where no makespan is aimed at. Our definition: 7 % at 0.5, nothing at 1, ever more towards 0; from
+        """None at 0, where no makespan is aimed at. Our definition: 3 % at 0.5, nothing at 1, ever more towards 0; from
         0.5 on the margin grows to 1, where all jobs are critical and proceed in step, the longest first."""
         if frontier <= 0:
             return None
-        return cls(0.07 * (1.0 - frontier) / frontier, max(0.02, (2.0 * frontier - 1.0) ** 3))
+        return cls(0.03 * ((1.0 - frontier) / frontier) ** 1.6, max(0.02, (2.0 * frontier - 1.0) ** 3))
 
 
 @dataclass

@@ -214,7 +214,7 @@ def test_the_knob_gives_up_slack_and_takes_in_margin():
     assert Aim.of(0.0) is None
     aims = [Aim.of(f) for f in (0.05, 0.25, 0.5, 0.75, 1.0)]
     slack, margin = [a.slack for a in aims], [a.margin for a in aims]
-    assert slack == sorted(slack, reverse=True) and slack[2] == pytest.approx(0.07) and slack[4] == 0
+    assert slack == sorted(slack, reverse=True) and slack[2] == pytest.approx(0.03) and slack[4] == 0
     assert margin == sorted(margin) and margin[0] == 0.02 and margin[4] == 1.0
 
 
@@ -229,17 +229,17 @@ def test_target_against_the_linear_programme(seed):
     ends = [set_target(outlook, Aim.of(f), area, 0.0, fresh=True).end - NOW for f in (1.0, 0.5, 0.25, 0.1)]
     assert 0.97 * bound <= ends[0] <= bound * (1 + 1e-9)
     assert ends[0] >= outlook.best_s.max()
-    assert [e / ends[0] for e in ends] == pytest.approx([1.0, 1.07, 1.21, 1.63])
+    assert [e / ends[0] for e in ends] == pytest.approx([1.0, 1.03, 1.174, 2.009], rel=1e-3)
 
 
 def test_critical_are_those_that_would_be_late_if_they_waited():
-    """With 7 % of slack, who needs 98 % of the time left or more where it costs the makespan least, and nobody else."""
+    """With 3 % of slack, who needs 98 % of the time left or more where it costs the makespan least, and nobody else."""
     outlook = outlook_of([[1000.0], [930.0], [100.0]], (4,))
     area = outlook.run_s * outlook.workers
     at_once = set_target(outlook, Aim.of(0.5), area, 0.0, fresh=True)
-    assert at_once.end == pytest.approx(NOW + 1070.0) and not at_once.critical.any()
-    in_a_minute = replace(outlook, arena=Arena.of(replace(outlook.arena.snapshot, time=NOW + 60.0)))
-    then = set_target(in_a_minute, Aim.of(0.5), area, at_once.end, fresh=False)
+    assert at_once.end == pytest.approx(NOW + 1030.0) and not at_once.critical.any()
+    half_a_minute_on = replace(outlook, arena=Arena.of(replace(outlook.arena.snapshot, time=NOW + 30.0)))
+    then = set_target(half_a_minute_on, Aim.of(0.5), area, at_once.end, fresh=False)
     assert then.critical.tolist() == [True, False, False]
     assert set_target(outlook, Aim.of(1.0), area, 0.0, fresh=True).critical.all()
 
