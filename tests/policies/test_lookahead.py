@@ -255,10 +255,10 @@ def test_the_target_stays_unless_jobs_come_or_the_bound_forces_it():
         seen = replace(outlook, arena=arena, run_s=outlook.run_s * scale)
         return set_target(seen, aim, area * scale, end, fresh).end
 
-    assert at(30.0, fresh=False) == end
+    assert at(20.0, fresh=False) == end
     assert at(500.0, fresh=False, scale=0.5) == end
     assert at(100.0, fresh=False) == pytest.approx(NOW + 1100.0)
-    assert at(100.0, fresh=True) == pytest.approx(NOW + 1170.0)
+    assert at(100.0, fresh=True) == pytest.approx(NOW + 1130.0)
 
 
 def test_no_job_is_sent_where_it_alone_would_miss_the_target():
