@@ -108,7 +108,7 @@ def scene(
             options, round_s=round_s or site.round_s, event_round_s=site.event_round_s, guard=config.guard,
             usage_half_life_s=config.fairness.half_life_h * 3600,
         )  # fmt: skip
-    return load_table(throughputs), options
+    return load_table(throughputs, gavel=model == "gavel"), options
 
 
 def _window(text: str | None) -> tuple[int, int] | None:

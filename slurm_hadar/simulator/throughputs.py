@@ -13,7 +13,7 @@ from slurm_hadar.model import Speed
 from slurm_hadar.simulator.traces.gavel import job_type
 from slurm_hadar.simulator.traces.model import TraceJob
 from slurm_hadar.throughput.estimator import SPREAD, Estimator, elastic_growth
-from slurm_hadar.throughput.table import ReferenceTable, Row, read_table, reference, workload
+from slurm_hadar.throughput.table import ReferenceTable, Row, gavel_reference, read_table, reference, workload
 
 __all__ = ["Rates", "load_table"]
 
@@ -22,13 +22,14 @@ _SPREAD_SUFFIX = "_unconsolidated"
 _TABLE = "table"
 
 
-def load_table(path: Path | None) -> ReferenceTable:
-    """The table in ``path``: our CSV (as ``reference.csv``) or Gavel's JSON; None = the one shipped with the package.
+def load_table(path: Path | None, *, gavel: bool = False) -> ReferenceTable:
+    """The table in ``path``: our CSV (as ``reference.csv``) or Gavel's JSON; None = the one shipped with the package,
+    with ``gavel`` the figures of Gavel's simulator.
 
     Raises TraceError naming file and entry.
     """
     if path is None:
-        return reference()
+        return gavel_reference() if gavel else reference()
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:

@@ -95,5 +95,16 @@ def _row(values: list[str], where: str) -> Row:
 @functools.cache
 def reference() -> ReferenceTable:
     """The table shipped with the package."""
-    source = resources.files("slurm_hadar.throughput") / "reference.csv"
-    return read_table(source.read_text(encoding="utf-8").splitlines(), "reference.csv")
+    return _shipped("reference.csv")
+
+
+@functools.cache
+def gavel_reference() -> ReferenceTable:
+    """The same with Gavel's simulation figures throughout, odd ones too: to take on its simulator's assumptions."""
+    odd = _shipped("gavel_recommendation.csv")
+    return ReferenceTable([*(row for row in reference().rows if row.model not in odd.models), *odd.rows])
+
+
+def _shipped(name: str) -> ReferenceTable:
+    source = resources.files("slurm_hadar.throughput") / name
+    return read_table(source.read_text(encoding="utf-8").splitlines(), name)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.throughput.table import FIELDS, Row, read_table, reference, workload
+from slurm_hadar.throughput.table import FIELDS, Row, gavel_reference, read_table, reference, workload
 
 HEADER = ",".join(FIELDS)
 names = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=8)
@@ -69,3 +69,12 @@ def test_shipped_table():
 def test_workload_key():
     """The key names the batch size only where there is one."""
     assert (workload("lm", 20), workload("a3c", None)) == ("lm:20", "a3c")
+
+
+def test_gavels_own_figures_differ_in_recommendation_only():
+    """Its simulation has Recommendation slower on V100 than on P100; ours takes the physical figures."""
+    ours, theirs = reference(), gavel_reference()
+    assert len(ours.rows) == len(theirs.rows)
+    assert {r.model for r in set(theirs.rows) ^ set(ours.rows)} == {"recommendation"}
+    assert theirs.steps_per_s("recommendation", 2048, "v100") < theirs.steps_per_s("recommendation", 2048, "p100")
+    assert ours.steps_per_s("recommendation", 2048, "v100") > ours.steps_per_s("recommendation", 2048, "p100")
