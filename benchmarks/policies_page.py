@@ -303,7 +303,7 @@ gavel`: no node boundaries, restarts are free). Seeds 0, 1 and 2.
 
 STATIC_WHY = """
 The goals were set for the means over the seeds. No gain can be larger than that of the row *lower bounds* in the tables
-below. `frontier` says how far above its lower bound the makespan may end (7 % at 0.5, more below, less above), not how
+below. `frontier` says how far above its lower bound the makespan may end (3 % at 0.5, more below, less above), not how
 far below a peer's: where the peer comes nearer to the bound, the same `frontier` gains less on it, and a seed may fall
 short that a somewhat larger `frontier` brings there. With `frontier=1` only the end counts, and jobs that are not last
 may end at any time before it.
