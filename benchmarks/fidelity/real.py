@@ -33,7 +33,7 @@ POLL_S = 0.2
 SCRIPT = """#!/bin/bash
 #SBATCH --requeue
 #SBATCH --open-mode=append
-echo "script $(date +%s.%N)" >> {notes}
+echo "script $(date +%s.%N) $SLURM_JOB_NODELIST" >> {notes}
 hadar-srun -N1 -n1 -- {python} -m benchmarks.fidelity.worker --steps {steps} --workers {workers} --load {load} \\
     --notes {notes}
 code=$?
@@ -225,8 +225,8 @@ def _submit(cluster: PrivateCluster, job: TraceJob, work: Path) -> RealJob:
         load=LOAD_S,
     )
     comment = f"hadar:model={job.model},batch={job.batch},steps={round(job.steps)},nodes=1"
-    command = ["sbatch", "--parsable", f"--job-name={job.job_id}", f"--gres=gpu:{job.workers}", f"--comment={comment}",
-               f"--chdir={work}", f"--output={work}/{job.job_id}.out"]  # fmt: skip
+    command = ["sbatch", "--parsable", f"--job-name={job.job_id}", f"--gres=gpu:{job.workers}", f"-c{job.workers}",
+               f"--comment={comment}", f"--chdir={work}", f"--output={work}/{job.job_id}.out"]  # fmt: skip
     submit = time.time()
     job_id = cluster.run(command, input=script, env=_env(cluster), cwd=work).stdout.strip()
     return RealJob(job, job_id, submit)

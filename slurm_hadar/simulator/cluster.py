@@ -228,13 +228,13 @@ class VirtualCluster(Cluster[Sight]):
         return freed
 
     def _start_by_itself(self, delay_s: float) -> None:
-        """What Slurm does with jobs that no round has seen: each starts on the first nodes by name with room for it."""
+        """What Slurm does with jobs that no round has seen: each starts where there is room for it."""
         seen = [j for j in reversed(self._queue) if j.arrival + delay_s <= self._now]
         if not seen:
             return
         rooms = Rooms(self._nodes.values(), (j.placement for j in self._running.values()))
         for job in seen:
-            placement = rooms.first_fit(job.template)
+            placement = rooms.choose(job.template)
             if placement:
                 self._queue.remove(job)
                 self._active[job.job_id] = job
