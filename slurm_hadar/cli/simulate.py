@@ -57,7 +57,12 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="nodes: real node boundaries and restart costs; gavel: neither, as Gavel's own."),
             click.option("--mix", type=click.Choice([str(m) for m in Mix]), help="How all jobs take unlike GPUs."),
             click.option("--restart-cost", "restart_s", type=float, help="Seconds of every restart, for all jobs."),
+            click.option("--start-cost", "start_s", type=float, default=0.0, help="Seconds that a first start takes."),
+            click.option("--first-report", "report_s", type=float, default=0.0,
+                         help="Seconds from a start to the job's first report, an event as its end is one."),
             click.option("--save", "save_s", type=float, default=0.0, help="Seconds that a save takes."),
+            click.option("--self-start", "self_start_s", type=float, metavar="SECONDS",
+                         help="Slurm starts jobs itself so long after they arrive, if GPUs are free. Default: never."),
             click.option("--faults", "faults_file", type=click.Path(path_type=Path), help="CSV: node,down_s,up_s."),
             click.option("--mtbf", "mtbf_h", type=float, help="Hours between failures of a node, on average."),
             click.option("--mttr", "mttr_h", type=float, default=4.0, show_default=True, help="Hours to its repair."),
@@ -87,7 +92,10 @@ def scene(
     model: str,
     mix: str | None,
     restart_s: float | None,
+    start_s: float,
+    report_s: float,
     save_s: float,
+    self_start_s: float | None,
     faults_file: Path | None,
     mtbf_h: float | None,
     mttr_h: float,
@@ -97,9 +105,9 @@ def scene(
     """What the options of :func:`scene_options` stand for. Raises TraceError, ClusterError, ConfigError."""
     cluster = cluster or DEFAULT_CLUSTER
     options = SimOptions(
-        cluster, "gavel" if model == "gavel" else "nodes", round_s or 360.0, restart_s=restart_s, save_s=save_s,
-        mix=Mix(mix) if mix else None, measure=_window(measure), seed=seed,
-        faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
+        cluster, "gavel" if model == "gavel" else "nodes", round_s or 360.0, restart_s=restart_s, start_s=start_s,
+        report_s=report_s, save_s=save_s, self_start_s=self_start_s, mix=Mix(mix) if mix else None,
+        measure=_window(measure), seed=seed, faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
     )  # fmt: skip
     if config_file is not None:
         config = load(config_file)

@@ -11,7 +11,10 @@ from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import WriteRecord
 from slurm_hadar.model import Snapshot
 
-__all__ = ["Cluster", "Outcome", "Seen"]
+__all__ = ["SETTLE_S", "Cluster", "Outcome", "Seen"]
+
+#: From an event to the round that it brings forward: a job's last word comes before Slurm frees its GPUs.
+SETTLE_S = 0.5
 
 
 class Seen(Protocol):

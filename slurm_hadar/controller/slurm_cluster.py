@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from slurm_hadar.config import Config
 from slurm_hadar.controller.act import Actor
 from slurm_hadar.controller.channel import Channel
-from slurm_hadar.controller.cluster import Cluster, Outcome
+from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
 from slurm_hadar.controller.usage import Usage
+from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import reference
@@ -24,6 +26,7 @@ from slurm_hadar.throughput.table import reference
 __all__ = ["SlurmCluster"]
 
 log = logging.getLogger(__name__)
+_LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
 _SILENT_S = 30.0  # after this long without a word on the channel, a running job's spool file is read
 
 
@@ -71,13 +74,9 @@ class SlurmCluster(Cluster[Observation]):
         due = self._began + settings.round_s * (2 if self._slow else 1)
         early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
         while not self._stop.is_set() and (now := time.monotonic()) < due:
-            if self._book.event.is_set() and now >= early:
+            if self._book.event.wait(due - now):
+                self._stop.wait(min(due, max(early, time.monotonic() + SETTLE_S)) - time.monotonic())
                 break
-            wait_for_event = now >= early and not self._book.event.is_set()
-            if wait_for_event:
-                self._book.event.wait(min(due - now, 5.0))
-            else:
-                self._stop.wait(min(due, early if self._book.event.is_set() else due, now + 0.25) - now)
         self._book.event.clear()
 
     def observe(self, acting_only: bool) -> Observation:
@@ -131,7 +130,16 @@ class SlurmCluster(Cluster[Observation]):
                 log.warning("job %s: %s %s %s", write.job_id, write.command, write.outcome, write.detail)
 
     def conclude(self, seen: Observation) -> None:
+        if any(self._leaves(job) for job in seen.raw.values()):
+            self._book.event.set()  # its GPUs will be free in a moment: the next round shall not be a whole one away
         self._journal.save_jobs([*seen.records.values(), *(r for r, _ in seen.ended)])
+
+    def _leaves(self, job: SlurmJob) -> bool:
+        """Whether the job has said goodbye lately, and Slurm still has it on its nodes."""
+        news = self._book.get(job.job_id)
+        if news is None or news.report.kind != "bye" or news.report.restart != job.restarts:
+            return False
+        return job.state is not JobState.PENDING and time.time() - news.heard < _LEAVES_WITHIN_S
 
     def _learn(self, seen: Observation) -> None:
         """File the measured speed of every job that runs and reports one."""

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import GuardSection
-from slurm_hadar.controller.cluster import Cluster, Outcome
+from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, unmovable_reason
 from slurm_hadar.model import Node, Placement, Snapshot
 from slurm_hadar.simulator.faults import Faults
 from slurm_hadar.simulator.jobs import VirtualJob
+from slurm_hadar.simulator.rooms import Rooms
 from slurm_hadar.simulator.usage import Usage
 
 __all__ = ["Interval", "Sight", "Timing", "VirtualCluster"]
@@ -24,10 +25,12 @@ _PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives
 class Timing:
     """When things happen.
 
-    ``event_round_s``: a job that ends brings the next round forward, but not closer than this to the last; 0 = never.
-    ``early_end``: a round is over when all jobs that run are done. ``on_grid``: after an idle time the next round is a
-    whole number of rounds after the last; else it is when the next job arrives. ``save_s``: in a round that stops
-    jobs, all starts wait so long for their checkpoints.
+    ``event_round_s``: a job that ends, or reports ``report_s`` after a start, brings the next round forward, but not
+    closer than this to the last; 0 = never. ``early_end``: a round is over when all jobs that run are done.
+    ``on_grid``: after an idle time the next round is a whole number of rounds after the last; else it is when the next
+    job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints. ``start_s``: a
+    job's first start takes so long before its first step. ``self_start_s``: Slurm itself starts a job so long after its
+    arrival, where GPUs are free, unless a round comes first; None = it leaves all jobs to the rounds.
     """
 
     round_s: float = 360.0
@@ -35,6 +38,9 @@ class Timing:
     early_end: bool = False
     on_grid: bool = True
     save_s: float = 0.0
+    start_s: float = 0.0
+    report_s: float = 0.0
+    self_start_s: float | None = None
     max_rounds: int = 5_000_000
 
 
@@ -63,12 +69,13 @@ class VirtualCluster(Cluster[Sight]):
     """Nodes and jobs that exist only on a virtual clock.
 
     A job that is done in the middle of a round is done at its exact time; its GPUs go to others at the next round.
-    Times without any job are skipped.
+    Times without any job are skipped. Where Slurm starts jobs by itself, rounds tick from ``origin`` on, as those of a
+    controller that was there before the first job; else the first round is at the first arrival.
 
     Parameters
     ----------
     nodes: the cluster. jobs: in order of arrival. wanted: ids of the jobs after whose end the simulation ends.
-    faults: outages; their times count from ``origin``, the time of the first round.
+    faults: outages; their times count from ``origin``, the zero of the trace.
     """
 
     def __init__(
@@ -91,13 +98,15 @@ class VirtualCluster(Cluster[Sight]):
         outages = [(origin + o.down_s, False, o.node) for o in faults.outages]
         outages += [(origin + o.up_s, True, o.node) for o in faults.outages]
         self._outages = sorted(outages, reverse=True)
-        self._now = self._began = self._queue[-1].arrival if self._queue else origin
+        at_first_arrival = self._queue and timing.self_start_s is None
+        self._now = self._began = self._queue[-1].arrival if at_first_arrival else origin
         self._active: dict[str, VirtualJob] = {}
         self._running: dict[str, VirtualJob] = {}
         self._finished: list[tuple[str, str]] = []
         self._usage = {"user": Usage(usage_half_life_s), "account": Usage(usage_half_life_s)}
         self._shown_nodes: tuple[Node, ...] = tuple(nodes)
         self._idle_rounds = self._vain_jumps = self._rounds = 0
+        self._reports: list[float] = []
         self._stopped = not self._wanted
         self.busy: dict[str, int] = {t: 0 for n in nodes for t in n.gpus}
         self.intervals: list[Interval] = []
@@ -173,10 +182,11 @@ class VirtualCluster(Cluster[Sight]):
             due = min(due, max(job.finish for job in self._running.values()))
         worked = False
         while (event := self._next_event()) <= due and not self._stopped:
-            worked = True
             self._now = event
-            if self._happen(event) and timing.event_round_s > 0:
-                due = min(due, max(event, began + timing.event_round_s))
+            reported, freed = self._hear_reports(), self._happen(event)
+            worked = worked or freed or not reported
+            if (reported or freed) and timing.event_round_s > 0:
+                due = min(due, max(event + SETTLE_S, began + timing.event_round_s))
         if self._stopped:
             return
         self._now = due
@@ -189,7 +199,20 @@ class VirtualCluster(Cluster[Sight]):
 
     def _next_event(self) -> float:
         ends = min((job.finish for job in self._running.values()), default=math.inf)
-        return min(ends, self._outages[-1][0]) if self._outages else ends
+        report = min(self._reports, default=math.inf)
+        return min(ends, report, self._outages[-1][0] if self._outages else math.inf, self._next_self_start())
+
+    def _next_self_start(self) -> float:
+        """When Slurm next looks at a job for the first time."""
+        if (delay_s := self._timing.self_start_s) is None:
+            return math.inf
+        return next((j.arrival + delay_s for j in reversed(self._queue) if j.arrival + delay_s > self._now), math.inf)
+
+    def _hear_reports(self) -> bool:
+        """Whether a job that has started reports by now."""
+        heard = len(self._reports)
+        self._reports = [r for r in self._reports if r > self._now]
+        return len(self._reports) < heard
 
     def _happen(self, now: float) -> bool:
         """Everything due by ``now``; whether a job ended or was stopped."""
@@ -200,7 +223,23 @@ class VirtualCluster(Cluster[Sight]):
         while self._outages and self._outages[-1][0] <= now:
             _, back, name = self._outages.pop()
             freed = self._switch(name, back) or freed
+        if self._timing.self_start_s is not None:
+            self._start_by_itself(self._timing.self_start_s)
         return freed
+
+    def _start_by_itself(self, delay_s: float) -> None:
+        """What Slurm does with jobs that no round has seen: each starts where there is room for it."""
+        seen = [j for j in reversed(self._queue) if j.arrival + delay_s <= self._now]
+        if not seen:
+            return
+        rooms = Rooms(self._nodes.values(), (j.placement for j in self._running.values()))
+        for job in seen:
+            placement = rooms.choose(job.template)
+            if placement:
+                self._queue.remove(job)
+                self._active[job.job_id] = job
+                self._start_job(job, placement, 0.0)
+                rooms.take(placement)
 
     def _switch(self, name: str, back: bool) -> bool:
         """A node fails or comes back; whether jobs were thrown off it."""
@@ -232,10 +271,13 @@ class VirtualCluster(Cluster[Sight]):
             self._jump(min(ahead))
 
     def _skip_to_arrival(self) -> None:
-        if self._queue:
-            self._jump(self._queue[-1].arrival)
-        else:
+        if not self._queue:
             self._stopped = True
+        elif self._timing.self_start_s is None:
+            self._jump(self._queue[-1].arrival)
+        else:  # the last round before the arrival has nothing to do, but from it the next one counts
+            rounds = math.floor((self._queue[-1].arrival - self._now) / self._timing.round_s)
+            self._jump(self._now + rounds * self._timing.round_s)
 
     def _jump(self, moment: float) -> None:
         """Go on at ``moment`` or at the first round after it. Nothing runs meanwhile."""
@@ -255,9 +297,11 @@ class VirtualCluster(Cluster[Sight]):
             self._active[job.job_id] = job
 
     def _start_job(self, job: VirtualJob, placement: Placement, delay_s: float) -> None:
-        cost_s = job.restart_s if job.starts else 0.0
+        cost_s = job.restart_s if job.starts else self._timing.start_s
         job.start(self._now, placement, delay_s + cost_s)
         self._running[job.job_id] = job
+        if self._timing.event_round_s > 0:
+            self._reports.append(self._now + self._timing.report_s)
         for gpu_type, count in job.by_type.items():
             self.busy[gpu_type] += count
 

@@ -43,7 +43,10 @@ class SimOptions:
     model: ``nodes`` has real node boundaries and charges for restarts; ``gavel`` takes on the assumptions of Gavel's
     own simulator: one big node per GPU type, no cost of restarts, rates summed over workers.
     restart_s: what every restart costs, instead of the figures per model family; a trace's own figures prevail.
+    start_s: what a job's first start costs. report_s: how long after a start a job reports, which is an event.
     save_s: how long a save takes, during which starts in the same round wait.
+    self_start_s: so long after its arrival Slurm itself starts a job where GPUs are free, unless a round comes first;
+    None = it leaves all jobs to the rounds, as where ``job_submit.lua`` gives new jobs a lease.
     event_round_s: as ``controller.event_round_s``; 0 = rounds come at fixed times.
     mix: how all jobs take gangs of unlike GPUs, instead of what the trace says.
     measure: measure only jobs a to b-1 by arrival, and end when they are done.
@@ -56,7 +59,10 @@ class SimOptions:
     round_s: float = 360.0
     event_round_s: float = 0.0
     restart_s: float | None = None
+    start_s: float = 0.0
+    report_s: float = 0.0
     save_s: float = 0.0
+    self_start_s: float | None = None
     mix: Mix | None = None
     measure: tuple[int, int] | None = None
     usage_half_life_s: float = 7 * 86400.0
@@ -70,7 +76,7 @@ class SimOptions:
             raise ConfigError(f"round length {self.round_s:g} s: must be above 0")
         if self.model not in ("nodes", "gavel"):
             raise ConfigError(f"model {self.model!r}: must be nodes or gavel")
-        for name in ("restart_s", "save_s", "event_round_s"):
+        for name in ("restart_s", "start_s", "report_s", "save_s", "self_start_s", "event_round_s"):
             if (getattr(self, name) or 0.0) < 0:
                 raise ConfigError(f"{name} {getattr(self, name):g}: must not be negative")
 
@@ -178,7 +184,9 @@ class _Run:
         self.options = options
         timing = Timing(
             options.round_s, options.event_round_s, early_end=not stage.by_node, on_grid=stage.by_node,
-            save_s=options.save_s if stage.by_node else 0.0, max_rounds=options.max_rounds,
+            save_s=options.save_s if stage.by_node else 0.0, start_s=options.start_s if stage.by_node else 0.0,
+            report_s=options.report_s, self_start_s=options.self_start_s if stage.by_node else None,
+            max_rounds=options.max_rounds,
         )  # fmt: skip
         guard = options.guard or unlimited()
         playing = [j for j in stage.jobs if j.job_id not in stage.refused]

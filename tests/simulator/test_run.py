@@ -50,14 +50,52 @@ def test_freed_gpus_go_to_others_at_the_next_round(job, trace) -> None:
     assert result.summary()["gru"] == pytest.approx(1100 / 1180)
 
 
-def test_an_end_may_bring_the_next_round_forward(job, trace) -> None:
-    """As in the live controller: at once, but not closer than event_round_s to the last round."""
+def test_ends_and_first_reports_bring_the_next_round_forward(job, trace) -> None:
+    """As in the live controller: half a second later, but not closer than event_round_s to the last round."""
     jobs = trace(job("a", steps=1000, v100=1), job("b", steps=10, v100=1), job("c", steps=10, v100=1))
 
-    result = simulate(jobs, fifo(), SimOptions("v100:1x1", event_round_s=30))
+    result = simulate(jobs, fifo(), SimOptions("v100:1x1", event_round_s=30, report_s=40))
 
-    assert [r.time_s for r in result.rounds] == [0, 360, 720, 1000, 1030]
-    assert (row(result, "b").completion_s, row(result, "c").completion_s) == (1010, 1040)
+    # a reports at 40, and nothing happens until it ends; b has ended before it would report
+    assert [r.time_s for r in result.rounds] == [0, 40.5, 400.5, 760.5, 1000.5, 1030.5]
+    assert (row(result, "b").completion_s, row(result, "c").completion_s) == (1010.5, 1040.5)
+
+
+def test_slurm_starts_by_itself_what_no_round_has_seen(job, trace, scripted) -> None:
+    """On the first node by name with room, a second after the arrival. What does not fit waits for GPUs to come free,
+    and once a round has seen it, for the policy: c, which comes just before the round at 720, gets its lease there."""
+    both = {"v100": 1.0, "k80": 0.5}
+    jobs = trace(
+        job("a", 10.0, steps=100, **both), job("b", 20.0, workers=2, steps=100, **both),
+        job("d", 30.0, steps=30, k80=1), job("c", 719.5, steps=100, **both),
+    )  # fmt: skip
+    policy = scripted({}, {}, {}, {"c": {"v100-1": {"v100": 1}}})
+
+    result = simulate(jobs, policy, SimOptions("v100:1x2,k80:1x1", self_start_s=1.0, start_s=5.0))
+
+    assert [(i.job_id, i.node, i.count, i.start_s, i.end_s) for i in result.intervals] == [
+        ("b", "v100-1", 2, 21, 126), ("a", "k80-1", 1, 11, 216), ("d", "k80-1", 1, 216, 251),
+        ("c", "v100-1", 1, 1080, 1185),
+    ]  # fmt: skip
+    assert [r.time_s for r in result.rounds] == [0, 360, 720, 1080]
+
+
+def test_rounds_tick_while_nobody_is_there_if_slurm_starts_jobs(job, trace) -> None:
+    """The first round is at the trace's zero, and after an idle time the last one before the next arrival."""
+    jobs = trace(job("a", 500.0, steps=10, v100=1), job("b", 5000.0, steps=10, v100=1))
+
+    result = simulate(jobs, fifo(), SimOptions("v100:1x1", self_start_s=2.0))
+
+    assert [r.time_s for r in result.rounds] == [0, 360, 4680]
+    assert [row(result, j).completion_s for j in "ab"] == [512.0, 5012.0]
+
+
+def test_a_first_start_takes_its_time(job, trace) -> None:
+    """It delays the steps, and holds the GPUs meanwhile."""
+    result = simulate(trace(job("a", steps=100, v100=1)), fifo(), SimOptions("v100:1x1", start_s=7.0))
+
+    assert (row(result, "a").completion_s, row(result, "a").first_start_s) == (107.0, 0.0)
+    assert row(result, "a").gpu_s == {"v100": 107.0}
 
 
 def test_a_move_costs_a_restart(job, trace, scripted) -> None:
