@@ -123,9 +123,15 @@ class _Round:
         return area.reshape(len(area), -1, len(self.outlook.pools)).min(axis=1)
 
     def _type_value(self, value: Floats | None) -> dict[str, float]:
+        """What a GPU of each type is worth: the mean over its pools' GPUs."""
         if value is None:
             return {}
-        return {pool.gpu_type: float(v) for pool, v in zip(self.outlook.pools, value, strict=True)}
+        gpus: dict[str, float] = {}
+        worth: dict[str, float] = {}
+        for pool, count, price in zip(self.outlook.pools, self.outlook.gpus, value, strict=True):
+            gpus[pool.gpu_type] = gpus.get(pool.gpu_type, 0.0) + count
+            worth[pool.gpu_type] = worth.get(pool.gpu_type, 0.0) + count * price
+        return {t: float(worth[t] / count) for t, count in gpus.items() if count > 0}
 
     def _be_patient(self) -> None:
         """A job that could not be moved again does better to wait for a faster type, ``patience_s`` at most."""

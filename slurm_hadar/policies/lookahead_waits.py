@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,7 +34,10 @@ def explain(
     payoffs: Floats,
     patient: Set[int],
 ) -> dict[str, Wait]:
-    """A Wait for every job to be decided about that has no placement, and for those on their way in or out."""
+    """A Wait for every job to be decided about that has no placement, and for those on their way in or out.
+
+    ``payoffs[n]``: see :func:`payoff_of`; ``patient``: rows of ``outlook`` that wait for a faster type by choice.
+    """
     waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
     obstacles = _ByClass(arena)
     rows = {job.job_id: row for row, job in enumerate(outlook.jobs)}
@@ -77,31 +81,23 @@ def _why(before: int, turn_s: float, gpu_type: str) -> str:
     return f"{jobs} with {turn_s / _HOUR:.1f} h of work {go} before it on {gpu_type}"
 
 
+@dataclass(frozen=True)
 class _Queue:
-    """The reasons of jobs that wait for their turn."""
+    """The reasons of jobs that wait for their turn. Fields as the arguments of :func:`explain`."""
 
-    def __init__(
-        self,
-        arena: Arena,
-        outlook: Outlook,
-        queues: Queues,
-        placements: Mapping[str, Placement],
-        payoffs: Floats,
-        patient: Set[int],
-    ) -> None:
-        self._arena = arena
-        self._outlook = outlook
-        self._queues = queues
-        self._placements = placements
-        self._payoffs = payoffs
-        self._patient = patient
+    arena: Arena
+    outlook: Outlook
+    queues: Queues
+    placements: Mapping[str, Placement]
+    payoffs: Floats
+    patient: Set[int]
 
     def waits(self, rows: list[int]) -> dict[str, Wait]:
         """A Wait for each of ``rows``; the nearest to their turn also learn who holds what they want."""
-        outlook, queues = self._outlook, self._queues
+        outlook, queues = self.outlook, self.queues
         pools = outlook.pool_of[queues.column]
         price = (outlook.workers[outlook.rows, queues.column] * queues.price[pools]).tolist()
-        turn_s, payoff, place = queues.turn_s.tolist(), self._payoffs.tolist(), self._places().tolist()
+        turn_s, payoff, place = queues.turn_s.tolist(), self.payoffs.tolist(), self._places().tolist()
         types = [outlook.pools[p].gpu_type for p in pools.tolist()]
         found = {}
         nearest = set(sorted(rows, key=turn_s.__getitem__)[:_NAMED])
@@ -114,7 +110,7 @@ class _Queue:
                 holders = list(dict.fromkeys(j for n in wanted.nodes for j in holding.get((n, types[row]), ())))
                 if holders:
                     why += f" (held by {listing(holders)})"
-            if row in self._patient:
+            if row in self.patient:
                 why += "; it waits for a faster type, since it cannot be moved once it runs (patience_s bounds this)"
             tier = Tier.CAPACITY if payoff[row] > 0 else Tier.POLICY
             found[outlook.jobs[row].job_id] = Wait(tier, why, price[row], payoff[row], wanted)
@@ -122,7 +118,7 @@ class _Queue:
 
     def _places(self) -> np.ndarray:
         """How many jobs go before each in its pool, those that run included; shape (n,)."""
-        outlook, queues = self._outlook, self._queues
+        outlook, queues = self.outlook, self.queues
         pools = outlook.pool_of[queues.column]
         place = np.zeros(len(pools), int)
         for pool in range(len(outlook.pools)):
@@ -132,15 +128,15 @@ class _Queue:
 
     def _wanted(self, row: int) -> Placement:
         """The first place in its pool that would take the gang if nobody ran there."""
-        outlook = self._outlook
-        own, column = outlook.classes[row], int(self._queues.column[row])
+        outlook = self.outlook
+        own, column = outlook.classes[row], int(self.queues.column[row])
         slots = own.slots[column]
         pool = outlook.pools[outlook.pool_of[column]]
         left, mapping = own.forms[column].workers, {}
         for slot in pool.slots if slots is None else slots:
-            here = min(left, self._arena.capacity[slot])
-            if here and (left <= self._arena.capacity[slot] or own.forms[column].max_nodes > 1):
-                node, gpu_type = self._arena.slots[slot]
+            here = min(left, self.arena.capacity[slot])
+            if here and (left <= self.arena.capacity[slot] or own.forms[column].max_nodes > 1):
+                node, gpu_type = self.arena.slots[slot]
                 mapping[node] = {gpu_type: here}
                 left -= here
             if left == 0:
@@ -149,7 +145,7 @@ class _Queue:
 
     def _holding(self) -> dict[tuple[str, str], list[str]]:
         holding: dict[tuple[str, str], list[str]] = {}
-        for job_id, placement in self._placements.items():
+        for job_id, placement in self.placements.items():
             for node, gpu_type, _ in placement.items():
                 holding.setdefault((node, gpu_type), []).append(job_id)
         return holding
