@@ -25,11 +25,10 @@ from rich.table import Table
 from benchmarks.fidelity.compare import Costs, figures, trace_as_run, virtual
 from benchmarks.fidelity.picture import draw as picture
 from benchmarks.fidelity.real import run_for_real
-from benchmarks.fidelity.scene import NODES, config_toml, draw, emulated_table, table_csv
+from benchmarks.fidelity.scene import NODES, RESTART_S, config_toml, draw, emulated_table, table_csv
 from slurm_hadar.errors import HadarError
 from slurm_hadar.simulator.traces import table_csv as trace_csv
 
-RESTART_S = 5.0
 console = Console()
 
 
@@ -52,12 +51,12 @@ def main(
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     trace, table, config = draw(jobs, over_s, seed), emulated_table(), out / "config.toml"
-    config.write_text(config_toml(round_s, event_round_s, min_run_s, RESTART_S))
+    config.write_text(config_toml(round_s, event_round_s, min_run_s))
     (out / "throughputs.csv").write_text(table_csv(table, {j.model for j in trace.jobs}))
     found = []
     for policy in policies:
         console.rule(f"{len(trace.jobs)} jobs under {policy}")
-        run = run_for_real(trace, policy, config, table, out / policy, longest_s=over_s + 900)
+        run = run_for_real(trace, policy, config, out / policy, longest_s=over_s + 900)
         (out / policy / "run.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
         as_run, costs = trace_as_run(trace, run), Costs.measured(run, RESTART_S)
         (out / policy / "trace.csv").write_text(trace_csv.write(as_run))
@@ -81,6 +80,7 @@ def _command(out: Path, policy: str, costs: Costs) -> str:
         "--config", str(out / "config.toml"), "--throughputs", str(out / "throughputs.csv"),
         f"--restart-cost={costs.restart_s:.2f}", f"--start-cost={costs.start_s:.2f}",
         f"--first-report={costs.report_s:.2f}", f"--self-start={costs.self_start_s:.2f}",
+        f"--phase={costs.phase_s:.2f}",
     ])  # fmt: skip
 
 

@@ -27,14 +27,16 @@ class Costs:
     start_s: float
     report_s: float
     restart_s: float
+    phase_s: float
 
     @classmethod
     def measured(cls, run: RealRun, otherwise_restart_s: float) -> Costs:
         """As they were in a run; a restart costs ``otherwise_restart_s`` if there was none."""
         restart_s = run.restart_s()
         return cls(
-            run.self_start_s(), run.start_s(), run.report_s(), otherwise_restart_s if restart_s is None else restart_s
-        )
+            run.self_start_s(), run.start_s(), run.report_s(), otherwise_restart_s if restart_s is None else restart_s,
+            run.first_round - run.zero,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def virtual(trace: Trace, policy: str, nodes: str, config: Path, costs: Costs, t
     options = SimOptions(
         nodes, round_s=site.controller.round_s, event_round_s=site.controller.event_round_s, guard=site.guard,
         restart_s=costs.restart_s, start_s=costs.start_s, report_s=costs.report_s, self_start_s=costs.self_start_s,
+        phase_s=costs.phase_s,
     )  # fmt: skip
     return simulate(trace, registry.get(policy), options, table)
 
@@ -98,12 +101,12 @@ def figures(run: RealRun, result: SimResult, costs: Costs) -> dict[str, Any]:
         "worst_error": worst.error,
         "real_avg_jct_s": statistics.fmean(p.real_jct_s for p in pairs),
         "sim_avg_jct_s": statistics.fmean(p.sim_jct_s for p in pairs),
-        "real_ttd_s": run.ttd_s,
+        "real_ttd_s": run.last_end - run.first_submit,
         "sim_ttd_s": result.summary()["ttd_s"],
         "real_moves": sum(p.real_moves for p in pairs),
         "sim_moves": sum(p.sim_moves for p in pairs),
-        "real_rounds": sum(1 for r in run.rounds if r["time"] >= run.zero - 0.5),
-        "sim_rounds": len(result.rounds),
+        "real_rounds": sum(run.first_submit <= r["time"] <= run.last_end for r in run.rounds),
+        "sim_rounds": sum(pairs[0].arrival_s <= r.time_s for r in result.rounds),
         "costs": asdict(costs),
         "per_job": [{**asdict(p), "error": p.error} for p in pairs],
     }

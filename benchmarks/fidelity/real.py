@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import subprocess
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fidelity.scene import FASTEST_STEPS_PER_S, LOAD_S, NODES
+from benchmarks.fidelity.scene import FASTEST_STEPS_PER_S, LOAD_S, NODES, RESTART_S, emulated_table
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import Journal
@@ -22,7 +23,7 @@ from slurm_hadar.controller.setup import JOURNAL
 from slurm_hadar.errors import ClusterError
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.throughput.store import ThroughputStore
-from slurm_hadar.throughput.table import ReferenceTable, workload
+from slurm_hadar.throughput.table import workload
 
 __all__ = ["RealJob", "RealRun", "run_for_real"]
 
@@ -86,62 +87,71 @@ class RealJob:
 
 @dataclass
 class RealRun:
-    """``zero`` is the trace's zero, the begin of a round. ``rounds`` are the controller's own records."""
+    """``zero`` is the trace's zero, a whole second, and ``first_round`` the round in the second after it. ``rounds`` are
+    the controller's own records."""
 
     policy: str
     zero: float
+    first_round: float
     jobs: list[RealJob]
     rounds: list[dict[str, Any]]
 
     @property
-    def ttd_s(self) -> float:
-        return max(j.end or 0.0 for j in self.jobs) - min(j.submit for j in self.jobs)
+    def first_submit(self) -> float:
+        return min(j.submit for j in self.jobs)
+
+    @property
+    def last_end(self) -> float:
+        return max(j.end or 0.0 for j in self.jobs)
 
     def self_start_s(self) -> float:
-        """From submission to the batch script, median of the jobs that Slurm started before a round did."""
+        """From submission to the batch script, mean of the jobs that Slurm started before a round did."""
         taken = [j.scripts[0] - j.submit for j in self.jobs if j.started_by_slurm]
-        return statistics.median(taken) if taken else 0.0
+        return statistics.fmean(taken) if taken else 0.0
 
     def start_s(self) -> float:
-        """What a first start costs, median."""
-        return statistics.median(j.start_s for j in self.jobs)
+        """What a first start costs, mean."""
+        return statistics.fmean(j.start_s for j in self.jobs)
 
     def report_s(self) -> float:
-        """From the batch script to the program in it, beside which the agent reports; median of all starts."""
-        return statistics.median(w - s for j in self.jobs for s, w in zip(j.scripts, j.workers, strict=False))
+        """From the batch script to the program in it, beside which the agent reports; mean of all starts."""
+        return statistics.fmean(w - s for j in self.jobs for s, w in zip(j.scripts, j.workers, strict=False))
 
     def restart_s(self) -> float | None:
-        """What a move costs, median; None if no job was moved."""
+        """What a move costs, mean; None if no job was moved."""
         costs = [c for j in self.jobs for c in j.move_costs()]
-        return statistics.median(costs) if costs else None
+        return statistics.fmean(costs) if costs else None
 
 
 def run_for_real(
-    trace: Trace, policy: str, config: Path, table: ReferenceTable, out: Path, longest_s: float, nodes: str = NODES
+    trace: Trace, policy: str, config: Path, out: Path, longest_s: float, nodes: str = NODES, load_s: float = LOAD_S
 ) -> RealRun:
-    """Run ``trace`` on a fresh cluster below ``out``, which keeps log and journal of the controller.
+    """Run ``trace`` on a fresh cluster; ``out`` keeps log and journal of the controller and the jobs' own notes.
+
+    ``load_s`` is how long each job's program takes before its first step, in each of its runs.
 
     Raises ClusterError if a job fails, or if not all have ended after ``longest_s`` seconds.
     """
     state, work = out / "state", out / "work"
     for folder in (state, work):
         folder.mkdir(parents=True)
-    _teach(state, trace, table)
+    _teach(state, trace)
     with tempfile.TemporaryDirectory(prefix="hadar-fid-") as folder:
         name = f"fidelity-{policy}-{os.getpid()}"
         spec = ClusterSpec(nodes, name, Path(folder) / "c", fastest_steps_per_s=FASTEST_STEPS_PER_S)
         with up(spec) as cluster, _controller(cluster, policy, config, state) as controller:
-            zero = controller.next_round(after_s=1.0)
-            jobs = _play(cluster, controller, trace, zero, work, longest_s)
+            first_round = controller.next_round(after_s=2.0)
+            zero = math.floor(first_round)
+            jobs = _play(cluster, controller, trace, zero, work, longest_s, load_s)
     _complete(jobs, state, work)
-    return RealRun(policy, zero, jobs, controller.rounds())
+    return RealRun(policy, zero, first_round, jobs, controller.rounds())
 
 
-def _teach(state: Path, trace: Trace, table: ReferenceTable) -> None:
+def _teach(state: Path, trace: Trace) -> None:
     """The controller knows the speeds from the start, as the simulator does: such jobs have run here before."""
     journal = Journal(state / JOURNAL)
     store, known = ThroughputStore(journal.connection), {(j.model, j.batch) for j in trace.jobs}
-    for row in table.rows:
+    for row in emulated_table().rows:
         if (row.model, row.batch) in known:
             name = workload(row.model, row.batch)
             store.record(name, row.gpu_type, row.gpus, row.steps_per_s, time.time(), spread=row.spread)
@@ -199,7 +209,13 @@ def _controller(cluster: PrivateCluster, policy: str, config: Path, state: Path)
 
 
 def _play(
-    cluster: PrivateCluster, controller: _Controller, trace: Trace, zero: float, work: Path, longest_s: float
+    cluster: PrivateCluster,
+    controller: _Controller,
+    trace: Trace,
+    zero: float,
+    work: Path,
+    longest_s: float,
+    load_s: float,
 ) -> list[RealJob]:
     """Submit each job at its time; return when all have noted their end."""
     waiting, jobs = list(trace.jobs), []
@@ -210,21 +226,21 @@ def _play(
             late = [j.trace.job_id for j in jobs if not _ended(work, j)]
             raise ClusterError(f"not done after {longest_s:g} s: {', '.join(late)}; see {work}")
         while waiting and waiting[0].arrival_s <= time.time() - zero:
-            jobs.append(_submit(cluster, waiting.pop(0), work))
+            jobs.append(_submit(cluster, waiting.pop(0), work, load_s))
         ahead_s = waiting[0].arrival_s - (time.time() - zero) if waiting else POLL_S
         time.sleep(max(0.0, min(POLL_S, ahead_s)))
     return jobs
 
 
-def _submit(cluster: PrivateCluster, job: TraceJob, work: Path) -> RealJob:
+def _submit(cluster: PrivateCluster, job: TraceJob, work: Path, load_s: float) -> RealJob:
     script = SCRIPT.format(
         notes=work / f"{job.job_id}.notes",
         python=sys.executable,
         steps=round(job.steps),
         workers=job.workers,
-        load=LOAD_S,
+        load=load_s,
     )
-    comment = f"hadar:model={job.model},batch={job.batch},steps={round(job.steps)},nodes=1"
+    comment = f"hadar:model={job.model},batch={job.batch},steps={round(job.steps)},nodes=1,restart={RESTART_S:g}"
     command = ["sbatch", "--parsable", f"--job-name={job.job_id}", f"--gres=gpu:{job.workers}", f"-c{job.workers}",
                f"--comment={comment}", f"--chdir={work}", f"--output={work}/{job.job_id}.out"]  # fmt: skip
     submit = time.time()

@@ -9,10 +9,11 @@ from slurm_hadar.cluster.emulation import speeds
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.throughput.table import ReferenceTable, Row, reference
 
-__all__ = ["FASTEST_STEPS_PER_S", "LOAD_S", "NODES", "config_toml", "draw", "emulated_table", "table_csv"]
+__all__ = ["FASTEST_STEPS_PER_S", "LOAD_S", "NODES", "RESTART_S", "config_toml", "draw", "emulated_table", "table_csv"]
 
+RESTART_S = 3.5  # what policies suppose that a move costs, on both sides
 NODES = "v100:2x4,p100:2x4,k80:2x4"
-FASTEST_STEPS_PER_S = 10.0
+FASTEST_STEPS_PER_S = 40.0
 LOAD_S = 2.0
 # ratios of 1 : 0.86 : 0.49, 1 : 0.75 : 0.21 and 1 : 0.65 : 0.10 on V100, P100 and K80
 FAMILIES = (("transformer", 16), ("lm", 80), ("resnet18", 128))
@@ -28,7 +29,6 @@ event_round_s = {event_round_s:g}
 min_run_s = {min_run_s:g}
 
 [jobs]
-restart_cost_s = {restart_s:g}
 ack_timeout_s = 15
 start_timeout_s = 4
 """
@@ -36,7 +36,7 @@ start_timeout_s = 4
 
 def draw(jobs: int, over_s: float, seed: int, run_s: tuple[float, float] = (30.0, 120.0)) -> Trace:
     """Jobs of three families that arrive at random times within ``over_s`` seconds and take ``run_s`` seconds, drawn
-    uniformly, on V100s. One step is 0.1 s there for a single GPU, more for gangs."""
+    uniformly, on V100s."""
     rng = random.Random(seed)
     table = emulated_table()
     arrivals = sorted(round(rng.uniform(0.5, over_s), 1) for _ in range(jobs))
@@ -74,6 +74,6 @@ def table_csv(table: ReferenceTable, models: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def config_toml(round_s: float, event_round_s: float, min_run_s: float, restart_s: float) -> str:
+def config_toml(round_s: float, event_round_s: float, min_run_s: float) -> str:
     """The controller's configuration file, which ``hadar simulate --config`` reads as well."""
-    return _CONFIG.format(round_s=round_s, event_round_s=event_round_s, min_run_s=min_run_s, restart_s=restart_s)
+    return _CONFIG.format(round_s=round_s, event_round_s=event_round_s, min_run_s=min_run_s)

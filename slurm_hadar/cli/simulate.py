@@ -63,6 +63,8 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--save", "save_s", type=float, default=0.0, help="Seconds that a save takes."),
             click.option("--self-start", "self_start_s", type=float, metavar="SECONDS",
                          help="Slurm starts jobs itself so long after they arrive, if GPUs are free. Default: never."),
+            click.option("--phase", "phase_s", type=float, metavar="SECONDS",
+                         help="When a round is due on the trace's clock. Default: at the first arrival."),
             click.option("--faults", "faults_file", type=click.Path(path_type=Path), help="CSV: node,down_s,up_s."),
             click.option("--mtbf", "mtbf_h", type=float, help="Hours between failures of a node, on average."),
             click.option("--mttr", "mttr_h", type=float, default=4.0, show_default=True, help="Hours to its repair."),
@@ -96,6 +98,7 @@ def scene(
     report_s: float,
     save_s: float,
     self_start_s: float | None,
+    phase_s: float | None,
     faults_file: Path | None,
     mtbf_h: float | None,
     mttr_h: float,
@@ -106,7 +109,7 @@ def scene(
     cluster = cluster or DEFAULT_CLUSTER
     options = SimOptions(
         cluster, "gavel" if model == "gavel" else "nodes", round_s or 360.0, restart_s=restart_s, start_s=start_s,
-        report_s=report_s, save_s=save_s, self_start_s=self_start_s, mix=Mix(mix) if mix else None,
+        report_s=report_s, save_s=save_s, self_start_s=self_start_s, phase_s=phase_s, mix=Mix(mix) if mix else None,
         measure=_window(measure), seed=seed, faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
     )  # fmt: skip
     if config_file is not None:

@@ -30,7 +30,8 @@ class Timing:
     ``on_grid``: after an idle time the next round is a whole number of rounds after the last; else it is when the next
     job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints. ``start_s``: a
     job's first start takes so long before its first step. ``self_start_s``: Slurm itself starts a job so long after its
-    arrival, where GPUs are free, unless a round comes first; None = it leaves all jobs to the rounds.
+    arrival, where GPUs are free, unless a round comes first; None = it leaves all jobs to the rounds. A round is
+    due at ``phase``, and whole rounds before and after it; None = at the first arrival.
     """
 
     round_s: float = 360.0
@@ -41,6 +42,7 @@ class Timing:
     start_s: float = 0.0
     report_s: float = 0.0
     self_start_s: float | None = None
+    phase: float | None = None
     max_rounds: int = 5_000_000
 
 
@@ -69,8 +71,7 @@ class VirtualCluster(Cluster[Sight]):
     """Nodes and jobs that exist only on a virtual clock.
 
     A job that is done in the middle of a round is done at its exact time; its GPUs go to others at the next round.
-    Times without any job are skipped. Where Slurm starts jobs by itself, rounds tick from ``origin`` on, as those of a
-    controller that was there before the first job; else the first round is at the first arrival.
+    Times without any job are skipped.
 
     Parameters
     ----------
@@ -98,8 +99,7 @@ class VirtualCluster(Cluster[Sight]):
         outages = [(origin + o.down_s, False, o.node) for o in faults.outages]
         outages += [(origin + o.up_s, True, o.node) for o in faults.outages]
         self._outages = sorted(outages, reverse=True)
-        at_first_arrival = self._queue and timing.self_start_s is None
-        self._now = self._began = self._queue[-1].arrival if at_first_arrival else origin
+        self._now = self._began = self._last_round_before(self._queue[-1].arrival, timing.phase) if jobs else origin
         self._active: dict[str, VirtualJob] = {}
         self._running: dict[str, VirtualJob] = {}
         self._finished: list[tuple[str, str]] = []
@@ -275,9 +275,13 @@ class VirtualCluster(Cluster[Sight]):
             self._stopped = True
         elif self._timing.self_start_s is None:
             self._jump(self._queue[-1].arrival)
-        else:  # the last round before the arrival has nothing to do, but from it the next one counts
-            rounds = math.floor((self._queue[-1].arrival - self._now) / self._timing.round_s)
-            self._jump(self._now + rounds * self._timing.round_s)
+        else:  # the last round before the arrival has nothing to do, but the next one is a round away from it
+            self._jump(self._last_round_before(self._queue[-1].arrival, self._now))
+
+    def _last_round_before(self, moment: float, phase: float | None) -> float:
+        if phase is None:
+            return moment
+        return phase + math.floor((moment - phase) / self._timing.round_s) * self._timing.round_s
 
     def _jump(self, moment: float) -> None:
         """Go on at ``moment`` or at the first round after it. Nothing runs meanwhile."""
@@ -341,4 +345,5 @@ class VirtualCluster(Cluster[Sight]):
             job.booked = now
 
     def _unmovable(self, job: VirtualJob) -> str | None:
-        return unmovable_reason(self._guard, job.moves + job.preemptions, self._now - job.held)
+        ran_s = self._now - math.floor(job.held)  # Slurm tells times of starts in whole seconds
+        return unmovable_reason(self._guard, job.moves + job.preemptions, ran_s)

@@ -47,6 +47,7 @@ class SimOptions:
     save_s: how long a save takes, during which starts in the same round wait.
     self_start_s: so long after its arrival Slurm itself starts a job where GPUs are free, unless a round comes first;
     None = it leaves all jobs to the rounds, as where ``job_submit.lua`` gives new jobs a lease.
+    phase_s: rounds are due then on the trace's clock, and whole rounds before and after; None = at the first arrival.
     event_round_s: as ``controller.event_round_s``; 0 = rounds come at fixed times.
     mix: how all jobs take gangs of unlike GPUs, instead of what the trace says.
     measure: measure only jobs a to b-1 by arrival, and end when they are done.
@@ -63,6 +64,7 @@ class SimOptions:
     report_s: float = 0.0
     save_s: float = 0.0
     self_start_s: float | None = None
+    phase_s: float | None = None
     mix: Mix | None = None
     measure: tuple[int, int] | None = None
     usage_half_life_s: float = 7 * 86400.0
@@ -76,7 +78,7 @@ class SimOptions:
             raise ConfigError(f"round length {self.round_s:g} s: must be above 0")
         if self.model not in ("nodes", "gavel"):
             raise ConfigError(f"model {self.model!r}: must be nodes or gavel")
-        for name in ("restart_s", "start_s", "report_s", "save_s", "self_start_s", "event_round_s"):
+        for name in ("restart_s", "start_s", "report_s", "save_s", "self_start_s", "phase_s", "event_round_s"):
             if (getattr(self, name) or 0.0) < 0:
                 raise ConfigError(f"{name} {getattr(self, name):g}: must not be negative")
 
@@ -186,7 +188,7 @@ class _Run:
             options.round_s, options.event_round_s, early_end=not stage.by_node, on_grid=stage.by_node,
             save_s=options.save_s if stage.by_node else 0.0, start_s=options.start_s if stage.by_node else 0.0,
             report_s=options.report_s, self_start_s=options.self_start_s if stage.by_node else None,
-            max_rounds=options.max_rounds,
+            phase=None if options.phase_s is None else _EPOCH + options.phase_s, max_rounds=options.max_rounds,
         )  # fmt: skip
         guard = options.guard or unlimited()
         playing = [j for j in stage.jobs if j.job_id not in stage.refused]

@@ -62,7 +62,7 @@ def test_ends_and_first_reports_bring_the_next_round_forward(job, trace) -> None
 
 
 def test_slurm_starts_by_itself_what_no_round_has_seen(job, trace, scripted) -> None:
-    """On the first node by name with room, a second after the arrival. What does not fit waits for GPUs to come free,
+    """On the fullest node with room, a second after the arrival. What does not fit waits for GPUs to come free,
     and once a round has seen it, for the policy: c, which comes just before the round at 720, gets its lease there."""
     both = {"v100": 1.0, "k80": 0.5}
     jobs = trace(
@@ -71,7 +71,7 @@ def test_slurm_starts_by_itself_what_no_round_has_seen(job, trace, scripted) -> 
     )  # fmt: skip
     policy = scripted({}, {}, {}, {"c": {"v100-1": {"v100": 1}}})
 
-    result = simulate(jobs, policy, SimOptions("v100:1x2,k80:1x1", self_start_s=1.0, start_s=5.0))
+    result = simulate(jobs, policy, SimOptions("v100:1x2,k80:1x1", self_start_s=1.0, start_s=5.0, phase_s=0.0))
 
     assert [(i.job_id, i.node, i.count, i.start_s, i.end_s) for i in result.intervals] == [
         ("b", "v100-1", 2, 21, 126), ("a", "k80-1", 1, 11, 216), ("d", "k80-1", 1, 216, 251),
@@ -80,13 +80,13 @@ def test_slurm_starts_by_itself_what_no_round_has_seen(job, trace, scripted) -> 
     assert [r.time_s for r in result.rounds] == [0, 360, 720, 1080]
 
 
-def test_rounds_tick_while_nobody_is_there_if_slurm_starts_jobs(job, trace) -> None:
-    """The first round is at the trace's zero, and after an idle time the last one before the next arrival."""
+def test_rounds_tick_while_nobody_is_there(job, trace) -> None:
+    """After an idle time the last round before the next arrival counts: from it the next one is a round away."""
     jobs = trace(job("a", 500.0, steps=10, v100=1), job("b", 5000.0, steps=10, v100=1))
 
-    result = simulate(jobs, fifo(), SimOptions("v100:1x1", self_start_s=2.0))
+    result = simulate(jobs, fifo(), SimOptions("v100:1x1", self_start_s=2.0, phase_s=0.0))
 
-    assert [r.time_s for r in result.rounds] == [0, 360, 4680]
+    assert [r.time_s for r in result.rounds] == [360, 4680]
     assert [row(result, j).completion_s for j in "ab"] == [512.0, 5012.0]
 
 
