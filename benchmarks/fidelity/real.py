@@ -87,8 +87,9 @@ class RealJob:
 
 @dataclass
 class RealRun:
-    """``zero`` is the trace's zero, a whole second, and ``first_round`` the round in the second after it. ``rounds`` are
-    the controller's own records."""
+    """``zero`` is the trace's zero, a whole second, and ``first_round`` the round in the second after it.
+    ``rounds`` are the controller's own records.
+    """
 
     policy: str
     zero: float
