@@ -87,9 +87,8 @@ class RealJob:
 
 @dataclass
 class RealRun:
-    """``zero`` is the trace's zero, a whole second, and ``first_round`` the round in the second after it.
-    ``rounds`` are the controller's own records.
-    """
+    """``zero`` is the trace's zero, a whole second, and ``first_round`` a round in the second after it. ``rounds`` are
+    the controller's own records."""
 
     policy: str
     zero: float
