@@ -1,0 +1,232 @@
+"""``hadar predict``: how much work a job will be, and how far that can be trusted here."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.table import Table
+
+from slurm_hadar.cli.common import clock, config_options, console, json_option, plain, print_json, span
+from slurm_hadar.cli.replay import accounting_text
+from slurm_hadar.config import Config
+from slurm_hadar.controller.past_jobs import history_of_accounting, submission_of
+from slurm_hadar.controller.setup import state_dir
+from slurm_hadar.controller.steering import read_comment
+from slurm_hadar.errors import HadarError, TraceError
+from slurm_hadar.predict.evaluate import Report, evaluate, refusal, train
+from slurm_hadar.predict.features import Past
+from slurm_hadar.predict.history import HistoryJob
+from slurm_hadar.predict.predictors import ForestPredictor, Prediction
+from slurm_hadar.predict.store import Stored, VersionStore
+from slurm_hadar.simulator.history import gpu_types_of, history_of_trace
+from slurm_hadar.simulator.traces import FORMATS, node_types, read_trace
+from slurm_hadar.slurm.accounting import parse_accounting
+from slurm_hadar.slurm.select import choose
+from slurm_hadar.slurm.state import ClusterState, SlurmJob
+from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.table import reference
+
+__all__ = ["predict"]
+
+_FOLDER = "predictor"
+
+
+@dataclass(frozen=True)
+class _History:
+    """Jobs to learn from, what they were read out of, and what was assumed."""
+
+    jobs: tuple[HistoryJob, ...]
+    source: str
+    gpu_types: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+
+@click.command()
+@click.argument("job_id", metavar="[JOB]", required=False)
+@click.option("--evaluate", "evaluates", is_flag=True, help="Compare predictors on the history's last fifth.")
+@click.option("--train", "trains", is_flag=True, help="Evaluate, then store a new version, unless it is refused.")
+@click.option("--trace", "trace", help="History from a trace: file, folder of PAI tables, or recurring:jobs=2000.")
+@click.option("--format", "trace_format", type=click.Choice(FORMATS), help="Of the trace. Default: by content.")
+@click.option("--sacct", "file", metavar="FILE", help="History from sacct -P or sacct --json; - reads it from stdin.")
+@click.option("--since", default="30d", show_default=True, help="How far back to ask sacct, where no file is given.")
+@click.option("--node-types", "types", metavar="NODES=TYPE;...",
+              help="GPU types of nodes, where accounting does not record them: gpu[01-08]=v100.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="Of the forest, and of drawn traces.")
+@json_option
+@config_options
+def predict(
+    config: Config, job_id: str | None, evaluates: bool, trains: bool, trace: str | None, trace_format: str | None,
+    file: str | None, since: str, types: str | None, seed: int, as_json: bool,
+) -> int:  # fmt: skip
+    """Show how long JOB is expected to be; or evaluate or train what says so.
+
+    A random forest learns from jobs that have ended: of the site's accounting, or of a trace. It is stored only if it
+    orders jobs at least as well as the mean of each job's group, and is off by no more.
+    """
+    if sum((job_id is not None, evaluates, trains)) != 1:
+        raise click.UsageError("say one of: JOB, --evaluate, --train")
+    if trace is not None and file is not None:
+        raise click.UsageError("--trace and --sacct exclude each other")
+    if job_id is not None:
+        if trace is not None or file is not None:
+            raise click.UsageError("JOB is predicted by the stored version; --trace and --sacct are for --train")
+        return _show(config, job_id, as_json)
+    history = _trace(trace, trace_format, seed) if trace is not None else _accounting(file, since, types)
+    return _train(config, history, seed, as_json) if trains else _evaluate(history, seed, as_json)
+
+
+def _trace(source: str, trace_format: str | None, seed: int) -> _History:
+    table = reference()
+    trace = read_trace(source, table, trace_format, seed=seed)
+    return _History(history_of_trace(trace, table), trace.name, gpu_types_of(trace, table), trace.assumptions)
+
+
+def _accounting(file: str | None, since: str, types: str | None) -> _History:
+    text, name = accounting_text(file, since)
+    records = parse_accounting(text, name)
+    types_of = node_types(types or "")
+    table = reference()
+    seen = {t for r in records for t in r.gpus if t} | {*types_of.values()}
+    gpu_types = tuple(sorted({*table.gpu_types} | seen))
+    jobs, assumptions = history_of_accounting(records, Estimator(table), gpu_types, types_of)
+    if not jobs:
+        raise TraceError(f"{name} has no jobs to learn from" + (f": {assumptions[-1]}" if assumptions[1:] else ""))
+    return _History(jobs, name if file is not None else f"sacct since {since}", gpu_types, assumptions)
+
+
+def _evaluate(history: _History, seed: int, as_json: bool) -> int:
+    report = evaluate(history.jobs, seed=seed)
+    refused = refusal(report)
+    if as_json:
+        print_json(_document(history, report, refused))
+        return 0
+    _print(history, report)
+    click.echo(f"a forest of this history would be refused: {refused}" if refused else "it would be stored by --train")
+    return 0
+
+
+def _train(config: Config, history: _History, seed: int, as_json: bool) -> int:
+    training = train(history.jobs, seed=seed)
+    if not as_json:
+        _print(history, training.report)
+    store = VersionStore(state_dir(config) / _FOLDER)
+    version = store.add(training, history.jobs, history.source, history.gpu_types, time.time())
+    if as_json:
+        print_json({**_document(history, training.report, None), "version": version.name})
+    else:
+        click.echo(f"stored as version {version.name}, learned from {version.samples} jobs")
+    return 0
+
+
+def _document(history: _History, report: Report, refused: str | None) -> dict[str, Any]:
+    return {"source": history.source, "refused": refused, "assumptions": list(history.assumptions), **report.as_dict()}
+
+
+def _print(history: _History, report: Report) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("PREDICTOR")
+    for title in ("R2 (LOG)", "MAPE", "RANK CORR", "OVER", "UNDER"):
+        table.add_column(title, justify="right")
+    for s in report.scores:
+        rank = "-" if s.rank is None else f"{s.rank:.3f}"
+        table.add_row(s.name, f"{s.r2_log:.3f}", f"{100 * s.mape:.0f} %", rank, f"{s.over:.1f}x", f"{s.under:.1f}x")
+    click.echo(
+        plain(f"{history.source}: learned from {report.trained} jobs, asked about the {report.tested} submitted last")
+    )
+    console().print(table)
+    click.echo(
+        "errors of the seconds a job takes alone; over, under: the largest predicted / true and true / predicted"
+    )
+    click.echo(
+        f"{100 * report.unseen:.0f} % of these are of groups never seen before; "
+        f"{100 * report.inside:.0f} % lie in the forest's interval, meant to be 80 %"
+    )
+    for line in history.assumptions:
+        click.echo(plain(f"assumed: {line}"))
+
+
+def _show(config: Config, job_id: str, as_json: bool) -> int:
+    stored = VersionStore(state_dir(config) / _FOLDER).load()
+    state = choose("cli", config.slurm.timeout_s, config.slurm.retries).read()
+    job = next((j for j in state.jobs if j.job_id == job_id), None)
+    if job is None:
+        raise HadarError(f"job {job_id} is not in the queue; is the id right (array tasks: 123_4)?")
+    estimator = Estimator(reference())
+    asked = submission_of(job, estimator, stored.version.gpu_types, _accounting_time(job.submit or state.time))
+    past = Past(stored.history)
+    found = ForestPredictor(stored.forest).predict(asked, past)
+    if found is None:
+        raise HadarError("the stored predictor has no history to answer from; train anew with hadar predict --train")
+    alone = found.scaled(1 / asked.steps_per_s)
+    comment, _ = read_comment(job)
+    speeds = estimator.speeds(comment.model or "", comment.batch, asked.gpus, _types_here(state))
+    factors = {t: asked.steps_per_s / s.steps_per_s for t, s in speeds.items() if s.steps_per_s > 0}
+    if as_json:
+        print_json(_json(job, comment.model, found, alone, factors, stored))
+    else:
+        for line in _words(job, comment.model, comment.steps, found, alone, factors, stored):
+            click.echo(plain(line))
+    return 0
+
+
+def _accounting_time(moment: float) -> float:
+    """An epoch time as sacct's text shows it: local time that reads as UTC."""
+    offset = dt.datetime.fromtimestamp(moment).astimezone().utcoffset()
+    return moment + (offset.total_seconds() if offset is not None else 0.0)
+
+
+def _types_here(state: ClusterState) -> list[str]:
+    return sorted({t for node in state.nodes for t, count in node.gpus if t and count > 0})
+
+
+def _json(
+    job: SlurmJob, model: str | None, found: Prediction, alone: Prediction, factors: Mapping[str, float], stored: Stored
+) -> dict[str, Any]:
+    """``steps`` only where a model is named: else a step is whatever the estimate takes for one."""
+    v = stored.version
+    steps = {"expected": found.steps, "low": found.low, "high": found.high} if model else None
+    run_s = {t: {"expected": alone.steps * f, "low": alone.low * f, "high": alone.high * f} for t, f in factors.items()}
+    return {
+        "job_id": job.job_id, "user": job.user, "name": job.name, "model": model, "steps": steps, "run_s": run_s,
+        "seen": found.runs, "why": found.source, "version": v.name, "created": v.created, "learned_from": v.samples,
+    }  # fmt: skip
+
+
+def _words(
+    job: SlurmJob, model: str | None, stated: int | None, found: Prediction, alone: Prediction,
+    factors: Mapping[str, float], stored: Stored,
+) -> list[str]:  # fmt: skip
+    lines = [f"job {job.job_id} of {job.user}, {job.name}:"]
+    if model:
+        between = f"{_about(found.low)} to {_about(found.high)}"
+        lines.append(f"  steps        {_about(found.steps)}, four in five such jobs {between}")
+    if stated is not None:
+        lines.append(f"  its comment  says {stated} steps, which is what counts")
+    lines += _times(alone, factors)
+    times = "once" if found.runs == 1 else f"{found.runs} times"
+    seen = f"ended {times} before" if found.runs else "has never ended before"
+    lines.append(f"  its group    ({job.user}/{job.name}) {seen}; predicted by {found.source}")
+    v = stored.version
+    lines.append(f"  predictor    version {v.name} of {clock(v.created)}, learned from {v.samples} jobs ({v.source})")
+    return lines
+
+
+def _about(steps: float) -> str:
+    """Three figures: more would say more than is known."""
+    digits = max(0, len(f"{steps:.0f}") - 3)
+    return f"{round(steps, -digits):.0f}"
+
+
+def _times(alone: Prediction, factors: Mapping[str, float]) -> Sequence[str]:
+    """One line per GPU type, the fastest first."""
+    lines: list[str] = []
+    for gpu_type, f in sorted(factors.items(), key=lambda item: item[1]):
+        title = "" if lines else "run time"
+        between = f"{span(alone.low * f)} to {span(alone.high * f)}"
+        lines.append(f"  {title:<12} {span(alone.steps * f)} on {gpu_type}, four in five {between}")
+    return lines

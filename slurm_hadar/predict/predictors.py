@@ -1,0 +1,171 @@
+"""Predictors: what a job's steps will be, by what was over when it was submitted. All have one protocol."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from slurm_hadar.errors import PredictionError
+from slurm_hadar.predict.features import Past
+from slurm_hadar.predict.forest import Forest
+from slurm_hadar.predict.history import Submission
+
+__all__ = [
+    "ForestPredictor", "GlobalMean", "GroupMean", "GroupMedian", "Noisy", "Oracle", "Prediction", "Predictor",
+    "UserMean",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a job is expected to be.
+
+    Parameters
+    ----------
+    steps: expected steps of the whole job.
+    low, high: four jobs out of five lie between, by the residuals of training; both ``steps`` where nothing is known
+        about the error.
+    size: the steps to queue the job by: ``steps``, and more for a job of an unseen group, lest an unknown job that is
+        long goes before known short ones.
+    runs: how often its series had ended before.
+    source: what the prediction rests on, in words.
+    """
+
+    steps: float
+    low: float
+    high: float
+    size: float
+    runs: int
+    source: str
+
+    def scaled(self, factor: float) -> Prediction:
+        """The same in another unit: with 1 / ``steps_per_s`` of the job, in seconds alone."""
+        return Prediction(
+            self.steps * factor, self.low * factor, self.high * factor, self.size * factor, self.runs, self.source
+        )
+
+
+class Predictor(Protocol):
+    """Pure: the same job and past give the same prediction. None = nothing to go by, as no job has ended yet."""
+
+    name: str
+
+    def predict(self, job: Submission, past: Past) -> Prediction | None: ...
+
+
+def _sure(steps: float, runs: int, source: str) -> Prediction:
+    return Prediction(steps, steps, steps, steps, runs, source)
+
+
+class Oracle:
+    """Knows it: {job id: steps}. The best any prediction can be worth."""
+
+    def __init__(self, steps: Mapping[str, float]) -> None:
+        self.name = "oracle"
+        self._steps = dict(steps)
+
+    def predict(self, job: Submission, past: Past) -> Prediction | None:
+        """Raises PredictionError for a job that it was not told of."""
+        if job.job_id not in self._steps:
+            raise PredictionError(f"job {job.job_id}: its true steps were not given to the oracle")
+        return _sure(self._steps[job.job_id], past.runs(job), "the truth")
+
+
+class Noisy:
+    """The truth times a factor between 1/``factor`` and ``factor``, uniform in its logarithm (our definition).
+
+    A job's factor hangs on ``seed`` and its id alone, not on when it is asked for. Raises PredictionError for a factor
+    below 1.
+    """
+
+    def __init__(self, steps: Mapping[str, float], factor: float, seed: int = 0) -> None:
+        if not 1.0 <= factor < math.inf:
+            raise PredictionError(f"noise factor {factor:g}: must be at least 1")
+        self.name = f"noisy {factor:g}x"
+        self._oracle, self._spread, self._seed = Oracle(steps), math.log(factor), seed
+
+    def predict(self, job: Submission, past: Past) -> Prediction | None:
+        truth = self._oracle.predict(job, past)
+        assert truth is not None
+        draw = random.Random(f"{self._seed}:{job.job_id}").uniform(-1.0, 1.0)
+        return _sure(truth.steps * math.exp(draw * self._spread), truth.runs, "the truth with noise")
+
+
+class _Mean:
+    """Arithmetic means of seconds alone, of the first of ``levels`` of which anything is known."""
+
+    name = ""
+    levels: tuple[tuple[str, str], ...] = ()
+
+    def predict(self, job: Submission, past: Past) -> Prediction | None:
+        for what, words in self.levels:
+            mean_s = past.mean_s(what, job)
+            if mean_s is not None:
+                return _sure(mean_s * job.steps_per_s, past.runs(job), f"mean of {words}")
+        return None
+
+
+class GroupMean(_Mean):
+    """Mean of the job's group of the same user, else of the user, else of all: the estimate to beat."""
+
+    name = "group mean"
+    levels = (("series", "its group"), ("user", "its user"), ("all", "all jobs"))
+
+
+class UserMean(_Mean):
+    """Mean of the user's jobs, else of all."""
+
+    name = "user mean"
+    levels = (("user", "its user"), ("all", "all jobs"))
+
+
+class GlobalMean(_Mean):
+    """Mean of all jobs."""
+
+    name = "global mean"
+    levels = (("all", "all jobs"),)
+
+
+_LEVELS = {
+    "group": "the median of its group", "user": "the median of its user's jobs",
+    "shape": "the median of jobs with as many GPUs of this type", "all": "the median of all jobs",
+}  # fmt: skip
+
+
+class GroupMedian:
+    """The median of the job's group of the same user, else of the user, of jobs with its GPUs and type, of all."""
+
+    name = "group median"
+
+    def predict(self, job: Submission, past: Past) -> Prediction | None:
+        plain = past.fallback(job)
+        if plain is None:
+            return None
+        return _sure(math.exp(plain.log_s) * job.steps_per_s, past.runs(job), _LEVELS[plain.level])
+
+
+class ForestPredictor:
+    """A random forest over the features of :mod:`slurm_hadar.predict.features`; without one, :class:`GroupMedian`.
+
+    For a job of an unseen group the medians that stand in are among its features, and ``size`` is widened by the 75 %
+    quantile of the residuals of such jobs in training.
+    """
+
+    def __init__(self, forest: Forest | None) -> None:
+        self.name = "forest"
+        self.forest = forest
+
+    def predict(self, job: Submission, past: Past) -> Prediction | None:
+        row, plain = past.row(job), past.fallback(job)
+        if row is None or plain is None or self.forest is None:
+            return GroupMedian().predict(job, past)
+        runs = past.runs(job)
+        log_s = float(self.forest.predict([row])[0])
+        low, wide, high = self.forest.spread(seen=runs > 0)
+        steps = math.exp(log_s) * job.steps_per_s
+        size = steps if runs else steps * math.exp(max(0.0, wide))
+        source = f"a forest, from {_LEVELS[plain.level]} and more"
+        return Prediction(steps, steps * math.exp(min(0.0, low)), steps * math.exp(max(0.0, high)), size, runs, source)

@@ -1,0 +1,190 @@
+"""Versions of a trained predictor on disk: a forest and the history that it answers from, each with its manifest.
+
+A folder holds, per version, ``0007.npz`` (arrays only) and ``0007.json`` (the manifest: what it is, by what it was
+grown, how it did, the SHA-256 of the arrays), and ``current``, which names the version in use. Everything is written to
+a temporary name, synced and renamed, the manifest after the arrays and ``current`` last: a crash leaves the version
+before in use. Nothing in these files is ever run: arrays are read without pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_hadar.errors import PredictionError
+from slurm_hadar.predict.evaluate import Training
+from slurm_hadar.predict.features import FEATURES
+from slurm_hadar.predict.forest import Forest
+from slurm_hadar.predict.history import HistoryJob, from_rows, to_rows
+
+__all__ = ["FORMAT", "KEPT", "Stored", "Version", "VersionStore"]
+
+FORMAT = 1
+#: So many versions are kept, the newest.
+KEPT = 5
+_NAME = re.compile(r"\d{4,9}")
+_RETRAIN = "train anew with hadar predict --train"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a manifest says. ``created`` is epoch seconds, ``jobs`` the jobs of its history, ``report`` the evaluation
+    as JSON has it, ``source`` what it was trained on, ``gpu_types`` those among which the fastest was looked for when
+    the history was put together."""
+
+    name: str
+    created: float
+    grown_by: str
+    samples: int
+    jobs: int
+    source: str
+    gpu_types: tuple[str, ...]
+    report: dict[str, Any]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A version, read."""
+
+    version: Version
+    forest: Forest
+    history: tuple[HistoryJob, ...]
+
+
+class VersionStore:
+    """The versions in one folder, which is made when the first is written. Raises PredictionError for what is damaged,
+    foreign or cannot be read or written, with the fix."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(
+        self, training: Training, history: Sequence[HistoryJob], source: str, gpu_types: Iterable[str], created: float
+    ) -> Version:
+        """Write a new version, make it the current one and delete all but the newest :data:`KEPT`.
+
+        Raises PredictionError if the training was refused.
+        """
+        if training.refused is not None:
+            raise PredictionError(f"the new predictor is refused: {training.refused}; the one in use stays")
+        taught = [job for job in history if job.teaches]
+        columns = json.dumps(to_rows(taught), allow_nan=False).encode()
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = training.forest.arrays()
+        np.savez_compressed(buffer, history=np.frombuffer(columns, dtype=np.uint8), **arrays)
+        content = buffer.getvalue()
+        name = f"{max((int(n) for n in self.names()), default=0) + 1:04d}"
+        forest = training.forest
+        version = Version(
+            name, created, forest.grown_by, forest.samples, len(taught), source, tuple(gpu_types),
+            training.report.as_dict(), hashlib.sha256(content).hexdigest(),
+        )  # fmt: skip
+        manifest = {"format": FORMAT, "features": list(FEATURES), **{k: getattr(version, k) for k in version.__slots__}}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _write(self._folder / f"{name}.npz", content)
+            _write(self._folder / f"{name}.json", json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n")
+            _write(self._folder / "current", f"{name}\n".encode())
+        except OSError as error:
+            raise PredictionError(f"{self._folder}: cannot be written: {error.strerror}") from None
+        self._prune(name)
+        return version
+
+    def names(self) -> list[str]:
+        """All versions that have a manifest, oldest first."""
+        try:
+            found = [p.stem for p in self._folder.glob("*.json") if _NAME.fullmatch(p.stem)]
+        except OSError as error:
+            raise PredictionError(f"{self._folder}: cannot be read: {error.strerror}") from None
+        return sorted(found, key=int)
+
+    def current(self) -> str | None:
+        """The name of the version in use; None if there is none yet."""
+        path = self._folder / "current"
+        try:
+            name = path.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise PredictionError(f"{path}: cannot be read ({error}); {_RETRAIN}") from None
+        if not _NAME.fullmatch(name):
+            raise PredictionError(f"{path}: must name a version such as 0001, not {name[:40]!r}; {_RETRAIN}")
+        return name
+
+    def load(self, name: str | None = None) -> Stored:
+        """Read a version, by default the current one. The arrays are opened only if they match their manifest."""
+        chosen = name or self.current()
+        if chosen is None:
+            raise PredictionError(f"{self._folder}: holds no predictor yet; {_RETRAIN}")
+        version = self._manifest(chosen)
+        path = self._folder / f"{chosen}.npz"
+        content = _read(path)
+        if hashlib.sha256(content).hexdigest() != version.sha256:
+            raise PredictionError(f"{path}: is damaged: it is not what its manifest says; {_RETRAIN}")
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                forest = Forest.of_arrays(arrays, version.samples, version.grown_by)
+                rows = json.loads(arrays["history"].tobytes())
+        except (ValueError, KeyError, OSError, zipfile.BadZipFile, PredictionError) as error:
+            raise PredictionError(f"{path}: holds no predictor of this program ({error}); {_RETRAIN}") from None
+        return Stored(version, forest, from_rows(rows, str(path)))
+
+    def _manifest(self, name: str) -> Version:
+        path = self._folder / f"{name}.json"
+        try:
+            found = json.loads(_read(path))
+            if found["format"] != FORMAT or found["features"] != list(FEATURES):
+                raise PredictionError(f"{path}: is of another version of this program; {_RETRAIN}")
+            version = Version(**{**{k: found[k] for k in Version.__slots__}, "gpu_types": tuple(found["gpu_types"])})
+            good = isinstance(version.sha256, str) and isinstance(version.grown_by, str) and version.name == name
+            good = good and isinstance(version.samples, int) and isinstance(version.report, dict)
+            good = good and isinstance(version.created, int | float) and isinstance(version.jobs, int)
+        except (ValueError, KeyError, TypeError):
+            good = False
+        if not good:
+            raise PredictionError(f"{path}: is no manifest of a predictor; {_RETRAIN}")
+        return version
+
+    def _prune(self, current: str) -> None:
+        """Older versions go, manifest first; one that cannot be deleted does no harm."""
+        for name in self.names()[:-KEPT]:
+            if name != current:
+                for suffix in ("json", "npz"):
+                    with contextlib.suppress(OSError):
+                        (self._folder / f"{name}.{suffix}").unlink()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise PredictionError(f"{path}: is missing; {_RETRAIN}") from None
+    except OSError as error:
+        raise PredictionError(f"{path}: cannot be read: {error.strerror}; {_RETRAIN}") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, also when the machine goes down."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,120 @@
+"""``hadar predict`` as it is typed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.cli.main import main
+from slurm_hadar.testing.fake_slurm import FakeSlurm
+from tests.predict.conftest import drawn
+
+HEAD = "JobID|JobName|User|State|Submit|Start|End|ElapsedRaw|AllocTRES|Comment\n"
+
+
+@pytest.fixture
+def hadar(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Run the command with a state directory of its own; returns (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["predict", *map(str, arguments), "--set", f"controller.state_dir={tmp_path / 'state'}"])
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), told.out, told.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sacct(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The accounting of 200 jobs on V100s."""
+    rows = []
+    for job in drawn(200):
+        times = [dt.datetime.fromtimestamp(t, dt.UTC).isoformat()[:19] for t in (job.submit, job.start, job.end)]
+        rows.append(f"{job.job_id}|{job.group}|{job.user}|COMPLETED|{'|'.join(times)}|{job.end - job.submit:.0f}|"
+                    f"gres/gpu:v100={job.gpus}|hadar:model=resnet18,batch=64\n")  # fmt: skip
+    path = tmp_path_factory.mktemp("sacct") / "sacct.txt"
+    path.write_text(HEAD + "".join(rows))
+    return path
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm({"v100-1": ("v100", 4), "k80-1": ("k80", 4)})
+    monkeypatch.setattr("slurm_hadar.cli.predict.choose", lambda *_: fake)
+    return fake
+
+
+def test_a_table_for_people(hadar, sacct: Path) -> None:
+    code, out, err = hadar("--evaluate", "--sacct", sacct)
+
+    lines = out.splitlines()
+    assert (code, err) == (0, "") and lines[0].endswith("asked about the 40 submitted last")
+    assert lines[1].split() == ["PREDICTOR", "R2", "(LOG)", "MAPE", "RANK", "CORR", "OVER", "UNDER"]
+    assert [line[:12].strip() for line in lines[2:7]] == [
+        "forest", "group median", "group mean", "user mean", "global mean"
+    ]  # fmt: skip
+    assert "never seen before" in out and "assumed: a job's work is the time it ran" in out
+
+
+def test_a_document_for_programs(hadar) -> None:
+    code, out, _ = hadar("--evaluate", "--trace", "recurring:jobs=400", "--seed", 2, "--json")
+
+    found = json.loads(out)
+    assert code == 0 and found["source"].endswith("seed=2") and found["tested"] == 80
+    assert found["scores"][0].keys() == {"name", "r2_log", "mape", "rank", "over", "under"}
+    assert found.keys() >= {"trained", "unseen", "inside", "refused", "assumptions", "split"}
+
+
+def test_train_then_ask(hadar, sacct: Path, slurm: FakeSlurm) -> None:
+    """A job of a known script, and one of an unknown user; slower types take longer."""
+    code, out, _ = hadar("--train", "--sacct", sacct)
+    assert code == 0 and out.splitlines()[-1] == "stored as version 0001, learned from 193 jobs"
+    known = slurm.submit(gpus=1, comment="hadar:model=resnet18,batch=64,steps=9000", user="user0", name="script0")
+    other = slurm.submit(gpus=1, comment="", user="eve", name="new")
+
+    code, out, _ = hadar(known)
+    assert code == 0 and out.startswith("job 1 of user0, script0:\n  steps ")
+    assert "says 9000 steps, which is what counts" in out and "(user0/script0) ended" in out
+    assert "predictor    version 0001 of" in out
+    found = json.loads(hadar(known, "--json")[1])
+    assert found["seen"] > 5 and found["steps"]["low"] < found["steps"]["expected"] < found["steps"]["high"]
+    assert found["run_s"]["v100"]["expected"] < found["run_s"]["k80"]["expected"]
+    code, out, _ = hadar(other)
+    assert code == 0 and "has never ended before; predicted by a forest" in out and "steps" not in out
+
+
+def test_what_is_refused_is_not_stored(hadar, sacct: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("slurm_hadar.predict.evaluate.refusal", lambda report: "it is bad")
+
+    code, out, err = hadar("--train", "--sacct", sacct)
+    assert code == 1 and "group mean" in out
+    assert err == "hadar: the new predictor is refused: it is bad; the one in use stays\n"
+    assert not (tmp_path / "state" / "predictor").exists()
+
+
+def test_faults_are_one_line(hadar, sacct: Path, slurm: FakeSlurm, tmp_path: Path) -> None:
+    few = tmp_path / "few.txt"
+    few.write_text("".join(sacct.read_text().splitlines(keepends=True)[:20]))
+    empty = tmp_path / "empty.txt"
+    empty.write_text(HEAD + "1|a|ann|COMPLETED|100|100|200|100|cpu=1|\n")
+
+    for arguments, code, words in (
+        ((), 2, "say one of: JOB, --evaluate, --train"),
+        (("1", "--train"), 2, "say one of"),
+        (("1", "--trace", "x"), 2, "JOB is predicted by the stored version"),
+        (("--evaluate", "--trace", "x", "--sacct", "y"), 2, "exclude each other"),
+        (("1",), 1, "holds no predictor yet; train anew with hadar predict --train"),
+        (("--evaluate", "--sacct", few), 1, "at least 40 are needed to learn from"),
+        (("--evaluate", "--sacct", empty), 1, "has no jobs to learn from: 1 jobs are left out: they had no GPU"),
+        (("--evaluate", "--sacct", tmp_path / "none"), 1, "does not exist"),
+        (("--evaluate", "--trace", "recurring:x=1"), 1, "'x=1' is not one of jobs=N"),
+    ):
+        got, _, err = hadar(*arguments)
+        assert got == code and words in err, arguments
+        assert code == 2 or err.count("\n") == 1
+    assert hadar("--train", "--sacct", sacct)[0] == 0
+    assert hadar("77")[2] == "hadar: job 77 is not in the queue; is the id right (array tasks: 123_4)?\n"

@@ -1,0 +1,147 @@
+"""Versions on disk: whole, or refused with one clear line."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_hadar.errors import PredictionError
+from slurm_hadar.model import JobState
+from slurm_hadar.predict import store as store_module
+from slurm_hadar.predict.features import samples
+from slurm_hadar.predict.store import KEPT, VersionStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> VersionStore:
+    return VersionStore(tmp_path / "predictor")
+
+
+def add(store: VersionStore, training, history, created: float = 5.0):
+    return store.add(training, history, "sacct", ("k80", "v100"), created)
+
+
+def test_what_is_stored_is_read_again(store: VersionStore, training, history) -> None:
+    """Jobs that teach nothing are left out; a second store sees the same."""
+    failed = replace(history[0], job_id="no", state=JobState.FAILED)
+    version = add(store, training, [*history, failed])
+    stored = VersionStore(store._folder).load()
+
+    rows = [s.row for s in samples(history)]
+    assert stored.version == version and stored.history == tuple(history)
+    assert (stored.forest.predict(rows) == training.forest.predict(rows)).all()
+    assert (version.name, version.jobs, version.created, version.source) == ("0001", 400, 5.0, "sacct")
+    assert version.grown_by.startswith("scikit-learn") and version.report["tested"] == 80
+
+
+def test_the_newest_are_kept(store: VersionStore, training, history) -> None:
+    for i in range(KEPT + 2):
+        add(store, training, history[:60], float(i))
+
+    assert store.names() == ["0003", "0004", "0005", "0006", "0007"] and store.current() == "0007"
+    assert store.load().version.created == 6 and store.load("0003").version.created == 2
+    names = {p.name for p in store._folder.iterdir()}
+    assert names == {"current", *(f"000{i}.{s}" for i in range(3, 8) for s in ("json", "npz"))}
+
+
+def test_a_refused_one_is_not_stored(store: VersionStore, training, history) -> None:
+    add(store, training, history)
+
+    with pytest.raises(PredictionError, match="the new predictor is refused: it is bad; the one in use stays"):
+        add(store, replace(training, refused="it is bad"), history)
+    assert store.names() == ["0001"]
+
+
+def test_a_crash_leaves_the_version_before(store: VersionStore, training, history, monkeypatch) -> None:
+    """Whichever file it was that could not be written."""
+    add(store, training, history[:60], 1.0)
+    write = store_module._write
+    for last in ("0002.npz", "0002.json", "current"):
+
+        def fails(path: Path, content: bytes, last: str = last) -> None:
+            if path.name == last:
+                raise OSError(28, "No space left on device")
+            write(path, content)
+
+        monkeypatch.setattr(store_module, "_write", fails)
+        with pytest.raises(PredictionError, match="cannot be written: No space left on device"):
+            add(store, training, history[:60], 2.0)
+        assert store.load().version.created == 1.0
+
+
+def test_nothing_is_there_yet(store: VersionStore) -> None:
+    assert store.current() is None and store.names() == []
+    with pytest.raises(PredictionError, match="holds no predictor yet; train anew with hadar predict --train"):
+        store.load()
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _change(path: Path, **what: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | what))
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (lambda f: _cut(f / "0001.npz"), "0001.npz: is damaged: it is not what its manifest says; train anew"),
+        (lambda f: _flip(f / "0001.npz"), "0001.npz: is damaged"),
+        (lambda f: (f / "0001.npz").unlink(), "0001.npz: is missing"),
+        (lambda f: (f / "0001.json").unlink(), "0001.json: is missing"),
+        (lambda f: (f / "0001.json").write_text("{"), "0001.json: is no manifest of a predictor"),
+        (lambda f: (f / "0001.json").write_text("[]"), "0001.json: is no manifest"),
+        (lambda f: (f / "0001.json").write_bytes(b"\xff"), "0001.json: is no manifest"),
+        (lambda f: _change(f / "0001.json", format=99), "0001.json: is of another version of this program"),
+        (lambda f: _change(f / "0001.json", features=["x"]), "0001.json: is of another version of this program"),
+        (lambda f: _change(f / "0001.json", samples="many"), "0001.json: is no manifest"),
+        (lambda f: _change(f / "0001.json", gpu_types=3), "0001.json: is no manifest"),
+        (lambda f: (f / "current").write_text("../../etc"), "current: must name a version such as 0001, not"),
+        (lambda f: (f / "current").write_bytes(b"\xff"), "current: cannot be read"),
+        (lambda f: (f / "current").write_text("0009"), "0009.json: is missing"),
+    ],
+)  # fmt: skip
+def test_damage_is_told(store: VersionStore, training, history, damage, error: str) -> None:
+    add(store, training, history[:60])
+    damage(store._folder)
+
+    with pytest.raises(PredictionError, match=error):
+        store.load()
+
+
+@pytest.mark.parametrize("kind", ["pickled", "no zip", "other arrays", "no history"])
+def test_foreign_files_with_a_right_sum_run_nothing(store: VersionStore, training, history, kind: str) -> None:
+    """A file made to match its manifest is still only read as arrays: never unpickled."""
+    add(store, training, history[:60])
+    buffer = io.BytesIO()
+    if kind == "pickled":
+        np.savez(buffer, history=np.asarray([_Bomb()], dtype=object), left=np.asarray([_Bomb()], dtype=object))
+    elif kind == "other arrays":
+        np.savez(buffer, x=np.arange(3))
+    elif kind == "no history":
+        np.savez(buffer, **training.forest.arrays(), history=np.zeros(3, dtype=np.uint8))
+    else:
+        buffer.write(b"no zip at all")
+    (store._folder / "0001.npz").write_bytes(buffer.getvalue())
+    _change(store._folder / "0001.json", sha256=hashlib.sha256(buffer.getvalue()).hexdigest())
+
+    with pytest.raises(PredictionError, match=r"0001\.npz: holds no predictor of this program"):
+        store.load()
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple:
+        return pytest.fail, ("unpickled",)
