@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.simulator.traces import accounting, gavel, philly, table_csv
+from slurm_hadar.simulator.traces import accounting, gavel, pai, philly, recurring, table_csv
 from slurm_hadar.simulator.traces.accounting import node_types
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.throughput.table import ReferenceTable
@@ -14,7 +14,7 @@ from slurm_hadar.throughput.table import ReferenceTable
 __all__ = ["FORMATS", "Trace", "TraceJob", "node_types", "read_text", "read_trace"]
 
 #: Formats by name.
-FORMATS = ("csv", "gavel", "sacct")
+FORMATS = ("csv", "gavel", "sacct", "pai")
 _READERS = {"csv": table_csv, "gavel": gavel, "sacct": accounting}
 
 
@@ -24,16 +24,22 @@ def read_trace(
     format: str | None = None,  # noqa: A002
     types_of: Mapping[str, str] | None = None,
     seed: int = 0,
+    gpus: int | None = None,
 ) -> Trace:
-    """Read a trace from a file, or draw one from ``philly:...``.
+    """Read a trace from a file, or draw one from ``philly:...`` or ``recurring:...``; a folder is one of PAI tables.
 
     ``format`` is one of :data:`FORMATS`, or None to go by the content. ``table`` gives the rates that work is measured
     with where a trace does not count steps. ``types_of`` are GPU types of nodes, for accounting that does not record
-    them; ``seed`` that of a drawn trace which names none. Raises TraceError naming file, line and field.
+    them; ``seed`` that of a drawn trace which names none, and ``gpus`` the cluster's, which ``recurring:`` sizes its
+    load by. Raises TraceError naming file, line and field.
     """
     if str(source).startswith(philly.PREFIX):
         return philly.read(str(source), table, seed)
+    if str(source).startswith(recurring.PREFIX):
+        return recurring.read(str(source), table, seed, gpus)
     path = Path(source)
+    if format == "pai" or (format is None and path.is_dir()):
+        return _filled(pai.read(path, table))
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -53,12 +59,19 @@ def read_text(
     """As :func:`read_trace`, of a text that is called ``name`` in errors."""
     lines = text.splitlines()
     chosen = format or _recognise(lines, name)
+    if chosen == "pai":
+        raise TraceError(f"{name}: a PAI trace is a folder of tables, not one text")
     if chosen == "sacct":
         trace = accounting.read(text, name, table, types_of)
     else:
         trace = (table_csv if chosen == "csv" else gavel).read(lines, name)
+    return _filled(trace)
+
+
+def _filled(trace: Trace) -> Trace:
     if not trace.jobs:
-        raise TraceError(f"trace {name} has no jobs" + (f": {trace.assumptions[1]}" if trace.assumptions[1:] else ""))
+        why = next((line for line in trace.assumptions if "left out" in line), "")
+        raise TraceError(f"trace {trace.name} has no jobs" + (f": {why}" if why else ""))
     return trace
 
 
@@ -67,4 +80,4 @@ def _recognise(lines: list[str], name: str) -> str:
     for format_name, reader in _READERS.items():
         if reader.looks_like(first):
             return format_name
-    raise TraceError(f"trace {name}: format not recognised by its first line; name it ({', '.join(FORMATS)})")
+    raise TraceError(f"trace {name}: format not recognised by its first line; name it ({', '.join(_READERS)})")

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from slurm_hadar.errors import TraceError
+from slurm_hadar.simulator.job_types import job_type
 from slurm_hadar.simulator.traces.fields import number, positive, whole
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
-__all__ = ["COLUMNS", "job_type", "looks_like", "read"]
+__all__ = ["COLUMNS", "looks_like", "read"]
 
 COLUMNS = ("job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps",
            "scale_factor", "priority_weight", "SLO", "arrival_time")  # fmt: skip
-_BATCH = re.compile(r"(?P<model>.+?) \(batch size (?P<batch>\d+)\)")
 
 
 def looks_like(line: str) -> bool:
     """Whether the first line of a file is one of this format."""
     return line.count("\t") == len(COLUMNS) - 1
-
-
-def job_type(text: str) -> tuple[str, int | None]:
-    """``ResNet-18 (batch size 64)`` is ("resnet18", 64); ``A3C`` is ("a3c", None)."""
-    match = _BATCH.fullmatch(text.strip())
-    model, batch = (match["model"], int(match["batch"])) if match else (text, None)
-    return re.sub(r"[^a-z0-9]", "", model.lower()), batch
 
 
 def read(lines: Iterable[str], name: str) -> Trace:

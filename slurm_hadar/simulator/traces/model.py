@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_hadar.model import Mix
+from slurm_hadar.model import Fork, Mix
 
 __all__ = ["Trace", "TraceJob"]
 
@@ -14,12 +14,14 @@ __all__ = ["Trace", "TraceJob"]
 class TraceJob:
     """One job of a trace.
 
-    ``steps`` are those of the whole job with ``workers`` workers: one step moves all of them on. ``sizes`` are the
-    gang sizes of an elastic job, ascending, ``workers`` among them; empty = just ``workers``. ``deadline_s`` counts
-    from arrival. ``nodes`` limits the number of nodes (fewest, most). ``restart_s`` is what a restart costs, None =
-    what the simulation takes for its model. ``steps_per_s`` are the job's own rates per GPU type with ``workers``
-    workers on one node, instead of those of the throughput table. ``wanted`` is the GPU type the job ran on, where the
-    trace tells what really happened, ``ran_s`` how long, and ``waited_s`` how long it had to wait.
+    ``steps`` are those of the whole job with ``workers`` workers: one step moves all of them on. ``sizes`` are the gang
+    sizes of an elastic job, ascending, ``workers`` among them; empty = just ``workers``. ``deadline_s`` counts from
+    arrival. ``nodes`` limits the number of nodes (fewest, most). ``restart_s`` is what a restart costs, None = what the
+    simulation takes for its model. ``steps_per_s`` are the job's own rates per GPU type with ``workers`` workers on one
+    node, instead of those of the throughput table. ``fork`` makes it a forked job, with a copy per node. ``wanted`` is
+    the GPU type the job ran on, where the trace tells what really happened, ``ran_s`` how long, and ``waited_s`` how
+    long it had to wait. ``group`` names the series of like jobs of its user that it belongs to, where the trace does;
+    ``asked`` is the GPU type it asked for, ``cpus`` and ``memory_gb`` what it asked for in all; "" and 0 = not told.
     """
 
     job_id: str
@@ -38,9 +40,14 @@ class TraceJob:
     nodes: tuple[int, int] | None = None
     restart_s: float | None = None
     steps_per_s: Mapping[str, float] = field(default_factory=dict)
+    fork: Fork | None = None
     wanted: str = ""
     ran_s: float | None = None
     waited_s: float | None = None
+    group: str = ""
+    asked: str = ""
+    cpus: float = 0.0
+    memory_gb: float = 0.0
 
 
 @dataclass(frozen=True)

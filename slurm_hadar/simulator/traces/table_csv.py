@@ -6,14 +6,15 @@ import csv
 from collections.abc import Iterable, Mapping
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.model import Mix
+from slurm_hadar.model import Fork, Mix
 from slurm_hadar.simulator.traces.fields import number, positive, sizes, whole
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
 __all__ = ["REQUIRED", "looks_like", "read", "write"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "steps")
-OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s", "mix", "nodes", "restart_s")
+OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s", "mix", "nodes", "restart_s", "fork",
+            "group")  # fmt: skip
 _RATE = "steps_per_s:"
 
 
@@ -83,6 +84,8 @@ def _job(row: Mapping[str, str], where: str) -> TraceJob:
         _nodes(given["nodes"], where) if "nodes" in given else None,
         _cost(given["restart_s"], where) if "restart_s" in given else None,
         rates,
+        _fork(given["fork"], where) if "fork" in given else None,
+        group=given.get("group", ""),
     )
 
 
@@ -90,6 +93,12 @@ def _mix(text: str, where: str) -> Mix:
     if text not in list(Mix):
         raise TraceError(f"{where}: mix must be one of {', '.join(Mix)}, not {text!r}")
     return Mix(text)
+
+
+def _fork(text: str, where: str) -> Fork:
+    if text not in list(Fork):
+        raise TraceError(f"{where}: fork must be one of {', '.join(Fork)}, not {text!r}")
+    return Fork(text)
 
 
 def _nodes(text: str, where: str) -> tuple[int, int]:
@@ -115,7 +124,7 @@ def write(trace: Trace) -> str:
     for j in trace.jobs:
         optional = (
             j.model, j.batch, j.user, j.account, j.name, repr(j.weight), j.deadline_s, j.mix,
-            "-".join(map(str, j.nodes)) if j.nodes else None, j.restart_s,
+            "-".join(map(str, j.nodes)) if j.nodes else None, j.restart_s, j.fork, j.group,
         )  # fmt: skip
         gpus = "+".join(map(str, j.sizes or (j.workers,)))
         values = (j.job_id, repr(j.arrival_s), gpus, repr(j.steps), *optional, *(j.steps_per_s.get(t) for t in types))

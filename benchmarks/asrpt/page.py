@@ -1,0 +1,114 @@
+"""docs/results/asrpt.md and its picture, from the runs in docs/results/asrpt.json."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.asrpt.orders import BASELINES, CLUSTER, LOADS, VARIANTS, mean_jct
+
+__all__ = ["publish", "render", "write"]
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+INTRO = """# A-SRPT, measured
+
+Made by `python -m benchmarks.asrpt orders --jobs {jobs} --seeds {seeds}` from [asrpt.json](asrpt.json). What A-SRPT is:
+[../policies.md](../policies.md#a-srpt); who predicts: [../predict.md](../predict.md).
+
+In simulation: {jobs} recurring jobs (`recurring:jobs={jobs},load=...`, {seeds} seeds) on `{cluster}`, equal GPUs, gangs
+of 1 to 32, about a third of the scripts slowed down much by being spread over nodes; rounds at every arrival and end;
+no job is ever stopped. No policy is told how long a job is, but what the predictor expects. Mean JCT over all jobs and
+seeds; with as many jobs under each policy, total JCT has the same ratios.
+
+## Orders
+
+All with an oracle's predictions.
+
+"""
+
+
+def write(data: Mapping[str, Any]) -> None:
+    """Store the runs and refresh the page."""
+    (RESULTS / "asrpt.json").write_text(json.dumps(data, indent=1) + "\n")
+    publish(data, RESULTS)
+
+
+def publish(data: Mapping[str, Any], folder: Path) -> None:
+    """``asrpt.md`` and its picture in ``folder``."""
+    (folder / "asrpt.md").write_text(render(data))
+    _picture(data, folder / "asrpt.png")
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The page's text; every figure and verdict is computed."""
+    rows = data["runs"]
+    ours = {load: mean_jct(rows, "asrpt", load) for load in LOADS}
+    order = ["asrpt", *BASELINES]
+    parts = [INTRO.format(jobs=data["jobs"], seeds=len({r["seed"] for r in rows}), cluster=CLUSTER)]
+    parts += _table(rows, order)
+    parts += ["\n", *_goals(rows, ours), "\n![mean JCT by load](asrpt.png)\n\n## What its parts are worth\n\n"]
+    parts += _table(rows, ["asrpt", "asrpt, 8 reservations", "asrpt, no waiting", "asrpt, strict"])
+    parts += ["\n## Predictions\n\n", *_table(rows, ["asrpt", *(n for n, v in VARIANTS.items() if v[2] != "oracle")])]
+    lost = [mean_jct(rows, "asrpt, forest", load) / ours[load] - 1 for load in LOADS]
+    mean = statistics.fmean(lost)
+    parts.append(
+        f"\n* With the forest {mean:+.1%} against the oracle on average, {max(lost):+.1%} at worst "
+        f"(goal: within 5 %: {_verdict(mean <= 0.05)}).\n"
+    )
+    return "".join(parts)
+
+
+def _table(rows: list[dict[str, Any]], names: list[str]) -> list[str]:
+    lines = ["| | " + " | ".join(f"load {load:g}" for load in LOADS) + " |\n", "| --- |" + " --- |" * len(LOADS) + "\n"]
+    for name in names:
+        cells = (f"{mean_jct(rows, name, load):.0f} s" for load in LOADS)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |\n")
+    return lines
+
+
+def _goals(rows: list[dict[str, Any]], ours: Mapping[float, float]) -> list[str]:
+    best = {load: min(mean_jct(rows, name, load) for name in BASELINES) for load in LOADS}
+    worst = max(ours[load] / best[load] for load in LOADS)
+    against = {
+        name: statistics.fmean(1 - ours[load] / mean_jct(rows, name, load) for load in LOADS) for name in BASELINES
+    }
+    return [
+        f"* Against the best baseline of each load: {worst:.3f} times its mean JCT at worst "
+        f"(goal: no worse at any load: {_verdict(worst <= 1.0)}).\n",
+        f"* {against['wcs_subtime']:.0%} less than `wcs_subtime` on average (goal 15 %: "
+        f"{_verdict(against['wcs_subtime'] >= 0.15)}), {against['spjf']:.0%} less than `spjf` "
+        f"(goal 10 %: {_verdict(against['spjf'] >= 0.10)}).\n",
+    ]
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "**not reached**"
+
+
+def _picture(data: Mapping[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
+    predicted = ["asrpt", *(n for n, v in VARIANTS.items() if v[2] != "oracle")]
+    for axis, names, title in (
+        (axes[0], ["asrpt", *BASELINES], "orders, with an oracle"),
+        (axes[1], predicted, "predictors"),
+    ):
+        for name in names:
+            means = [mean_jct(data["runs"], name, load) / 3600 for load in LOADS]
+            axis.plot(LOADS, means, marker="o", linewidth=2.5 if name == "asrpt" else 1.2, label=name)
+        axis.set_xlabel("load")
+        axis.set_title(title, loc="left")
+        axis.legend(frameon=False, fontsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("mean JCT, hours")
+    axes[0].set_ylim(bottom=0)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

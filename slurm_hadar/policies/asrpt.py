@@ -1,0 +1,384 @@
+"""A-SRPT: gangs in the order in which a virtual machine ends them; and the list schedules it is compared with."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
+from slurm_hadar.policies.arena import Arena, Gang, find_gang
+from slurm_hadar.policies.base import Policy
+from slurm_hadar.policies.dealer import Dealer
+from slurm_hadar.policies.virtual import Arrival, VirtualMachine
+
+__all__ = ["Asrpt", "Spjf", "Spwf", "WcsDuration", "WcsSubTime", "WcsWorkload"]
+
+_ORDERS = ("srpt", "duration", "workload", "submission")
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Asrpt(Policy):
+    """Prediction-assisted shortest remaining processing time, for gangs that are not preempted.
+
+    After "Prediction-Assisted Online Distributed Deep Learning Workload Scheduling in GPU Clusters" (INFOCOM 2025);
+    what its abstract leaves open is our definition. A virtual machine of the whole cluster's speed serves the jobs by
+    predicted work, shortest remaining first. A job joins the real queue when the virtual machine has ended it, so the
+    queue is in the order of virtual completions. Real gangs are started from its head and never stopped.
+
+    A job's work is the time that it would take if every GPU that it can use worked for it at its own speed there:
+    ``steps * workers / sum over types of (GPUs * steps per second of the gang)``. On equal GPUs that is the paper's
+    ``iterations * time per iteration * workers / GPUs``; with unequal ones it is our extension. Steps are those that
+    the job states, else predicted ones.
+
+    A gang whose speed depends much on where it is put waits a while for a good place: for few nodes and, among unequal
+    GPUs, for a fast type.
+
+    Parameters
+    ----------
+    strict: nobody overtakes the head of the queue and nobody starts before the virtual machine has ended it, as the
+        proof needs it (docs/policies.md). Otherwise whoever fits starts, in the order of virtual completions, those to
+        come included.
+    order: ``srpt``, or for comparison ``duration`` (predicted run time), ``workload`` (run time times GPUs) or
+        ``submission``.
+    kappa: jobs whose slowest place is at least so many times slower than their best one wait for a good one; 0 = none.
+    theta: for at most this part of their predicted run time on their best place.
+    epsilon: a place is good if it is at most this much slower than the best one.
+    reserve: for so many jobs at the head that wait, a good place is reserved at the time when running jobs are expected
+        to have left it; who overtakes them must be expected to be gone by then, or go elsewhere (our extension, as EASY
+        backfilling; 0 = none). The strict variant needs none.
+    unknown_runtime_s: the run time on the best type that is assumed of a job whose steps nobody knows or predicts.
+
+    Complexity: O(jobs log jobs + starts * nodes log nodes).
+    """
+
+    name: ClassVar[str] = "asrpt"
+
+    strict: bool = False
+    order: str = "srpt"
+    kappa: float = 1.2
+    theta: float = 0.5
+    epsilon: float = 0.1
+    reserve: int = 0
+    unknown_runtime_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.order not in _ORDERS:
+            raise ConfigError(f"policy {self.name}: order={self.order!r} must be one of {', '.join(_ORDERS)}")
+        self._require(kappa=0.0, theta=0.0, epsilon=0.0, reserve=0, unknown_runtime_s=1.0)
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        """The plan for the coming round."""
+        dealer = Dealer(Arena.of(snapshot))
+        hall = _Hall(self, dealer)
+        for job in dealer.arena.movers:
+            if job.running:
+                dealer.keep(job)
+        machine = self._virtual(snapshot, hall) if self.order == "srpt" else None
+        waits = hall.serve(self._queue(hall, machine))
+        memory = {"offered": dict(sorted(hall.offered.items()))}
+        if machine is not None:
+            memory["virtual"] = machine.memory()
+        return dealer.plan(self.name, lambda job: waits.get(job.job_id) or hall.not_yet(job), memory=memory)
+
+    def _virtual(self, snapshot: Snapshot, hall: _Hall) -> VirtualMachine:
+        """The virtual machine at the time of the snapshot."""
+        started = min((job.arrival for job in snapshot.steerable_jobs), default=snapshot.time)
+        machine = VirtualMachine.read(snapshot.memory.get("virtual", {}), min(started, snapshot.time))
+        present = {job.job_id for job in snapshot.steerable_jobs}
+        machine.forget([job for job in (*machine.left_s, *machine.done_at) if job not in present])
+        new = [job for job in snapshot.steerable_jobs if not machine.knows(job.job_id) and job.job_id in hall.sizes]
+        machine.advance((Arrival(j.arrival, j.job_id, hall.sizes[j.job_id].work_s) for j in new), snapshot.time)
+        return machine
+
+    def _queue(self, hall: _Hall, machine: VirtualMachine | None) -> list[Job]:
+        """Those who may start, in order."""
+        waiting = [j for j in hall.dealer.arena.movers if not j.running and j.job_id in hall.sizes]
+        if self.order == "submission":
+            return waiting
+        if machine is not None:
+            key = machine.done_at if self.strict else machine.ends()
+            waiting = [j for j in waiting if j.job_id in key]
+        else:
+            by_work = self.order == "workload"
+            key = {j.job_id: hall.sizes[j.job_id].best_s * (j.form.workers if by_work else 1) for j in waiting}
+        return sorted(waiting, key=lambda j: (key[j.job_id], j.arrival, j.job_id))
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What is known of a job: its speed and the seconds that it takes on its best place, how many times slower its
+    worst place is, and its work in seconds of the whole cluster."""
+
+    best_rate: float
+    best_s: float
+    sensitivity: float
+    work_s: float
+
+
+@dataclass
+class _Kind:
+    """Jobs with the same limits: on how many nodes each GPU type would take the gang if nobody else were there, and
+    the places that are free now, without and with what is reserved (None: not looked for since that changed)."""
+
+    nodes: dict[str, int]
+    free: dict[str, Gang] | None = None
+    unreserved: dict[str, Gang] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    """A place for a job at the head, to be had at ``at`` if of the GPUs that are free now ``hold[slot]`` are free
+    then."""
+
+    at: float
+    hold: dict[int, int]
+
+
+@dataclass
+class _Hall:
+    """The waiting gangs of one round, and who of them starts.
+
+    ``offered[job]``: since when a job could have started, but for its wish for a better place.
+    """
+
+    rules: Asrpt
+    dealer: Dealer
+    sizes: dict[str, _Size] = field(default_factory=dict)
+    offered: dict[str, float] = field(default_factory=dict)
+    reserved: list[_Reservation] = field(default_factory=list)
+    _kinds: dict[tuple, _Kind] = field(default_factory=dict)
+    _kind: dict[str, _Kind] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for job in self.dealer.arena.snapshot.steerable_jobs:
+            kind = self._kind_of(job)
+            if kind.nodes:
+                self._kind[job.job_id] = kind
+                self.sizes[job.job_id] = self._size(job, kind.nodes)
+
+    def _kind_of(self, job: Job) -> _Kind:
+        # the slots are looked up once for all jobs with the same limits: looking forms up takes most of the time
+        by_type = self.dealer.arena.reach(job).by_type
+        key = (job.form, id(by_type))
+        found = self._kinds.get(key)
+        if found is None:
+            places = self._look(job, by_type, self.dealer.arena.capacity)
+            found = self._kinds[key] = _Kind({t: len(gang) for t, gang in places.items()})
+        return found
+
+    def _size(self, job: Job, nodes: dict[str, int]) -> _Size:
+        spreads = job.form.max_nodes > 1 and job.form.workers > 1
+        best, worst, together = 0.0, math.inf, 0.0
+        gpus, most = self.dealer.arena.gpus, 2 if spreads else 1
+        for gpu_type, count in nodes.items():
+            speed = job.speeds[gpu_type]
+            best, worst = max(best, speed.on(count)), min(worst, speed.on(most))
+            together += gpus[gpu_type] * speed.steps_per_s
+        known = job.expected_steps
+        steps = self.rules.unknown_runtime_s * best if known is None else max(0.0, known - job.done_steps)
+        return _Size(best, steps / best, best / worst, steps * job.form.workers / together)
+
+    def serve(self, queue: Iterable[Job]) -> dict[str, Wait]:
+        """Start whom there is room for; why the others wait."""
+        waits: dict[str, Wait] = {}
+        head: Job | None = None
+        for job in queue:
+            if head is not None and self.rules.strict:
+                waits[job.job_id] = Wait(Tier.POLICY, f"is behind job {head.job_id}, which nobody may overtake")
+                continue
+            rate, gang = self._best(job, self._free(job))
+            if gang is not None and not self._gone_in_time(job, rate, gang):
+                rate, gang = self._best(job, self._unreserved(job))
+            wait = self._no_room(job) if gang is None else self._patience(job, rate)
+            if wait is None:
+                self._start(job, gang)
+            else:
+                waits[job.job_id] = wait
+                head = head or job
+                if len(self.reserved) < self.rules.reserve:
+                    self._reserve(job)
+        return waits
+
+    def _start(self, job: Job, gang: Gang | None) -> None:
+        self.dealer.give(job, gang)
+        for kind in self._kinds.values():
+            kind.free = kind.unreserved = None
+
+    def _best(self, job: Job, places: dict[str, Gang]) -> tuple[float, Gang | None]:
+        """The best of ``places``, one a type, and the steps per second there."""
+        best: tuple[float, Gang | None] = (0.0, None)
+        for gpu_type, gang in places.items():
+            rate = job.speeds[gpu_type].on(len(gang))
+            if rate > best[0]:
+                best = (rate, gang)
+        return best
+
+    def _free(self, job: Job) -> dict[str, Gang]:
+        """A free place on each type that has one; the same for all jobs of a kind until somebody starts."""
+        kind = self._kind[job.job_id]
+        if kind.free is None:
+            kind.free = self._look(job, kind.nodes, self.dealer.free)
+        return kind.free
+
+    def _unreserved(self, job: Job) -> dict[str, Gang]:
+        """The same of what nobody has reserved."""
+        kind = self._kind[job.job_id]
+        if kind.unreserved is None:
+            kind.unreserved = self._look(job, kind.nodes, self._less_reserved())
+        return kind.unreserved
+
+    def _less_reserved(self) -> list[int]:
+        free = list(self.dealer.free)
+        for reservation in self.reserved:
+            for slot, count in reservation.hold.items():
+                free[slot] = max(0, free[slot] - count)
+        return free
+
+    def _look(
+        self, job: Job, types: Iterable[str], free: list[int], most: dict[str, int] | None = None
+    ) -> dict[str, Gang]:
+        """A place on each of ``types`` that has one, on at most ``most[type]`` nodes."""
+        by_type, found = self.dealer.arena.reach(job).by_type, {}
+        for gpu_type in types:
+            form = job.form if most is None else replace(job.form, max_nodes=most[gpu_type])
+            gang = find_gang(form, [(s,) for s in by_type[gpu_type]], free)
+            if gang:
+                found[gpu_type] = gang
+        return found
+
+    # Reservations
+
+    def _gone_in_time(self, job: Job, rate: float, gang: Gang) -> bool:
+        """Whether the job would leave enough free for each reservation, or be gone by then."""
+        if not self.reserved:
+            return True
+        size, free = self.sizes[job.job_id], self.dealer.free
+        end = self.dealer.arena.snapshot.time + size.best_s * size.best_rate / rate
+        return all(
+            end <= reservation.at or all(free[slot] - count >= reservation.hold.get(slot, 0) for slot, count in gang)
+            for reservation in self.reserved
+        )
+
+    def _reserve(self, job: Job) -> None:
+        """Reserve a good place for the job at the earliest time at which there is one, by what is expected."""
+        size, kind = self.sizes[job.job_id], self._kind[job.job_id]
+        near = 1.0 + self.rules.epsilon
+        good = {t: count for t, count in kind.nodes.items() if job.speeds[t].on(count) * near >= size.best_rate}
+        now_free = self._less_reserved()
+        first, last = 0, len(self._leaving) - 1
+        found: tuple[float, Gang, list[int]] | None = None
+        while first <= last:  # what is free only grows with time
+            middle = (first + last) // 2
+            free = self._free_after(now_free, middle)
+            places = self._look(job, good, free, good)
+            if places:
+                found, last = (self._leaving[middle][0], next(iter(places.values())), free), middle - 1
+            else:
+                first = middle + 1
+        if found is not None:
+            at, gang, free = found
+            hold = {slot: max(0, count - (free[slot] - now_free[slot])) for slot, count in gang}
+            self.reserved.append(_Reservation(at, {slot: count for slot, count in hold.items() if count}))
+            for other in self._kinds.values():
+                other.unreserved = None
+
+    def _free_after(self, free: list[int], index: int) -> list[int]:
+        free = list(free)
+        for _, gang in self._leaving[: index + 1]:
+            for slot, count in gang:
+                free[slot] += count
+        return free
+
+    @functools.cached_property
+    def _leaving(self) -> list[tuple[float, Gang]]:
+        """When jobs that run are expected to end, and what they hold; at once, if they are overdue."""
+        arena, leaving = self.dealer.arena, []
+        now = arena.snapshot.time
+        for job in arena.snapshot.steerable_jobs:
+            rate = job.rate(job.placement)
+            size = self.sizes.get(job.job_id)
+            if rate > 0 and size is not None:
+                leaving.append((now + size.best_s * size.best_rate / rate, arena.gang(job.placement)))
+        return sorted(leaving)
+
+    # Patience
+
+    def _patience(self, job: Job, rate: float) -> Wait | None:
+        """Why the job rather waits for a better place than one with ``rate``, if it does."""
+        rules, size = self.rules, self.sizes[job.job_id]
+        slower = size.best_rate / rate
+        if not rules.kappa or size.sensitivity < rules.kappa or slower <= 1.0 + rules.epsilon:
+            return None
+        snapshot = self.dealer.arena.snapshot
+        since = snapshot.memory.get("offered", {}).get(job.job_id, snapshot.time)
+        left_s = since + rules.theta * size.best_s - snapshot.time
+        if left_s <= 0:
+            return None
+        self.offered[job.job_id] = since
+        what = f"what is free would make it {slower:.1f} times slower than its best place"
+        return Wait(Tier.POLICY, f"{what}; waits for a better one for another {left_s / 60:.0f} min at most")
+
+    def _no_room(self, job: Job) -> Wait:
+        hours = self.sizes[job.job_id].best_s / _HOUR
+        gpus = f"{job.form.workers} GPUs that suit it"
+        return Wait(Tier.POLICY, f"jobs before it hold the {gpus}; it needs them for about {hours:.1f} h")
+
+    def not_yet(self, job: Job) -> Wait:
+        """Why a job waits that is not in the queue yet."""
+        if job.job_id not in self.sizes:
+            return Wait(
+                Tier.CAPACITY, f"needs {job.form.workers} GPUs of several types, which this policy does not mix"
+            )
+        return Wait(Tier.POLICY, "its turn has not come: jobs with less predicted work go first")
+
+
+@dataclass(frozen=True)
+class Spjf(Asrpt):
+    """Shortest predicted job first; nobody overtakes the head of the queue."""
+
+    name: ClassVar[str] = "spjf"
+    strict: bool = True
+    order: str = "duration"
+    theta: float = 0.0
+
+
+@dataclass(frozen=True)
+class Spwf(Asrpt):
+    """Least predicted work (run time times GPUs) first; nobody overtakes the head of the queue."""
+
+    name: ClassVar[str] = "spwf"
+    strict: bool = True
+    order: str = "workload"
+    theta: float = 0.0
+
+
+@dataclass(frozen=True)
+class WcsDuration(Asrpt):
+    """Work-conserving list scheduling: whoever fits starts, the shortest predicted run times first."""
+
+    name: ClassVar[str] = "wcs_duration"
+    order: str = "duration"
+    theta: float = 0.0
+
+
+@dataclass(frozen=True)
+class WcsWorkload(Asrpt):
+    """Work-conserving list scheduling: whoever fits starts, the least predicted work first."""
+
+    name: ClassVar[str] = "wcs_workload"
+    order: str = "workload"
+    theta: float = 0.0
+
+
+@dataclass(frozen=True)
+class WcsSubTime(Asrpt):
+    """Work-conserving list scheduling: whoever fits starts, in the order of submission."""
+
+    name: ClassVar[str] = "wcs_subtime"
+    order: str = "submission"
+    theta: float = 0.0
