@@ -23,8 +23,8 @@ srun and salloc jobs cannot be requeued, hence not be steered: only their commen
 LEASE_S = 0
 
 local PREFIX = "hadar:"
-local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "types", "prefer", "ckpt", "lose", "pin", "weight",
-    "deadline", "restart", "key" }
+local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "prefer", "ckpt", "lose", "pin", "weight",
+    "deadline", "restart", "fork", "period", "lease", "key" }
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
 local STALE = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET" }
@@ -97,6 +97,32 @@ local function mix(text)
     return text == "never" or text == "gated" or text == "balanced" or nil, "must be one of never, gated, balanced"
 end
 
+local function graph(text)
+    local wrong = "must be a model with degrees pp, dp, tp, mb, each at most once, or a path ending in .toml"
+    if text:find("%.toml$") then
+        return (#text <= 255 and text:find("^[A-Za-z0-9._/+@-]+%.toml$") ~= nil) or nil, wrong
+    end
+    local model, degrees = text:match("^([^/]*)(.*)$")
+    if not is_name(model) then return nil, wrong end
+    local seen = { pp = false, dp = false, tp = false, mb = false }
+    for degree in degrees:gmatch("/([^/]*)") do
+        local kind, number = degree:sub(1, 2), degree:sub(3)
+        if seen[kind] ~= false or not is_number_up_to(number, 4) then return nil, wrong end
+        seen[kind] = true
+    end
+    return true
+end
+
+local function fork(text)
+    return text == "idle" or text == "spread" or text == "auto" or nil, "must be one of idle, spread, auto"
+end
+
+local function period(text)
+    local span = text:match("^(%d+)[smhd]$") or text:match("^(%d+%.%d+)[smhd]$")
+    local good = is_number_up_to(text, 18) or (span and tonumber(span) > 0)
+    return good or nil, "must be a number of steps such as 500 or a span such as 30s, 5m"
+end
+
 local function is_day(year, month, day)
     local days = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 }
     if year % 4 == 0 and (year % 100 ~= 0 or year % 400 == 0) then days[2] = 29 end
@@ -140,6 +166,7 @@ local KEYS = {
     gpus = { gpus, "2-8" },
     nodes = { nodes, "1-4" },
     mix = { mix, "gated" },
+    graph = { graph, "gpt2-xl/pp4/dp2" },
     types = { names, "v100+p100" },
     prefer = { names, "v100" },
     ckpt = { yes_no, "yes" },
@@ -148,6 +175,9 @@ local KEYS = {
     weight = { positive_float(0.001, 1000), "2" },
     deadline = { deadline, "6h" },
     restart = { positive_float(0, 86400), "45" },
+    fork = { fork, "auto" },
+    period = { period, "60s" },
+    lease = { positive_int, "10" },
     key = { hash, "0123456789abcdef" },
 }
 
@@ -232,15 +262,20 @@ local function plan(job, pairs_)
         changes.tres_per_job = ""
         changes.tres_per_node = whole
     end
-    if #seen > 0 and not pairs_.prefer then
-        local wish = table.concat(seen, "+")
-        if names(wish) then
-            local comment = job.comment:gsub("[ \t\n\r\v\f]+$", "")
-            changes.comment = comment .. (next(pairs_) and "," or "") .. "prefer=" .. wish
-        end
+    local added = {}
+    if #seen > 0 and not pairs_.prefer and names(table.concat(seen, "+")) then
+        table.insert(added, "prefer=" .. table.concat(seen, "+"))
     end
     changes.requeue = 1
-    if LEASE_S > 0 and (job.begin_time or 0) < os.time() + LEASE_S then changes.begin_time = os.time() + LEASE_S end
+    if LEASE_S > 0 and (job.begin_time or 0) < os.time() + LEASE_S then
+        changes.begin_time = os.time() + LEASE_S
+        -- tells the controller that the begin time is not the owner's
+        if (job.begin_time or 0) <= os.time() and not pairs_.lease then table.insert(added, "lease=" .. LEASE_S) end
+    end
+    if #added > 0 then
+        local comment = job.comment:gsub("[ \t\n\r\v\f]+$", "")
+        changes.comment = comment .. (next(pairs_) and "," or "") .. table.concat(added, ",")
+    end
     return changes
 end
 

@@ -42,6 +42,7 @@ class Channel:
         self._book = book
         self._orders: queue.SimpleQueue[tuple[bytes, Order]] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self._waking = threading.Lock()
         self._quarrels = 0
         public, secret = _keys(state_dir / KEY_FILE)
         self._context = zmq.Context()
@@ -59,20 +60,24 @@ class Channel:
         self._thread = threading.Thread(target=self._serve, name="channel", daemon=True)
         self._thread.start()
 
-    def order(self, job_id: str, kind: str, why: str, pause_s: float = 0.0) -> bool:
-        """Send an order to the job's agent; False if it has never been heard on the channel."""
+    def order(self, job_id: str, kind: str, why: str, pause_s: float = 0.0, plan: str = "") -> bool:
+        """Send an order to the job's agent; False if it has never been heard on the channel. From any thread."""
         news = self._book.get(job_id)
         if news is None or news.identity is None or not news.live:
             return False
-        self._orders.put((news.identity, Order(kind, job_id, why, pause_s)))
-        self._wake.send(b"")
+        self._orders.put((news.identity, Order(kind, job_id, why, pause_s, plan)))
+        with self._waking:  # ZeroMQ's sockets may pass from thread to thread, but not be used by two at once
+            self._wake.send(b"")
         return True
 
     def close(self) -> None:
         """Stop listening. The channel file stays: agents spool until a controller is back at the same port."""
         self._stop.set()
-        self._wake.send(b"")
-        self._thread.join(timeout=5.0)
+        with self._waking:
+            self._wake.send(b"")
+        self._thread.join(timeout=30.0)
+        if self._thread.is_alive():
+            return  # it still uses the sockets; they end with the process
         for one in (self._wake, self._woken, self._socket):
             one.close()
         self._context.term()
@@ -91,6 +96,8 @@ class Channel:
 
     def _receive(self) -> None:
         for _ in range(256):  # then look after the orders again, however many reports come
+            if self._stop.is_set():
+                return
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:

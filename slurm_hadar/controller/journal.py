@@ -20,7 +20,7 @@ from slurm_hadar.model import EMPTY, Placement
 
 __all__ = ["Decision", "JobRecord", "Journal", "RoundRecord", "WriteRecord", "placement_from_json", "placement_to_json"]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -45,6 +45,9 @@ _ADDED = {
     3: """CREATE TABLE usage (
         user TEXT NOT NULL, account TEXT NOT NULL, gpu_type TEXT NOT NULL, gpu_s REAL NOT NULL, updated REAL NOT NULL,
         PRIMARY KEY (user, account, gpu_type)
+    );""",
+    4: """CREATE TABLE forks (
+        parent TEXT PRIMARY KEY, number INTEGER NOT NULL, steps INTEGER NOT NULL, total REAL, closer INTEGER
     );""",
 }
 
@@ -82,6 +85,7 @@ class JobRecord:
     resumable: bool = False
     saved_step: float | None = None
     save_s: float | None = None
+    stall_s: float | None = None
     start_s: float | None = None
     lost_steps: float = 0.0
     work_dir: str = ""
@@ -261,6 +265,17 @@ class Journal:
         with self.transaction() as db:
             rows = [(*key, *value) for key, value in totals.items()]
             db.executemany("INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?, ?)", rows)
+
+    def forks(self) -> dict[str, tuple[int, int, float | None, int | None]]:
+        """{forked job: (number of its newest consolidation, steps in it, total, the copy that ends the script)}."""
+        rows = self._query("SELECT parent, number, steps, total, closer FROM forks")
+        return {parent: tuple(rest) for parent, *rest in rows}
+
+    def save_forks(self, state: Mapping[str, tuple[int, int, float | None, int | None]]) -> None:
+        """Replace all that :meth:`forks` gives."""
+        with self.transaction() as db:
+            db.execute("DELETE FROM forks")
+            db.executemany("INSERT INTO forks VALUES (?, ?, ?, ?, ?)", [(p, *rest) for p, rest in state.items()])
 
     # What was done
 

@@ -166,6 +166,7 @@ class Observer:
             time_limit_s=job.time_limit_s,
             array_id=job.array_id,
             het_id=job.het_id,
+            fork=comment.fork if job.array_id else None,
             prefer=comment.prefer or frozenset(),
         )
 
@@ -237,10 +238,15 @@ class Observer:
         report = news.report
         record.resumable = report.resumable or record.resumable
         record.total_steps = report.total_steps or record.total_steps
-        record.steps = report.steps if report.steps is not None else record.steps
+        if report.consolidated_steps is not None:  # of a copy: what counts is in a consolidation, and never lost
+            record.steps = record.saved_step = float(report.consolidated_steps)
+        elif report.steps is not None:
+            record.steps = report.steps
         record.steps_per_s = report.steps_per_s if report.steps_per_s is not None else record.steps_per_s
-        record.saved_step = news.saved_step if news.saved_step is not None else record.saved_step
+        if news.saved_step is not None and report.consolidated_steps is None:
+            record.saved_step = news.saved_step
         record.save_s = report.save_s if report.save_s is not None else record.save_s
+        record.stall_s = report.stall_s if report.stall_s is not None else record.stall_s
         if news.first_step is not None and record.run_since is not None:
             record.start_s = max(0.0, news.first_step - record.run_since)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class ReportBook:
     """All news by job. Thread-safe: the channel's thread writes, the loop reads.
 
     ``event`` is set when a job ends or reports for the first time, which may bring the next round forward.
+    ``listener`` is called with each report that was taken in, on the thread that brought it.
     """
 
     def __init__(self) -> None:
@@ -48,6 +50,7 @@ class ReportBook:
         self._keys: dict[str, str | None] = {}
         self._tokens: dict[str, str] = {}
         self.event = threading.Event()
+        self.listener: Callable[[Report], None] | None = None
         self.refused = 0
 
     def expect(self, keys: dict[str, str | None]) -> None:
@@ -76,8 +79,10 @@ class ReportBook:
                 self._news[report.job] = news
                 self.event.set()
             _update(news, report, identity, live)
-            if report.kind == "bye":
+            if report.kind == "bye" or report.closes:
                 self.event.set()
+        if self.listener is not None:
+            self.listener(report)
 
     def _check_token(self, report: Report) -> None:
         key = self._keys.get(report.job)

@@ -6,16 +6,20 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act import Actor
 from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind
-from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.journal import Journal, WriteRecord
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.steering import read_comment
+from slurm_hadar.controller.tracker import JobTracker
 from slurm_hadar.controller.usage import Usage
+from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import SlurmJob
@@ -50,6 +54,8 @@ class SlurmCluster(Cluster[Observation]):
         usage = Usage(journal, config.fairness.half_life_h * 3600.0)
         self._observer = Observer(config, book, Estimator(reference(), self._store), journal.load_jobs(), usage)
         self._spool = SpoolReader(book)
+        self._tracker = JobTracker(lambda job_id, plan: self._pass_on(channel, job_id, plan), journal.forks())
+        self._book.listener = self._tracker.hear
         self._stop = threading.Event()
         self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set)
         self._failed_in_a_row = 0
@@ -84,9 +90,26 @@ class SlurmCluster(Cluster[Observation]):
         state = self._backend.read()
         self._slow = state.read_s > self._config.slurm.slow_read_s
         self._read_spools()
-        seen = self._observer.observe(state, acting_only=acting_only)
+        seen = self._track(self._observer.observe(state, acting_only=acting_only))
         self._learn(seen)
         return seen
+
+    def _track(self, seen: Observation) -> Observation:
+        """Let the job tracker look at the copies of forked jobs, and show all of them how far their job is."""
+        copies = [job for job in seen.snapshot.jobs if job.fork is not None]
+        self._tracker.look((job, read_comment(seen.raw[job.job_id])[0]) for job in copies)
+        for job in copies:
+            news = self._book.get(job.job_id)
+            if job.running and news is not None and news.report.restart == job.restarts:
+                self._tracker.hear(news.report)
+        if not copies:
+            return seen
+        jobs = [self._tracker.with_progress(j) if j.fork is not None else j for j in seen.snapshot.jobs]
+        return replace(seen, snapshot=seen.snapshot.with_jobs(jobs))
+
+    @staticmethod
+    def _pass_on(channel: Channel | None, job_id: str, plan: PeriodPlan) -> bool:
+        return channel is not None and channel.order(job_id, "plan", "shares of the next periods", plan=plan.to_json())
 
     def out_of_order(self) -> str:
         if self._failed_in_a_row < self._config.guard.max_failed_writes:
@@ -108,11 +131,24 @@ class SlurmCluster(Cluster[Observation]):
         outcome = Outcome(list(changes))
         try:
             self._actor.carry_out(seen, changes, outcome)
+            self._end_copies(seen, outcome)
         finally:  # slurmctld may go away in the middle: what was done until then is not forgotten
             self._journal.add_writes(number, time.time(), outcome.log)
             self._journal.save_jobs(seen.records.values())
         self._judge(outcome)
         return outcome
+
+    def _end_copies(self, seen: Observation, outcome: Outcome) -> None:
+        """Cancel the copies that are not needed any more, in the partitions where this controller acts."""
+        over = {
+            job_id: why
+            for job_id, why in self._tracker.to_cancel(time.time()).items()
+            if job_id in seen.raw and self._config.mode(seen.raw[job_id].partition) is Mode.ACT
+        }
+        if over:
+            self._backend.cancel(sorted(over))
+            outcome.commands += 1
+            outcome.log += [WriteRecord(job_id, "cancel", "ok", why) for job_id, why in over.items()]
 
     def _judge(self, outcome: Outcome) -> None:
         """Count failures, warn about them, and leave alone from now on what is not ours to change."""
@@ -132,6 +168,7 @@ class SlurmCluster(Cluster[Observation]):
     def conclude(self, seen: Observation) -> None:
         if any(self._leaves(job) for job in seen.raw.values()):
             self._book.event.set()  # its GPUs will be free in a moment: the next round shall not be a whole one away
+        self._journal.save_forks(self._tracker.state())
         self._journal.save_jobs([*seen.records.values(), *(r for r, _ in seen.ended)])
 
     def _leaves(self, job: SlurmJob) -> bool:

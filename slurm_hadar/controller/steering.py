@@ -70,7 +70,7 @@ def pinned_reason(
         _by_consent(job, comment, config)
         or _by_kind(job)
         or _by_request(job)
-        or _by_state(job, record)
+        or _by_state(job, record, comment)
         or _by_nodes(job, record, nodes)
     )
 
@@ -122,7 +122,7 @@ def _by_request(job: SlurmJob) -> str | None:
     return None
 
 
-def _by_state(job: SlurmJob, record: JobRecord | None) -> str | None:
+def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> str | None:
     if job.state is JobState.SUSPENDED:
         return "is suspended"
     if job.state is JobState.COMPLETING:
@@ -134,10 +134,18 @@ def _by_state(job: SlurmJob, record: JobRecord | None) -> str | None:
     if job.dependency and job.reason in ("Dependency", "DependencyNeverSatisfied"):
         return f"waits for its dependency {job.dependency}"
     leased = record is not None and record.deferred(job.eligible)
+    leased = leased or _leased_at_submission(job, comment)
     own_begin = job.reason == "BeginTime" and job.restarts == 0 and not leased
     if own_begin:
         return "has a begin time of its own"
     return None
+
+
+def _leased_at_submission(job: SlurmJob, comment: JobComment) -> bool:
+    """Whether the begin time is that which job_submit.lua gives new jobs, so that they are seen before they start."""
+    if comment.lease is None or job.eligible is None or job.submit is None:
+        return False
+    return job.eligible <= job.submit + comment.lease + 1
 
 
 def _by_nodes(job: SlurmJob, record: JobRecord | None, nodes: Mapping[str, NodeFacts]) -> str | None:
@@ -190,6 +198,9 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Mappin
     if record.tasks != record.nodes:
         low = high = record.nodes
     mix = comment.mix or Mix.NEVER
+    if comment.fork is not None and job.array_id:  # a copy stays on one node: other nodes have other copies
+        low = high = 1
+        mix = Mix.NEVER
     open_nodes = _open_nodes(job, nodes, {n for n, until in record.avoid.items() if until > now})
     sizes: tuple[int, ...] = ()
     if comment.gpus is not None and record.workers and record.tasks in (record.nodes, record.workers):

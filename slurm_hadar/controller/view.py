@@ -41,7 +41,7 @@ def queue_view(backend: Backend, config: Config) -> list[Line]:
     path = state_dir(config) / JOURNAL
     journal = Journal(path) if path.exists() else Journal(":memory:")
     try:
-        records, waits = journal.load_jobs(), journal.waits()
+        records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
     finally:
         journal.close()
     lines = []
@@ -56,15 +56,22 @@ def queue_view(backend: Backend, config: Config) -> list[Line]:
         if job.state is not JobState.PENDING and not pinned:
             tier, why = "", ""
         where = str(placement_of(job, facts)) if job.state is JobState.RUNNING else "-"
-        lines.append(_line(job, record, where, tier, why))
+        fork = forks.get(job.array_id or "") if comment.fork is not None else None
+        lines.append(_line(job, record, where, tier, why, fork))
     return sorted(lines, key=lambda line: (line.state != "running", line.arrival, line.job_id))
 
 
-def _line(job: SlurmJob, record: JobRecord | None, where: str, tier: str, why: str) -> Line:
+def _line(
+    job: SlurmJob, record: JobRecord | None, where: str, tier: str, why: str,
+    fork: tuple[int, int, float | None, int | None] | None = None,
+) -> Line:  # fmt: skip
+    """``fork``: the progress of the forked job that this is a copy of, which all its copies show."""
     running = job.state is JobState.RUNNING
     gpus = record.workers if record else sum(r.count for r in job.gpus)
     steps = (record.steps if running else record.saved_step or 0.0) if record else 0.0
     total = record.total_steps if record else None
+    if fork is not None:
+        steps, total = float(fork[1]), fork[2] or total
     return Line(
         job.job_id, job.user, job.name, str(job.state), gpus, where if where != "-" else ",".join(job.nodes) or "-",
         record.steps_per_s if record and running else None, min(1.0, steps / total) if total else None,

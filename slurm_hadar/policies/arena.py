@@ -91,6 +91,14 @@ class Arena:
         return tuple(dict.fromkeys(self.type_of))
 
     @functools.cached_property
+    def gpus(self) -> dict[str, int]:
+        """GPUs per type."""
+        found = dict.fromkeys(self.types, 0)
+        for gpu_type, count in zip(self.type_of, self.capacity, strict=True):
+            found[gpu_type] += count
+        return found
+
+    @functools.cached_property
     def _reaches(self) -> dict[tuple, Reach]:
         return {}
 

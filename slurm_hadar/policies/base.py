@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+import math
+from typing import Any, ClassVar
 
+from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
+from slurm_hadar.policies.copies import one_copy_each
 
 __all__ = ["Policy"]
 
@@ -13,24 +16,41 @@ __all__ = ["Policy"]
 class Policy(abc.ABC):
     """Decides one round: which steerable job runs on which GPUs.
 
-    ``allocate`` must be pure. It does no I/O, reads no clock (``snapshot.time`` is the time), draws no random number
-    and keeps no state between calls: whatever it needs to remember must be in the snapshot. The same snapshot gives
-    the same plan, in the simulator, in ``explain`` and in the live controller.
+        ``allocate`` must be pure. It does no I/O, reads no clock (``snapshot.time`` is the time), draws no random number
+        and keeps no state between calls: whatever it needs to remember must be in the snapshot. The same snapshot gives
+        the same plan, in the simulator, in ``explain`` and in the live controller.
 
-    A subclass takes its parameters as keyword arguments of its constructor, each annotated with ``int``, ``float``,
-    ``bool`` or ``str`` so that the registry can read them from a command line, and raises ConfigError for values that
-    make no sense. :class:`slurm_hadar.testing.policies.PolicyContract` holds the tests that every policy must pass.
+        A subclass takes its parameters as keyword arguments of its constructor, each annotated with ``int``, ``float``,
+        ``bool`` or ``str`` so that the registry can read them from a command line, and raises ConfigError for values that
+        make no sense. A policy is shown one copy of each forked job, and need not know that there are others; one that
+        decides about copies itself says ``forks = True``. :class:`slurm_hadar.testing.policies.PolicyContract` holds the
+        tests that every policy must pass.
 
-    Example
-    -------
-    >>> from slurm_hadar.model import Plan
-    >>> class Nothing(Policy):
-    ...     name = "nothing"
-    ...     def allocate(self, snapshot):
-    ...         return Plan(self.name)
+        Example
+        -------
+        >>> from slurm_hadar.errors import ConfigError
+    from slurm_hadar.model import Plan
+        >>> class Nothing(Policy):
+        ...     name = "nothing"
+        ...     def allocate(self, snapshot):
+        ...         return Plan(self.name)
     """
 
     name: ClassVar[str]
+    forks: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # here rather than in each caller: the loop, the simulator and explain must all see the same
+        if "allocate" in cls.__dict__ and not cls.forks:
+            cls.allocate = one_copy_each(cls.allocate)  # type: ignore[assignment, method-assign]
+
+    def _require(self, **least: float) -> None:
+        """Raise ConfigError for the first of these parameters that is not a finite number of at least so much."""
+        for key, bound in least.items():
+            value = getattr(self, key)
+            if not (math.isfinite(value) and value >= bound):
+                raise ConfigError(f"policy {self.name}: {key}={value} must be a finite number of at least {bound}")
 
     @abc.abstractmethod
     def allocate(self, snapshot: Snapshot) -> Plan:

@@ -18,6 +18,7 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> list[str]:
     * A new placement lies on available nodes that the job's partition and form leave open, is allowed by its form,
       and gives it a speed above zero. A running job may keep what it holds, even on a node that is being drained.
     * On no (node, type) do new placements push the GPUs in use above what the policy may hand out.
+    * No two copies of one forked job are newly put on the same node.
     * Every active steerable job that is not placed has a Wait, and no placed job has one.
     """
     problems = []
@@ -29,6 +30,7 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> list[str]:
     arena = Arena.of(snapshot)
     problems += _unmoved(arena, plan)
     problems += _over_capacity(arena, plan)
+    problems += _doubled_copies(snapshot, plan)
     problems += _unexplained(snapshot, plan)
     return problems
 
@@ -81,6 +83,21 @@ def _over_capacity(arena: Arena, plan: Plan) -> list[str]:
         f"{node}: {used[node, gpu_type]} {gpu_type} in use where {room.get((node, gpu_type), 0)} may be handed out"
         for node, gpu_type in sorted(new)
         if used[node, gpu_type] > room.get((node, gpu_type), 0)
+    ]
+
+
+def _doubled_copies(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Two copies on a node would only share its GPUs; those that Slurm itself put there may stay."""
+    there: dict[tuple[str, str], list[str]] = {}
+    for job_id, placement in plan.placements.items():
+        job = snapshot.job.get(job_id)
+        if job is not None and job.fork is not None:
+            for node in placement.nodes:
+                there.setdefault((job.parent, node), []).append(job_id)
+    return [
+        f"job {ids[0]}: shares node {node} with {ids[1]}, a copy of the same job {parent}"
+        for (parent, node), ids in sorted(there.items())
+        if len(ids) > 1 and any(plan.placement(i) != snapshot.job[i].placement for i in ids)
     ]
 
 

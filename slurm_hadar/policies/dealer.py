@@ -46,9 +46,7 @@ class Dealer:
             places = {t: find_gang(job.form, [(s,) for s in slots], self.arena.free) for t, slots in by_type.items()}
             self._nodes[key] = {t: len(gang) for t, gang in places.items() if gang}
         speeds = job.speeds
-        return {
-            t: speeds[t].steps_per_s * (speeds[t].spread if nodes > 1 else 1.0) for t, nodes in self._nodes[key].items()
-        }
+        return {t: speeds[t].on(nodes) for t, nodes in self._nodes[key].items()}
 
     def keep(self, job: Job) -> bool:
         """Leave a running job where it is, if nobody was given one of its GPUs."""
@@ -65,7 +63,7 @@ class Dealer:
         if job.running and all(t == gpu_type for _, t, _ in job.placement.items()) and self.keep(job):
             return True
         slots = self.arena.reach(job).by_type.get(gpu_type, ())
-        return self._found(job, find_gang(job.form, [(s,) for s in slots], self.free, self._held))
+        return self.give(job, find_gang(job.form, [(s,) for s in slots], self.free, self._held))
 
     def place_mixed(self, job: Job) -> bool:
         """Give the job what it has, else a gang of any types if its form allows them to be mixed."""
@@ -73,7 +71,14 @@ class Dealer:
             return True
         if job.form.mix is Mix.NEVER or sum(self.room.values()) < job.form.workers:
             return False
-        return self._found(job, find_gang(job.form, self.arena.reach(job).nodes, self.free, self._held))
+        return self.give(job, find_gang(job.form, self.arena.reach(job).nodes, self.free, self._held))
+
+    def give(self, job: Job, gang: Gang | None) -> bool:
+        """Give the job these GPUs; False if there is no gang to give."""
+        if gang is None:
+            return False
+        self._give(job, self.arena.placement(gang), gang)
+        return True
 
     def settle(self, jobs: Sequence[Job], gpu_type: str) -> None:
         """Deal one type anew to jobs that were placed on it, if so more of them stay where they run.
@@ -122,12 +127,6 @@ class Dealer:
             for slot, count in gang:
                 held[slot] = min(held[slot] + count, self.free[slot])
         self._held = held
-
-    def _found(self, job: Job, gang: Gang | None) -> bool:
-        if gang is None:
-            return False
-        self._give(job, self.arena.placement(gang), gang)
-        return True
 
     def _give(self, job: Job, placement: Placement, gang: Gang) -> None:
         self.placements[job.job_id] = placement

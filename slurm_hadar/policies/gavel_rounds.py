@@ -77,8 +77,8 @@ class Ledger:
                         self.got[row, column[gpu_type]] += passed * count / job.placement.workers
 
     def due(self, now: float, reset_s: float) -> bool:
-        """Whether new targets shall be set."""
-        return self.since is None or (self.stale and now - self.since >= reset_s)
+        """Whether new targets shall be set; never twice at one instant, at which nobody can have received anything."""
+        return self.since is None or (self.stale and now > self.since and now - self.since >= reset_s)
 
     def reset(self, share: Field, now: float) -> None:
         """Set new targets and start counting again; what is owed from the old ones is added up."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -82,10 +81,7 @@ class Hadar(Policy):
                 raise ConfigError(f"policy {self.name}: {key}={getattr(self, key)!r} must be one of {', '.join(valid)}")
         if not 0.0 <= self.fairness <= 1.0:
             raise ConfigError(f"policy {self.name}: fairness={self.fairness} must lie between 0 and 1")
-        for key, least in (("switch_gain", 0.0), ("unknown_runtime_s", 1.0), ("patience_s", 0.0), ("effort", 1)):
-            value = getattr(self, key)
-            if not (math.isfinite(value) and value >= least):
-                raise ConfigError(f"policy {self.name}: {key}={value} must be a finite number of at least {least}")
+        self._require(switch_gain=0.0, unknown_runtime_s=1.0, patience_s=0.0, effort=1)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round.
@@ -128,7 +124,7 @@ class Hadar(Policy):
         market = Market(arena, self.utility, era, self.switch_gain, self.patience_s)
         bidders = make_bidders(market, self.unknown_runtime_s)
         board = Board.of(arena.free, arena.type_of, bidders)
-        prices = round_prices(bidders, _capacity(arena))
+        prices = round_prices(bidders, arena.gpus)
         draft = _best(draft_plans(bidders, board, prices, self.effort, self.fill))
         placements = dict(arena.kept)
         for bidder in bidders:
@@ -183,10 +179,3 @@ def _best(drafts: list[Draft]) -> Draft:
         if draft.value > best.value * (1 + 1e-9):
             best = draft
     return best
-
-
-def _capacity(arena: Arena) -> dict[str, int]:
-    capacity = dict.fromkeys(arena.type_of, 0)
-    for slot, count in enumerate(arena.capacity):
-        capacity[arena.type_of[slot]] += count
-    return capacity

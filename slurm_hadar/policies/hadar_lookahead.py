@@ -59,30 +59,41 @@ class LookAhead:
     def plan(self, snapshot: Snapshot, name: str) -> Plan:
         """The plan for the coming round."""
         with _uncollected():
-            return self._plan(snapshot, name)
+            return self._weighed(snapshot, name, alone=True)[0]
 
-    def _plan(self, snapshot: Snapshot, name: str) -> Plan:
+    def weighed(self, snapshot: Snapshot, name: str) -> tuple[Plan, dict[str, float]]:
+        """The plan, and what a second's delay of each job to be decided about weighs in it; for a policy that builds on
+        it, and may give what is planned here to others."""
+        with _uncollected():
+            return self._weighed(snapshot, name, alone=False)
+
+    def _weighed(self, snapshot: Snapshot, name: str, *, alone: bool) -> tuple[Plan, dict[str, float]]:
         arena = Arena.of(snapshot)
         outlook = survey(arena, self.unknown_runtime_s)
-        now = _Round(self, outlook)
+        now = _Round(self, outlook, alone)
         if outlook.jobs:
             now.decide()
-        if outlook.jobs:
+        if outlook.jobs and not now.settled:
             now.fill()
         now.keep()
         now.mix()
         prices = {arena.slots[slot]: price for pool, price in now.prices() for slot in pool.slots}
         waits = explain(arena, outlook, now.queues, now.placements, now.worth, now.patient)
         worth = {j.job_id: float(w) for j, w in zip(outlook.jobs, now.worth, strict=True) if j.job_id in now.placements}
-        return Plan(name, now.placements, waits, prices, worth, memory=now.memory)
+        weights = {j.job_id: float(w) for j, w in zip(outlook.jobs, now.weights, strict=True)}
+        return Plan(name, now.placements, waits, prices, worth, memory=now.memory), weights
 
 
 @dataclass
 class _Round:
-    """One decision, step by step: weights, target, queues, choice, layout, filling."""
+    """One decision, step by step: weights, target, queues, choice, layout, filling.
+
+    ``alone``: nothing else decides, so what runs is what the last plan said.
+    """
 
     rules: LookAhead
     outlook: Outlook
+    alone: bool
     target: Target | None = None
     placements: dict[str, Placement] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
@@ -96,6 +107,7 @@ class _Round:
         self.gangs = [outlook.arena.gang(j.placement) if j.placement else () for j in outlook.jobs]
         none = np.zeros(0)
         self.patient: set[int] = set()
+        self.still = False
         self.weights = np.ones(len(outlook.jobs))
         self.queues = Queues(none.astype(int), none, none, none, np.zeros(len(outlook.pools)))
 
@@ -111,6 +123,8 @@ class _Round:
         self.seconds = self._with_start()
         self._queue(area)
         self.worth = payoff_of(outlook, self.queues, self.weights)
+        if self.still:
+            self.keep()
         workers = outlook.workers[outlook.rows, self.queues.column].astype(int)
         for pool in range(len(outlook.pools)):
             self._lay_out(self._chosen(pool, workers), self.queues.column)
@@ -165,13 +179,15 @@ class _Round:
         keys = self._column_keys()
         column, terminal = self._recalled(keys)
         fresh = bool((column < 0).any())
+        # at the same instant nothing is to be gained, and nobody shall move
         again = not fresh and memory.get("time") == outlook.arena.snapshot.time
+        self.still = again and self.alone
         aim = Aim.of(1.0 if self.rules.objective == "ttd" else self.rules.frontier)
         if aim is not None:
             self.target = set_target(outlook, aim, area, float(memory.get("end", 0.0)), fresh)
             self.memory["end"] = self.target.end
         arriving = self._arriving()
-        sweeps = {"sweeps": 0} if again else {}  # at the same instant nothing is to be gained, and nobody shall move
+        sweeps = {"sweeps": 0} if again else {}
         steps = _BALANCING if self.target and not again and len(column) < _MANY else 1
         for _ in range(steps):
             behind = np.maximum(terminal, arriving)
@@ -217,13 +233,19 @@ class _Round:
         mine = (self.seconds * self.outlook.workers)[self.outlook.rows, queues.column]
         queues.key = mine / self.weights
 
+    @property
+    def settled(self) -> bool:
+        """Whether this is the instant of the last round and no job came or went: what that left free stays free."""
+        before = self.outlook.arena.snapshot.memory.get("columns", {})
+        return self.still and before.keys() == {j.job_id for j in self.outlook.jobs}
+
     # Who runs
 
     def _chosen(self, pool: int, workers: Ints) -> Ints:
         """The jobs to run on the pool: critical ones first, the longest of them first, then the others by density."""
         outlook, queues = self.outlook, self.queues
-        inside = np.flatnonzero(outlook.pool_of[queues.column] == pool)
-        free = int(outlook.free[pool])
+        inside = np.flatnonzero((outlook.pool_of[queues.column] == pool) & ~self.placed)
+        free = self.floor.free(pool)
         if not len(inside) or free <= 0:
             return inside[:0]
         stays = outlook.held[inside] == queues.column[inside]

@@ -19,6 +19,7 @@ class NoPolicy(Policy):
     """
 
     name: ClassVar[str] = "none"
+    forks: ClassVar[bool] = True  # Slurm starts what it likes, copies too
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """A plan that abstains: running jobs as they are, all others left to Slurm."""

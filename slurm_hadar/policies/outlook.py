@@ -215,7 +215,7 @@ class _Classes:
                 nodes = job_class.nodes[column]
                 speed = speeds.get(self._pools[column - order * count].gpu_type) if nodes else None
                 if speed is not None and speed.steps_per_s > 0:
-                    rates[column] = speed.steps_per_s * (speed.spread if nodes > 1 else 1.0)
+                    rates[column] = speed.on(nodes)
         if job.prefer:
             rates = [
                 r * (PREFERRED if self._pools[k % count].gpu_type in job.prefer else 1.0) for k, r in enumerate(rates)

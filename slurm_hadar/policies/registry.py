@@ -28,6 +28,7 @@ GROUP = "slurm_hadar.policies"
 # Named rather than imported, so that a policy's imports are paid for only where it is used.
 _BUILTIN = {
     "allox": "slurm_hadar.policies.allox:AlloX",
+    "asrpt": "slurm_hadar.policies.asrpt:Asrpt",
     "fifo": "slurm_hadar.policies.fifo:Fifo",
     "gavel_cost": "slurm_hadar.policies.gavel:GavelCost",
     "gavel_ftf": "slurm_hadar.policies.gavel:GavelFtf",
@@ -35,9 +36,15 @@ _BUILTIN = {
     "gavel_throughput": "slurm_hadar.policies.gavel:GavelThroughput",
     "gavel_ttd": "slurm_hadar.policies.gavel:GavelTtd",
     "hadar": "slurm_hadar.policies.hadar:Hadar",
+    "hadare": "slurm_hadar.policies.hadare:HadarE",
     "none": "slurm_hadar.policies.none:NoPolicy",
+    "spjf": "slurm_hadar.policies.asrpt:Spjf",
+    "spwf": "slurm_hadar.policies.asrpt:Spwf",
     "srtf": "slurm_hadar.policies.srtf:Srtf",
     "tiresias": "slurm_hadar.policies.tiresias:Tiresias",
+    "wcs_duration": "slurm_hadar.policies.asrpt:WcsDuration",
+    "wcs_subtime": "slurm_hadar.policies.asrpt:WcsSubTime",
+    "wcs_workload": "slurm_hadar.policies.asrpt:WcsWorkload",
 }
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")

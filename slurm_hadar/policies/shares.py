@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.base import Policy
@@ -57,10 +55,7 @@ class SharePolicy(Policy):
     unknown_runtime_s: float
 
     def __post_init__(self) -> None:
-        for key, least in (("reset_s", 0.0), ("unknown_runtime_s", 1.0)):
-            value = getattr(self, key)
-            if not (math.isfinite(value) and value >= least):
-                raise ConfigError(f"policy {self.name}: {key}={value} must be a finite number of at least {least}")
+        self._require(reset_s=0.0, unknown_runtime_s=1.0)
 
     @abc.abstractmethod
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.base import Policy
@@ -39,9 +38,7 @@ class Srtf(Policy):
     unknown_runtime_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        value = self.unknown_runtime_s
-        if not (math.isfinite(value) and value >= 1.0):
-            raise ConfigError(f"policy {self.name}: unknown_runtime_s={value} must be a finite number of at least 1.0")
+        self._require(unknown_runtime_s=1.0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""

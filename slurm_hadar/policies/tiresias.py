@@ -58,10 +58,7 @@ class Tiresias(Policy):
 
     def __post_init__(self) -> None:
         _thresholds(self.thresholds)
-        for key in ("starvation", "consolidate_below"):
-            value = getattr(self, key)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"policy {self.name}: {key}={value} must be a finite number of at least 0")
+        self._require(starvation=0, consolidate_below=0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""

@@ -4,12 +4,16 @@ One directory each, ``gen-<generation>-step-<n>/``; the generation is Slurm's re
 
     checkpoints/
       claim                        the newest generation that has started; an older one no longer writes
-      gen-0-step-400/ manifest.json state.pt ranks.pt
+      gen-0-step-400/ manifest.json state.pt ranks.pt tensors/
       .tmp-gen-1-step-450-.../     being written; cleared away by the next run
 
 Files are written under a temporary name, synced, then the directory is renamed, so that what bears a final name is
 whole; the manifest's sizes and SHA-256 sums find what was damaged later. Reading takes the highest generation first,
 then the highest step: the newest run's history counts, even where an older one that was cut off got further.
+
+``state.pt`` holds rank 0's plain data and the form of the state, ``ranks.pt`` each rank's random states, ``tensors/``
+what ``torch.distributed.checkpoint`` wrote: one file of each rank that had something to write, and ``.metadata``
+(:mod:`slurm_hadar.runtime.sharded`). Who writes when is :mod:`slurm_hadar.runtime.saver`'s affair.
 
 This module needs no PyTorch until something is saved or loaded.
 """
@@ -17,10 +21,8 @@ This module needs no PyTorch until something is saved or loaded.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import pickle
 import re
 import shutil
 import sys
@@ -28,17 +30,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime import files, sharded
 
-__all__ = ["Checkpoint", "Store", "newest_step"]
+__all__ = ["TENSORS", "Checkpoint", "Draft", "Store", "newest_step", "read_checkpoint"]
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)  # 1: the tensors are in state.pt, all of them
 MANIFEST = "manifest.json"
+TENSORS = "tensors"
 CLAIM = "claim"
 _NAME = re.compile(r"gen-(\d{1,9})-step-(\d{1,18})")
-_BLOCK = 2**20
+_ASIDE = ".old-"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,7 +88,7 @@ class Store:
         if keep < 1:
             raise CheckpointError(f"keep={keep}: at least 1 checkpoint must be kept")
         self.directory = Path(directory)
-        self._job, self._keep = job, keep
+        self.job, self._keep = job, keep
         self._given, self.generation = generation, generation or 0
         self._warn = warn or _to_stderr
 
@@ -102,10 +107,34 @@ class Store:
             temporary = self.directory / f".{CLAIM}-{self.generation}-{os.getpid()}"
             temporary.write_text(f"{self.generation}\n")
             temporary.replace(self.directory / CLAIM)
-            for left in self.directory.glob(".tmp-*"):
-                shutil.rmtree(left, ignore_errors=True)
+            self._clear()
         except OSError as error:
             raise CheckpointError(f"{self.directory}: cannot be written: {error.strerror}") from error
+
+    def begin(self, step: int) -> Draft:
+        """A directory to write the checkpoint of ``step`` into; it counts once it is committed.
+
+        Raises CheckpointError if a newer run of the job has taken over, or if nothing can be written.
+        """
+        self.check()
+        name = f"gen-{self.generation}-step-{step}"
+        draft = Draft(self, step, self.directory / f".tmp-{name}-{os.getpid()}-{time.time_ns()}")
+        try:
+            draft.path.mkdir(parents=True)
+        except OSError as error:
+            raise self.not_written(step, error) from error
+        return draft
+
+    def check(self) -> None:
+        """Raises CheckpointError if a newer run of the job has taken over: then this one writes no more."""
+        newest = self._claimed()
+        if newest > self.generation:
+            raise self._superseded(newest)
+
+    def not_written(self, step: int, error: OSError) -> CheckpointError:
+        """The one line for a disk that is full or fails."""
+        reason = error.strerror or str(error)
+        return CheckpointError(f"checkpoint of step {step} was not written to {self.directory}: {reason}")
 
     def save(self, step: int, parts: Mapping[str, Any], world: int = 1) -> Checkpoint:
         """Write ``{name: object}``, one file each by ``torch.save``, as the checkpoint of ``step``.
@@ -113,26 +142,14 @@ class Store:
         Returns when it is safe on disk and the oldest surplus ones are gone. Raises CheckpointError, leaving earlier
         checkpoints as they were, if the disk is full or fails, or if a newer run of the job has taken over.
         """
-        newest = self._claimed()
-        if newest > self.generation:
-            raise self._superseded(newest)
-        name = f"gen-{self.generation}-step-{step}"
-        temporary = self.directory / f".tmp-{name}-{os.getpid()}-{time.time_ns()}"
+        draft = self.begin(step)
         try:
-            temporary.mkdir(parents=True)
-            files = {f"{part}.pt": _write(temporary / f"{part}.pt", value) for part, value in parts.items()}
-            self._write_manifest(temporary, step, world, files)
-            _sync_directory(temporary)
-            self._publish(temporary, self.directory / name)
+            entries = {f"{part}.pt": files.write_object(draft.path / f"{part}.pt", v) for part, v in parts.items()}
+            return draft.commit(entries, world)
         except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            reason = error.strerror or str(error)
-            raise CheckpointError(f"checkpoint of step {step} was not written to {self.directory}: {reason}") from error
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        self._prune()
-        return Checkpoint(self.generation, step, self.directory / name)
+            raise self.not_written(step, error) from error
+        finally:
+            draft.discard()
 
     def good(self) -> Iterator[Checkpoint]:
         """Checkpoints of this job that pass their manifest's sums, newest first; one line of warning for each other."""
@@ -144,21 +161,28 @@ class Store:
             else:
                 yield checkpoint
 
-    def verify(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """The manifest, once all files match it. Raises CheckpointError saying what is wrong."""
+    def verify(self, checkpoint: Checkpoint, sums: bool = True) -> dict[str, Any]:
+        """The manifest, once all files match it; without ``sums``, by their sizes. Raises CheckpointError saying what
+        is wrong."""
         manifest = _read_manifest(checkpoint.path)
-        if manifest["job"] != self._job:
-            raise CheckpointError(f"it belongs to job {manifest['job']}, not to {self._job}")
+        if manifest["job"] != self.job:
+            raise CheckpointError(f"it belongs to job {manifest['job']}, not to {self.job}")
         if (manifest["generation"], manifest["step"]) != (checkpoint.generation, checkpoint.step):
             raise CheckpointError("its manifest is of another checkpoint")
         for name, entry in manifest["files"].items():
-            _verify_file(checkpoint.path / name, entry)
+            (files.verify if sums else files.same_size)(checkpoint.path / name, entry)
         return manifest
 
-    def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """``{name: object}`` as given to :meth:`save`, tensors on the CPU. Raises CheckpointError."""
+    def load(self, checkpoint: Checkpoint, place: sharded.Place | None = None) -> dict[str, Any]:
+        """``{name: object}`` as given to :meth:`save`. Raises CheckpointError.
+
+        Tensors are whole and on the CPU, but where ``place`` gives another (:func:`slurm_hadar.runtime.sharded.read`).
+        """
         manifest = _read_manifest(checkpoint.path)
-        return {Path(name).stem: _load(checkpoint.path / name) for name in manifest["files"]}
+        parts = {n.removesuffix(".pt"): files.load(checkpoint.path / n) for n in manifest["files"] if "/" not in n}
+        if any(name.startswith(f"{TENSORS}/") for name in manifest["files"]):
+            parts["state"] = sharded.read(checkpoint.path / TENSORS, parts["state"], place)
+        return parts
 
     def _claimed(self) -> int:
         """The newest generation known to have started, by the claim or by what it has already saved."""
@@ -169,34 +193,43 @@ class Store:
 
     def _superseded(self, newest: int) -> CheckpointError:
         return CheckpointError(
-            f"run {self.generation} of job {self._job} writes no more checkpoints: run {newest} has taken over"
+            f"run {self.generation} of job {self.job} writes no more checkpoints: run {newest} has taken over"
         )
 
-    def _write_manifest(self, directory: Path, step: int, world: int, files: dict[str, Any]) -> None:
-        content = {
-            "format": FORMAT,
-            "job": self._job,
-            "generation": self.generation,
-            "step": step,
-            "world": world,
-            "time": time.time(),
-            "files": files,
-        }
-        with (directory / MANIFEST).open("w") as file:
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-
     def _publish(self, temporary: Path, final: Path) -> None:
-        """Give the finished directory its name. The same step saved again by the same run holds the same state."""
+        """Give the finished directory its name. The same step saved again by the same run: the later one stands."""
         if final.exists():
-            aside = temporary.with_name(temporary.name + "-old")
+            # between the two renames a kill leaves it under this name, from which claim() takes it back
+            aside = final.with_name(_ASIDE + final.name)
+            shutil.rmtree(aside, ignore_errors=True)
             final.rename(aside)
             temporary.rename(final)
+            files.sync_directory(self.directory)
             shutil.rmtree(aside, ignore_errors=True)
         else:
             temporary.rename(final)
-        _sync_directory(self.directory)
+            files.sync_directory(self.directory)
+
+    def _clear(self) -> None:
+        """Remove what runs that were cut off have left; take back what was being replaced."""
+        for left in self.directory.glob(".tmp-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        for left in self.directory.glob(f".{CLAIM}-*"):
+            left.unlink(missing_ok=True)
+        for aside in self.directory.glob(_ASIDE + "*"):
+            final = self.directory / aside.name.removeprefix(_ASIDE)
+            if final.exists():
+                shutil.rmtree(aside, ignore_errors=True)
+            else:
+                aside.rename(final)
+
+    def publish(self, temporary: Path, step: int) -> Checkpoint:
+        """Make a finished directory the checkpoint of ``step``; drop the oldest surplus ones."""
+        self.check()
+        final = self.directory / f"gen-{self.generation}-step-{step}"
+        self._publish(temporary, final)
+        self._prune()
+        return Checkpoint(self.generation, step, final)
 
     def _prune(self) -> None:
         """Drop what is older than the last ``keep``; what a newer generation wrote is not this run's to touch."""
@@ -209,55 +242,55 @@ class Store:
                 shutil.rmtree(grave, ignore_errors=True)
 
 
-class _Summed:
-    """A file that sums what is written to it, and remembers why a write failed: ``torch.save`` hides the reason."""
+class Draft:
+    """A checkpoint that is being written; ``path`` is its directory."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.sum = hashlib.sha256()
-        self.size = 0
-        self.error: OSError | None = None
+    def __init__(self, store: Store, step: int, path: Path) -> None:
+        self.path = path
+        self._store, self._step = store, step
 
-    def write(self, data: Any) -> int:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            self.error = self.error or error
-            raise
-        self.sum.update(data)
-        size = memoryview(data).nbytes
-        self.size += size
-        return size
+    def commit(self, entries: Mapping[str, Any], world: int) -> Checkpoint:
+        """Write the manifest of the files that are there (name below ``path``: size and sum), and publish.
 
-    def flush(self) -> None:
-        self._file.flush()
+        Returns when it is safe on disk and the oldest surplus checkpoints are gone. Raises OSError, or CheckpointError
+        if a newer run of the job has taken over meanwhile.
+        """
+        store = self._store
+        content = {
+            "format": FORMAT,
+            "job": store.job,
+            "generation": store.generation,
+            "step": self._step,
+            "world": world,
+            "time": time.time(),
+            "files": dict(entries),
+        }
+        files.write_bytes(self.path / MANIFEST, json.dumps(content, indent=1).encode())
+        for below in {Path(name).parent for name in entries} - {Path()}:
+            files.sync_directory(self.path / below)
+        files.sync_directory(self.path)
+        return store.publish(self.path, self._step)
 
-
-def _write(path: Path, value: Any) -> dict[str, Any]:
-    import torch
-
-    with path.open("xb", buffering=0) as file:
-        summed = _Summed(file)
-        try:
-            torch.save(value, cast(Any, summed))
-        except RuntimeError as error:
-            raise summed.error or error from error
-        os.fsync(file.fileno())
-    return {"size": summed.size, "sha256": summed.sum.hexdigest()}
+    def discard(self) -> None:
+        """Remove what was written, unless it has been published."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _load(path: Path) -> Any:
-    import torch
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """One checkpoint directory as whole tensors on the CPU, whoever wrote it, for a look or to take weights out.
 
-    try:
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:
-            # objects other than tensors and plain data, put there by the user's own scheduler or run.state; the sums
-            # have shown that the file is what this job wrote
-            return torch.load(path, map_location="cpu", weights_only=False)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    ``{"model": ..., "optimizer": ..., "scheduler": ..., "step": ..., "user": run.state, ...}``; a part of which there
+    is only one is its ``state_dict``, several are ``{name: state_dict}``. Raises CheckpointError if a file is damaged.
+    """
+    path = Path(path)
+    manifest = _read_manifest(path)
+    found = Checkpoint(manifest["generation"], manifest["step"], path)
+    store = Store(path.parent, manifest["job"], manifest["generation"])
+    store.verify(found)
+    if "state.pt" not in manifest["files"]:
+        raise CheckpointError(f"{path} holds what a library saved by itself: load it with that library")
+    state = dict(store.load(found)["state"])
+    return {k: v[""] if isinstance(v, dict) and list(v) == [""] else v for k, v in state.items()}
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
@@ -270,27 +303,9 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     wanted = {"format": int, "job": str, "generation": int, "step": int, "world": int, "files": dict}
     if not isinstance(content, dict) or any(not isinstance(content.get(k), t) for k, t in wanted.items()):
         raise CheckpointError("its manifest is not one of ours")
-    if content["format"] != FORMAT:
-        raise CheckpointError(f"its format is {content['format']}, and this version reads {FORMAT}")
+    if content["format"] not in READABLE:
+        raise CheckpointError(f"its format is {content['format']}, and this version reads up to {FORMAT}")
     return content
-
-
-def _verify_file(path: Path, entry: Any) -> None:
-    try:
-        size, expected = entry["size"], entry["sha256"]
-        actual = path.stat().st_size
-        if actual != size:
-            raise CheckpointError(f"{path.name} has {actual} bytes instead of {size}")
-        found = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                found.update(block)
-    except (KeyError, TypeError):
-        raise CheckpointError(f"its manifest says nothing usable of {path.name}") from None
-    except OSError as error:
-        raise CheckpointError(f"{path.name} cannot be read: {error.strerror}") from error
-    if found.hexdigest() != expected:
-        raise CheckpointError(f"{path.name} is damaged: its SHA-256 sum differs")
 
 
 def _list(directory: Path) -> list[Checkpoint]:
@@ -301,14 +316,6 @@ def _list(directory: Path) -> list[Checkpoint]:
             if match := _NAME.fullmatch(path.name):
                 found.append(Checkpoint(int(match[1]), int(match[2]), path))
     return sorted(found, reverse=True)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _to_stderr(line: str) -> None:

@@ -13,8 +13,10 @@ from itertools import count, islice
 from typing import Any
 
 from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.sampler import SharedBatchSampler
+from slurm_hadar.runtime.sharing import Shares
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "enter", "generators_of"]
 
 
 class Feed:
@@ -25,19 +27,23 @@ class Feed:
     source: a ``DataLoader``; any other iterable that can be gone through again; a function, called once per epoch (with
         the epoch's number if it takes an argument), that returns an iterable; or None for the numbers 0, 1, 2, ...
     batch: batch size to use instead of the loader's own; a source that is no loader of whole batches is taken as it is.
+    shares: of an uneven gang, whose worker takes its share of each global batch instead.
 
     A plain ``DataLoader`` over a dataset with indices leaves out batches without loading them. Others are gone through.
     With worker processes that draw random numbers themselves (augmentation), an epoch resumed in its middle sees the
     same samples, but other random numbers in the workers.
     """
 
-    def __init__(self, source: Any, batch: int | None = None) -> None:
+    def __init__(self, source: Any, batch: int | None = None, shares: Shares | None = None) -> None:
         self.epoch = 0
         self.index = 0
+        self.turn = 0  # batches given in this run
         self._source = source
-        self._generators = _generators(source)
-        self._loader = _positioned(source, batch)
+        self._generators = generators_of(source)
+        self._loader = _positioned(source, batch, shares)
         self._iterator: Iterator[Any] | None = None
+        self._first: list[Any] = []
+        self._seed: int | None = None
         self._epoch_rng: dict[str, Any] | None = None
 
     def next(self) -> Any:
@@ -46,14 +52,54 @@ class Feed:
             if self._iterator is None:
                 self._begin(skip=0)
             try:
-                batch = next(self._iterator)  # type: ignore[arg-type]
+                batch = self._first.pop() if self._first else next(self._iterator)  # type: ignore[arg-type]
             except StopIteration:
                 if self.index == 0:
                     raise ValueError("the loader gives no batch at all") from None
                 self.epoch, self.index, self._iterator = self.epoch + 1, 0, None
                 continue
-            self.index += 1
+            self.index, self.turn = self.index + 1, self.turn + 1
             return batch
+
+    @property
+    def global_size(self) -> int | None:
+        """Samples of the last batch over all workers; None if only the source knows."""
+        shared = self._loader.shared if self._loader is not None else None
+        return shared.size(self.index - 1) if shared is not None else None
+
+    @property
+    def ahead(self) -> int:
+        """Batches beyond the last one that may have been drawn already."""
+        return self._loader.ahead if self._loader is not None else 0
+
+    @property
+    def epoch_batches(self) -> int | None:
+        """How many batches an epoch has; None where only going through it would tell."""
+        return len(self._loader) if self._loader is not None else None
+
+    def fix_order(self, seed: int) -> None:
+        """From now on the order of each epoch is a function of ``seed`` and its number alone.
+
+        A loader whose length is not known keeps its own order.
+        """
+        self._seed, self._iterator, self._first = seed, None, []
+
+    def seek(self, step: int, epoch_batches: int | None) -> None:
+        """Go to the batch of ``step``, counted from the first of epoch 0; after :meth:`fix_order`.
+
+        Sources that cannot be entered in the middle just go on.
+        """
+        if self._source is None:
+            self.index, self._iterator = step, None
+            return
+        if self._loader is None or not epoch_batches:
+            return
+        epoch, index = divmod(step, epoch_batches)
+        index %= max(1, len(self._loader))  # a gang of another size may see a batch less in an epoch
+        if self._iterator is None or (epoch, index) != (self.epoch, self.index):
+            self.epoch = epoch
+            self._begin(skip=index)
+            self.index = index
 
     def position(self) -> dict[str, int]:
         """Epoch, and batches of it that were used; the same on all ranks."""
@@ -78,14 +124,20 @@ class Feed:
 
     def _begin(self, skip: int) -> None:
         self._epoch_rng = rng.capture(self._generators)
+        if self._seed is None or self._loader is None:
+            self._iterator = self._batches(skip)
+            return
+        rng.seed(self._seed, self.epoch, self._generators)
         self._iterator = self._batches(skip)
+        self._first = list(islice(self._iterator, 1))  # samplers draw when the first batch is asked for
+        rng.restore(self._epoch_rng, self._generators)
 
     def _batches(self, skip: int) -> Iterator[Any]:
         if self._source is None:
             return count(self.index)
         if self._loader is not None:
             _set_epoch(self._source, self.epoch)
-            return self._loader.begin(skip)
+            return self._loader.begin(skip, self.turn - skip)
         batches = iter(self._open_source())
         for _ in islice(batches, skip):
             pass
@@ -96,6 +148,15 @@ class Feed:
             _set_epoch(self._source, self.epoch)
             return self._source
         return self._source(self.epoch) if inspect.signature(self._source).parameters else self._source()
+
+
+def enter(loader: Any, skip: int) -> Iterator[Any] | None:
+    """An epoch of a ``DataLoader`` without its first ``skip`` batches, which are not loaded.
+
+    None where only going through the batches leads there. Random numbers are drawn as by a whole epoch.
+    """
+    positioned = _positioned(loader, None, None)
+    return positioned.begin(skip, 0) if positioned is not None else None
 
 
 class _Entries:
@@ -141,17 +202,15 @@ class _Skipping:
 class _Positioned:
     """A copy of a DataLoader that can begin in the middle of an epoch."""
 
-    def __init__(self, loader: Any, batch: int | None) -> None:
-        from torch.utils.data import BatchSampler, DataLoader
+    def __init__(self, loader: Any, batch: int | None, shares: Shares | None) -> None:
+        from torch.utils.data import DataLoader
 
         batched = loader.batch_sampler is not None
         entries = loader.batch_sampler if batched else loader.sampler
         if batch is not None:
-            if type(entries) is not BatchSampler:
-                raise ValueError(
-                    "global_batch= needs a DataLoader with batch_size=, without a batch sampler of its own"
-                )
-            entries = BatchSampler(loader.sampler, batch, loader.drop_last)
+            entries = _batches_of(loader, batch, shares)
+        self.shared = entries if isinstance(entries, SharedBatchSampler) else None
+        self.ahead = (loader.prefetch_factor or 0) * loader.num_workers
         self.skipping = _Skipping(entries)
         names = "num_workers collate_fn pin_memory timeout worker_init_fn generator persistent_workers in_order"
         options = {n: getattr(loader, n) for n in names.split() if hasattr(loader, n)}
@@ -161,15 +220,39 @@ class _Positioned:
         order = {"batch_sampler": self.skipping} if batched else {"batch_size": None, "sampler": self.skipping}
         self._loader = DataLoader(loader.dataset, **order, **options)
 
-    def begin(self, skip: int) -> Iterator[Any]:
-        """An epoch without its first ``skip`` batches. All random numbers for leaving them out are drawn on return."""
+    def __len__(self) -> int:
+        return len(self.skipping)
+
+    def begin(self, skip: int, first_turn: int) -> Iterator[Any]:
+        """An epoch without its first ``skip`` batches. All random numbers for leaving them out are drawn on return.
+
+        ``first_turn``: of the loop, in which the epoch's first batch is or would have been used.
+        """
         self.skipping.skip = skip
+        if self.shared is not None:
+            self.shared.first_turn = first_turn
         batches = iter(self._loader)
         self.skipping.entries.drop()
         return batches
 
 
-def _positioned(source: Any, batch: int | None) -> _Positioned | None:
+def _batches_of(loader: Any, batch: int, shares: Shares | None) -> Any:
+    """The batch sampler that a gang with a global batch uses instead of the loader's own."""
+    from torch.utils.data import BatchSampler
+
+    own = loader.batch_sampler
+    if isinstance(own, SharedBatchSampler):
+        if shares is not None:
+            own.bind(shares)
+        return own
+    if type(own) is not BatchSampler:
+        raise ValueError("global_batch= needs a DataLoader with batch_size=, without a batch sampler of its own")
+    if shares is None:
+        return BatchSampler(loader.sampler, batch, loader.drop_last)
+    return SharedBatchSampler.over(loader.sampler, shares, loader.drop_last)
+
+
+def _positioned(source: Any, batch: int | None, shares: Shares | None) -> _Positioned | None:
     """None where only going through the batches leads to a position: not a plain loader, or data without indices."""
     if source is None:
         return None
@@ -179,10 +262,10 @@ def _positioned(source: Any, batch: int | None) -> _Positioned | None:
         if batch is not None and isinstance(source, DataLoader):
             raise ValueError("global_batch= needs a plain DataLoader over a dataset with indices")
         return None
-    return _Positioned(source, batch)
+    return _Positioned(source, batch, shares)
 
 
-def _generators(source: Any) -> list[Any]:
+def generators_of(source: Any) -> list[Any]:
     """The user's own generators, whose states belong to the position."""
     sampler = getattr(source, "sampler", None)
     candidates = [getattr(source, "generator", None), getattr(sampler, "generator", None)]

@@ -50,21 +50,24 @@ def find_cluster(environ: Mapping[str, str]) -> dict[str, Any] | None:
 
 def emulated_steps_per_s(
     cluster: Mapping[str, Any],
-    node_names: list[str],
+    node_name: str,
     workers: int,
+    spread: bool,
     model: str | None,
     batch: int | None,
     worker_batch: int | None = None,
 ) -> float:
-    """Rate of the whole job: a gang of unlike GPUs goes at the rate that it would have on its slowest type alone.
+    """Rate that a worker on ``node_name`` keeps up with: that of a gang of ``workers`` of its GPU type.
 
+    ``spread``: the gang is on several nodes. On a node of several types a worker counts as of the slowest. Workers of
+    unlike types really wait for each other, in their collectives, so a gang goes at the rate of its slowest type.
     ``batch`` names the workload; where a worker's batch is another now (``worker_batch``: an elastic gang that shares
     its global batch), the rate goes with the batch to the power of minus ``batch_exponent``. A number of workers that
     is not listed goes by the next smaller one that is. A workload that is not listed goes at ``fastest_steps_per_s``
     times the type's ``default``. Our definition.
     """
-    types = {t for name in node_names for t in cluster["nodes"].get(name, {})}
-    rates = [_rate(cluster, t, workers, len(node_names) > 1, model, batch) for t in types]
+    types = cluster["nodes"].get(node_name, {})
+    rates = [_rate(cluster, t, workers, spread, model, batch) for t in types]
     rate = min(rates, default=float(cluster["fastest_steps_per_s"]))
     if batch and worker_batch:
         rate *= (batch / worker_batch) ** float(cluster.get("batch_exponent", 0.0))
@@ -89,23 +92,40 @@ def _rate(
 class Pace:
     """Keeps a loop to ``steps_per_s`` by a schedule, not by equal sleeps: short delays do not add up.
 
-    What was lost is not caught up, except for one step's time.
+    What was lost is not caught up, except for one step's time. ``exponent``: a step's time goes with the batch to the
+    power of it.
     """
 
-    def __init__(self, steps_per_s: float) -> None:
+    def __init__(self, steps_per_s: float, exponent: float = 0.0) -> None:
         self.period_s = 1.0 / steps_per_s
+        self._exponent = exponent
+        self._paused: float | None = None
         self.restart()
 
     def restart(self) -> None:
         """Begin the schedule anew, after a save or a pause."""
-        self._due = time.monotonic() + self.period_s
+        self._ended = time.monotonic()
+        if self._paused is not None:
+            self._paused = self._ended
 
-    def wait(self) -> None:
-        """Sleep until the present step's time is over."""
+    def wait(self, load: float = 1.0) -> None:
+        """Sleep until the present step's time is over; its batch is ``load`` times the one that the rate is for."""
+        period = self.period_s * load**self._exponent
         now = time.monotonic()
-        if now < self._due:
-            time.sleep(self._due - now)
-        self._due = max(self._due, now - self.period_s) + self.period_s
+        due = self._ended + period
+        if now < due:
+            time.sleep(due - now)
+        self._ended = max(due, now - period)
+
+    def pause(self) -> None:
+        """The worker waits for others from now on: its time stands still."""
+        self._paused = time.monotonic()
+
+    def resume(self) -> None:
+        """The worker goes on."""
+        if self._paused is not None:
+            self._ended += time.monotonic() - self._paused
+            self._paused = None
 
 
 def pace_here(workers: int, model: str | None, batch: int | None, worker_batch: int | None = None) -> Pace | None:
@@ -113,9 +133,11 @@ def pace_here(workers: int, model: str | None, batch: int | None, worker_batch: 
     cluster = find_cluster(os.environ)
     if cluster is None:
         return None
-    names = nodelist.expand(os.environ.get("SLURM_JOB_NODELIST", "")) or [os.environ["SLURMD_NODENAME"]]
+    spread = len(nodelist.expand(os.environ.get("SLURM_JOB_NODELIST", ""))) > 1
+    node = os.environ["SLURMD_NODENAME"]
     try:
-        return Pace(emulated_steps_per_s(cluster, names, workers, model, batch, worker_batch))
+        rate = emulated_steps_per_s(cluster, node, workers, spread, model, batch, worker_batch)
+        return Pace(rate, float(cluster.get("batch_exponent", 0.0)))
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         # a file of another version, say: the private cluster is then of less use, but its jobs run
         print(f"hadar: {CLUSTER_FILE} is not understood, steps run unpaced: {error!r}", file=sys.stderr, flush=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import datetime as dt
 import sys
 from typing import Any
 
 __all__ = ["Gang"]
 
+MOST_STEPS_UNWATCHED = 10_000
 PATIENCE = dt.timedelta(hours=2)  # a save on a slow file system is waited for
 FAREWELL = dt.timedelta(seconds=10)
 
@@ -31,6 +33,17 @@ class Gang:
         if self.world > 1:
             self._group = self._dist.new_group(backend="gloo", timeout=PATIENCE)
 
+    def apart(self) -> Gang:
+        """The same workers over connections of their own, for another thread; collective.
+
+        Agreements of two threads on one process group would be taken for each other's.
+        """
+        if self.world == 1:
+            return self
+        made = copy.copy(self)
+        made._group = self._dist.new_group(backend="gloo", timeout=PATIENCE)
+        return made
+
     def leave_together(self) -> None:
         """At the end of the process wait for the others before the connections are closed.
 
@@ -51,6 +64,13 @@ class Gang:
     def leads(self) -> bool:
         return self.rank == 0
 
+    def steps_until_look(self, every_s: float, per_step_s: float) -> int:
+        """After how many steps the workers shall agree again, to do so about each ``every_s``; 1 for a lone worker, who
+        has nobody to ask."""
+        if self.world == 1:
+            return 1
+        return max(1, min(MOST_STEPS_UNWATCHED, int(every_s / max(per_step_s, 1e-9))))
+
     def agree(self, values: tuple[int, ...]) -> tuple[int, ...]:
         """Rank 0's whole numbers, on all ranks; the others' only say how many there are."""
         if self.world == 1:
@@ -69,6 +89,17 @@ class Gang:
         self._dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
+    def everyone(self, values: tuple[float, ...]) -> list[tuple[float, ...]]:
+        """All ranks' numbers by rank, on all ranks; each gives as many."""
+        if self.world == 1:
+            return [values]
+        import torch
+
+        own = torch.tensor(values, dtype=torch.float64)
+        found = [torch.empty_like(own) for _ in range(self.world)]
+        self._dist.all_gather(found, own, group=self._group)
+        return [tuple(t.tolist()) for t in found]
+
     def gather(self, value: Any) -> list[Any] | None:
         """All ranks' objects by rank, on rank 0; None on the others."""
         if self.world == 1:
@@ -76,3 +107,12 @@ class Gang:
         found: list[Any] | None = [None] * self.world if self.leads else None
         self._dist.gather_object(value, found, dst=0, group=self._group)
         return found
+
+    def deal(self, values: list[Any] | None) -> Any:
+        """Rank 0's objects, one to each rank, by rank; the others give None."""
+        if self.world == 1:
+            assert values is not None
+            return values[0]
+        box: list[Any] = [None]
+        self._dist.scatter_object_list(box, values, src=0, group=self._group)
+        return box[0]

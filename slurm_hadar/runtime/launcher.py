@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
 from slurm_hadar import comment, messages
@@ -69,8 +69,13 @@ def main(argv: list[str] | None = None) -> int:
     describe_job(environ)
     if "HADAR_JOB_DIR" not in os.environ:
         set_aside_foreign(environ)
+    described = describe_array_task(environ)
+    refusal = prepare_fork(environ, described)
+    if refusal is not None:
+        _say(refusal)
+        return 1
     options += default_shape(options, environ)
-    if not any(o.partition("=")[0] in NO_AGENT for o in options) and prepare_reports(environ):
+    if not any(o.partition("=")[0] in NO_AGENT for o in options) and prepare_reports(environ, described):
         command = [*agent_command(), *command]
     _announce_restart(environ)
     return _become(srun, [*options, "--", *command], environ)
@@ -140,7 +145,8 @@ def set_aside_foreign(environ: MutableMapping[str, str]) -> None:
     if messages.restart_count(environ):
         return
     job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
-    submitted = _ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%V"])
+    ask = _ask_patiently if environ.get("SLURM_ARRAY_JOB_ID") else _ask  # copies must agree on this time
+    submitted = ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%V"])
     if not submitted:
         return
     owner, mark = f"{environ.get('SLURM_CLUSTER_NAME', '')} {job} {submitted}\n", directory / OWNER_FILE
@@ -184,8 +190,60 @@ def _port(environ: MutableMapping[str, str]) -> int:
     return port
 
 
-def prepare_reports(environ: MutableMapping[str, str]) -> bool:
-    """Make everything ready for the agent; False if there is nobody to report to or the job is not ours."""
+def describe_array_task(environ: MutableMapping[str, str]) -> str | None:
+    """What :func:`_describe` says of a task of a job array, asked for patiently; None for any other job."""
+    return _describe(environ, _ask_patiently) if environ.get("SLURM_ARRAY_JOB_ID") else None
+
+
+def _describe(environ: MutableMapping[str, str], ask: Callable[[list[str]], str | None]) -> str | None:
+    """The job's working directory and comment, apart by SEP."""
+    job = environ["HADAR_JOB_ID"]
+    return ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format=%Z{SEP}%k"])
+
+
+def prepare_fork(environ: MutableMapping[str, str], described: str | None) -> str | None:
+    """Tell a task of a forked job's array where its copies meet; returns why it must not start, if it must not.
+
+    Whether a controller is about does not matter: copies that did not know of each other would each train the whole
+    job. So a comment that cannot be read, and an array whose comment speaks of fork= and is wrong, end the task.
+    """
+    if not environ.get("SLURM_ARRAY_JOB_ID"):
+        return None
+    if described is None:
+        job = environ["HADAR_JOB_ID"]
+        return f"squeue does not tell the comment of job {job}, so it may be a copy of a forked job; submit it again"
+    _, _, text = described.partition(SEP)
+    if not comment.is_ours(text):
+        return None
+    try:
+        parsed = comment.parse(text)
+    except CommentError as error:
+        return f"{error}; a job that is to be forked is not started so" if "fork=" in text else None
+    return _use_fork(parsed, environ) if parsed.fork is not None else None
+
+
+def _use_fork(parsed: comment.JobComment, environ: MutableMapping[str, str]) -> str | None:
+    """The directory's name holds the time of the first submission, since ids begin anew on a new cluster. Slurm forgets
+    that time when it restarts a task, so it is taken from what the task's first run has noted."""
+    directory = Path(environ["HADAR_JOB_DIR"])
+    given = "HADAR_JOB_DIR" in os.environ  # then it is the user who keeps jobs apart
+    try:
+        submitted = "own" if given else (directory / OWNER_FILE).read_text().split()[-1]
+    except (OSError, IndexError):
+        return f"cannot read {directory / OWNER_FILE}, which tells the copies of this job from an earlier job's"
+    parent = directory.with_name(environ["SLURM_ARRAY_JOB_ID"])
+    environ["HADAR_FORK_DIR"] = str(parent / f"fork-{re.sub('[^0-9A-Za-z]', '', submitted)}")
+    environ["HADAR_FORK_COPY"] = environ["SLURM_ARRAY_TASK_ID"]
+    if parsed.period_steps is not None or parsed.period_s is not None:
+        environ["HADAR_PERIOD"] = str(parsed.period_steps) if parsed.period_steps else f"{parsed.period_s:g}s"
+    return None
+
+
+def prepare_reports(environ: MutableMapping[str, str], described: str | None) -> bool:
+    """Make everything ready for the agent; False if there is nobody to report to or the job is not ours.
+
+    ``described``: what :func:`_describe` said, where it was asked already.
+    """
     try:
         if messages.find_channel(environ) is None:
             return False
@@ -193,7 +251,7 @@ def prepare_reports(environ: MutableMapping[str, str]) -> bool:
         _say(f"{error}; going on without reports")
         return False
     job = environ["HADAR_JOB_ID"]
-    shown = _ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format=%Z{SEP}%k"])
+    shown = described if described is not None else _describe(environ, _ask)
     work_dir, _, text = (None, "", None) if shown is None else shown.partition(SEP)
     if text is not None and not comment.is_ours(text):
         return False
@@ -229,11 +287,15 @@ def _use_comment(job: str, text: str, fingerprint: str, environ: MutableMapping[
     except CommentError as error:
         _say(str(error))
         return
-    for name, value in (("MODEL", parsed.model), ("BATCH", parsed.batch), ("STEPS", parsed.steps)):
+    for name, value in _exported(parsed):
         if value is not None:
             environ.setdefault(f"HADAR_{name}", str(value))
     if wanted != text:
         _ask(["scontrol", "update", f"JobId={job}", f"Comment={wanted}"])
+
+
+def _exported(parsed: comment.JobComment) -> list[tuple[str, object]]:
+    return [("MODEL", parsed.model), ("BATCH", parsed.batch), ("STEPS", parsed.steps), ("MIX", parsed.mix)]
 
 
 def with_key(text: str, fingerprint: str) -> str:
@@ -292,6 +354,16 @@ def _ask(command: list[str]) -> str | None:
         _say(f"{command[0]} failed, going on without: {reason}")
         return None
     return done.stdout.strip()
+
+
+def _ask_patiently(command: list[str]) -> str | None:
+    """As :func:`_ask`, again and again while slurmctld is busy or restarting."""
+    for pause_s in (1.0, 3.0, 10.0):
+        answer = _ask(command)
+        if answer is not None:
+            return answer
+        time.sleep(pause_s)
+    return _ask(command)
 
 
 def _become(srun: str, arguments: list[str], environ: MutableMapping[str, str]) -> int:

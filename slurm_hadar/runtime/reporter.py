@@ -21,7 +21,9 @@ from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.errors import ChannelError
+from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.messages import Order, Report
+from slurm_hadar.runtime.forks.room import note_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
 
 TICK_S = 1.0
@@ -141,6 +143,21 @@ class Reporter:
             self._ask_to_save(order.why, order.pause_s)
         elif order.kind == "go_on" and page is not None:
             page.words[shared.GO_ON] += 1
+        elif order.kind == "plan":
+            self._pass_on(order.plan)
+
+    def _pass_on(self, plan: str) -> None:
+        """Put the job tracker's plan where the copies of the forked job see it."""
+        directory = os.environ.get("HADAR_FORK_DIR")
+        if not directory:
+            _say("dropped a plan for a forked job: this job is not a copy of one")
+            return
+        try:
+            note_plan(Path(directory), PeriodPlan.from_json(plan))
+        except ChannelError as error:
+            _say(f"dropped an order: {error}")
+        except OSError as error:
+            _say(f"cannot write the plan of the forked job to {directory}: {error.strerror}")
 
     def _ask_to_save(self, why: str, pause_s: float) -> None:
         page = self._page()
@@ -202,7 +219,12 @@ class Reporter:
             "saved_step": _known(words[shared.SAVED_STEP]),
             "generation": _known(words[shared.GENERATION]),
             "save_s": _known(seconds[shared.SAVE_S]),
+            "stall_s": _known(seconds[shared.STALL_S]),
             "load_s": _known(seconds[shared.LOAD_S]),
+            "consolidation": _known(words[shared.CONSOLIDATION]),
+            "consolidated_steps": _known(words[shared.CONSOLIDATED]),
+            "consolidate_s": _known(seconds[shared.CONSOLIDATE_S]),
+            "closes": bool(words[shared.CLOSES]),
             "memory_bytes": _peak_memory_bytes(words[shared.PID]),
         }
 

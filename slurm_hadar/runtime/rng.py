@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["capture", "restore"]
+__all__ = ["capture", "restore", "seed"]
 
 
 def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
@@ -39,3 +40,16 @@ def restore(states: dict[str, Any], generators: Iterable[Any] = ()) -> None:
         torch.cuda.set_rng_state(states["cuda"])
     for generator, state in zip(generators, states["generators"], strict=False):
         generator.set_state(state)
+
+
+def seed(base: int, number: int, generators: Iterable[Any] = ()) -> None:
+    """Seed the generators that :func:`capture` captures (but CUDA's) with a mixture of two numbers."""
+    import torch
+
+    mixed = int.from_bytes(hashlib.blake2b(f"{base} {number}".encode(), digest_size=7).digest(), "little")
+    random.seed(mixed)
+    torch.default_generator.manual_seed(mixed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(mixed % 2**32)
+    for generator in generators:
+        generator.manual_seed(mixed)

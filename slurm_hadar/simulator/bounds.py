@@ -2,7 +2,8 @@
 
 Both are linear programmes over the time that jobs spend on GPU types. They leave out node boundaries (but not that a
 gang larger than every node runs at its spread speed), restarts, rounds and the order within an interval, so they bound
-every schedule from below. Our definition; the interval-indexed form follows Schulz and Skutella (SIAM J. Discrete
+every schedule from below. A forked job may run in as many ways at a time as it has copies; consolidations are left out.
+Our definition; the interval-indexed form follows Schulz and Skutella (SIAM J. Discrete
 Math. 15, 2002).
 """
 
@@ -36,11 +37,14 @@ class _Columns:
     gpus: np.ndarray
 
 
-def lower_bounds(jobs: Sequence[Job], nodes: Sequence[Node], *, jct: bool = True) -> dict[str, float]:
+def lower_bounds(
+    jobs: Sequence[Job], nodes: Sequence[Node], *, jct: bool = True, copies: Mapping[str, Sequence[float]] | None = None
+) -> dict[str, float]:
     """``ttd_s`` and, unless ``jct`` is false, ``avg_jct_s``, for the measured jobs alone: what others take from them
     only makes it later.
 
-    Jobs that can run nowhere must be left out. Raises TraceError if a programme cannot be solved.
+    ``copies`` has, for each forked job, the rates of its copies if it were alone. Jobs that can run nowhere must be
+    left out. Raises TraceError if a programme cannot be solved.
     """
     if not jobs:
         return {}
@@ -52,11 +56,31 @@ def lower_bounds(jobs: Sequence[Job], nodes: Sequence[Node], *, jct: bool = True
     room = np.array([float(capacity[t]) for t in capacity])
     first = min(job.arrival for job in jobs)
     arrivals = np.array([job.arrival - first for job in jobs])
-    ttd_s = _ttd(ways, arrivals, room)
+    alone = _Alone.of(jobs, ways, copies or {})
+    ttd_s = _ttd(ways, arrivals, room, alone)
     found = {"ttd_s": ttd_s}
     if jct:
-        found["avg_jct_s"] = _avg_jct(ways, arrivals, room, _HORIZON * ttd_s)
+        found["avg_jct_s"] = _avg_jct(ways, arrivals, room, alone, _HORIZON * ttd_s)
     return found
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """What each job could do if it were alone: in how many ways it can run at a time, and its shortest run time."""
+
+    at_once: np.ndarray
+    shortest_s: np.ndarray
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], ways: _Columns, copies: Mapping[str, Sequence[float]]) -> _Alone:
+        fastest = np.zeros(len(jobs))
+        np.maximum.at(fastest, ways.job, ways.share)
+        at_once = np.ones(len(jobs))
+        for index, job in enumerate(jobs):
+            if job.job_id in copies and job.total_steps:
+                at_once[index] = max(1, len(copies[job.job_id]))
+                fastest[index] = max(fastest[index], sum(copies[job.job_id]) / job.total_steps)
+        return cls(at_once, 1.0 / fastest)
 
 
 def _columns(jobs: Sequence[Job], nodes: Sequence[Node], capacity: Mapping[str, int]) -> _Columns:
@@ -107,15 +131,16 @@ def _solve(cost: np.ndarray, blocks: list[sparse.coo_matrix], limits: list[np.nd
     return float(solved.fun)
 
 
-def _ttd(ways: _Columns, arrivals: np.ndarray, room: np.ndarray) -> float:
-    """Least T with: every job's work is done; a job runs in one way at a time, from its arrival to T; and for some
+def _ttd(ways: _Columns, arrivals: np.ndarray, room: np.ndarray, lone: _Alone) -> float:
+    """Least T with: every job's work is done; a job runs in one way at a time (a forked one in as many as it has
+    copies), from its arrival to T, and not faster than alone; and for some
     times t, what arrives at t or later fits on each type between t and T."""
     jobs, columns = len(arrivals), len(ways.job)
     each = np.arange(columns)
     done = sparse.coo_matrix((-ways.share, (ways.job, each)), (jobs, columns + 1))
     rows, cols = np.r_[ways.job, np.arange(jobs)], np.r_[each, np.full(jobs, columns)]
-    alone = sparse.coo_matrix((np.r_[np.ones(columns), -np.ones(jobs)], (rows, cols)), (jobs, columns + 1))
-    blocks, limits = [done, alone], [-np.ones(jobs), -arrivals]
+    alone = sparse.coo_matrix((np.r_[np.ones(columns), -lone.at_once], (rows, cols)), (jobs, columns + 1))
+    blocks, limits = [done, alone], [-np.ones(jobs), -arrivals * lone.at_once]
     times = np.unique(np.quantile(arrivals, np.linspace(0, 1, _RELEASES), method="lower"))
     for moment in times:
         late = arrivals[ways.job] >= moment
@@ -123,18 +148,17 @@ def _ttd(ways: _Columns, arrivals: np.ndarray, room: np.ndarray) -> float:
         cols = np.r_[each[late], np.full(len(room), columns)]
         blocks.append(sparse.coo_matrix((np.r_[ways.gpus[late], -room], (rows, cols)), (len(room), columns + 1)))
         limits.append(-room * moment)
-    return _solve(np.r_[np.zeros(columns), 1.0], blocks, limits, "TTD")
+    last = float((arrivals + lone.shortest_s).max())
+    return max(last, _solve(np.r_[np.zeros(columns), 1.0], blocks, limits, "TTD"))
 
 
-def _avg_jct(ways: _Columns, arrivals: np.ndarray, room: np.ndarray, horizon_s: float) -> float:
+def _avg_jct(ways: _Columns, arrivals: np.ndarray, room: np.ndarray, lone: _Alone, horizon_s: float) -> float:
     """Mean over jobs of max(a + p, M + p/2) - a, minimised over the fractions of work per interval.
 
     M is the fraction-weighted begin of the intervals, which no mean busy time is below; p is the job's shortest run
     time. As work is done at a rate of at most 1/p, the end is at least M + p/2. The last interval has no end.
     """
-    fastest = np.zeros(len(arrivals))
-    np.maximum.at(fastest, ways.job, ways.share)
-    shortest_s = 1.0 / fastest
+    shortest_s = lone.shortest_s
     intervals = min(_MOST_INTERVALS, max(_LEAST_INTERVALS, _MOST_VARIABLES // len(ways.job)))
     starts = _grid(arrivals, shortest_s, horizon_s, intervals)
     ends = np.r_[starts[1:], np.inf]
@@ -155,7 +179,8 @@ def _avg_jct(ways: _Columns, arrivals: np.ndarray, room: np.ndarray, horizon_s: 
     pair, row = np.unique(job[ending] * len(starts) + interval[ending], return_inverse=True)
     blocks.append(sparse.coo_matrix((np.ones(len(ending)), (row, ending)), (len(pair), shape[1])))
     pair_job, pair_interval = np.divmod(pair, len(starts))
-    limits.append(ends[pair_interval] - np.maximum(starts[pair_interval], arrivals[pair_job]))
+    length_s = ends[pair_interval] - np.maximum(starts[pair_interval], arrivals[pair_job])
+    limits.append(lone.at_once[pair_job] * length_s)
     cell = ways.gpu_type[column[ending]] * len(starts) + interval[ending]
     held = ways.gpus[column[ending]]
     blocks.append(sparse.coo_matrix((held, (cell, ending)), (n_types * len(starts), shape[1])))

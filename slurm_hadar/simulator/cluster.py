@@ -11,6 +11,7 @@ from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, unmovable_reason
 from slurm_hadar.model import Node, Placement, Snapshot
 from slurm_hadar.simulator.faults import Faults
+from slurm_hadar.simulator.foresight import Foresight
 from slurm_hadar.simulator.jobs import VirtualJob
 from slurm_hadar.simulator.rooms import Rooms
 from slurm_hadar.simulator.usage import Usage
@@ -48,7 +49,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """GPUs of one type on one node that a job held from ``start_s`` to ``end_s``."""
+    """GPUs of one type on one node that a job, or a copy of it, held from ``start_s`` to ``end_s``."""
 
     job_id: str
     node: str
@@ -77,6 +78,7 @@ class VirtualCluster(Cluster[Sight]):
     ----------
     nodes: the cluster. jobs: in order of arrival. wanted: ids of the jobs after whose end the simulation ends.
     faults: outages; their times count from ``origin``, the zero of the trace.
+    foresight: predicts the jobs' steps, which are hidden then.
     """
 
     def __init__(
@@ -89,7 +91,9 @@ class VirtualCluster(Cluster[Sight]):
         usage_half_life_s: float,
         faults: Faults,
         origin: float,
+        foresight: Foresight | None = None,
     ) -> None:
+        self._foresight = foresight
         self._nodes = {n.name: n for n in nodes}
         self._queue = sorted(jobs, key=lambda j: j.arrival)[::-1]
         self._wanted = {*wanted}
@@ -132,7 +136,13 @@ class VirtualCluster(Cluster[Sight]):
 
     @property
     def running_jobs(self) -> int:
-        return len(self._running)
+        """How many jobs run; the copies of a forked job count once."""
+        return len({job.trace.job_id for job in self._running.values()})
+
+    @property
+    def active_jobs(self) -> int:
+        """How many jobs have arrived and are not done; the copies of a forked job count once."""
+        return len({job.trace.job_id for job in self._active.values()})
 
     @property
     def to_go(self) -> int:
@@ -150,7 +160,8 @@ class VirtualCluster(Cluster[Sight]):
         self._rounds += 1
         self._admit()
         jobs = tuple(
-            j.idle if j.started is None else j.view(self._now, self._unmovable(j)) for j in self._active.values()
+            j.waiting(self._now) if j.started is None else j.view(self._now, self._unmovable(j))
+            for j in self._active.values()
         )
         self._book_running()
         users, accounts = (self._usage[kind].at(self._now) for kind in ("user", "account"))
@@ -218,7 +229,8 @@ class VirtualCluster(Cluster[Sight]):
         """Everything due by ``now``; whether a job ended or was stopped."""
         freed = False
         for job in [j for j in self._running.values() if j.finish <= now]:
-            self._end_job(job)
+            if job.job_id in self._active:  # unless it has ended with another copy
+                self._end_job(job)
             freed = True
         while self._outages and self._outages[-1][0] <= now:
             _, back, name = self._outages.pop()
@@ -299,9 +311,11 @@ class VirtualCluster(Cluster[Sight]):
         while self._queue and self._queue[-1].arrival <= self._now:
             job = self._queue.pop()
             self._active[job.job_id] = job
+            if self._foresight is not None:
+                self._foresight.arrived(job)
 
     def _start_job(self, job: VirtualJob, placement: Placement, delay_s: float) -> None:
-        cost_s = job.restart_s if job.starts else self._timing.start_s
+        cost_s = job.restart_s if job.resumes(self._now) else self._timing.start_s
         job.start(self._now, placement, delay_s + cost_s)
         self._running[job.job_id] = job
         if self._timing.event_round_s > 0:
@@ -318,17 +332,24 @@ class VirtualCluster(Cluster[Sight]):
         job.stop(self._now)
 
     def _end_job(self, job: VirtualJob) -> None:
-        self._leave(job, job.finish)
-        job.complete()
-        del self._active[job.job_id]
-        self._finished.append((job.job_id, "COMPLETED"))
-        self._wanted.discard(job.job_id)
+        """The job is done, and with it all copies of a forked job, those that do not run included."""
+        end = job.finish
+        if self._foresight is not None:
+            self._foresight.ended(job)
+        for member in job.family:
+            if member.job_id in self._running:
+                self._leave(member, end)
+            member.complete()
+            if self._active.pop(member.job_id, None) is None:
+                self._queue.remove(member)
+            self._finished.append((member.job_id, "COMPLETED"))
+        self._wanted.discard(job.trace.job_id)
         self._stopped = self._stopped or not self._wanted
 
     def _leave(self, job: VirtualJob, now: float) -> None:
         """Note what the job held, and that it holds it no more."""
         for node, gpu_type, count in job.placement.items():
-            self.intervals.append(Interval(job.job_id, node, gpu_type, count, job.held, now))
+            self.intervals.append(Interval(job.trace.job_id, node, gpu_type, count, job.held, now))
         self._book(job, now)
         for gpu_type, count in job.by_type.items():
             self.busy[gpu_type] -= count

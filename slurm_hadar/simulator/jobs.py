@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Mix, Placement
@@ -30,13 +30,14 @@ class VirtualJob:
 
     __slots__ = (
         "_fixed", "attained_s", "booked", "busy", "by_type", "completion", "done", "finish", "first_start", "held",
-        "held_s", "idle", "job_id", "lost_steps", "moves", "placement", "preemptions", "rate", "restart_s", "since",
-        "started", "starts", "template", "total", "trace", "workers",
+        "held_s", "idle", "job_id", "lost_steps", "made_of", "moves", "placement", "preemptions", "rate", "restart_s",
+        "since", "started", "starts", "template", "total", "trace", "workers",
     )  # fmt: skip
 
     def __init__(
         self, trace: TraceJob, rates: Rates, form: Form, restart_s: float, origin: float, steps_factor: float
     ) -> None:
+        self.made_of = trace, rates, form, restart_s, origin, steps_factor
         self.trace = trace
         self.job_id = trace.job_id
         self.total = trace.steps * steps_factor
@@ -61,9 +62,27 @@ class VirtualJob:
         self.template = Job(**self._fixed)
         self.idle = self.template
 
+    def foresee(self, steps: float | None) -> None:
+        """From now on a policy sees ``steps`` as a prediction (None = it knows nothing) instead of the job's steps."""
+        self._fixed |= {"total_steps": None, "predicted_steps": steps}
+        self.idle = Job(**self._fixed)
+
     @property
     def arrival(self) -> float:
         return self.template.arrival
+
+    @property
+    def family(self) -> Sequence[VirtualJob]:
+        """The jobs that end with it: itself, or all copies of its parent."""
+        return (self,)
+
+    def resumes(self, now: float) -> bool:
+        """Whether a start now has something to go on from, and costs a restart."""
+        return self.starts > 0
+
+    def waiting(self, now: float) -> Job:
+        """The job as a policy sees it while it does not run."""
+        return self.idle
 
     def done_at(self, now: float) -> float:
         """Steps done by ``now``."""

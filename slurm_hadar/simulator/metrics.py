@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.simulator.cluster import Interval
+from slurm_hadar.simulator.forked import ForkedJob
 from slurm_hadar.simulator.jobs import VirtualJob
 
 __all__ = ["JobRow", "busy_seconds", "isolated_s", "job_rows", "percentile"]
@@ -47,7 +48,11 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def job_rows(
-    jobs: Sequence[VirtualJob], origin: float, counted: Iterable[str], refused: Iterable[str], gpus: Mapping[str, int]
+    jobs: Sequence[VirtualJob | ForkedJob],
+    origin: float,
+    counted: Iterable[str],
+    refused: Iterable[str],
+    gpus: Mapping[str, int],
 ) -> list[JobRow]:
     """One row per job, in order of arrival. ``origin`` is the trace's zero on the virtual clock; ``refused`` jobs were
     shown to no policy and count as nobody's company."""
@@ -56,7 +61,7 @@ def job_rows(
     return [_row(job, origin, job.job_id in ours, crowd, gpus) for job in jobs]
 
 
-def _row(job: VirtualJob, origin: float, counted: bool, crowd: _Crowd, gpus: Mapping[str, int]) -> JobRow:
+def _row(job: VirtualJob | ForkedJob, origin: float, counted: bool, crowd: _Crowd, gpus: Mapping[str, int]) -> JobRow:
     trace, done = job.trace, job.completion
     jct_s = None if done is None else done - job.arrival
     isolated = None if done is None else isolated_s(job, crowd.mean(job.arrival, done), gpus)
@@ -72,7 +77,7 @@ def _row(job: VirtualJob, origin: float, counted: bool, crowd: _Crowd, gpus: Map
 class _Crowd:
     """How many jobs were active, as a mean over a span of time."""
 
-    def __init__(self, jobs: Sequence[VirtualJob]) -> None:
+    def __init__(self, jobs: Sequence[VirtualJob | ForkedJob]) -> None:
         ends = [j.completion for j in jobs if j.completion is not None]
         times = np.array([j.arrival for j in jobs] + ends)
         steps = np.array([1] * len(jobs) + [-1] * len(ends))
@@ -92,7 +97,7 @@ class _Crowd:
         return float(self._area[at] + self._level[at] * (moment - self._times[at]))
 
 
-def isolated_s(job: VirtualJob, crowd: float, gpus: Mapping[str, int]) -> float | None:
+def isolated_s(job: VirtualJob | ForkedJob, crowd: float, gpus: Mapping[str, int]) -> float | None:
     """Completion time if the job had one ``crowd``-th of every GPU type, from its arrival on.
 
     As Themis (NSDI 2020) and Gavel (OSDI 2020) define an equal share: on type r with C_r GPUs, a gang of W has the

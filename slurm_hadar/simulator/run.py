@@ -15,13 +15,15 @@ from slurm_hadar.controller.journal import RoundRecord
 from slurm_hadar.controller.loop import Controller, RoundResult
 from slurm_hadar.controller.recorder import Recorder
 from slurm_hadar.errors import ConfigError, PolicyError, TraceError
-from slurm_hadar.model import Mix, Node, Plan, Snapshot
+from slurm_hadar.model import Fork, Mix, Node, Plan, Snapshot
 from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.waits import Obstacles
 from slurm_hadar.simulator.bounds import lower_bounds
 from slurm_hadar.simulator.cluster import Sight, Timing, VirtualCluster
 from slurm_hadar.simulator.faults import Faults
+from slurm_hadar.simulator.foresight import Foresight
+from slurm_hadar.simulator.forked import Consolidation, ForkedJob, best_rates, copies_for
 from slurm_hadar.simulator.jobs import VirtualJob, form_of, restart_cost_s
 from slurm_hadar.simulator.metrics import job_rows
 from slurm_hadar.simulator.result import RoundRow, SimResult
@@ -50,9 +52,13 @@ class SimOptions:
     phase_s: rounds are due then on the trace's clock, and whole rounds before and after; None = at the first arrival.
     event_round_s: as ``controller.event_round_s``; 0 = rounds come at fixed times.
     mix: how all jobs take gangs of unlike GPUs, instead of what the trace says.
+    fork: every job whose gang fits on one node is forked into a copy per node, in this mode, instead of what the trace
+    says. consolidation: what bringing the copies' weights together costs.
     measure: measure only jobs a to b-1 by arrival, and end when they are done.
     guard: limits on what one round may do; None = no limits.
-    seed: named in the result; the simulation itself draws nothing.
+    predictor: hides the steps of all jobs from the policy, which sees what this predictor expects instead
+    (:func:`slurm_hadar.predict.online.named`). None = jobs state their steps.
+    seed: named in the result, and that of ``predictor``; the simulation itself draws nothing.
     """
 
     cluster: str = DEFAULT_CLUSTER
@@ -66,9 +72,12 @@ class SimOptions:
     self_start_s: float | None = None
     phase_s: float | None = None
     mix: Mix | None = None
+    fork: Fork | None = None
+    consolidation: Consolidation = field(default_factory=Consolidation)
     measure: tuple[int, int] | None = None
     usage_half_life_s: float = 7 * 86400.0
     faults: Faults = field(default_factory=Faults)
+    predictor: str | None = None
     guard: GuardSection | None = None
     seed: int = 0
     max_rounds: int = 5_000_000
@@ -81,6 +90,14 @@ class SimOptions:
         for name in ("restart_s", "start_s", "report_s", "save_s", "self_start_s", "phase_s", "event_round_s"):
             if (getattr(self, name) or 0.0) < 0:
                 raise ConfigError(f"{name} {getattr(self, name):g}: must not be negative")
+        if self.fork is not None and self.model != "nodes":
+            raise ConfigError(
+                f"fork={self.fork} with model {self.model}: copies go to nodes, which only model nodes has"
+            )
+        if self.fork is not None and self.predictor is not None:
+            raise ConfigError("fork with a predictor: the steps of forked jobs are stated, since they are shared out")
+        if not 0.0 <= self.consolidation.overhead < 1.0 or not self.consolidation.period_s > 0:
+            raise ConfigError("consolidation: the overhead must lie from 0 to below 1, the period above 0 s")
 
 
 def unlimited() -> GuardSection:
@@ -132,7 +149,9 @@ def bounds_of(
     """
     stage = _Stage(trace, options or SimOptions(), table or reference())
     ours = {*stage.counted} - stage.refused.keys()
-    return lower_bounds([j.template for j in stage.jobs if j.job_id in ours], stage.nodes, jct=jct)
+    jobs = [j for j in stage.jobs if j.job_id in ours]
+    copies = {j.job_id: best_rates(j.template, stage.nodes, len(j.copies)) for j in jobs if isinstance(j, ForkedJob)}
+    return lower_bounds([j.template for j in jobs], stage.nodes, jct=jct, copies=copies)
 
 
 class _Stage:
@@ -144,11 +163,35 @@ class _Stage:
         types = dict.fromkeys(t for n in self.nodes for t in n.gpus)
         self.gpus = {t: sum(n.gpus.get(t, 0) for n in self.nodes) for t in types}
         self.rates = Rates(table, self.gpus, summed=not self.by_node)
+        self.unforked = 0
         self.jobs = [self._job(job) for job in sorted(trace.jobs, key=lambda j: j.arrival_s)]
         self.counted = self._measured()
         self.refused = self._refused()
 
-    def _job(self, job: TraceJob) -> VirtualJob:
+    def _job(self, job: TraceJob) -> VirtualJob | ForkedJob:
+        plain = self._plain(job)
+        fork = self.options.fork or job.fork
+        count = copies_for(plain.template, self.nodes) if fork is not None and self.by_node else 0
+        if fork is None or count == 0:
+            self.unforked += fork is not None
+            return plain
+        return ForkedJob(plain, fork, count, self.options.consolidation)
+
+    def foresight(self) -> Foresight | None:
+        """The predictor of the options. Raises TraceError where the trace has forked jobs."""
+        if self.options.predictor is None:
+            return None
+        plain = [j for j in self.jobs if not isinstance(j, ForkedJob)]
+        if len(plain) < len(self.jobs):
+            raise TraceError(f"{self.trace.name}: has forked jobs, whose steps are stated; leave the predictor out")
+        return Foresight(self.options.predictor, plain, self.rates, _EPOCH, self.options.seed)
+
+    def players(self) -> list[VirtualJob]:
+        """The jobs, and the copies instead of forked ones, that fit somewhere."""
+        fitting = [j for j in self.jobs if j.job_id not in self.refused]
+        return [c for j in fitting for c in (j.copies if isinstance(j, ForkedJob) else (j,))]
+
+    def _plain(self, job: TraceJob) -> VirtualJob:
         given = job.restart_s if job.restart_s is not None else self.options.restart_s
         cost_s = restart_cost_s(job.model) if given is None else given
         factor = 1.0 if self.by_node else float(job.workers)
@@ -191,11 +234,11 @@ class _Run:
             phase=None if options.phase_s is None else _EPOCH + options.phase_s, max_rounds=options.max_rounds,
         )  # fmt: skip
         guard = options.guard or unlimited()
-        playing = [j for j in stage.jobs if j.job_id not in stage.refused]
         wanted = [j for j in stage.counted if j not in stage.refused]
         self.cluster = VirtualCluster(
-            stage.nodes, playing, wanted, timing, guard, options.usage_half_life_s, options.faults, _EPOCH
-        )
+            stage.nodes, stage.players(), wanted, timing, guard, options.usage_half_life_s, options.faults, _EPOCH,
+            stage.foresight(),
+        )  # fmt: skip
         self.policy = _Timed(policy)
         self.recorder = _Light(self.cluster)
         section = ControllerSection(mode=Mode.ACT, round_s=options.round_s, event_round_s=options.event_round_s)
@@ -235,14 +278,14 @@ class _Run:
         ours = {*self.stage.counted}
         unfinished = {j: why for j, why in self.stage.refused.items() if j in ours}
         for job in self.cluster.active:
-            if job.job_id not in ours:
+            if job.trace.job_id not in ours:
                 continue
             wait = self.recorder.waits.get(job.job_id)
             if self.cluster.gave_up:
                 why = f"policy {self.policy.name} lets it make no step any more"
             else:
                 why = f"not done after {len(self.recorder.rounds)} rounds"
-            unfinished[job.job_id] = f"{why}: {wait.why}" if wait else why
+            unfinished[job.trace.job_id] = f"{why}: {wait.why}" if wait else why
         return unfinished
 
     def _assumptions(self) -> tuple[str, ...]:
@@ -251,6 +294,8 @@ class _Run:
             some = sorted(self.stage.rates.guessed)
             more = f" and {len(some) - 3} more" if len(some) > 3 else ""
             lines.append(f"speeds not in the throughput table are estimated: {', '.join(some[:3])}{more}")
+        if self.stage.unforked:
+            lines.append(f"{self.stage.unforked} jobs are not forked: their gang fits on no single node")
         return tuple(lines)
 
 
@@ -258,6 +303,7 @@ class _Timed(Policy):
     """A policy whose decisions are timed: CPU seconds of this process."""
 
     name = ""
+    forks = True  # the policy inside decides
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -291,7 +337,7 @@ class _Light(Recorder):
 
     def conclude(self, number: int, record: RoundRecord, seen: Sight, outcome: Outcome) -> None:  # type: ignore[override]
         cluster = self._cluster
-        self.rounds.append(RoundRow(record.time, record.jobs, cluster.running_jobs, dict(cluster.busy)))
+        self.rounds.append(RoundRow(record.time, cluster.active_jobs, cluster.running_jobs, dict(cluster.busy)))
 
     def recall(self) -> Mapping[str, Any]:
         return {}

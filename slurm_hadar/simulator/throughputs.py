@@ -6,14 +6,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Speed
-from slurm_hadar.simulator.traces.gavel import job_type
-from slurm_hadar.simulator.traces.model import TraceJob
+from slurm_hadar.simulator.job_types import job_type
 from slurm_hadar.throughput.estimator import SPREAD, Estimator, elastic_growth
 from slurm_hadar.throughput.table import ReferenceTable, Row, gavel_reference, read_table, reference, workload
+
+if TYPE_CHECKING:  # the trace formats need rates in their turn
+    from slurm_hadar.simulator.traces.model import TraceJob
 
 __all__ = ["Rates", "load_table"]
 

@@ -135,12 +135,12 @@ def test_jobs_that_cannot_be_steered_are_left_alone(live: Any) -> None:
     jobs[after] = f"waits for its dependency afterok:{full}"
     ours = live.submit("--gres=gpu:1")
     controller = live.controller()
-    before = {job: live.show(job) for job in jobs}
+    before = {job: _as_submitted(live.show(job)) for job in jobs}
 
     live.place(**{f"j{job}": {"v100-1": 1} for job in jobs})
     result = controller.run_round()
 
-    assert {job: live.show(job) for job in jobs} == before
+    assert {job: _as_submitted(live.show(job)) for job in jobs} == before
     assert {w.job_id for w in result.outcome.log} == {ours} and result.record.steered == 1
     lines = {line.job_id.removesuffix("+0"): line for line in queue_view(live.backend, live.config())}
     for job, why in jobs.items():

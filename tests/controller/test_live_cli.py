@@ -124,7 +124,7 @@ MANY = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes,nodes=1-2"
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("run", "--once", "--policy", "magic"), 1, "no policy is called 'magic'; valid policies: allox, fifo"),
+        (("run", "--once", "--policy", "magic"), 1, "no policy is called 'magic'; valid policies: allox, asrpt, fifo"),
         (("run", "--once", "--set", "controller.round_s=0"), 1, "controller.round_s = 0: "),
         (("run", "--once", "--set", "controller.rounds=3"), 1, "unknown key controller.rounds; valid here: "),
         (("run", "--config", "/no/such/file"), 1, "configuration file /no/such/file does not exist"),

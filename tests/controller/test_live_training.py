@@ -134,6 +134,30 @@ def test_a_gang_moved_to_other_nodes_is_bit_identical(live: Any, poll: Any) -> N
     assert live.field(job, "Restarts") == "2"
 
 
+@pytest.mark.parametrize("library", ["lightning", "huggingface"])
+def test_a_library_training_is_moved_by_its_callback(live: Any, poll: Any, library: str) -> None:
+    """PyTorch Lightning and Hugging Face's Trainer, with one line in the script: measured, asked to save, moved,
+    resumed; the same weights and losses, step by step, as the undisturbed run."""
+    steps, script = 200, EXAMPLES / f"cnn_{library}.py"
+    log = live.work / "moved.jsonl"
+    arguments = f"--steps={steps} --seed=3 --log-every=1 --log={log}"
+    controller = live.controller(channel=True)
+    job = live.submit("--gres=gpu:1", comment=comment(steps), script=ONE.format(script=script, arguments=arguments),
+                      env=environment())  # fmt: skip
+    expected = undisturbed([sys.executable, str(script), f"--steps={steps}", "--seed=3", "--log-every=1"],
+                           live.work / "undisturbed.jsonl")  # fmt: skip
+    goes_on(live, job, poll)
+    result = move_until(controller, live, poll, {job: {"p100-2": 1}})[-1]
+    assert (result.record.moves, result.record.failed) == (1, 0), result.outcome.log
+    poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
+
+    assert live.field(job, "Restarts") == "1"
+    assert result_of(live, job, log) == expected
+    controller.run_round()
+    record = live.journal.job(job)
+    assert (record.moves, record.total_steps, record.saved_step) == (1, steps, steps)
+
+
 STUBBORN = """
 import time, torch, slurm_hadar
 layer = torch.nn.Linear(2, 1)

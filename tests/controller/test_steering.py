@@ -90,6 +90,13 @@ def test_our_own_leases_and_node_lists_do_not_pin() -> None:
     assert reason(job(req_nodes=("v100-1",), reason="BeginTime"), record=ours) is None
 
 
+def test_a_begin_time_of_the_submit_plugin_is_not_the_owners() -> None:
+    """Only as far as the plugin defers a job; what goes beyond is the owner's wish."""
+    new = job(reason="BeginTime", comment="hadar:lease=10", submit=1000.0, eligible=1010.0)
+    assert reason(new) is None
+    assert "begin time of its own" in reason(replace(new, eligible=1100.0))
+
+
 def test_forms() -> None:
     """The node range comes from the comment, else from what was asked; types and constraint limit the choice."""
     comment, _ = read_comment(job("hadar:nodes=1-4,mix=gated,types=v100"))

@@ -18,6 +18,11 @@ SETTINGS = [
     ("hadar", {"prices": "round", "objective": "ftf"}),
     ("hadar", {"prices": "round", "frontier": 0.5, "switch_gain": 0.0, "effort": 1}),
     ("hadar", {"prices": "round", "fill": False, "patience_s": 1e5}),
+    ("hadare", {}),
+    ("hadare", {"objective": "ttd", "fork": "idle"}),
+    ("hadare", {"fork": "spread", "switch_gain": 0.0}),
+    ("hadare", {"fork": "auto", "objective": "deadline"}),
+    ("hadare", {"prices": "round"}),
     ("gavel_las", {}),
     ("gavel_las", {"aware": False}),
     ("gavel_ftf", {"reset_s": 0}),
@@ -28,6 +33,11 @@ SETTINGS = [
     ("tiresias", {"starvation": 1.0, "consolidate_below": 0.5, "thresholds": "10,1000"}),
     ("srtf", {"service": True}),
     ("allox", {"window": 2}),
+    ("asrpt", {}),
+    ("asrpt", {"kappa": 1.0, "theta": 1.0, "epsilon": 0.0, "reserve": 3}),
+    ("spwf", {}),
+    ("wcs_duration", {}),
+    ("wcs_subtime", {}),
 ]
 
 

@@ -105,7 +105,7 @@ def test_a_lost_node_sets_new_targets(job, snapshot):
     plan = policy.allocate(state)
     assert all(sum(row[:1]) == pytest.approx(1.0, abs=0.01) for row in plan.memory["jobs"].values())
     down = (nodes[0], replace(nodes[1], available=False))
-    after = policy.allocate(replace(state, nodes=down, memory=plan.memory))
+    after = policy.allocate(replace(state, time=state.time + 1, nodes=down, memory=plan.memory))
     assert all(row[0] == pytest.approx(0.5, abs=0.01) for row in after.memory["jobs"].values())
 
 

@@ -25,7 +25,7 @@ def plugins(monkeypatch):
 def test_every_name_gives_a_policy_of_that_name():
     """Each built-in name leads to a policy that calls itself so."""
     for name in (
-        *("none", "fifo", "hadar", "gavel_las", "gavel_ftf", "gavel_ttd", "gavel_throughput", "gavel_cost"),
+        *("none", "fifo", "hadar", "hadare", "gavel_las", "gavel_ftf", "gavel_ttd", "gavel_throughput", "gavel_cost"),
         *("tiresias", "srtf", "allox"),
     ):
         assert name in names()
@@ -34,7 +34,7 @@ def test_every_name_gives_a_policy_of_that_name():
 
 def test_unknown_policy_lists_the_valid_ones():
     """The error names what could have been meant."""
-    with pytest.raises(ConfigError, match=r"'hadr'.*fifo.*hadar, none"):
+    with pytest.raises(ConfigError, match=r"'hadr'.*fifo.*hadar, hadare, none"):
         get("hadr")
 
 

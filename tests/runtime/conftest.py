@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -126,3 +127,33 @@ def start_agent(job_env: dict[str, str]) -> Iterator[Callable[..., subprocess.Po
             except subprocess.TimeoutExpired:
                 process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def run_gang(tmp_path: Path) -> Iterator[Callable[..., list[subprocess.CompletedProcess[str]]]]:
+    """Run a script as ``world`` workers that find each other on this machine; what each of them said, by rank."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(
+        script: str, env: dict[str, str], world: int, *arguments: str, seconds: float = DEADLINE_S
+    ) -> list[subprocess.CompletedProcess[str]]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        env = {**env, "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        env["GLOO_SOCKET_IFNAME"] = "lo"
+        argv = [sys.executable, "-c", script, *arguments]
+        # to files: a worker whose pipe is full would stop, and the others with it
+        files = [(tmp_path / f"{len(started) + r}.out", tmp_path / f"{len(started) + r}.err") for r in range(world)]
+        for rank, (out, err) in enumerate(files):
+            with out.open("w") as o, err.open("w") as e:
+                started.append(subprocess.Popen(argv, env={**env, "RANK": str(rank)}, stdout=o, stderr=e))
+        codes = [worker.wait(seconds) for worker in started[-world:]]
+        said = [(out.read_text(), err.read_text()) for out, err in files]
+        return [subprocess.CompletedProcess(argv, code, *words) for code, words in zip(codes, said, strict=True)]
+
+    yield run
+    for worker in started:
+        if worker.poll() is None:
+            worker.kill()
+            worker.wait()

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from slurm_hadar.errors import CheckpointError  # noqa: E402
-from slurm_hadar.runtime import checkpoint  # noqa: E402
+from slurm_hadar.runtime import checkpoint, files  # noqa: E402
 from slurm_hadar.runtime.checkpoint import Store, newest_step  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,16 +88,16 @@ CUTS = ["mkdir", "torch.save", "manifest", "fsync", "rename", "after"]
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from slurm_hadar.runtime import checkpoint
+from slurm_hadar.runtime import checkpoint, files
 ours = checkpoint.Store(Path(sys.argv[1]), "77", 0)
 ours.claim(); ours.save(1, {"state": torch.ones(5)})
 cut = sys.argv[2]
 def die(*a, **k): os.kill(os.getpid(), signal.SIGKILL)
 def half(value, file, real=torch.save):
     real(value, file); die()
-if cut == "mkdir": checkpoint._write = die
+if cut == "mkdir": files.write_object = die
 if cut == "torch.save": torch.save = half
-if cut == "manifest": checkpoint.json.dump = lambda c, f, indent: (f.write("{"), f.flush(), die())
+if cut == "manifest": files.write_bytes = die
 if cut == "fsync": os.fsync = die
 if cut == "rename": checkpoint.Store._publish = die
 if cut == "after": checkpoint.Store._prune = die
@@ -143,7 +143,7 @@ def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error = OSError(28, "No space left on device")  # type: ignore[attr-defined]
         raise self.error  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(checkpoint._Summed, "write", full)
+    monkeypatch.setattr(files.Summed, "write", full)
     with pytest.raises(CheckpointError, match="No space left on device"):
         ours.save(2, content(2))
     assert names(tmp_path) == set()

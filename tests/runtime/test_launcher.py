@@ -19,6 +19,7 @@ import json, os, sys
 with open({record!r}, "a") as file:
     file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
 squeue = {submit!r} if "--format=%V" in sys.argv else {work_dir!r} + chr(31) + {comment!r}
+squeue = {comment!r} if "--format=%k" in sys.argv else squeue
 answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
 if answer: print(answer)
 sys.exit({code})
@@ -115,6 +116,41 @@ def test_the_exit_code_is_sruns(fakes: Fakes, env: dict[str, str], code: int) ->
     """It becomes srun, so its exit code is srun's."""
     fakes.install(code=code)
     assert run(env, "true").returncode == code
+
+
+def test_how_unlike_gpus_are_to_be_used_is_exported(fakes: Fakes, env: dict[str, str]) -> None:
+    """The training API balances a gang when the comment says so."""
+    with_channel(env)
+    fakes.install(comment="hadar:model=lm,batch=5,mix=balanced")
+    done = run(env, "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert fakes.calls("srun")[0]["env"]["HADAR_MIX"] == "balanced"
+
+
+def test_a_copy_of_a_forked_job_learns_where_the_others_are(fakes: Fakes, env: dict[str, str]) -> None:
+    """Without any controller too, and after a restart in the same place; other arrays stay what they are."""
+    env |= {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
+    fakes.install(comment="hadar:fork=auto,period=30s")
+    for restart in ("0", "1"):
+        assert run({**env, "SLURM_RESTART_COUNT": restart}, "--", "python", "train.py").returncode == 0
+        fakes.install(comment="hadar:fork=auto,period=30s", submit="2026-11-20T12:34:56")  # Slurm resets it
+    for call in fakes.calls("srun"):
+        seen = call["env"]
+        where = f"{env['SLURM_SUBMIT_DIR']}/.hadar/70/fork-20261120T100000"
+        assert (seen["HADAR_FORK_DIR"], seen["HADAR_FORK_COPY"], seen["HADAR_PERIOD"]) == (where, "3", "30s")
+    for text in ("hadar:model=lm", "someone else's"):
+        fakes.install(comment=text)
+        run(env, "--", "true")
+        assert "HADAR_FORK_DIR" not in fakes.calls("srun")[-1]["env"]
+
+
+@pytest.mark.parametrize("text", ["hadar:fork=often", "hadar:fork=auto,foo=1"])
+def test_a_copy_that_cannot_know_the_others_does_not_start(fakes: Fakes, env: dict[str, str], text: str) -> None:
+    """It would train the whole job by itself."""
+    fakes.install(comment=text)
+    done = run({**env, "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}, "--", "true")
+    assert done.returncode == 1 and not fakes.calls("srun")
+    assert "is not started so" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_with_a_controller_the_agent_stands_before_the_command(fakes: Fakes, env: dict[str, str]) -> None:

@@ -16,6 +16,7 @@ class Scripted(Policy):
     """In round i (from 0) each job is where ``rounds[i]`` says; after the last entry as in the last."""
 
     name = "scripted"
+    forks = True
 
     def __init__(self, *rounds: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
         self._rounds = rounds

@@ -19,8 +19,10 @@ SIZE = 256
 # whole numbers (-1 = unknown)
 MAGIC, PID, RANK, WORLD, STEPS, TOTAL, RESUMABLE = range(7)
 SAVED_STEP, GENERATION, SAVES, FAILURES, ASKED, ANSWERED, GO_ON = range(7, 14)
+CONSOLIDATION, CONSOLIDATED, CLOSES = range(24, 27)
 # floating-point seconds (-1 = unknown)
-SAVE_S, LOAD_S, PAUSE_S = range(16, 19)
+SAVE_S, LOAD_S, PAUSE_S, STALL_S = range(16, 20)
+CONSOLIDATE_S = 28
 
 
 class Page:
@@ -60,9 +62,9 @@ def open_page(rank: int, world: int) -> Page | None:
     directory = os.environ.get("HADAR_RUN_DIR")
     if _page is None and directory:
         page = Page(os.path.join(directory, "%d.map" % os.getpid()), create=True)  # noqa: PTH118, UP031
-        for word in (TOTAL, SAVED_STEP, GENERATION):
+        for word in (TOTAL, SAVED_STEP, GENERATION, CONSOLIDATION, CONSOLIDATED):
             page.words[word] = -1
-        for word in (SAVE_S, LOAD_S):
+        for word in (SAVE_S, LOAD_S, STALL_S, CONSOLIDATE_S):
             page.seconds[word] = -1.0
         page.words[PID], page.words[RANK], page.words[WORLD] = os.getpid(), rank, world
         page.words[MAGIC] = MAGIC_VALUE  # last: the agent reads nothing before this

@@ -1,0 +1,245 @@
+"""What the callbacks of all libraries have in common: a training's course from resuming to its end.
+
+The library makes the steps and writes the files; here is when, where, and how the workers agree. Checkpoints are kept
+by the rules of :mod:`slurm_hadar.runtime.checkpoint`: the library writes into a directory with a temporary name, which
+is summed, synced and renamed. It does so in the foreground, the training stands meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar import messages
+from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime import emulation, files
+from slurm_hadar.runtime.checkpoint import Checkpoint, Draft
+from slurm_hadar.runtime.forks.run import fork_place
+from slurm_hadar.runtime.gang import Gang
+from slurm_hadar.runtime.link import Link, stand_still
+from slurm_hadar.runtime.place import store_here, workload_here
+
+__all__ = ["Course", "Due", "Options"]
+
+AGREE_EVERY_S = 0.25
+VISIBLE_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of every callback; their meaning is that of :func:`slurm_hadar.runtime.training.train`'s."""
+
+    save_every_s: float | None = 600.0
+    save_every_steps: int | None = None
+    keep: int = 2
+    name: str | None = None
+    directory: str | Path | None = None
+    model_name: str | None = None
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A save that is due at this step boundary; ``asked``: by the scheduler, which wants ``pause_s`` after it."""
+
+    asked: bool
+    pause_s: float
+
+
+class Course:
+    """One training as one of its workers sees it. Making one, and all methods, are collective.
+
+    Parameters
+    ----------
+    options: the user's.
+    library: the folder in a checkpoint that holds what the library wrote; tells its checkpoints from others'.
+    saves: False reports progress only.
+
+    Raises CheckpointError in a copy of a forked job, whose weights a callback cannot bring together.
+    """
+
+    def __init__(self, options: Options, library: str, saves: bool = True) -> None:
+        if fork_place(os.environ, messages.restart_count(os.environ)) is not None:
+            raise CheckpointError("a copy of a forked job (fork= in its comment) trains by slurm_hadar.train only")
+        self.gang = Gang()
+        self.saved_step: int | None = None
+        self._options, self._library = options, library
+        self._store = store_here(options.directory, options.name, options.keep) if saves else None
+        self._link = Link(self.gang, resumable=self._store is not None)
+        self._pace = emulation.pace_here(self.gang.world, *workload_here(options.model_name, options.batch))
+        self._began = self._saved_at = self._checked_at = time.monotonic()
+        self._found: Checkpoint | None = None
+        self._checked_step = self._next_check = 0
+
+    @property
+    def saves(self) -> bool:
+        """Whether there is a place to save to."""
+        return self._store is not None
+
+    def find(self) -> Path | None:
+        """Claim the checkpoints for this run; what the library wrote into the newest good one.
+
+        Raises CheckpointError if a newer run has taken over, or if the checkpoint is not this library's.
+        """
+        if self._store is None:
+            return None
+        self._began = time.monotonic()
+        found, error = None, None
+        if self.gang.leads:
+            try:
+                self._store.claim()
+                found = next(self._store.good(), None)
+                if found is not None and not (found.path / self._library).is_dir():
+                    error = f"{found.path} was not saved by this callback; remove it, or give the callback a name="
+            except CheckpointError as problem:
+                error = str(problem)
+        found, error = self.gang.share((found, error))
+        if error is not None:
+            raise CheckpointError(error)
+        if found is None:
+            return None
+        self._wait_until_visible(found)
+        self._found, self.saved_step = found, found.step
+        return found.path / self._library
+
+    def begin(self, step: int, total_steps: int) -> None:
+        """The library has loaded what :meth:`find` gave it, and begins at ``step``; ``total_steps`` -1: unknown."""
+        self._link.begin(step, total_steps)
+        if self._found is not None:
+            self._link.loaded(self._found, time.monotonic() - self._began)
+            if self.gang.leads:
+                print(f"hadar: resumed from {self._found.name}", file=sys.stderr, flush=True)
+            self._found = None
+        self._saved_at = self._checked_at = time.monotonic()
+        self._checked_step, self._next_check = step, step + 1
+        if self._pace is not None:
+            self._pace.restart()
+
+    def stepped(self, step: int) -> Due | None:
+        """``step`` steps are made: count, keep the pace, and see whether a save is due; the same on all workers."""
+        self._link.count(step)
+        if self._pace is not None:
+            self._pace.wait()
+        every = self._options.save_every_steps
+        by_count = every is not None and step % every == 0
+        if self._store is None or (step < self._next_check and not by_count):
+            return None
+        asked, save, pause_ms, ahead = self.gang.agree(self._decide(step) if self.gang.leads else (0, 0, 0, 0))
+        self._next_check = step + ahead
+        self._checked_at, self._checked_step = time.monotonic(), step
+        return Due(bool(asked), pause_ms / 1000) if save or by_count else None
+
+    def fulfil(self, due: Due, step: int, write: Callable[[Path], None]) -> None:
+        """Save, answer who asked, and pause if told to. A save that fails is told on stderr; the training goes on."""
+        self.try_save(step, write)
+        if due.asked:
+            self._link.answer()
+        if due.pause_s:
+            stand_still(self._link, self.gang, due.pause_s)
+        if self._pace is not None:
+            self._pace.restart()
+        self._checked_at = time.monotonic()
+
+    def end(self, step: int, write: Callable[[Path], None], due: Due | None) -> None:
+        """The training is over: its last step is safe before the process goes on."""
+        if self._store is not None and self.saved_step != step:
+            self.try_save(step, write)
+        if due is not None and due.asked:
+            self._link.answer()
+
+    def try_save(self, step: int, write: Callable[[Path], None]) -> None:
+        """:meth:`save`, with a failure told on stderr."""
+        try:
+            self.save(step, write)
+        except CheckpointError as error:
+            if self.gang.leads:
+                print(f"hadar: {error}; the training goes on", file=sys.stderr, flush=True)
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        """Let each worker ``write`` into the folder that it is given, and make that the checkpoint of ``step``.
+
+        Raises CheckpointError if it failed; what was saved before is as it was.
+        """
+        assert self._store is not None
+        began = time.monotonic()
+        draft, folder, error = self._open(step) if self.gang.leads else (None, None, None)
+        folder, error = self.gang.share((folder, error))
+        if error is None:
+            failure = self._written(write, folder)
+            failures = self.gang.gather(failure)
+            if draft is not None and failures is not None:
+                error = self._commit(draft, step, failures)
+            error = self.gang.share(error)
+        self._saved_at = time.monotonic()
+        if error is not None:
+            self._link.failed()
+            raise CheckpointError(error)
+        self.saved_step = step
+        self._link.saved(step, self._store.generation, self._saved_at - began, self._saved_at - began)
+
+    def _open(self, step: int) -> tuple[Draft | None, Path | None, str | None]:
+        assert self._store is not None
+        try:
+            draft = self._store.begin(step)
+        except CheckpointError as problem:
+            return None, None, str(problem)
+        folder = draft.path / self._library
+        try:
+            folder.mkdir()
+        except OSError as problem:
+            draft.discard()
+            return None, None, str(self._store.not_written(step, problem))
+        return draft, folder, None
+
+    def _written(self, write: Callable[[Path], None], folder: Path) -> str | None:
+        """Why this worker could not write, if so. Whatever a library raises must not leave the others waiting."""
+        try:
+            write(folder)
+        except Exception as problem:
+            return files.reason_of(problem)
+        return None
+
+    def _commit(self, draft: Draft, step: int, failures: list[str | None]) -> str | None:
+        """Rank 0: sum, sync and publish; what went wrong, if it did."""
+        assert self._store is not None
+        try:
+            for rank, failure in enumerate(failures):
+                if failure is not None:
+                    raise OSError(f"worker {rank}: {failure}" if len(failures) > 1 else failure)
+            written = sorted(p for p in draft.path.rglob("*") if p.is_file())
+            entries = {p.relative_to(draft.path).as_posix(): files.seal(p) for p in written}
+            draft.commit(entries, len(failures))
+        except CheckpointError as problem:
+            return str(problem)
+        except OSError as problem:
+            return str(self._store.not_written(step, problem))
+        finally:
+            draft.discard()
+        return None
+
+    def _decide(self, step: int) -> tuple[int, int, int, int]:
+        """Rank 0: (was asked, save, pause in ms, steps until the next look)."""
+        now = time.monotonic()
+        asked, pause_s = self._link.asked()
+        every = self._options.save_every_s
+        overdue = every is not None and now - self._saved_at >= every
+        per_step_s = (now - self._checked_at) / max(1, step - self._checked_step)
+        ahead = self.gang.steps_until_look(AGREE_EVERY_S, per_step_s)
+        return int(asked), int(asked or overdue), int(pause_s * 1000), ahead
+
+    def _wait_until_visible(self, found: Checkpoint) -> None:
+        """Other workers may see a shared file system later than rank 0 does."""
+        assert self._store is not None
+        deadline = time.monotonic() + VISIBLE_WITHIN_S
+        while not self.gang.leads:
+            try:
+                self._store.verify(found, sums=False)
+                return
+            except CheckpointError as error:
+                if time.monotonic() > deadline:
+                    raise CheckpointError(f"{found.path}, read by rank 0, cannot be read here: {error}") from error
+                time.sleep(0.5)

@@ -1,0 +1,180 @@
+"""For Hugging Face: ``Trainer(..., callbacks=[slurm_hadar.HuggingFaceCallback()])``.
+
+A save that is due after a step is made when the Trainer has logged, evaluated and saved what it wants to after that
+step, by the Trainer's own ``_save_checkpoint`` into the job's directory. ``output_dir``, ``save_strategy`` and
+``save_total_limit`` stay the user's, for the user's checkpoints.
+
+``Trainer.train`` takes the checkpoint to resume from as its argument, and no callback hears of it before. So making the
+first callback replaces ``Trainer.train`` by a function that gives Trainers with this callback that argument, and calls
+the original.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime.callbacks.course import Course, Due, Options
+
+__all__ = ["HuggingFaceCallback"]
+
+FOLDER = "huggingface"
+FINISHED = "finished"
+NEEDED = ("_maybe_log_save_evaluate", "_run_epoch", "_save_checkpoint")
+
+
+class _Hooks:
+    """Progress, checkpoints on request and exact resuming for Hugging Face's Trainer.
+
+    The arguments are those of :func:`slurm_hadar.train` of the same names. A step is one of ``max_steps``. With a
+    hyperparameter search only progress is reported.
+    """
+
+    def __init__(
+        self,
+        *,
+        save_every_s: float | None = 600.0,
+        save_every_steps: int | None = None,
+        keep: int = 2,
+        name: str | None = None,
+        directory: str | Path | None = None,
+        model_name: str | None = None,
+        batch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
+        self._course: Course | None = None
+        self._due: Due | None = None
+        self._epoch_over = False
+        _teach_trainer()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._course is not None:
+            self._course.begin(state.global_step, state.max_steps)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._epoch_over = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._course is not None:
+            self._due = self._course.stepped(state.global_step) or self._due
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._epoch_over = True
+
+    @contextlib.contextmanager
+    def _steering(self, trainer: Any, trial: Any) -> Iterator[str | None]:
+        """While ``trainer`` trains: see to its saves. Yields what to resume from."""
+        _check(trainer)
+        searching = trial is not None or getattr(trainer, "hp_search_backend", None) is not None
+        self._due, self._epoch_over = None, False
+        self._course = Course(self._options, FOLDER, saves=not searching)
+        folder = self._course.find()
+        settled = trainer._maybe_log_save_evaluate
+
+        def settle(*args: Any, **kwargs: Any) -> Any:
+            result = settled(*args, **kwargs)
+            self._between_steps(trainer)
+            return result
+
+        def make_no_step(*_: Any, **__: Any) -> None:
+            trainer.control.should_training_stop = True
+
+        trainer._maybe_log_save_evaluate = settle
+        if folder is not None and (folder / FINISHED).exists():
+            trainer._run_epoch = make_no_step  # one that ended within an epoch would make a step more
+        try:
+            yield str(next(folder.glob("checkpoint-*"))) if folder is not None else None
+            self._course.gang.leave_together()
+        finally:
+            del trainer._maybe_log_save_evaluate
+            trainer.__dict__.pop("_run_epoch", None)
+            self._course = None
+
+    def _between_steps(self, trainer: Any) -> None:
+        """Save what is due, and the end. Where an epoch ends with the step, only when the epoch's end is done, too."""
+        state, over = trainer.state, trainer.control.should_training_stop
+        if self._course is None or ((_whole(state.epoch) or over) and not self._epoch_over):
+            return
+        due, self._due = self._due, None
+        if over:
+            self._course.end(state.global_step, lambda folder: _write(trainer, folder, finished=True), due)
+        elif due is not None:
+            self._course.fulfil(due, state.global_step, lambda folder: _write(trainer, folder))
+
+
+def _whole(epoch: float | None) -> bool:
+    return epoch is not None and epoch == int(epoch)
+
+
+def _write(trainer: Any, folder: Path, finished: bool = False) -> None:
+    """This worker's part of a checkpoint: the Trainer's own, as if it had been asked for in ``output_dir``."""
+    args = trainer.args
+    # a whole checkpoint, of which the hub, the limit of the user's own and "the best one" know nothing
+    meanwhile = {"output_dir": str(folder), "save_only_model": False, "push_to_hub": False, "save_total_limit": None}
+    meanwhile["save_strategy"] = type(args.save_strategy)("no")
+    before = {name: getattr(args, name) for name in meanwhile}
+    for name, value in meanwhile.items():
+        setattr(args, name, value)
+    try:
+        if finished and args.should_save:
+            (folder / FINISHED).touch()
+        trainer._save_checkpoint(trainer.model_wrapped, trial=None)
+    finally:
+        for name, value in before.items():
+            setattr(args, name, value)
+
+
+def _teach_trainer() -> None:
+    """Let ``Trainer.train`` ask the callback of its Trainer what to resume from; once."""
+    from transformers import Trainer
+
+    original = Trainer.train
+    if hasattr(original, "_hadar"):
+        return
+
+    @functools.wraps(original)
+    def train(self: Any, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
+        found = [c for c in self.callback_handler.callbacks if isinstance(c, _Hooks)]
+        if not found:
+            return original(self, resume_from_checkpoint, trial, *args, **kwargs)
+        with found[0]._steering(self, trial) as checkpoint:
+            return original(self, checkpoint or resume_from_checkpoint, trial, *args, **kwargs)
+
+    train._hadar = True  # type: ignore[attr-defined]
+    Trainer.train = train
+
+
+def _check(trainer: Any) -> None:
+    """Raises CheckpointError if this Trainer has not what saving needs."""
+    missing = [name for name in NEEDED if not hasattr(trainer, name)]
+    if missing:
+        import transformers
+
+        raise CheckpointError(
+            f"HuggingFaceCallback does not know this Trainer ({type(trainer).__name__} of transformers "
+            f"{transformers.__version__} has no {missing[0]}); use transformers 5"
+        )
+
+
+if TYPE_CHECKING:
+    HuggingFaceCallback = _Hooks
+
+
+def __getattr__(name: str) -> Any:
+    """The class itself is made when it is first asked for: its base is the library's."""
+    if name != "HuggingFaceCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise ImportError(
+            "slurm_hadar.HuggingFaceCallback needs transformers: pip install transformers accelerate"
+        ) from error
+    made = type(name, (_Hooks, TrainerCallback), {"__module__": __name__, "__doc__": _Hooks.__doc__})
+    globals()[name] = made  # one class, that pickles
+    return made

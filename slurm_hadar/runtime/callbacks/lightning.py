@@ -1,0 +1,225 @@
+"""For PyTorch Lightning: ``Trainer(callbacks=[slurm_hadar.LightningCallback()])``.
+
+A save that is due after a step is made when the next batch is there: then everything that belongs to the step is done
+(validation, the end of an epoch, schedulers), and what the next one changes is not. Lightning's checkpoint knows how
+many batches were used; which ones, and the random numbers, are kept beside it.
+
+Lightning asks a callback nothing before it has decided what to load. So this one replaces two methods on the trainer's
+own parts (not on classes): the connector's ``resume_start`` and the data source's ``dataloader``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime import files, rng
+from slurm_hadar.runtime.callbacks.course import Course, Due, Options
+from slurm_hadar.runtime.callbacks.loader import Place, positioned
+
+__all__ = ["LightningCallback"]
+
+FOLDER = "lightning"
+FILE = "trainer.ckpt"
+KEY = "slurm_hadar"
+FLAVOURS = ("lightning.pytorch", "pytorch_lightning")
+NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
+
+
+class _Hooks:
+    """Progress, checkpoints on request and exact resuming for Lightning's Trainer.
+
+    The arguments are those of :func:`slurm_hadar.train` of the same names. A step is one optimizer step of the loop
+    (``accumulate_grad_batches`` batches), whatever the number of optimizers.
+    """
+
+    def __init__(
+        self,
+        *,
+        save_every_s: float | None = 600.0,
+        save_every_steps: int | None = None,
+        keep: int = 2,
+        name: str | None = None,
+        directory: str | Path | None = None,
+        model_name: str | None = None,
+        batch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
+        self._course: Course | None = None
+        self._step = 0
+        self._due: Due | None = None
+        self._loader: Any = None
+        self._start: Place | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._finished = False
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Claim the job's checkpoints; have the newest one loaded, whatever ``ckpt_path`` says."""
+        if stage != "fit":
+            return
+        _check(trainer)
+        trainer.callbacks.remove(self)
+        trainer.callbacks.insert(0, self)  # a save comes before other callbacks see the next batch
+        self._step, self._due, self._start, self._loaded, self._finished = 0, None, None, None, False
+        self._course = Course(self._options, FOLDER, saves=not trainer.fast_dev_run)
+        folder = self._course.find()
+        if folder is not None:
+            self._have_loaded(trainer, folder)
+        source = trainer.fit_loop._data_source
+        source.dataloader = lambda: self._position(source)
+
+    def _have_loaded(self, trainer: Any, folder: Path) -> None:
+        assert self._course is not None
+        states = folder / f"random-{self._course.gang.rank}.pt"
+        if states.exists():  # a gang may have more workers than the one that saved
+            self._start = Place(**files.load(states))
+        connector = trainer._checkpoint_connector
+
+        def resume_start(checkpoint_path: Any = None, *_: Any, **__: Any) -> None:
+            del connector.resume_start
+            # what the job itself saved, and the sums have shown to be so, may hold objects of the user's classes
+            connector.resume_start(folder / FILE, weights_only=False)
+
+        connector.resume_start = resume_start
+
+    def _position(self, source: Any) -> Any:
+        """The training's batches, from where the last run was."""
+        flavour = next(name for name in FLAVOURS if type(source).__module__.startswith(name))
+        combined = importlib.import_module(f"{flavour}.utilities").CombinedLoader
+        self._loader = positioned(type(source).dataloader(source), combined)
+        self._loader.start, self._start = self._start, None
+        return self._loader
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Into each checkpoint of the training, also those that are not ours."""
+        checkpoint[KEY] = {
+            "step": self._step,
+            "batches_that_stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
+            "finished": self._finished,
+        }
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        self._step = checkpoint.get(KEY, {}).get("step", checkpoint.get("global_step", 0))
+        if self._course is not None and self._course.saved_step is not None:
+            self._loaded = checkpoint[KEY]
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._loaded is not None and self._loaded["finished"]:
+            trainer.should_stop = True  # ended early by someone's wish, which Lightning's checkpoints do not hold
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._course is None:
+            return
+        loops = trainer.fit_loop
+        if self._loaded is not None and loops.restarting:
+            # of the batch that was there already when the checkpoint was written, and is yet to be trained
+            batches = loops.epoch_loop.batch_progress
+            batches.is_last_batch, batches.total.ready = False, batches.total.completed
+            warnings.filterwarnings("ignore", message=NOT_RESUMABLE)
+        total = trainer.estimated_stepping_batches
+        self._course.begin(self._step, int(total) if 0 <= total < math.inf else -1)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count; a save that is due waits for the next batch. Gradients are not saved, so none may be accumulated."""
+        if self._course is None or ((batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch):
+            return
+        self._step += 1
+        self._due = self._course.stepped(self._step) or self._due
+        if self._due is not None:
+            self._loader.note_states()
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self._loaded is not None:
+            trainer.fit_loop.epoch_loop._batches_that_stepped = self._loaded["batches_that_stepped"]
+            self._loaded = None
+        if self._course is None or self._due is None:
+            return
+        due, self._due = self._due, None
+        loader = self._loader
+        place = Place(batch_idx, loader.epoch_states, loader.states or rng.capture(loader.generators()))
+        self._course.fulfil(due, self._step, lambda folder: self._write(trainer, folder, place))
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Save the end, too: a job that is started once more does not train again."""
+        if self._course is None:
+            return
+        now = rng.capture(self._loader.generators())
+        progress = trainer.fit_loop.epoch_progress.current
+        whole = progress.processed == progress.ready
+        used = trainer.fit_loop.epoch_loop.batch_progress.current.completed
+        place = Place(0, now, None) if whole else Place(used, self._loader.epoch_states, now)
+        due, self._due, self._finished = self._due, None, trainer.should_stop
+        self._course.end(self._step, lambda folder: self._write(trainer, folder, place), due)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage == "fit":
+            trainer.fit_loop._data_source.__dict__.pop("dataloader", None)
+            if self._course is not None and self._loaded is not None:  # resumed at its end: no step was made
+                self._course.begin(self._step, self._step)
+            if self._course is not None:
+                self._course.gang.leave_together()
+            self._course = None
+
+    def _write(self, trainer: Any, folder: Path, place: Place) -> None:
+        """This worker's part of a checkpoint: Lightning's own, and the place in the data."""
+        assert self._course is not None
+        files.write_object(folder / f"random-{self._course.gang.rank}.pt", asdict(place))
+        content = trainer._checkpoint_connector.dump_checkpoint(False)
+        strategy = trainer.strategy
+        given = io = strategy.checkpoint_io
+        while type(io).__name__ == "AsyncCheckpointIO":  # would return before the file is there
+            io = io.checkpoint_io
+        strategy.checkpoint_io = io
+        try:
+            strategy.save_checkpoint(content, folder / FILE)
+        finally:
+            strategy.checkpoint_io = given
+
+
+def _check(trainer: Any) -> None:
+    """Raises CheckpointError if this Lightning has not what resuming needs."""
+    loops = getattr(trainer, "fit_loop", None)
+    epoch_loop = getattr(loops, "epoch_loop", None)
+    needed = [
+        (getattr(trainer, "_checkpoint_connector", None), "resume_start"),
+        (getattr(trainer, "_checkpoint_connector", None), "dump_checkpoint"),
+        (getattr(loops, "_data_source", None), "dataloader"),
+        (epoch_loop, "_batches_that_stepped"),
+        (getattr(epoch_loop, "batch_progress", None), "is_last_batch"),
+    ]
+    missing = [name for part, name in needed if not hasattr(part, name)]
+    if missing:
+        version = getattr(sys.modules.get(type(trainer).__module__.split(".")[0]), "__version__", "?")
+        raise CheckpointError(
+            f"LightningCallback does not know this Lightning ({version} has no {missing[0]}); use lightning 2.5 or 2.6"
+        )
+
+
+def _bases() -> tuple[type, ...]:
+    """``Callback`` of the packages that the program uses: ``lightning``, ``pytorch_lightning``, or both."""
+    names = [name for name in FLAVOURS if name in sys.modules]
+    if not names:
+        names = [name for name in FLAVOURS if importlib.util.find_spec(name.split(".")[0])][:1]
+    if not names:
+        raise ImportError("slurm_hadar.LightningCallback needs PyTorch Lightning: pip install lightning")
+    return tuple(importlib.import_module(name).Callback for name in names)
+
+
+if TYPE_CHECKING:
+    LightningCallback = _Hooks
+
+
+def __getattr__(name: str) -> Any:
+    """The class itself is made when it is first asked for: its base is the library's."""
+    if name != "LightningCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = type(name, (_Hooks, *_bases()), {"__module__": __name__, "__doc__": _Hooks.__doc__})
+    globals()[name] = made  # one class, that pickles
+    return made

@@ -1,0 +1,118 @@
+"""Lightning's loader of training batches, with a position in the epoch that can be gone back to.
+
+Lightning itself begins an epoch anew when it resumes in the midst of one, and counts on from the old place. Here, as in
+:mod:`slurm_hadar.runtime.data`, the epoch is begun again from the random states of its beginning, and the batches that
+were used are left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.data import enter, generators_of
+
+__all__ = ["Place", "positioned"]
+
+
+@dataclass(slots=True)
+class Place:
+    """Batches of the epoch that were used; this worker's random states at the epoch's beginning, and now.
+
+    ``now`` None: the epoch has not begun yet.
+    """
+
+    used: int
+    epoch: dict[str, Any] | None
+    now: dict[str, Any] | None
+
+
+class _Begun:
+    """An iterator where Lightning wants an iterable, with the length of the whole."""
+
+    def __init__(self, batches: Iterator[Any], length: int) -> None:
+        self._batches, self._length = batches, length
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches
+
+    def __len__(self) -> int:
+        return self._length
+
+
+class _Positions:
+    """In front of a ``CombinedLoader``: an epoch begins when its first batch is asked for, not before.
+
+    Lightning tells samplers the epoch's number only after it has made the first iterator.
+    """
+
+    _mode: str
+    _limits: Any
+    flattened: list[Any]
+    _iterator: Any
+    start: Place | None = None
+    epoch_states: dict[str, Any] | None = None
+    states: dict[str, Any] | None = None
+    _begun = True
+    _wanted = False
+
+    def __iter__(self) -> Any:
+        self._iterator = _iterator_class(self)(self.flattened, self._limits)
+        self._begun = False
+        return self
+
+    def __next__(self) -> Any:
+        if not self._begun:
+            self._begun = True
+            self._begin()
+        if self._wanted:
+            self._wanted, self.states = False, rng.capture(self.generators())
+        return super().__next__()  # type: ignore[misc]
+
+    def generators(self) -> list[Any]:
+        """The user's own generators, whose states belong to the position."""
+        return [g for loader in self.flattened for g in generators_of(loader)]
+
+    def note_states(self) -> None:
+        """Keep the random states just before the next batch is fetched, in ``states``."""
+        self._wanted, self.states = True, None
+
+    def _begin(self) -> None:
+        start, self.start = self.start, None
+        if start is not None and start.epoch is not None:
+            rng.restore(start.epoch, self.generators())
+        self.epoch_states = rng.capture(self.generators())
+        if start is None or not start.used:
+            iter(self._iterator)
+        else:
+            self._leave_out(start.used)
+        if start is not None and start.now is not None:
+            rng.restore(start.now, self.generators())
+
+    def _leave_out(self, used: int) -> None:
+        batches = enter(self.flattened[0], used) if len(self.flattened) == 1 else None
+        if batches is None:
+            iter(self._iterator)
+            for _ in range(used):
+                super().__next__()  # type: ignore[misc]
+            return
+        self._iterator.iterables = [_Begun(batches, len(self.flattened[0]))]
+        iter(self._iterator)
+        self._iterator._idx = used
+
+
+def positioned(source: Any, combined_loader: type) -> Any:
+    """``source`` (a loader, or what ``combined_loader`` takes of several) as a CombinedLoader with positions."""
+    mode = "max_size_cycle"  # what Lightning takes for training
+    if isinstance(source, combined_loader):
+        source, mode = source.iterables, source._mode  # type: ignore[attr-defined]
+    made = type("PositionedLoader", (_Positions, combined_loader), {})
+    return made(source, mode)
+
+
+def _iterator_class(loader: Any) -> Any:
+    (base,) = [c for c in type(loader).__mro__ if c.__name__ == "CombinedLoader"]
+    return sys.modules[base.__module__]._SUPPORTED_MODES[loader._mode]["iterator"]

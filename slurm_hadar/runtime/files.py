@@ -1,0 +1,177 @@
+"""Files that are summed while they are written, synced, and known again by size and SHA-256.
+
+Needs no PyTorch until something is saved or loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from slurm_hadar.errors import CheckpointError
+
+__all__ = [
+    "Summed", "create", "entry_of", "load", "reason_of", "same_size", "seal", "sync", "sync_directory", "verify",
+    "write_bytes", "write_object",
+]  # fmt: skip
+
+_BLOCK = 2**20
+
+
+class Summed:
+    """A file that sums what is written to it, and remembers why a write failed: ``torch.save`` hides the reason."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._sum = hashlib.sha256()
+        self._size = 0
+        self.error: OSError | None = None
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What a manifest says of the file: ``size`` in bytes, ``sha256``."""
+        return {"size": self._size, "sha256": self._sum.hexdigest()}
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        try:
+            written = 0
+            while written < len(view):  # unbuffered: the system may take less than it was given
+                written += self._file.write(view[written:])
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        self._sum.update(view)
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Left to who opened it; libraries close what they are given."""
+
+
+@contextlib.contextmanager
+def create(path: Path) -> Iterator[Summed]:
+    """A new file, synced when the block ends well. Raises OSError with the system's reason, whoever wrapped it."""
+    with path.open("xb", buffering=0) as file:
+        summed = Summed(cast(BinaryIO, file))
+        try:
+            yield summed
+        except Exception as error:
+            if summed.error is not None and error is not summed.error:
+                raise summed.error from error
+            raise
+        os.fsync(file.fileno())
+
+
+def write_object(path: Path, value: Any) -> dict[str, Any]:
+    """``torch.save`` into a new file; its entry for the manifest. Raises OSError, or what the object cannot bear."""
+    import torch
+
+    with create(path) as file:
+        torch.save(value, cast(Any, file))
+    return file.entry
+
+
+def write_bytes(path: Path, data: Any) -> dict[str, Any]:
+    """A new file of ``data``; its entry for the manifest. Raises OSError."""
+    with create(path) as file:
+        file.write(data)
+    return file.entry
+
+
+def entry_of(path: Path) -> dict[str, Any]:
+    """What a manifest would say of the file as it is. Raises OSError."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256")
+        return {"size": file.tell(), "sha256": found.hexdigest()}
+
+
+def seal(path: Path) -> dict[str, Any]:
+    """Make a file safe that a library has written; its entry for the manifest. Raises OSError."""
+    sync(path)
+    return entry_of(path)
+
+
+def load(path: Path, data: bytes | None = None) -> Any:
+    """What ``torch.save`` wrote, tensors on the CPU; ``data``: where it is only a part of the file.
+
+    Raises CheckpointError.
+    """
+    import torch
+
+    def source() -> Any:
+        return path if data is None else io.BytesIO(data)
+
+    try:
+        try:
+            return torch.load(source(), map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            # objects other than tensors and plain data, put there by the user's own scheduler or run.state; the sums
+            # have shown that the file is what this job wrote
+            return torch.load(source(), map_location="cpu", weights_only=False)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def same_size(path: Path, entry: Any) -> None:
+    """Raises CheckpointError unless the file is there and as long as its manifest says."""
+    try:
+        size = entry["size"]
+        actual = path.stat().st_size
+    except (KeyError, TypeError):
+        raise CheckpointError(f"its manifest says nothing usable of {path.name}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error.strerror}") from error
+    if actual != size:
+        raise CheckpointError(f"{path.name} has {actual} bytes instead of {size}")
+
+
+def verify(path: Path, entry: Any) -> None:
+    """Raises CheckpointError unless the file is what its manifest says, to the last bit."""
+    same_size(path, entry)
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                found.update(block)
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error.strerror}") from error
+    if found.hexdigest() != entry.get("sha256"):
+        raise CheckpointError(f"{path.name} is damaged: its SHA-256 sum differs")
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory safe. Raises OSError."""
+    sync(path, os.O_DIRECTORY)
+
+
+def sync(path: Path, flags: int = 0) -> None:
+    """Make safe on disk what somebody has written to ``path``. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something failed, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"

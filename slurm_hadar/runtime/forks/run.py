@@ -1,0 +1,425 @@
+"""The training loop of one copy of a forked job."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar import forks
+from slurm_hadar.errors import CheckpointError
+from slurm_hadar.forks import Span
+from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.data import Feed
+from slurm_hadar.runtime.emulation import Pace
+from slurm_hadar.runtime.forks import weights
+from slurm_hadar.runtime.forks.member import Member, Period
+from slurm_hadar.runtime.forks.room import Commit, Heartbeat, Offer, Room
+from slurm_hadar.runtime.forks.schedule import Boost, Clock, Follower
+from slurm_hadar.runtime.forks.weights import Outer, Source
+from slurm_hadar.runtime.gang import Gang
+from slurm_hadar.runtime.link import Link, stand_still
+from slurm_hadar.runtime.parts import named, restore_state, state_of
+
+__all__ = ["Consolidation", "ForkPlace", "ForkedRun", "fork_place"]
+
+LOOK_S = 0.05
+VISIBLE_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidation:
+    """How the weights of a forked job's copies are brought together.
+
+    Parameters
+    ----------
+    outer: an outer optimizer on the consolidated weights; None = plain averaging.
+    optimizer_state: ``average`` the copies' momenta and moments, or keep each copy's own (``local``).
+    lr_scale: while several copies train, learning rates are higher by their number, counted in copies as fast as the
+        fastest, to the power of this: 0 = not, 0.5 = by its square root, 1 = in proportion (the rules for large
+        batches: Krizhevsky, arXiv 1404.5997; Goyal et al., arXiv 1706.02677). The mean of several copies has less
+        noise, and the job fewer updates one after the other.
+    """
+
+    outer: Outer | None = None
+    optimizer_state: str = "average"
+    lr_scale: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.lr_scale <= 1.0:
+            raise ValueError(f"lr_scale={self.lr_scale} must lie between 0 and 1")
+        if self.optimizer_state not in ("average", "local"):
+            raise ValueError(f"optimizer_state={self.optimizer_state!r} must be average or local")
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPlace:
+    """Where the copies meet, which of them this process is, how often it was restarted, and the length of a period."""
+
+    directory: Path
+    copy: int
+    restart: int
+    period: Period
+
+
+def fork_place(environ: Mapping[str, str], restart: int) -> ForkPlace | None:
+    """From what ``hadar-srun`` exports in a task of a forked job's array; None anywhere else.
+
+    Raises ValueError if the variables make no sense.
+    """
+    directory, copy = environ.get("HADAR_FORK_DIR"), environ.get("HADAR_FORK_COPY", "")
+    if not directory:
+        return None
+    if not re.fullmatch(r"\d{1,9}", copy):
+        raise ValueError(f"HADAR_FORK_COPY={copy!r} must be this copy's number; hadar-srun sets it")
+    return ForkPlace(Path(directory), int(copy), restart, _period(environ.get("HADAR_PERIOD", "")))
+
+
+def _period(text: str) -> Period:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s?)", text)
+    if text and not match:
+        raise ValueError(f"HADAR_PERIOD={text!r} must be steps such as 500 or seconds such as 30s")
+    if match is None:
+        return Period()
+    return Period(seconds=float(match[1])) if match[2] else Period(steps=int(float(match[1])))
+
+
+class ForkedRun:
+    """Iterate over it for batches, as over :class:`slurm_hadar.runtime.training.Run`; made by ``train`` in a copy.
+
+    ``step`` is the step of the whole job, as far as one copy can tell within a period; ``copy`` the number of this copy
+    and ``own_steps`` what it has made in this run. When all steps are done, one copy leaves the loop with the final
+    weights; the others end their process (SystemExit) with exit code 0.
+    """
+
+    def __init__(
+        self,
+        parts: dict[str, Any],
+        total_steps: int,
+        gang: Gang,
+        feed: Feed,
+        state: dict[str, Any],
+        place: ForkPlace,
+        consolidation: Consolidation,
+        pace: Pace | None,
+        worker_batch: int | None,
+    ) -> None:
+        self.total_steps, self.state, self.worker_batch = total_steps, state, worker_batch
+        self.copy, self.own_steps = place.copy, 0
+        self._parts = {kind: named(part) for kind, part in parts.items()}
+        self._gang, self._feed, self._pace, self._how = gang, feed, pace, consolidation
+        self._clock = Clock()
+        self._schedule = Follower(self._parts["scheduler"], self._clock)
+        self._boost = Boost(self._parts["optimizer"])
+        self._link = Link(gang, resumable=True)
+        self._in_step = self._wanted = False
+        self._made: list[Span] = []
+        self._loaded: Commit | None = None
+        self._stall_s: float | None = None
+        self._lost_s = self._trained_s = 0.0
+        self._look_at, self._next_look = 0.0, 0
+        self._room, self._heartbeat, self._member = None, None, None
+        if gang.leads:
+            self._room = Room(place.directory, place.copy)
+            self._heartbeat = Heartbeat(self._room)
+            self._member = Member(self._room, place.restart, place.period, self._merge)
+        self._directory = place.directory
+        self._commit = self._begin(place)
+
+    @property
+    def step(self) -> int:
+        return min(self._clock.step, self.total_steps)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last batch, from 0."""
+        return self._feed.epoch
+
+    @property
+    def consolidation(self) -> int:
+        """Number of the newest consolidation that this copy has; the weights are its own in the first step after it."""
+        return self._commit.number
+
+    def save(self) -> None:
+        """Bring the next consolidation forward to the end of this step; rank 0's call counts."""
+        self._wanted = True
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            while not self._commit.complete:
+                asked, pause_s = 0, 0.0
+                share = self._gang.share(self._member.share(self._commit) if self._member else None)
+                began = time.monotonic()
+                if share:
+                    self._start_period(share)
+                    for batch in self._batches(share, began):
+                        self._in_step = True
+                        yield batch
+                        self._in_step = False
+                    asked, pause_s = self._asked
+                self._trained_s += time.monotonic() - began
+                self._consolidate(bool(share), time.monotonic() - began, asked, pause_s)
+        finally:
+            if self._heartbeat is not None:
+                self._heartbeat.stop()
+        self._leave()
+
+    # Beginning and end
+
+    def _begin(self, place: ForkPlace) -> Commit:
+        commit, error = None, None
+        if self._member is not None:
+            try:
+                commit = self._member.begin(
+                    self.total_steps, self._feed.epoch_batches, _seed(), lambda path: self._write(path, "")
+                )
+            except CheckpointError as problem:
+                error = str(problem)
+        commit, error = self._gang.share((commit, error))
+        if error is not None or commit is None:
+            if self._heartbeat is not None:
+                self._heartbeat.stop()
+            raise CheckpointError(error or "no consolidation")
+        self._feed.fix_order(commit.seed)
+        self._load(commit)
+        # what is drawn in training (dropout, augmentation) must differ between copies, runs and workers
+        rng.seed(commit.seed + 1, (place.copy * 1000 + place.restart) * 1000 + self._gang.rank)
+        self._link.begin(0, self.total_steps)
+        self._note(self._commit)
+        if self._gang.leads:
+            _say(f"copy {self.copy} begins with consolidation {commit.number}: step {commit.step} of the job")
+        return self._commit
+
+    def _leave(self) -> None:
+        self._clock.begin(self.total_steps, 1.0, 0)
+        if self._gang.leads:
+            share = self._lost_s / (self._lost_s + self._trained_s) if self._trained_s else 0.0
+            _say(
+                f"copy {self.copy} made {self.own_steps} of {self.total_steps} steps in {self._trained_s:.1f} s; "
+                f"consolidations cost it {share:.1%} of its time"
+            )
+        self._gang.leave_together()
+        if self._commit.closer != self.copy:
+            if self._gang.leads:
+                _say(f"all steps are done; copy {self._commit.closer} goes on to the end of the script")
+            sys.stdout.flush()
+            raise SystemExit(0)
+
+    # A period
+
+    def _start_period(self, share: tuple[Span, ...]) -> None:
+        rates, dealt = self._commit.rates, sum(forks.count(spans) for spans in self._commit.shares.values())
+        own = rates.get(self.copy, 0.0)
+        self._clock.begin(self._commit.step, sum(rates.values()) / own if own else 1.0, dealt)
+        self._boost.factor = self._at_once() ** self._how.lr_scale
+        self._made, self._asked = [], (0, 0.0)
+        self._look_at, self._next_look = time.monotonic(), self.own_steps + 1
+        if self._pace is not None:
+            self._pace.restart()
+
+    def _at_once(self) -> float:
+        """How many copies train, counted in copies as fast as the fastest; 1 while their speeds are not known."""
+        rates = [self._commit.rates.get(copy, 0.0) for copy in self._commit.shares]
+        return sum(rates) / max(rates) if rates and max(rates) > 0 else 1.0
+
+    def _batches(self, share: tuple[Span, ...], began: float) -> Iterator[Any]:
+        """The batches of the share, until the period is over. What comes after a ``yield`` is the end of a step."""
+        for start, stop in share:
+            self._feed.seek(start, self._commit.epoch_batches)
+            for index in range(start, stop):
+                yield self._feed.next()
+                self._clock.made += 1
+                self.own_steps += 1
+                self._add(index)
+                self._link.count(self.own_steps)
+                if self._pace is not None:
+                    self._pace.wait()
+                if self._is_over(began):
+                    return
+
+    def _add(self, index: int) -> None:
+        if self._made and self._made[-1][1] == index:
+            self._made[-1] = (self._made[-1][0], index + 1)
+        else:
+            self._made.append((index, index + 1))
+
+    def _is_over(self, began: float) -> bool:
+        """Look, now and then, whether the period shall end before the share is done; the same on all workers."""
+        now = time.monotonic()
+        if self._gang.world == 1:
+            if now - self._look_at < LOOK_S and not self._wanted:
+                return False
+        elif self.own_steps < self._next_look:
+            return False
+        decision = self._gang.agree(self._decide(now, began) if self._gang.leads else (0, 0, 0, 0))
+        over, asked, pause_ms, ahead = decision
+        self._look_at, self._next_look = now, self.own_steps + ahead
+        self._asked = (asked, pause_ms / 1000)
+        return bool(over)
+
+    def _decide(self, now: float, began: float) -> tuple[int, int, int, int]:
+        """The leader: (period is over, a save was asked for, pause in ms, steps until the next look)."""
+        assert self._member is not None
+        asked, pause_s = self._link.asked()
+        if self._wanted:
+            self._wanted = False
+            self._member.close(self._commit)
+        per_step_s = (now - began) / max(1, self._clock.made)
+        over = asked or self._member.ends(self._commit, now - began, per_step_s)
+        return int(over), int(asked), int(pause_s * 1000), self._gang.steps_until_look(LOOK_S, per_step_s)
+
+    # Between periods
+
+    def _consolidate(self, shared: bool, seconds: float, asked: int, pause_s: float) -> None:
+        began = time.monotonic()
+        offered = bool(self._gang.share(self._offer(seconds, not asked) if shared and self._gang.leads else None))
+        if asked:
+            self._answer(offered, time.monotonic() - began, pause_s)
+            began = time.monotonic()
+        before = self._commit
+        following = self._gang.share(
+            self._member.next(before, offered and not asked, self._early_s(seconds)) if self._member else None
+        )
+        alone = offered and following.number == before.number + 1 and [*before.shares] == [self.copy]
+        if alone:
+            self._commit = following
+        else:
+            self._load(following)
+        if not asked and shared:
+            self._stall_s = time.monotonic() - began
+            self._lost_s += self._stall_s
+        self._note(self._commit)
+
+    def _early_s(self, trained_s: float) -> float:
+        """How long before the end of the period this copy has stopped, since a step would have taken it beyond."""
+        ends_s = self._commit.period_s
+        cut = forks.count(self._made) < forks.count(self._commit.shares.get(self.copy, ()))
+        return max(0.0, ends_s - trained_s) if ends_s is not None and cut else 0.0
+
+    def _offer(self, seconds: float, stays: bool) -> bool:
+        assert self._member is not None
+        try:
+            return self._member.offer(self._commit, tuple(self._made), seconds, stays, self._stall_s, self._write)
+        except CheckpointError as error:
+            _say(f"{error}; the steps of this period are not counted")
+            return False
+
+    def _answer(self, saved: bool, seconds: float, pause_s: float) -> None:
+        """The scheduler has asked for a save: the offer is it. Then wait to be stopped, or told to go on."""
+        if self._gang.leads:
+            if saved:
+                steps = self._commit.step + forks.count(self._made)
+                self._link.saved(steps, self._commit.number, seconds, seconds)
+            else:
+                self._link.failed()
+            self._link.answer()
+        stand_still(self._link, self._gang, pause_s)
+
+    def _note(self, commit: Commit) -> None:
+        if self._gang.leads:
+            closes = commit.complete and commit.closer == self.copy
+            self._link.consolidated(commit.number, commit.step, self._stall_s, closes)
+
+    # Weights
+
+    def _write(self, path: Path, header: str) -> None:
+        content = {kind: state_of(part) for kind, part in self._parts.items()}
+        tensors, plain = weights.pack({**content, "user": self.state, "clock": self._schedule.position})
+        parameters = [
+            f"model/{name}/{parameter}"
+            for name, model in self._parts["model"].items()
+            for parameter, value in getattr(model, "named_parameters", lambda: ())()
+            if value.requires_grad
+        ]
+        weights.write(path, tensors, {"content": plain, "parameters": parameters}, header)
+
+    def _merge(self, offers: list[Offer], base: Commit, path: Path) -> None:
+        assert self._room is not None
+        sources = [Source(o.path, o.steps) for o in sorted(offers, key=lambda o: o.copy)]
+        try:
+            weights.consolidate(sources, path, self._room.path_of(base), self._how.outer)
+        except CheckpointError:
+            for offer in offers:
+                if not _readable(offer.path):
+                    _say(f"the offer of copy {offer.copy} is damaged; its {offer.steps} steps are done anew")
+                    self._room.drop(offer)
+            raise
+
+    def _load(self, commit: Commit) -> None:
+        """Take over the weights of ``commit``, or of a newer one if that has been cleared away meanwhile."""
+        commit, content = self._read(commit)
+        keep = {"optimizer"} if self._how.optimizer_state == "local" and self._loaded is not None else set()
+        try:
+            for kind, part in self._parts.items():
+                if kind not in keep:
+                    restore_state(part, content[kind])
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{self._directory / commit.weights} does not fit this training: {str(error).splitlines()[0]}; "
+                "all copies must run the same script with the same model"
+            ) from error
+        self.state.clear()
+        self.state.update(content["user"])
+        self._commit = self._loaded = commit
+        self._clock.begin(commit.step, 1.0, 0)
+        self._schedule.go_to(content["clock"], commit.step)
+
+    def _read(self, commit: Commit) -> tuple[Commit, dict[str, Any]]:
+        """All workers read the same file; the leader first, since it knows whether there is a newer one."""
+        content, error = None, None
+        if self._room is not None:
+            commit, content, error = _read_newest(self._room, commit)
+        commit, error = self._gang.share((commit, error))
+        if error is not None:
+            raise CheckpointError(error)
+        return commit, content if content is not None else _read_when_visible(self._directory / commit.weights)
+
+
+def _read_newest(room: Room, commit: Commit) -> tuple[Commit, dict[str, Any] | None, str | None]:
+    while True:
+        try:
+            return commit, _content(room.path_of(commit)), None
+        except CheckpointError as error:
+            later = room.after(commit.number)
+            if later is None:
+                return commit, None, str(error)
+            commit = later
+
+
+def _read_when_visible(path: Path) -> dict[str, Any]:
+    """Other workers may see a shared file system later than the leader does."""
+    deadline = time.monotonic() + VISIBLE_WITHIN_S
+    while True:
+        try:
+            return _content(path)
+        except CheckpointError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    tensors, plain = weights.read(path)
+    return weights.unpack(tensors, plain["content"])
+
+
+def _readable(path: Path) -> bool:
+    try:
+        weights.read(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _seed() -> int:
+    import torch
+
+    return torch.initial_seed() % 2**48
+
+
+def _say(text: str) -> None:
+    print(f"hadar: {text}", file=sys.stderr, flush=True)

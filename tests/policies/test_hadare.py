@@ -1,0 +1,196 @@
+"""HadarE: which copies run where."""
+
+from dataclasses import replace
+
+import pytest
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.model import Fork, Form, JobState, Node, Placement, Speed, Tier
+from slurm_hadar.policies import check_plan, get
+from slurm_hadar.testing.snapshots import carry_out
+
+NODES = (
+    Node("a", {"v100": 1}), Node("b", {"v100": 1}), Node("c", {"p100": 1}), Node("d", {"p100": 1}),
+    Node("e", {"k80": 1}),
+)  # fmt: skip
+LONG = 1e5
+
+
+@pytest.fixture
+def copies(job):
+    """Five copies of a forked job."""
+
+    def make(parent="7", count=5, fork=Fork.AUTO, **fields):
+        fields.setdefault("steps", LONG)
+        base = replace(job(parent, form=fields.pop("form", Form(1)), **fields), array_id=parent, fork=fork)
+        return [replace(base, job_id=f"{parent}_{k}") for k in range(count)]
+
+    return make
+
+
+def started(copy, node, gpu_type, count=1, **fields):
+    return replace(copy, state=JobState.RUNNING, placement=Placement.of({node: {gpu_type: count}}), **fields)
+
+
+def decide(state, *, steady=True, **params):
+    """A plan that keeps the contract, and that is repeated once it is carried out."""
+    policy = get("hadare", **params)
+    plan = policy.allocate(state)
+    assert check_plan(state, plan) == []
+    assert not steady or policy.allocate(carry_out(state, plan)).placements == plan.placements
+    return plan
+
+
+def nodes_of(plan, parent):
+    return sorted(n for j, p in plan.placements.items() if j.split("_")[0] == parent for n in p.nodes)
+
+
+@pytest.mark.parametrize("params", [{}, {"objective": "ttd"}, {"fork": "idle"}, {"fork": "spread"}], ids=str)
+def test_a_lone_job_has_a_copy_on_every_node(copies, snapshot, params):
+    assert nodes_of(decide(snapshot(copies(), NODES), **params), "7") == list("abcde")
+
+
+def test_without_forked_jobs_it_is_hadar(job, snapshot):
+    state = snapshot([job(str(i), steps=1e4 * (i + 1)) for i in range(8)], NODES)
+    ours, hadars = get("hadare").allocate(state), get("hadar", frontier=0.1).allocate(state)
+    assert replace(ours, policy="hadar") == hadars
+
+
+@pytest.mark.parametrize("mode", ["job", "idle", "auto"])
+def test_with_jobs_enough_it_is_hadars_plan(copies, job, snapshot, mode):
+    """As many parents as nodes: each node has a parent of its own, the one that Hadar would put there."""
+    steps = {str(i): LONG * (1 + 0.1 * i) for i in range(1, 6)}
+    forked = snapshot([c for parent, s in steps.items() for c in copies(parent, steps=s)], NODES)
+    plain = snapshot([job(i, steps=s, form=Form(1)) for i, s in steps.items()], NODES)
+    expected = dict(get("hadar", frontier=0.1).allocate(plain).placements)
+    plan = decide(forked, fork=mode)
+    assert {j.split("_")[0]: p for j, p in plan.placements.items()} == expected
+
+
+def test_two_jobs_share_the_idle_nodes(copies, snapshot):
+    plan = decide(snapshot([*copies("1"), *copies("2")], NODES))
+    assert sorted(nodes_of(plan, "1") + nodes_of(plan, "2")) == list("abcde")
+    assert len(nodes_of(plan, "1")) in (2, 3)
+
+
+def test_for_the_total_time_the_longest_gets_most(copies, snapshot):
+    plan = decide(snapshot([*copies("1", steps=LONG), *copies("2", steps=5 * LONG)], NODES), objective="ttd")
+    assert nodes_of(plan, "2") and len(nodes_of(plan, "2")) == 4
+
+
+def test_a_copy_must_earn_its_start(copies, snapshot):
+    """Done in 60 s on the fastest GPU, a restart takes 30: nothing to be gained by a second copy."""
+    plan = decide(snapshot(copies(steps=600.0), NODES))
+    assert nodes_of(plan, "7") == ["a"]
+    assert plan.waits["7_4"].tier is Tier.POLICY
+    assert "too soon" in plan.waits["7_4"].why
+
+
+def test_a_running_copy_stays_to_the_very_end(copies, snapshot):
+    """A slow copy goes on: what it does until the last consolidation counts, and its node has nothing else to do."""
+    first, second, *rest = copies(steps=300.0)
+    state = snapshot([started(first, "a", "v100"), started(second, "e", "k80"), *rest], NODES)
+    assert nodes_of(decide(state), "7") == ["a", "e"]
+
+
+def test_a_faster_node_that_falls_free_gets_a_copy_and_nothing_moves(copies, snapshot):
+    first, *rest = copies()
+    plan = decide(snapshot([started(first, "e", "k80"), *rest], NODES))
+    assert plan.placements["7_0"].nodes == ("e",)
+    assert nodes_of(plan, "7") == list("abcde")
+
+
+def test_of_two_copies_on_one_node_one_goes_elsewhere(copies, snapshot):
+    first, second = copies(count=2)
+    nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 1}))
+    plan = decide(snapshot([started(first, "a", "v100"), started(second, "a", "v100")], nodes))
+    assert nodes_of(plan, "7") == ["a", "b"]
+
+
+def test_without_a_spare_copy_the_lead_moves(copies, snapshot):
+    (only,) = copies(count=1)
+    plan = decide(snapshot([started(only, "e", "k80")], NODES))
+    assert plan.placements["7_0"].by_type == {"v100": 1}
+
+
+def test_copies_make_way_for_jobs_that_arrive(copies, job, snapshot):
+    state = snapshot(copies(), NODES)
+    running = carry_out(state, decide(state))
+    new = tuple(job(str(i), form=Form(1), steps=LONG) for i in range(10, 14))
+    plan = decide(replace(running, time=running.time + 360, jobs=(*running.jobs, *new)))
+    assert {"10", "11", "12", "13"} <= set(plan.placements)
+    assert len(nodes_of(plan, "7")) == 1
+
+
+def test_unmovable_copies_stay(copies, job, snapshot):
+    first, second, *rest = copies(unmovable="started just now")
+    state = snapshot([started(first, "e", "k80"), started(second, "a", "v100"), *rest, job("9", form=Form(1))], NODES)
+    plan = decide(state)
+    assert plan.placements["7_0"].nodes == ("e",) and plan.placements["7_1"].nodes == ("a",)
+    assert "9" in plan.placements and len(plan.placements) == 5
+
+
+def test_spread_takes_the_nodes_of_less_dense_jobs(copies, job, snapshot):
+    others = [job(str(i), form=Form(1), steps=50 * LONG) for i in range(20, 25)]
+    jobs = [*copies(fork=Fork.SPREAD), *others]
+    assert nodes_of(decide(snapshot(jobs, NODES)), "7") == list("abcde")
+    assert len(nodes_of(decide(snapshot(jobs, NODES), fork="idle", steady=False), "7")) == 1
+
+
+def test_auto_takes_the_nodes_of_others_where_the_parent_is_urgent(copies, job, snapshot):
+    others = [job(str(i), form=Form(1), steps=LONG, weight=0.2) for i in range(20, 30)]
+    urgent = decide(snapshot([*copies(weight=20.0), *others], NODES))
+    calm = decide(snapshot([*copies(weight=0.2), *others], NODES), steady=False)
+    assert len(nodes_of(urgent, "7")) > 1 == len(nodes_of(calm, "7"))
+    ousted = next(w for j, w in urgent.waits.items() if "copies of job 7" in w.why)
+    assert ousted.tier is Tier.POLICY
+
+
+def test_auto_lets_a_short_job_go_first_in_the_tail(copies, snapshot):
+    """Two nodes, two parents of which one would be gone long before the other: it gets both at first."""
+    jobs = [*copies("1", steps=2e4), *copies("2", steps=40 * LONG)]
+    plan = decide(snapshot(jobs, NODES[:2]))
+    assert nodes_of(plan, "1") == ["a", "b"] and not nodes_of(plan, "2")
+    assert len(nodes_of(decide(snapshot(jobs, NODES[:2]), objective="ttd"), "2")) == 1
+
+
+def test_an_elastic_copy_takes_what_its_node_has(copies, snapshot):
+    nodes = (Node("a", {"v100": 1}), Node("b", {"v100": 3}), Node("c", {"p100": 2}))
+    one = {"v100": Speed(10.0), "p100": Speed(5.0)}
+    scaled = {n: {t: Speed(s.steps_per_s * n) for t, s in one.items()} for n in (2, 3)}
+    plan = decide(snapshot(copies(form=Form(1, sizes=(1, 2, 3)), scaled=scaled), nodes))
+    assert {p.nodes[0]: p.workers for p in plan.placements.values()} == {"a": 1, "b": 3, "c": 2}
+
+
+def test_parents_share_a_node_with_several_gpus(copies, snapshot):
+    nodes = (Node("a", {"v100": 2}), Node("b", {"v100": 2}))
+    plan = decide(snapshot([*copies("1"), *copies("2")], nodes))
+    assert nodes_of(plan, "1") == nodes_of(plan, "2") == ["a", "b"]
+
+
+def test_waiting_copies_name_who_does_the_work(copies, job, snapshot):
+    plan = decide(snapshot([*copies("12"), job("9", form=Form(1), steps=LONG)], NODES[:3]))
+    waits = [plan.waits[j].why for j in plan.waits]
+    assert all(w.startswith("copy of job 12: its cop") and w.endswith("no idle GPU that it can use") for w in waits)
+    assert len(waits) == 3 and all(plan.waits[j].price is not None for j in plan.waits)
+    assert set(plan.payoffs) == set(plan.placements)
+
+
+def test_copies_of_a_job_that_can_run_nowhere_all_say_so(copies, snapshot):
+    plan = decide(snapshot(copies(form=Form(4)), NODES))
+    assert not plan.placements
+    assert {w.tier for w in plan.waits.values()} == {Tier.CANNOT_RUN}
+
+
+def test_a_bad_fork_is_refused():
+    with pytest.raises(ConfigError, match="fork='often' must be one of job, idle, spread, auto"):
+        get("hadare", fork="often")
+
+
+def test_a_hundred_parents_fill_a_hundred_nodes(copies, snapshot):
+    nodes = tuple(Node(f"n{i}", {("v100", "p100", "k80")[i % 3]: 4}) for i in range(100))
+    jobs = [c for i in range(100) for c in copies(str(i), count=100, steps=LONG * (1 + i))]
+    state = snapshot(jobs, nodes)
+    plan = get("hadare").allocate(state)
+    assert check_plan(state, plan) == []
+    assert sum(p.workers for p in plan.placements.values()) == 400

@@ -1,0 +1,152 @@
+"""Trainings by PyTorch Lightning and Hugging Face's Trainer, for test_callbacks.py. Several runs of one job, in turn.
+
+python callback_runs.py LIBRARY '[{"HADAR_JOB_DIR": ..., "STOP": ..., ...}, ...]'
+
+Each run is a forked child with these variables set, which prints JSON lines; the library, slow to import, is imported
+once. STOP: the batch, or step, at which the run kills itself.
+"""
+
+import hashlib
+import importlib
+import json
+import logging
+import os
+import random
+import sys
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import slurm_hadar
+
+torch.set_num_threads(1)
+
+
+def say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 1))
+
+
+def digest(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.state_dict().values())).hexdigest()
+
+
+def options() -> dict[str, Any]:
+    return {"save_every_steps": int(os.environ["EVERY"]), "keep": 1} if "EVERY" in os.environ else {}
+
+
+def stop_at(number: int) -> None:
+    if number == int(os.environ.get("STOP", -1)):
+        os.kill(os.getpid(), 9)
+
+
+def lightning_run() -> None:
+    """Dropout, batch norm, a schedule, shuffling, augmentation by Python's random, validation amid the epochs."""
+    import lightning
+
+    class Net(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            x, y = batch
+            loss = nn.functional.mse_loss(self.net(x + 0.01 * random.random()), y)
+            number, loops = self.trainer.fit_loop.total_batch_idx, self.trainer.fit_loop
+            if self.global_rank == 0:
+                say(batch=number, index=batch_idx, epoch=self.current_epoch, loss=loss.item(), step=self.global_step,
+                    stepped=loops.epoch_loop._batches_that_stepped)  # fmt: skip
+            stop_at(number)
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val", nn.functional.mse_loss(self.net(batch[0]), batch[1]))
+
+        def on_validation_epoch_end(self) -> None:
+            if self.global_rank == 0:
+                say(validated=self.global_step, value=self.trainer.callback_metrics["val"].item())
+
+        def on_train_epoch_end(self) -> None:
+            if self.global_rank == 0:
+                say(epoch_over=self.current_epoch)
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    warnings.filterwarnings("ignore")
+    for name in ("lightning", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    torch.manual_seed(0)
+    random.seed(0)
+    data = TensorDataset(torch.randn(100, 6), torch.randn(100, 1))
+    model = Net()
+    callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.LightningCallback(**options())]
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", 1)), logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        callbacks=callbacks, **{"max_epochs": 5, **json.loads(os.environ.get("TRAINER", "{}"))},
+    )  # fmt: skip
+    loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=int(os.environ.get("WORKERS", 0)))
+    trainer.fit(model, loader, DataLoader(data, batch_size=50))
+    if trainer.is_global_zero:
+        say(weights=digest(model.net), steps=trainer.global_step, epoch=trainer.current_epoch)
+
+
+def huggingface_run() -> None:
+    """Dropout, batch norm, a schedule, shuffling, evaluation after each epoch."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": nn.functional.mse_loss(self.net(x), labels)}
+
+    class Told(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+            kept = {k: v for k, v in logs.items() if k in ("loss", "eval_loss", "learning_rate")}
+            if kept and args.process_index == 0:
+                say(batch=state.global_step, **kept)
+            if "loss" in logs:
+                stop_at(state.global_step)
+
+    torch.manual_seed(0)
+    data = [{"x": torch.randn(6), "labels": torch.randn(1)} for _ in range(100)]
+    model = Net()
+    arguments = TrainingArguments(
+        os.environ["TMPDIR"] + "/output", num_train_epochs=5, per_device_train_batch_size=8, logging_steps=1,
+        use_cpu=True, report_to=[], disable_tqdm=True, learning_rate=0.01, remove_unused_columns=False,
+        **{"save_strategy": "no", "eval_strategy": "epoch", **json.loads(os.environ.get("TRAINER", "{}"))},
+    )  # fmt: skip
+    callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.HuggingFaceCallback(**options())]
+    trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data[:20], callbacks=[Told(), *callbacks])
+    trainer.train()
+    if trainer.is_world_process_zero():
+        say(weights=digest(model), steps=trainer.state.global_step)
+
+
+def main() -> None:
+    library, runs = sys.argv[1], json.loads(sys.argv[2])
+    importlib.import_module("lightning" if library == "lightning" else "transformers.trainer")
+    importlib.import_module("torch._dynamo")  # else by each run's first optimizer step
+    for number, variables in enumerate(runs):
+        child = os.fork()
+        if child == 0:
+            os.environ.update(variables)
+            {"lightning": lightning_run, "huggingface": huggingface_run}[library]()
+            sys.exit()
+        say(run=number, status=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""The callbacks in the real libraries: resuming is exact, saves are asked for and answered, nothing else changes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from slurm_hadar.errors import CheckpointError  # noqa: E402
+from slurm_hadar.runtime.callbacks.course import Course, Options  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = str(Path(__file__).with_name("callback_runs.py"))
+LIBRARIES = ("lightning", "huggingface")
+STEPS = 65
+ALONE = "import runpy; runpy.run_path({runs!r})['{library}_run']()"
+Line = dict[str, Any]
+
+
+def train(env: dict[str, str], library: str, *runs: dict[str, str]) -> tuple[list[list[Line]], list[int], str]:
+    """Each run's lines, its exit status, and what all of them said on stderr."""
+    done = subprocess.run([sys.executable, RUNS, library, json.dumps(runs)], env=env, capture_output=True, text=True,
+                          timeout=500)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines: list[list[Line]] = [[]]
+    statuses = []
+    for line in (json.loads(text) for text in done.stdout.splitlines() if text.startswith('{"')):
+        if "run" in line:
+            statuses.append(line["status"])
+            lines.append([])
+        else:
+            lines[-1].append(line)
+    return lines[:-1], statuses, done.stderr
+
+
+def elsewhere(env: dict[str, str], name: str, **more: str) -> dict[str, str]:
+    return {"HADAR_JOB_DIR": f"{env['HADAR_JOB_DIR']}-{name}", **more}
+
+
+def follows(run: list[Line], expected: list[Line]) -> bool:
+    """Whether a run that was cut off did what the undisturbed one did from some line on."""
+    return any(run == expected[start : start + len(run)] for start in range(len(expected)))
+
+
+@pytest.mark.parametrize(
+    ("library", "more", "stops"),
+    [
+        ("lightning", {}, (9, 26, 38, 51)),
+        ("lightning", {"TRAINER": '{"val_check_interval": 4, "accumulate_grad_batches": 2}', "WORKERS": "1"}, (10, 32)),
+        ("huggingface", {}, (9, 27, 40)),
+        ("huggingface", {"TRAINER": '{"max_steps": 23, "gradient_accumulation_steps": 2}'}, (9, 16)),
+    ],
+    ids=["lightning", "lightning, validation amid epochs", "huggingface", "huggingface, accumulating"],
+)
+def test_killed_and_resumed_is_bit_identical(library, more, stops, job_env) -> None:
+    """Killed in several epochs, in their midst and at their ends: the same losses, evaluations and weights, in the same
+    order, as a run that was left alone, and that as a run without the callback. Once over, nothing is trained again."""
+    runs = [{**more, "STOP": str(stop), "EVERY": "4", "SLURM_RESTART_COUNT": str(n)} for n, stop in enumerate(stops)]
+    ends = [{**more, "STOP": "-1", "EVERY": "4", "SLURM_RESTART_COUNT": str(len(stops) + n)} for n in range(2)]
+    plain, alone = elsewhere(job_env, "plain", PLAIN="1", **more), elsewhere(job_env, "alone", **more)
+    (without, expected, *cut, last, again), statuses, said = train(job_env, library, plain, alone, *runs, *ends)
+
+    assert statuses == [0, 0, *([-9] * len(stops)), 0, 0], said
+    assert expected == without
+    assert all(follows(run, expected) for run in [*cut, last]), [cut, expected]
+    starts = [next(line["batch"] for line in run if "batch" in line) for run in [*cut, last]]
+    assert starts[0] <= 1 and all(start > 1 for start in starts[1:])
+    assert last[-1] == expected[-1]
+    assert again[-1] == expected[-1] and not any("loss" in line for line in again)
+    assert said.count("hadar: resumed from gen-") == len(stops) + 1
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_two_workers_save_and_resume_together(library, job_env, run_gang) -> None:
+    """Killed and resumed: as a gang that was left alone."""
+    source = "import os; os.environ['LOCAL_RANK'] = os.environ['RANK']; " + ALONE.format(runs=RUNS, library=library)
+    first = {**job_env, "EVERY": "4", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "one"}  # as torchrun does
+
+    def gang(**env: str) -> tuple[list[int], list[Line], str]:
+        done = run_gang(source, {**first, **env}, 2, seconds=180)
+        lines = [json.loads(line) for line in done[0].stdout.splitlines() if line.startswith('{"')]
+        return [d.returncode for d in done], lines, "".join(d.stderr for d in done)
+
+    _, cut, said = gang(STOP="16", SLURM_RESTART_COUNT="0")
+    codes, last, said = gang(SLURM_RESTART_COUNT="1")
+    assert codes == [0, 0], said
+    alone, expected, _ = gang(**elsewhere(job_env, "alone"))
+    assert alone == [0, 0]
+    assert cut and follows(cut, expected) and follows(last, expected) and last[-1] == expected[-1]
+    assert said.count("hadar: resumed from gen-0-step-") == 1
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_asked_to_save_it_saves_pauses_and_goes_on(library, start_agent, listener, waiting, job_env) -> None:
+    """The order comes through the agent's page; the training waits after its save until it is told to go on."""
+    endless = {"max_steps": 100_000}
+    endless |= {"max_epochs": -1} if library == "lightning" else {"eval_strategy": "no"}
+    job_env["TRAINER"] = json.dumps(endless)
+    source = ALONE.format(runs=RUNS, library=library)
+    agent = start_agent(sys.executable, "-c", source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    waiting(lambda: any((r.steps or 0) > 3 for r in listener.reports), "steps", 200)
+    listener.order("save", pause_s=300.0)
+    waiting(lambda: listener.of_kind("saved"), "a save")
+    saved = listener.of_kind("saved")[0]
+    assert saved.resumable and saved.saved_step == saved.steps and saved.total_steps == 100_000
+    count = len(listener.reports)
+    listener.order("go_on")
+    waiting(lambda: any(r.steps > saved.steps for r in listener.reports[count:]), "steps after the pause")
+    agent.terminate()
+    agent.wait(60)
+    (found,) = (Path(job_env["HADAR_JOB_DIR"]) / "checkpoints").glob("gen-0-step-*")
+    assert found.name == f"gen-0-step-{saved.steps}"
+    assert (
+        set(json.loads((found / "manifest.json").read_text())["files"])
+        >= {
+            "lightning": {"lightning/trainer.ckpt", "lightning/random-0.pt"},
+            "huggingface": {
+                f"huggingface/checkpoint-{saved.steps}/{f}" for f in ("optimizer.pt", "trainer_state.json")
+            },
+        }[library]
+    )
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_outside_slurm_it_is_an_ordinary_callback(library, job_env, tmp_path) -> None:
+    """No job, no directory: the training runs to its end and leaves nothing behind."""
+    env = {k: v for k, v in job_env.items() if not k.startswith(("SLURM", "HADAR"))}
+    (run,), (status,), said = train({**env, "PWD": str(tmp_path)}, library, {"EVERY": "4"})
+    assert status == 0, said
+    assert run[-1]["steps"] == STEPS and "hadar:" not in said
+    assert not list(tmp_path.rglob("gen-*"))
+
+
+def course(directory: Path, **more: Any) -> Course:
+    return Course(Options(directory=directory, **more), "library")
+
+
+def put(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "file").write_text(text) and None
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys) -> None:
+    """As with the training API: by the manifest's sums, with a line that says why; the one before is found."""
+    first = course(tmp_path)
+    assert first.find() is None
+    first.save(4, put("four"))
+    first.save(8, put("eight"))
+    (tmp_path / "gen-0-step-8" / "library" / "file").write_text("eighT")
+    assert course(tmp_path).find() == tmp_path / "gen-0-step-4" / "library"
+    assert "gen-0-step-8 is passed over: file is damaged" in capsys.readouterr().err
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path, capsys) -> None:
+    """Whatever the library raises: one line, the training goes on, and the earlier checkpoint stays."""
+    run = course(tmp_path)
+    run.find()
+    run.save(4, put("four"))
+
+    def full(folder: Path) -> None:
+        (folder / "file").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    run.try_save(8, full)
+    assert "checkpoint of step 8 was not written to" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["claim", "gen-0-step-4"]
+
+
+def test_an_older_run_writes_no_more(tmp_path) -> None:
+    """A run that goes on beside the one that has taken over spoils nothing."""
+    old = course(tmp_path)
+    old.find()
+    old.save(4, put("four"))
+    new = course(tmp_path)
+    assert new.find() is not None
+    with pytest.raises(CheckpointError, match="run 1 has taken over"):
+        old.save(8, put("eight"))
+    new.save(5, put("five"))
+    assert {p.name for p in tmp_path.glob("gen-*")} == {"gen-0-step-4", "gen-1-step-5"}
+
+
+def test_checkpoints_of_another_kind_are_refused(tmp_path) -> None:
+    """A training that changed its library is told what to do, and does not begin anew in silence."""
+    run = course(tmp_path)
+    run.find()
+    run.save(4, put("four"))
+    other = Course(Options(directory=tmp_path), "other")
+    with pytest.raises(
+        CheckpointError, match="was not saved by this callback; remove it, or give the callback a name="
+    ):
+        other.find()
+
+
+def test_copies_are_refused(tmp_path, monkeypatch) -> None:
+    """Callbacks cannot bring the weights of copies together, and say so."""
+    monkeypatch.setenv("HADAR_FORK_DIR", str(tmp_path))
+    monkeypatch.setenv("HADAR_FORK_COPY", "0")
+    with pytest.raises(CheckpointError, match=r"trains by slurm_hadar\.train only"):
+        course(tmp_path)
