@@ -9,7 +9,10 @@ BENCHES = (
     ("a controller round, 60 nodes, 1,000 and 5,000 pending jobs", ["benchmarks.round"]),
     ("from a decision to the next job's first step", ["benchmarks.preempt"]),
     ("cost of agent and hook at 1 ms steps", ["benchmarks.agent_cost"]),
+    ("a gang on unlike GPUs, shared equally and by speed", ["benchmarks.uneven"]),
     ("hadar against the optimum of tiny rounds", ["benchmarks.brute_force"]),
+    ("placements of job graphs against all placements of small ones", ["benchmarks.mapping", "--instances", "500"]),
+    ("what a checkpoint costs the training, beside it and waited for", ["benchmarks.checkpoint"]),
 )
 
 

@@ -13,12 +13,12 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.runtime.checkpoint import Checkpoint
+from slurm_hadar.runtime.link import Link
 from slurm_hadar.runtime.training import Run
 
 SAVE_EVERY_S = 600.0
@@ -37,9 +37,6 @@ class OneForAll:
 
     def share(self, value: Any) -> Any:
         return value
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value] * self.world
 
     def leave_together(self) -> None:
         """Nobody else is there."""
@@ -64,27 +61,38 @@ class NoData:
 
 
 class StepFile:
-    """The newest checkpoint in one JSON file of the job's directory."""
+    """The newest checkpoint in one JSON file of the job's directory; stands in for the training API's ``Saver``."""
 
-    def __init__(self, directory: Path, generation: int) -> None:
-        self.generation = generation
+    def __init__(self, directory: Path, generation: int, workers: int) -> None:
+        self.saved_step: int | None = None
+        self._generation, self._workers = generation, workers
         self._file = directory / "stand-in.json"
+        self._link: Link | None = None
 
-    def claim(self) -> None:
-        """The run before is over: Slurm starts a job anew only then."""
+    def tell(self, link: Link) -> None:
+        self._link = link
 
-    def good(self) -> Iterator[Checkpoint]:
-        if self._file.exists():
-            content = json.loads(self._file.read_text())
-            yield Checkpoint(content["generation"], content["state"]["step"], self._file)
+    def resume(self, parts: dict[str, Any]) -> tuple[Checkpoint, dict[str, Any]] | None:
+        """No claim: the run before is over, since Slurm starts a job anew only then."""
+        if not self._file.exists():
+            return None
+        content = json.loads(self._file.read_text())
+        self.saved_step = content["state"]["step"]
+        return Checkpoint(content["generation"], content["state"]["step"], self._file), content
 
-    def load(self, found: Checkpoint) -> dict[str, Any]:
-        return dict(json.loads(found.path.read_text()))
-
-    def save(self, step: int, parts: dict[str, Any], world: int) -> None:
+    def save(self, step: int, parts: dict[str, Any], plain: dict[str, Any], random_states: None, wait: bool) -> None:
+        began = time.monotonic()
         fresh = self._file.with_suffix(".new")
-        fresh.write_text(json.dumps({"generation": self.generation, **parts}))
+        content = {"generation": self._generation, "state": plain, "ranks": [random_states] * self._workers}
+        fresh.write_text(json.dumps(content))
         fresh.replace(self._file)
+        self.saved_step = step
+        if self._link is not None:
+            took_s = time.monotonic() - began
+            self._link.saved(step, self._generation, took_s, took_s)
+
+    def settle(self) -> None:
+        """Nothing is written beside the steps."""
 
 
 def main() -> None:
@@ -102,9 +110,9 @@ def main() -> None:
     directory, batch = messages.job_dir(os.environ), os.environ.get("HADAR_BATCH", "")
     if directory is None:
         raise SystemExit("worker: not inside a Slurm job")
-    store = StepFile(directory, messages.restart_count(os.environ))
+    saver = StepFile(directory, messages.restart_count(os.environ), args.workers)
     workload = (os.environ.get("HADAR_MODEL"), int(batch) if batch else None)
-    run = Run({}, args.steps, OneForAll(args.workers), NoData(), {}, SAVE_EVERY_S, None, store, workload, None)
+    run = Run({}, args.steps, OneForAll(args.workers), NoData(), {}, SAVE_EVERY_S, None, saver, workload, None)
     _note(args.notes, f"steps {time.time()} {run.step}")
     for _ in run:
         pass

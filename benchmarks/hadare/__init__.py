@@ -1,0 +1,1 @@
+"""HadarE measured: real training of four model families, forked over unlike nodes."""
