@@ -26,7 +26,8 @@ demo: $(STAMP) ## 13 training jobs on a private Slurm cluster: stock Slurm, then
 
 test: $(STAMP) ## lint, unit tests, and end-to-end tests on a private Slurm cluster
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slurm" -n auto $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slurm $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

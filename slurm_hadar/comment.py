@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from slurm_hadar.errors import CommentError
-from slurm_hadar.model import Mix
+from slurm_hadar.model import Fork, Mix
 
 __all__ = ["KEYS", "MOST_SIZES", "PREFIX", "JobComment", "is_ours", "parse", "render"]
 
@@ -31,6 +31,8 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)?", re.ASCII
 )
+_GRAPH = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})((?:/(?:pp|dp|tp|mb)[1-9][0-9]{0,3})*)", re.ASCII)
+_GRAPH_FILE = re.compile(r"[A-Za-z0-9._/+@-]{1,250}\.toml", re.ASCII)
 _BLANKS = " \t\n\r\v\f"
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -45,6 +47,7 @@ class JobComment:
     gpus: range | tuple[int, ...] | None = None
     nodes: tuple[int, int] | None = None
     mix: Mix | None = None
+    graph: str | None = None
     types: frozenset[str] | None = None
     prefer: frozenset[str] | None = None
     ckpt: bool | None = None
@@ -54,6 +57,10 @@ class JobComment:
     deadline: float | None = None
     deadline_after_s: float | None = None
     restart: float | None = None
+    fork: Fork | None = None
+    period_steps: int | None = None
+    period_s: float | None = None
+    lease: int | None = None
     key: str | None = None
 
 
@@ -134,6 +141,35 @@ def _mix(text: str) -> dict[str, Any]:
         raise ValueError(f"must be one of {', '.join(Mix)}") from None
 
 
+def _graph(text: str) -> dict[str, Any]:
+    """Its syntax only: which models there are, and what a file says, is for those who use it."""
+    if text.endswith(".toml"):
+        good = _GRAPH_FILE.fullmatch(text) is not None
+    else:
+        match = _GRAPH.fullmatch(text)
+        kinds = [degree[:2] for degree in match[2].split("/")[1:]] if match else []
+        good = match is not None and len(set(kinds)) == len(kinds)
+    if not good:
+        raise ValueError("must be a model with degrees pp, dp, tp, mb, each at most once, or a path ending in .toml")
+    return {"graph": text}
+
+
+def _fork(text: str) -> dict[str, Any]:
+    try:
+        return {"fork": Fork(text)}
+    except ValueError:
+        raise ValueError(f"must be one of {', '.join(Fork)}") from None
+
+
+def _period(text: str) -> dict[str, Any]:
+    if re.fullmatch(r"[1-9][0-9]{0,17}", text):
+        return {"period_steps": int(text)}
+    match = _DURATION.fullmatch(text)
+    if not match or float(match[1]) <= 0:
+        raise ValueError("must be a number of steps such as 500 or a span such as 30s, 5m")
+    return {"period_s": float(match[1]) * _UNIT_S[match[2]]}
+
+
 def _deadline(text: str) -> dict[str, Any]:
     if match := _DURATION.fullmatch(text):
         return {"deadline_after_s": float(match[1]) * _UNIT_S[match[2]]}
@@ -163,6 +199,12 @@ KEYS: Mapping[str, _Key] = {
     ),
     "nodes": _Key(_nodes, "1-4", "how many nodes the script can use; default: what was asked of Slurm"),
     "mix": _Key(_mix, "gated", "unlike GPUs in one gang: never (default), gated by the slowest, or balanced"),
+    "graph": _Key(
+        _graph,
+        "gpt2-xl/pp4/dp2",
+        "what its workers exchange: a known model with its pipeline (pp), data (dp) and tensor parallel (tp) degrees "
+        "and micro-batches (mb), or a .toml file",
+    ),
     "types": _Key(_names("types"), "v100+p100", "the only GPU types the job may run on; default: all"),
     "prefer": _Key(_names("prefer"), "v100", "a wish, not a limit; job_submit.lua writes it for a typed request"),
     "ckpt": _Key(_yes_no("ckpt"), "yes", "the script saves when asked and resumes; the training API says so by itself"),
@@ -171,6 +213,17 @@ KEYS: Mapping[str, _Key] = {
     "weight": _Key(_positive_float("weight", 0.001, 1000), "2", "importance relative to other jobs; default 1"),
     "deadline": _Key(_deadline, "6h", "finish by this time, or within this span of the submission"),
     "restart": _Key(_positive_float("restart", 0, 86400), "45", "seconds that a restart costs; measured otherwise"),
+    "fork": _Key(
+        _fork, "auto", "the tasks of this job array are copies of one job: on idle nodes only, on all (spread), or auto"
+    ),
+    "period": _Key(
+        _period, "60s", "how often the copies' weights are consolidated: a span, or steps of the job; default: by cost"
+    ),
+    "lease": _Key(
+        _positive_int("lease"),
+        "10",
+        "written by job_submit.lua: seconds that the scheduler has to see a new job first",
+    ),
     "key": _Key(_hash, "0123456789abcdef", "written by hadar-srun: fingerprint of the job's report token"),
 }
 
@@ -224,6 +277,10 @@ def _pair(name: str, value: Any) -> str:
         return f"deadline={_plain(value)}s"
     if name == "deadline":
         return "deadline=" + dt.datetime.fromtimestamp(value, dt.UTC).isoformat()
+    if name == "period_s":
+        return f"period={_plain(value)}s"
+    if name == "period_steps":
+        return f"period={value}"
     if name == "nodes":
         low, high = value
         return f"nodes={low}" if low == high else f"nodes={low}-{high}"

@@ -6,7 +6,9 @@
     ├── ConfigError             a setting is unknown, of the wrong type or impossible
     ├── CommentError            a job's ``hadar:`` comment breaks the grammar
     ├── TraceError              a trace, table or other data file cannot be read
+    ├── GraphError              a job's graph or the cluster's topology cannot be read or is impossible
     ├── PolicyError             a policy returned a plan that breaks its contract
+    ├── PredictionError         a history teaches too little, or a stored predictor cannot be used
     ├── StoreError              the local database cannot be used
     ├── ControllerRunning       another controller holds this scope
     ├── ClusterError            the private Slurm cluster cannot be started or found
@@ -37,8 +39,16 @@ class TraceError(HadarError):
     """A data file (trace, throughput table) is broken; the message names file, line and field."""
 
 
+class GraphError(HadarError):
+    """A job's graph or the cluster's topology is impossible, or its text cannot be read; the message names the part."""
+
+
 class PolicyError(HadarError):
     """A policy's plan breaks the contract every policy must keep; nothing of it is carried out."""
+
+
+class PredictionError(HadarError):
+    """A history is unusable or too short to learn from, or a stored predictor is damaged or foreign."""
 
 
 class StoreError(HadarError):

@@ -51,7 +51,7 @@ CHECKPOINTS_DIR = "checkpoints"
 SYSTEM_CHANNEL = Path("/etc/slurm-hadar") / CHANNEL_FILE
 
 REPORT_KINDS = ("hello", "report", "saved", "bye")
-ORDER_KINDS = ("welcome", "save", "go_on")
+ORDER_KINDS = ("welcome", "save", "go_on", "plan")
 _JOB = re.compile(r"[1-9]\d{0,17}(_\d{1,9})?")
 _STEP = re.compile(r"[1-9]\d{0,17}\.\d{1,9}")
 _TOKEN = re.compile(r"[0-9a-f]{64}")
@@ -79,8 +79,13 @@ class Report:
     resumable: the training API is in use: it saves on request and resumes.
     saved_step, generation: of the last complete checkpoint (generation = restart count that wrote it), None if none.
     save_s, load_s: seconds that the last save took, and that the restore at the start of this run took.
+    stall_s: seconds of the last save in which the training stood still; less than save_s if it was written meanwhile.
     memory_bytes: peak resident memory of the reporting training process.
     exit_code: of the command, as a shell would show it (bye only).
+    consolidation, consolidated_steps: of a copy of a forked job: the number of the newest consolidation that it has,
+        and the steps of the whole job that are in it; ``steps`` are then the copy's own. None for any other job.
+    consolidate_s: what the last consolidation cost this copy, from its last step before to its next step.
+    closes: the job's steps are done, and this is the copy that goes on to the end of the script.
     step: the Slurm step that the agent runs in, such as "123.0", so that the checkpoint signal reaches no other step.
     """
 
@@ -99,9 +104,14 @@ class Report:
     saved_step: int | None = None
     generation: int | None = None
     save_s: float | None = None
+    stall_s: float | None = None
     load_s: float | None = None
     memory_bytes: int | None = None
     exit_code: int | None = None
+    consolidation: int | None = None
+    consolidated_steps: int | None = None
+    consolidate_s: float | None = None
+    closes: bool = False
     step: str | None = None
 
     def __post_init__(self) -> None:
@@ -122,15 +132,18 @@ class Order:
 
     Parameters
     ----------
-    kind: "welcome" (answer to a hello), "save" (write a checkpoint now), "go_on" (end of a pause).
+    kind: "welcome" (answer to a hello), "save" (write a checkpoint now), "go_on" (end of a pause), "plan" (for a copy
+        of a forked job: how the next periods are shared out).
     job: canonical id of the job it is for. why: for the job's log.
     pause_s: after the save, make no more steps and wait up to this long for the end; then go on by itself.
+    plan: a :class:`slurm_hadar.forks.PeriodPlan` as JSON (plan only).
     """
 
     kind: str
     job: str
     why: str = ""
     pause_s: float = 0.0
+    plan: str = ""
 
     def __post_init__(self) -> None:
         _check(self, ORDER_KINDS)

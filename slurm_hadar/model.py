@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = [
-    "Action", "ActionKind", "EMPTY", "Form", "GpuType", "Job", "JobState", "Mix", "Node", "Partition",
+    "Action", "ActionKind", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Mix", "Node", "Partition",
     "Placement", "Plan", "Snapshot", "Speed", "Tier", "Wait",
 ]  # fmt: skip
 
@@ -42,6 +42,14 @@ class Mix(enum.StrEnum):
     NEVER = "never"
     GATED = "gated"
     BALANCED = "balanced"
+
+
+class Fork(enum.StrEnum):
+    """Which nodes the copies of a forked job (HadarE) may have: idle ones only, all of them, or what the prices say."""
+
+    IDLE = "idle"
+    SPREAD = "spread"
+    AUTO = "auto"
 
 
 class Tier(enum.StrEnum):
@@ -146,6 +154,10 @@ class Speed:
     source: str = "default"
     error: float | None = None
 
+    def on(self, nodes: int) -> float:
+        """Steps per second of the gang on so many nodes."""
+        return self.steps_per_s * (self.spread if nodes > 1 else 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -245,7 +257,9 @@ class Job:
     running job that must not be preempted (no checkpoint support, moved too often, exempt), with the reason in
     ``unmovable``. ``attained_s`` counts GPU-seconds served so far. ``prefer`` are GPU types
     that the owner would like: a wish, no limit. ``speeds`` are those of the gang size asked for, ``scaled`` those of an
-    elastic job's other sizes.
+    elastic job's other sizes. A job with ``fork`` is one copy of the forked job ``parent``: its copies train at once on
+    different nodes, and share ``total_steps`` and ``done_steps``, which are those of the parent. ``predicted_steps`` is
+    what a predictor expects ``total_steps`` to be, from earlier runs.
     """
 
     job_id: str
@@ -263,6 +277,7 @@ class Job:
     started: float | None = None
     eligible: float | None = None
     total_steps: float | None = None
+    predicted_steps: float | None = None
     done_steps: float = 0.0
     speeds: Mapping[str, Speed] = field(default_factory=dict)
     scaled: Mapping[int, Mapping[str, Speed]] = field(default_factory=dict)
@@ -277,7 +292,13 @@ class Job:
     time_limit_s: float | None = None
     array_id: str | None = None
     het_id: str | None = None
+    fork: Fork | None = None
     prefer: frozenset[str] = frozenset()
+
+    @property
+    def parent(self) -> str:
+        """The forked job that this is a copy of (the id of its job array); its own id if it is none."""
+        return self.array_id if self.fork is not None and self.array_id is not None else self.job_id
 
     @property
     def steerable(self) -> bool:
@@ -297,6 +318,11 @@ class Job:
         if self.total_steps is None:
             return None
         return max(0.0, self.total_steps - self.done_steps)
+
+    @property
+    def expected_steps(self) -> float | None:
+        """Steps in all: stated, else predicted."""
+        return self.predicted_steps if self.total_steps is None else self.total_steps
 
     def speeds_at(self, workers: int) -> Mapping[str, Speed]:
         """Speeds of a gang of ``workers`` on each GPU type; empty for a size whose speeds are not known."""

@@ -21,10 +21,14 @@ What a cluster offers: ``.run(["sbatch", ...])`` (CompletedProcess with text; ``
 ``.start_slurmd(node)``, ``.processes()``, ``.down()``.
 
 Mark such tests with ``@pytest.mark.slurm``.
+
+Hypothesis draws the same examples in every run, so that what fails fails again. ``HYPOTHESIS_PROFILE=explore`` draws
+new ones each time, and keeps those that fail in ``.hypothesis``.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -33,9 +37,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, processes, up
 from slurm_hadar.cluster import down as take_down
+
+# a machine that is busy with other things is no failure
+_patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, max_examples=60, **_patient)
+settings.register_profile("explore", max_examples=400, print_blob=True, **_patient)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses a cluster is marked so, lest it run beside others."""
+    for item in items:
+        if {"slurm_cluster", "make_cluster"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slurm)
 
 
 def _poll(condition: Callable[[], Any], deadline_s: float = 30.0, every_s: float = 0.05) -> Any:

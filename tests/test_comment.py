@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.comment import KEYS, JobComment, is_ours, parse, render
 from slurm_hadar.errors import CommentError
-from slurm_hadar.model import Mix
+from slurm_hadar.model import Fork, Mix
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 COUNTS = st.integers(1, 10**9)
@@ -19,6 +19,7 @@ def comments(draw: st.DrawFn) -> JobComment:
     """Any comment that the grammar can say."""
     low = draw(st.integers(1, 50))
     deadline = draw(st.sampled_from(["none", "at", "after"]))
+    period = draw(st.sampled_from(["none", "steps", "span"]))
     return JobComment(
         model=draw(st.none() | NAMES),
         batch=draw(st.none() | COUNTS),
@@ -26,6 +27,7 @@ def comments(draw: st.DrawFn) -> JobComment:
         gpus=draw(st.none() | st.just(range(low, low + 4)) | st.just((low, low + 4, low + 9)) | st.just((low,))),
         nodes=draw(st.none() | st.just((low, low)) | st.just((low, low + 3))),
         mix=draw(st.none() | st.sampled_from(list(Mix))),
+        graph=draw(st.none() | st.sampled_from(["resnet50", "gpt2-xl/pp4/dp2/tp2/mb8", "../graphs/mine.toml"])),
         types=draw(st.none() | st.frozensets(NAMES, min_size=1, max_size=3)),
         prefer=draw(st.none() | st.frozensets(NAMES, min_size=1, max_size=3)),
         ckpt=draw(st.none() | st.booleans()),
@@ -35,6 +37,10 @@ def comments(draw: st.DrawFn) -> JobComment:
         deadline=draw(st.integers(0, 4 * 10**9).map(float)) if deadline == "at" else None,
         deadline_after_s=draw(st.integers(1, 10**7).map(float)) if deadline == "after" else None,
         restart=draw(st.none() | st.integers(0, 86400).map(float)),
+        fork=draw(st.none() | st.sampled_from(list(Fork))),
+        period_steps=draw(COUNTS) if period == "steps" else None,
+        period_s=draw(st.integers(1, 10**6).map(float)) if period == "span" else None,
+        lease=draw(st.none() | COUNTS),
         key=draw(st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True)),
     )
 
@@ -83,6 +89,7 @@ def test_bare_prefix_opts_in() -> None:
         ("hadar:gpus=8-2", "must be a range or a list of at most 8 sizes joined by '+', such as gpus=2-8"),
         ("hadar:nodes=4-2", "range such as 1-4"),
         ("hadar:mix=maybe", "never, gated, balanced"),
+        ("hadar:graph=gpt2-xl/pp4/pp2", "each at most once, or a path ending in .toml, such as graph=gpt2-xl/pp4/dp2"),
         ("hadar:ckpt=true", "yes or no"),
         ("hadar:types=v100++k80", "joined by '+'"),
         ("hadar:deadline=2026-11-20T18:00", "offset from UTC"),

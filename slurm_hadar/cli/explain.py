@@ -20,7 +20,7 @@ from slurm_hadar.cli.common import (
     span,
 )  # fmt: skip
 from slurm_hadar.config import Config
-from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
 
@@ -45,15 +45,59 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
     try:
         record, wait = journal.job(job_id), journal.wait(job_id)
         last = next((e for e in reversed(journal.history(job_id)) if "kind" in e), None)
+        fork = _fork(journal, job_id)
     finally:
         journal.close()
+    if fork is not None and job_id == fork["job_id"]:
+        print_json(fork) if as_json else click.echo("\n".join(plain(line) for line in _forked(fork)))
+        return
     if record is None and wait is None:
         raise HadarError(f"job {job_id} is not known to the controller; is the id right (array tasks: 123_4)?")
     if as_json:
-        print_json({"job_id": job_id, "wait": wait, "last_decision": last, "record": _record(record)})
+        print_json({"job_id": job_id, "wait": wait, "last_decision": last, "record": _record(record), "fork": fork})
         return
     for line in _explanation(job_id, record, wait, last):
         click.echo(plain(line))
+    if fork is not None:
+        click.echo(f"  copy         of {_progress(fork)}")
+
+
+def _fork(journal: Journal, job_id: str) -> dict[str, Any] | None:
+    """What is known of the forked job that ``job_id`` is, or is a copy of; None if it is neither."""
+    parent = job_id.partition("_")[0]
+    known = journal.forks().get(parent)
+    if known is None:
+        return None
+    number, steps, total, closer = known
+    waits = journal.waits()
+    copies = {
+        record.job_id: {
+            "runs": record.run_since is not None, "steps_per_s": record.steps_per_s,
+            "why": waits.get(record.job_id, {}).get("why", ""),
+        }
+        for record in journal.load_jobs().values() if record.job_id.startswith(f"{parent}_")
+    }  # fmt: skip
+    return {"job_id": parent, "consolidation": number, "steps": steps, "total_steps": total, "closer": closer,
+            "copies": copies}  # fmt: skip
+
+
+def _progress(fork: dict[str, Any]) -> str:
+    total = "?" if fork["total_steps"] is None else f"{fork['total_steps']:.0f}"
+    if fork["consolidation"] < 0:
+        return f"job {fork['job_id']}, which has not consolidated yet"
+    return f"job {fork['job_id']}: {fork['steps']} of {total} steps are in consolidation {fork['consolidation']}"
+
+
+def _forked(fork: dict[str, Any]) -> list[str]:
+    running = sum(1 for copy in fork["copies"].values() if copy["runs"])
+    lines = [f"{_progress(fork)}; {running} of {len(fork['copies'])} copies at work."]
+    for job_id, copy in sorted(fork["copies"].items(), key=lambda item: int(item[0].rpartition("_")[2])):
+        speed = "" if copy["steps_per_s"] is None else f" at {copy['steps_per_s']:.3g} steps/s"
+        state = f"runs{speed}" if copy["runs"] else f"waits: {copy['why'] or 'for a round'}"
+        lines.append(f"  {job_id:<12} {state}")
+    if fork["closer"] is not None:
+        lines.append(f"  all steps are done; copy {fork['closer']} ends the script")
+    return lines
 
 
 def _record(record: JobRecord | None) -> dict[str, Any] | None:
@@ -82,6 +126,9 @@ def _explanation(
         lines.append(f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far")
         restart = "not measured yet" if record.start_s is None else span((record.save_s or 0) + record.start_s)
         lines.append(f"  restart cost {restart}")
+        if record.save_s is not None:
+            stall = "" if record.stall_s is None else f", of which the training stood still for {record.stall_s:.2f} s"
+            lines.append(f"  last save    took {record.save_s:.2f} s{stall}")
     if last is not None:
         lines.append(f"  last decision in round {last['round']} at {clock(last['time'])}: {last['kind']} {last['why']}")
     return lines

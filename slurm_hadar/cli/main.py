@@ -21,6 +21,7 @@ COMMANDS = {
     "config": "slurm_hadar.cli.config:config",
     "explain": "slurm_hadar.cli.explain:explain",
     "history": "slurm_hadar.cli.explain:history",
+    "predict": "slurm_hadar.cli.predict:predict",
     "queue": "slurm_hadar.cli.queue:queue",
     "release": "slurm_hadar.cli.release:release",
     "replay": "slurm_hadar.cli.replay:replay",

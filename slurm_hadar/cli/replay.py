@@ -25,7 +25,7 @@ from slurm_hadar.simulator.traces import Trace, node_types, read_text
 from slurm_hadar.slurm.accounting import AccountedJob, parse_accounting
 from slurm_hadar.slurm.cli import CliBackend
 
-__all__ = ["replay"]
+__all__ = ["accounting_text", "replay"]
 
 _SPAN = re.compile(r"(\d{1,4})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -62,7 +62,7 @@ def replay(
     that had to be assumed is listed. With --out it writes replay.html and pictures, as hadar compare does.
     """
     contenders = read_contenders(policies)
-    text, name = _accounting(file, since)
+    text, name = accounting_text(file, since)
     table = load_table(given["throughputs"])
     trace = read_text(text, name, table, "sacct", node_types(types or ""))
     records = parse_accounting(text, name)
@@ -103,7 +103,7 @@ def _site(records: Sequence[AccountedJob], trace: Trace, cluster: str | None, as
         return Site(cluster, {})
 
 
-def _accounting(file: str | None, since: str) -> tuple[str, str]:
+def accounting_text(file: str | None, since: str) -> tuple[str, str]:
     """The text of sacct, and what it is called in errors."""
     if file is None:
         return CliBackend(timeout_s=_SACCT_S).accounting(_start(since)), "sacct"

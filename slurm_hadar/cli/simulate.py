@@ -16,9 +16,11 @@ from rich.table import Table
 
 from slurm_hadar.cli.common import cell, console, policy_settings, print_json, span
 from slurm_hadar.config import load
-from slurm_hadar.model import Mix
+from slurm_hadar.forks import OVERHEAD
+from slurm_hadar.model import Fork, Mix
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.faults import Faults, draw_faults, read_faults
+from slurm_hadar.simulator.forked import Consolidation
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import DEFAULT_CLUSTER, SimOptions, bounds_of, cluster_nodes
 from slurm_hadar.simulator.run import simulate as run_simulation
@@ -35,7 +37,8 @@ def simulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say what is simulated, apart from the policy: for all commands that simulate a trace."""
     for option in reversed(
         (
-            click.option("--trace", "source", required=True, help="Trace file, or philly:jobs=480,seed=0,multi=yes."),
+            click.option("--trace", "source", required=True,
+                         help="Trace file, folder of PAI tables, philly:jobs=480,seed=0 or recurring:jobs=2000."),
             click.option("--format", "trace_format", type=click.Choice(FORMATS), help="Default: by content."),
             click.option("--node-types", "types", metavar="NODES=TYPE;...",
                          help="GPU types of nodes, where accounting does not record them: gpu[01-08]=v100."),
@@ -56,6 +59,12 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--model", type=click.Choice(["nodes", "gavel"]), default="nodes", show_default=True,
                          help="nodes: real node boundaries and restart costs; gavel: neither, as Gavel's own."),
             click.option("--mix", type=click.Choice([str(m) for m in Mix]), help="How all jobs take unlike GPUs."),
+            click.option("--fork", type=click.Choice([str(f) for f in Fork]),
+                         help="Fork every job whose gang fits on one node into a copy per node."),
+            click.option("--consolidation", "consolidation_share", type=float, metavar="SHARE",
+                         help=f"Of its time that a copy loses to consolidations. Default: {OVERHEAD:g}."),
+            click.option("--predictor", metavar="NAME",
+                         help="Jobs do not state their steps: oracle, noisy:2, forest, forest:6, group_mean ..."),
             click.option("--restart-cost", "restart_s", type=float, help="Seconds of every restart, for all jobs."),
             click.option("--start-cost", "start_s", type=float, default=0.0, help="Seconds that a first start takes."),
             click.option("--first-report", "report_s", type=float, default=0.0,
@@ -83,7 +92,8 @@ def inputs(
 ) -> tuple[Trace, ReferenceTable, SimOptions]:
     """What the options of :func:`simulation_options` stand for. Raises TraceError, ClusterError, ConfigError."""
     table, options = scene(**given)
-    return read_trace(source, table, trace_format, node_types(types or ""), options.seed), table, options
+    gpus = sum(sum(node.gpus.values()) for node in cluster_nodes(options.cluster))
+    return read_trace(source, table, trace_format, node_types(types or ""), options.seed, gpus), table, options
 
 
 def scene(
@@ -93,6 +103,9 @@ def scene(
     throughputs: Path | None,
     model: str,
     mix: str | None,
+    fork: str | None,
+    consolidation_share: float | None,
+    predictor: str | None,
     restart_s: float | None,
     start_s: float,
     report_s: float,
@@ -110,7 +123,10 @@ def scene(
     options = SimOptions(
         cluster, "gavel" if model == "gavel" else "nodes", round_s or 360.0, restart_s=restart_s, start_s=start_s,
         report_s=report_s, save_s=save_s, self_start_s=self_start_s, phase_s=phase_s, mix=Mix(mix) if mix else None,
-        measure=_window(measure), seed=seed, faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
+        fork=Fork(fork) if fork else None,
+        consolidation=Consolidation() if consolidation_share is None else Consolidation(consolidation_share),
+        measure=_window(measure), seed=seed, predictor=predictor,
+        faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
     )  # fmt: skip
     if config_file is not None:
         config = load(config_file)

@@ -156,7 +156,8 @@ def _install_as_root(accounting: bool) -> SlurmInstall:
     packages = PACKAGES + (ACCOUNTING_PACKAGES if accounting else ())
     _run(["apt-get", "update"])  # a stale mirror is no reason to stop: what counts is whether the install works
     with _services_kept_down():
-        done = _run(["apt-get", "install", "-y", "--no-install-recommends", *packages])
+        # a fresh machine may be at its unattended upgrades, and two clusters may be started at once
+        done = _run(["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends", *packages])
     if done.returncode:
         raise ClusterError(f"apt-get install of Slurm failed: {_last_line(done)}")
     found = find_on_path(accounting=accounting)

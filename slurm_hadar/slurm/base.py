@@ -46,6 +46,10 @@ class Backend(abc.ABC):
     def signal(self, steps: Sequence[str], signal: str) -> None:
         """Send ``signal`` (such as USR2) to job steps, named as ``123.0``. A step that has ended is no error."""
 
+    @abc.abstractmethod
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs, or take them out of the queue. One that is over is no error."""
+
     def close(self) -> None:
         """Let go of helper processes."""
         return

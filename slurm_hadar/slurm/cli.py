@@ -105,6 +105,10 @@ class CliBackend(Backend):
             # A step that ended meanwhile makes scancel complain; whether the save happened is known by other means.
             self._run(["scancel", f"--signal={signal}", *steps[first : first + _SCANCEL_CHUNK]])
 
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        for first in range(0, len(job_ids), _SCANCEL_CHUNK):
+            self._run(["scancel", *job_ids[first : first + _SCANCEL_CHUNK]])
+
     def accounting(self, start: str) -> str:
         """Everybody's jobs since ``start`` (as sacct's --starttime takes it), for :mod:`slurm_hadar.slurm.accounting`.
 

@@ -100,6 +100,11 @@ class FakeSlurm(Backend):
         self._answer()
         self.signals += [(step, signal) for step in steps]
 
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        self._answer()
+        for job_id in job_ids:
+            self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.FAILED, state_text="CANCELLED", nodes=())
+
     def _answer(self) -> None:
         if self.away:
             raise SlurmUnavailable("slurmctld does not answer: connection refused")

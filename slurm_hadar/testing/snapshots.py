@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from slurm_hadar.model import EMPTY, Form, Job, JobState, Mix, Node, Partition, Placement, Plan, Snapshot, Speed
+from slurm_hadar.model import EMPTY, Fork, Form, Job, JobState, Mix, Node, Partition, Placement, Plan, Snapshot, Speed
 from slurm_hadar.policies.arena import Arena, find_gang
 
 __all__ = ["GPU_TYPES", "carry_out", "empty_clusters", "forms", "pending_jobs", "snapshots", "speeds"]
@@ -83,16 +83,36 @@ def empty_clusters(draw: st.DrawFn, least: int = 0) -> tuple[Node, ...]:
 @st.composite
 def snapshots(draw: st.DrawFn, max_jobs: int = 8) -> Snapshot:
     """A cluster at work: taken GPUs, partitions, running, pending, pinned, unmovable, completing and suspended jobs,
+    copies of forked jobs,
     and nodes that were drained while jobs run there. What runs never exceeds what there is."""
     nodes = draw(empty_clusters())
     names = tuple(n.name for n in nodes)
     partitions = draw(_partitions(names))
     known = ("", "elsewhere", *[p.name for p in partitions])
     jobs = [draw(pending_jobs(str(i), names, known)) for i in range(draw(st.integers(0, max_jobs)))]
+    jobs = [copy for job in jobs for copy in draw(_copies(job))]
     nodes = tuple(replace(n, taken=draw(_taken(n))) for n in nodes)
     nodes, jobs = _start_some(draw, nodes, jobs, partitions)
     nodes = tuple(_drained(n) if draw(st.integers(0, 5)) == 0 else n for n in nodes)
     return Snapshot(NOW, nodes, tuple(jobs), partitions)
+
+
+@st.composite
+def _copies(draw: st.DrawFn, job: Job) -> list[Job]:
+    """The job itself, or now and then one to four copies of it, most of which can be moved if the job can."""
+    fork = draw(st.sampled_from((None, None, *Fork)))
+    if fork is None:
+        return [job]
+    form = replace(job.form, min_nodes=1, max_nodes=1) if draw(st.integers(0, 3)) else job.form
+    copies = []
+    for number in range(draw(st.integers(1, 4))):
+        unmovable = draw(st.sampled_from((job.unmovable, job.unmovable, None, "started just now")))
+        copies.append(
+            replace(
+                job, job_id=f"{job.job_id}_{number}", array_id=job.job_id, fork=fork, form=form, unmovable=unmovable
+            )
+        )
+    return copies
 
 
 @st.composite

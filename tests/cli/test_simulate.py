@@ -157,3 +157,19 @@ def test_failing_nodes(hadar, tmp_path: Path, trace: str) -> None:
 
     assert failing["restarts"] > 0 == plain["restarts"] and failing["ttd_s"] > plain["ttd_s"]
     assert drawn["restarts"] > 0
+
+
+def test_forked_jobs(hadar, tmp_path: Path) -> None:
+    """Two nodes halve the time of a lone job, and it is one job in the result."""
+    file, rows = tmp_path / "t.csv", tmp_path / "rows.csv"
+    file.write_text("job_id,arrival_s,gpus,steps,steps_per_s:v100\na,0,1,10000,1\n")
+    scene = ("--trace", str(file), "--cluster", "v100:2x1", "--policy", "hadare", "--consolidation", "0")
+    code, out, _ = hadar(*scene, "--fork", "auto", "--json", "-", "--jobs-csv", str(rows))
+    assert code == 0 and json.loads(out)["ttd_s"] == pytest.approx(5000.0)
+    assert json.loads(out)["lower_bound_ttd_s"] == pytest.approx(5000.0)
+    assert [r["job_id"] for r in csv.DictReader(rows.open())] == ["a"]
+    assert json.loads(hadar(*scene, "--json", "-")[1])["ttd_s"] == pytest.approx(10_000.0)
+    code, _, err = hadar(*scene, "--consolidation", "1.5")
+    assert code == 1 and "overhead must lie" in err
+    code, _, err = hadar(*scene, "--fork", "auto", "--model", "gavel")
+    assert code == 1 and "fork=auto with model gavel" in err

@@ -52,6 +52,13 @@ GOOD = [
     "mix=never",
     "mix=gated",
     "mix=balanced",
+    "graph=resnet50",
+    "graph=gpt2-xl/pp4",
+    "graph=gpt2-xl/mb8/tp2/dp2/pp9999",
+    "graph=" + "a" * 64 + "/dp1",
+    "graph=my.toml",
+    "graph=/home/me/graphs/a+b@c_d-1.toml",
+    "graph=../" + "a" * 247 + ".toml",
     "types=v100",
     "types=v100+p100+k80",
     "types=v100+v100",
@@ -124,6 +131,21 @@ BAD = [
     "nodes=1-02",
     "mix=both",
     "mix=NEVER",
+    "graph=/pp4",
+    "graph=gpt2-xl/",
+    "graph=gpt2-xl/pp0",
+    "graph=gpt2-xl/pp04",
+    "graph=gpt2-xl/pp",
+    "graph=gpt2-xl/xp4",
+    "graph=gpt2-xl/pp4/pp4",
+    "graph=gpt2-xl/pp10000",
+    "graph=gpt2-xl/PP4",
+    "graph=gpt2-xl//pp4",
+    "graph=" + "a" * 65,
+    "graph=.toml",
+    "graph=a b.toml",
+    "graph=a:b.toml",
+    "graph=" + "a" * 251 + ".toml",
     "types=v100+",
     "types=+v100",
     "types=v100++k80",
@@ -203,9 +225,7 @@ def test_unknown_key_lists_the_valid_ones_of_the_python_grammar(lua: Any) -> Non
         assert said.endswith(f"such as {key}={rule.example}")
 
 
-_PIECES = st.sampled_from(
-    [*comment.KEYS, "=", ",", "+", "-", ".", "0", "7", "v100", "yes", "6h", " ", "T", ":", "Z", "é"]
-)
+_PIECES = st.sampled_from([*comment.KEYS, *"=,+-./07", "v100", "yes", "6h", "/pp4", ".toml", " ", "T", ":", "Z", "é"])
 
 
 @settings(max_examples=400, deadline=None)
@@ -332,6 +352,7 @@ def test_start_lease(make_lua: Callable[..., Any], begin: int, deferred: bool) -
     without = plain.call("submit", **_job(comment="hadar:") | {"begin_time": begin})
 
     assert (with_lease.job["begin_time"] != str(begin)) is deferred
+    assert with_lease.job["comment"] == ("hadar:lease=30" if deferred else "hadar:"), "the controller must know"
     assert without.job["begin_time"] == str(begin)
 
 

@@ -419,6 +419,20 @@ def test_a_signal_to_steps(backend: Backend, slurm_cluster: PrivateCluster, poll
     poll(in_state(backend, job, JobState.DONE))
 
 
+def test_jobs_are_cancelled(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """Running, waiting, a task of an array; a job that is not there is no error."""
+    runs = submit(slurm_cluster, script="sleep 600")
+    array = submit(slurm_cluster, "--array=0-1", "--begin=now+600", script="true")
+    poll(in_state(backend, runs, JobState.RUNNING))
+
+    backend.cancel([runs, f"{array}_1", "99997"])
+
+    poll(in_state(backend, runs, JobState.FAILED))
+    # Slurm forgets a task that never ran at once, where it was not a record of its own yet
+    poll(lambda: (task := read(backend).get(f"{array}_1")) is None or not task.state.active)
+    assert read(backend)[f"{array}_0"].state is JobState.PENDING
+
+
 # ---------------------------------------------------------------------------------------------------------- failing
 
 
@@ -432,7 +446,7 @@ def test_slurmctld_away(make: Callable[..., Backend], odd: PrivateCluster) -> No
         for call in (
             backend.read, backend.read_jobs, lambda: make(odd.env, timeout_s=2.0, retries=0).cluster_name(),
             lambda: backend.write([Write("update", ("1",), (("StartTime", "now"),))]),
-            lambda: backend.signal(["1.0"], "USR2"),
+            lambda: backend.signal(["1.0"], "USR2"), lambda: backend.cancel(["1"]),
         ):  # fmt: skip
             with pytest.raises(SlurmUnavailable):
                 call()
