@@ -23,6 +23,8 @@ pytest.importorskip("torch")
 DEADLINE_S = 240.0
 TEMPLATE = Path(__file__).resolve().parents[2] / "sbatch_templates" / "hadare.sbatch"
 STEPS = 1200
+GUESSING = 1 / 12
+"""Loss over all data of the best constant: the variance of the targets."""
 NODES = "v100:1x1,p100:1x1,k80:1x1"
 SETTINGS = ("controller.round_s=3", "controller.event_round_s=1", "policy.name=hadare", "jobs.start_timeout_s=5")
 TRAINING = """
@@ -32,17 +34,16 @@ torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
 numbers = torch.arange(64.0)
 data = torch.utils.data.TensorDataset((numbers / 64).unsqueeze(1).repeat(1, 4), numbers / 64)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
 loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
 run = slurm_hadar.train(net, optimizer, total_steps=int(sys.argv[1]), loader=loader)
-first, last = None, None
 for x, y in run:
     loss = (net(x).squeeze() - y).square().mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
-    last = loss.item()
-    first = first or last
+net.eval()
+x, y = data.tensors
 with open("results-" + os.environ["SLURM_ARRAY_JOB_ID"], "a") as file:
-    file.write(json.dumps({"copy": run.copy, "step": run.step, "first": first, "last": last}) + "\\n")
+    file.write(json.dumps({"copy": run.copy, "step": run.step, "loss": (net(x).squeeze() - y).square().mean().item()}) + "\\n")
 """
 
 
@@ -97,7 +98,7 @@ class Forked:
         assert len(lines) == 1, lines
         result = json.loads(lines[0])
         assert result["step"] == STEPS and result["copy"] == newest.closer
-        assert result["last"] is None or result["last"] < 0.1, "the model has learnt what there is"
+        assert result["loss"] < GUESSING / 2, "the model has learnt what there is"
         return result
 
 
