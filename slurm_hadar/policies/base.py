@@ -16,24 +16,23 @@ __all__ = ["Policy"]
 class Policy(abc.ABC):
     """Decides one round: which steerable job runs on which GPUs.
 
-        ``allocate`` must be pure. It does no I/O, reads no clock (``snapshot.time`` is the time), draws no random number
-        and keeps no state between calls: whatever it needs to remember must be in the snapshot. The same snapshot gives
-        the same plan, in the simulator, in ``explain`` and in the live controller.
+    ``allocate`` must be pure. It does no I/O, reads no clock (``snapshot.time`` is the time), draws no random number
+    and keeps no state between calls: whatever it needs to remember must be in the snapshot. The same snapshot gives
+    the same plan, in the simulator, in ``explain`` and in the live controller.
 
-        A subclass takes its parameters as keyword arguments of its constructor, each annotated with ``int``, ``float``,
-        ``bool`` or ``str`` so that the registry can read them from a command line, and raises ConfigError for values that
-        make no sense. A policy is shown one copy of each forked job, and need not know that there are others; one that
-        decides about copies itself says ``forks = True``. :class:`slurm_hadar.testing.policies.PolicyContract` holds the
-        tests that every policy must pass.
+    A subclass takes its parameters as keyword arguments of its constructor, each annotated with ``int``, ``float``,
+    ``bool`` or ``str`` so that the registry can read them from a command line, and raises ConfigError for values that
+    make no sense. A policy is shown one copy of each forked job, and need not know that there are others; one that
+    decides about copies itself says ``forks = True``. :class:`slurm_hadar.testing.policies.PolicyContract` holds the
+    tests that every policy must pass.
 
-        Example
-        -------
-        >>> from slurm_hadar.errors import ConfigError
-    from slurm_hadar.model import Plan
-        >>> class Nothing(Policy):
-        ...     name = "nothing"
-        ...     def allocate(self, snapshot):
-        ...         return Plan(self.name)
+    Example
+    -------
+    >>> from slurm_hadar.model import Plan
+    >>> class Nothing(Policy):
+    ...     name = "nothing"
+    ...     def allocate(self, snapshot):
+    ...         return Plan(self.name)
     """
 
     name: ClassVar[str]

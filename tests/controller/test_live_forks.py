@@ -42,8 +42,9 @@ for x, y in run:
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 net.eval()
 x, y = data.tensors
+loss = (net(x).squeeze() - y).square().mean().item()
 with open("results-" + os.environ["SLURM_ARRAY_JOB_ID"], "a") as file:
-    file.write(json.dumps({"copy": run.copy, "step": run.step, "loss": (net(x).squeeze() - y).square().mean().item()}) + "\\n")
+    file.write(json.dumps({"copy": run.copy, "step": run.step, "loss": loss}) + "\\n")
 """
 
 
