@@ -43,6 +43,9 @@ class Asrpt(Policy):
     strict: nobody overtakes the head of the queue and nobody starts before the virtual machine has ended it, as the
         proof needs it (docs/policies.md). Otherwise whoever fits starts, in the order of virtual completions, those to
         come included.
+    pace: how fast the virtual machine is, all GPUs together being 1. A real cluster is slower: gangs leave gaps, wait
+        and are slowed down by being spread. A virtual machine that is ahead of it orders jobs by submission more than
+        by size (docs/results/asrpt.md). The strict variant has 1, as the proof needs it.
     order: ``srpt``, or for comparison ``duration`` (predicted run time), ``workload`` (run time times GPUs) or
         ``submission``.
     kappa: jobs whose slowest place is at least so many times slower than their best one wait for a good one; 0 = none.
@@ -59,16 +62,19 @@ class Asrpt(Policy):
     name: ClassVar[str] = "asrpt"
 
     strict: bool = False
+    pace: float = 0.5
     order: str = "srpt"
     kappa: float = 1.2
     theta: float = 0.5
     epsilon: float = 0.1
-    reserve: int = 0
+    reserve: int = 2
     unknown_runtime_s: float = 3600.0
 
     def __post_init__(self) -> None:
         if self.order not in _ORDERS:
             raise ConfigError(f"policy {self.name}: order={self.order!r} must be one of {', '.join(_ORDERS)}")
+        if not 0.0 < self.pace <= 1.0:
+            raise ConfigError(f"policy {self.name}: pace={self.pace} must be above 0 and at most 1")
         self._require(kappa=0.0, theta=0.0, epsilon=0.0, reserve=0, unknown_runtime_s=1.0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
@@ -92,7 +98,8 @@ class Asrpt(Policy):
         present = {job.job_id for job in snapshot.steerable_jobs}
         machine.forget([job for job in (*machine.left_s, *machine.done_at) if job not in present])
         new = [job for job in snapshot.steerable_jobs if not machine.knows(job.job_id) and job.job_id in hall.sizes]
-        machine.advance((Arrival(j.arrival, j.job_id, hall.sizes[j.job_id].work_s) for j in new), snapshot.time)
+        pace = 1.0 if self.strict else self.pace
+        machine.advance((Arrival(j.arrival, j.job_id, hall.sizes[j.job_id].work_s / pace) for j in new), snapshot.time)
         return machine
 
     def _queue(self, hall: _Hall, machine: VirtualMachine | None) -> list[Job]:
@@ -200,7 +207,7 @@ class _Hall:
             else:
                 waits[job.job_id] = wait
                 head = head or job
-                if len(self.reserved) < self.rules.reserve:
+                if not self.rules.strict and len(self.reserved) < self.rules.reserve:
                     self._reserve(job)
         return waits
 
@@ -345,6 +352,7 @@ class Spjf(Asrpt):
     strict: bool = True
     order: str = "duration"
     theta: float = 0.0
+    reserve: int = 0
 
 
 @dataclass(frozen=True)
@@ -355,6 +363,7 @@ class Spwf(Asrpt):
     strict: bool = True
     order: str = "workload"
     theta: float = 0.0
+    reserve: int = 0
 
 
 @dataclass(frozen=True)
@@ -364,6 +373,7 @@ class WcsDuration(Asrpt):
     name: ClassVar[str] = "wcs_duration"
     order: str = "duration"
     theta: float = 0.0
+    reserve: int = 0
 
 
 @dataclass(frozen=True)
@@ -373,6 +383,7 @@ class WcsWorkload(Asrpt):
     name: ClassVar[str] = "wcs_workload"
     order: str = "workload"
     theta: float = 0.0
+    reserve: int = 0
 
 
 @dataclass(frozen=True)
@@ -382,3 +393,4 @@ class WcsSubTime(Asrpt):
     name: ClassVar[str] = "wcs_subtime"
     order: str = "submission"
     theta: float = 0.0
+    reserve: int = 0
