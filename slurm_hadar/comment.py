@@ -20,7 +20,7 @@ from typing import Any
 from slurm_hadar.errors import CommentError
 from slurm_hadar.model import Fork, Mix
 
-__all__ = ["KEYS", "MOST_SIZES", "PREFIX", "JobComment", "is_ours", "parse", "render"]
+__all__ = ["KEYS", "MOST_SIZES", "PREFIX", "JobComment", "is_ours", "parse", "read", "render"]
 
 PREFIX = "hadar:"
 MOST_SIZES = 8  # of an elastic gang: each is weighed on each GPU type in every round
@@ -259,6 +259,19 @@ def parse(comment: str) -> JobComment:
                 f"{key}={value} in the hadar: comment {error}, such as {key}={KEYS[key].example}"
             ) from None
     return JobComment(**found)
+
+
+def read(text: str) -> tuple[JobComment, str | None]:
+    """What a Slurm comment tells us, and why it cannot be read: None if it can be, or is not addressed to us.
+
+    What cannot be read tells nothing.
+    """
+    if not is_ours(text):
+        return JobComment(), None
+    try:
+        return parse(text), None
+    except CommentError as error:
+        return JobComment(), str(error)
 
 
 def render(comment: JobComment) -> str:

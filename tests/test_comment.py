@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.comment import KEYS, JobComment, is_ours, parse, render
+from slurm_hadar.comment import KEYS, JobComment, is_ours, parse, read, render
 from slurm_hadar.errors import CommentError
 from slurm_hadar.model import Fork, Mix
 
@@ -74,6 +74,14 @@ def test_bare_prefix_opts_in() -> None:
     """hadar: alone is a valid comment."""
     assert parse("hadar:") == JobComment()
     assert not is_ours("my own note")
+
+
+def test_what_cannot_be_read_tells_nothing_but_why() -> None:
+    """Comments of others are no fault; broken ones of ours are."""
+    assert read("my own note") == (JobComment(), None)
+    assert read("hadar:steps=5") == (JobComment(steps=5), None)
+    comment, problem = read("hadar:steps=many")
+    assert comment == JobComment() and problem is not None and "steps=many" in problem
 
 
 @pytest.mark.parametrize(

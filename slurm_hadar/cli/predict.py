@@ -13,10 +13,10 @@ from rich.table import Table
 
 from slurm_hadar.cli.common import clock, config_options, console, json_option, plain, print_json, span
 from slurm_hadar.cli.replay import accounting_text
+from slurm_hadar.comment import read
 from slurm_hadar.config import Config
 from slurm_hadar.controller.past_jobs import history_of_accounting, submission_of
 from slurm_hadar.controller.setup import state_dir
-from slurm_hadar.controller.steering import read_comment
 from slurm_hadar.errors import HadarError, TraceError
 from slurm_hadar.predict.evaluate import Report, evaluate, refusal, train
 from slurm_hadar.predict.features import Past
@@ -163,7 +163,7 @@ def _show(config: Config, job_id: str, as_json: bool) -> int:
     if found is None:
         raise HadarError("the stored predictor has no history to answer from; train anew with hadar predict --train")
     alone = found.scaled(1 / asked.steps_per_s)
-    comment, _ = read_comment(job)
+    comment, _ = read(job.comment)
     speeds = estimator.speeds(comment.model or "", comment.batch, asked.gpus, _types_here(state))
     factors = {t: asked.steps_per_s / s.steps_per_s for t, s in speeds.items() if s.steps_per_s > 0}
     if as_json:

@@ -64,10 +64,11 @@ def replay(
     contenders = read_contenders(policies)
     text, name = accounting_text(file, since)
     table = load_table(given["throughputs"])
-    trace = read_text(text, name, table, "sacct", node_types(types or ""))
+    types_of = node_types(types or "")
+    trace = read_text(text, name, table, "sacct", types_of)
     records = parse_accounting(text, name)
     site = _site(records, trace, cluster, asked=file is None)
-    _, options = scene(cluster=site.spec, **given)
+    _, options = scene(cluster=site.spec, types_of=types_of, **given)
     count = processes or min(len(contenders), os.cpu_count() or 1)
     with progress([c.label for c in contenders]) as told:
         comparison = compare(trace, contenders, options, table, count, told, bounds)

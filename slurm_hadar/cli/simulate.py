@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          help=f"Of its time that a copy loses to consolidations. Default: {OVERHEAD:g}."),
             click.option("--predictor", metavar="NAME",
                          help="Jobs do not state their steps: oracle, noisy:2, forest, forest:6, group_mean ..."),
+            click.option("--history", metavar="TRACE",
+                         help="An earlier trace that --predictor has learned from, such as recurring:...,part=0:4000."),
             click.option("--restart-cost", "restart_s", type=float, help="Seconds of every restart, for all jobs."),
             click.option("--start-cost", "start_s", type=float, default=0.0, help="Seconds that a first start takes."),
             click.option("--first-report", "report_s", type=float, default=0.0,
@@ -91,9 +93,10 @@ def inputs(
     source: str, trace_format: str | None, types: str | None, **given: Any
 ) -> tuple[Trace, ReferenceTable, SimOptions]:
     """What the options of :func:`simulation_options` stand for. Raises TraceError, ClusterError, ConfigError."""
-    table, options = scene(**given)
-    gpus = sum(sum(node.gpus.values()) for node in cluster_nodes(options.cluster))
-    return read_trace(source, table, trace_format, node_types(types or ""), options.seed, gpus), table, options
+    types_of = node_types(types or "")
+    table, options = scene(types_of=types_of, **given)
+    gpus = gpus_of(options.cluster)
+    return read_trace(source, table, trace_format, types_of, options.seed, gpus), table, options
 
 
 def scene(
@@ -106,6 +109,7 @@ def scene(
     fork: str | None,
     consolidation_share: float | None,
     predictor: str | None,
+    history: str | None,
     restart_s: float | None,
     start_s: float,
     report_s: float,
@@ -117,16 +121,20 @@ def scene(
     mttr_h: float,
     measure: str | None,
     config_file: Path | None,
+    types_of: Mapping[str, str],
 ) -> tuple[ReferenceTable, SimOptions]:
-    """What the options of :func:`scene_options` stand for. Raises TraceError, ClusterError, ConfigError."""
+    """What the options of :func:`scene_options` stand for; ``types_of`` are GPU types of nodes, for a history out of
+    accounting that records none. Raises TraceError, ClusterError, ConfigError."""
     cluster = cluster or DEFAULT_CLUSTER
+    table = load_table(throughputs, gavel=model == "gavel")
+    earlier = None if history is None else read_trace(history, table, None, types_of, seed, gpus_of(cluster))
     options = SimOptions(
         cluster, "gavel" if model == "gavel" else "nodes", round_s or 360.0, restart_s=restart_s, start_s=start_s,
         report_s=report_s, save_s=save_s, self_start_s=self_start_s, phase_s=phase_s, mix=Mix(mix) if mix else None,
         fork=Fork(fork) if fork else None,
         consolidation=Consolidation() if consolidation_share is None else Consolidation(consolidation_share),
         measure=_window(measure), seed=seed, predictor=predictor,
-        faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
+        history=earlier,         faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
     )  # fmt: skip
     if config_file is not None:
         config = load(config_file)
@@ -135,7 +143,12 @@ def scene(
             options, round_s=round_s or site.round_s, event_round_s=site.event_round_s, guard=config.guard,
             usage_half_life_s=config.fairness.half_life_h * 3600,
         )  # fmt: skip
-    return load_table(throughputs, gavel=model == "gavel"), options
+    return table, options
+
+
+def gpus_of(cluster: str) -> int:
+    """GPUs of all nodes of ``type:nodesxGPUs,...``. Raises ClusterError."""
+    return sum(sum(node.gpus.values()) for node in cluster_nodes(cluster))
 
 
 def _window(text: str | None) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_hadar.comment import JobComment
+from slurm_hadar.comment import JobComment, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.journal import JobRecord
@@ -18,7 +18,6 @@ from slurm_hadar.controller.steering import (
     node_facts,
     pinned_reason,
     placement_of,
-    read_comment,
 )
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.controller.writes import RESTART_GAP_S
@@ -85,7 +84,7 @@ class Observer:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
         self._estimates.clear()
         facts = node_facts(state.nodes)
-        comments = {j.job_id: read_comment(j) for j in state.jobs}
+        comments = {j.job_id: read(j.comment) for j in state.jobs}
         self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
         active = {j.job_id: j for j in state.jobs if j.state.active}
         ended = self._note_ended(state, active)

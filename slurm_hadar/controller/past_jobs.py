@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_hadar.comment import JobComment, is_ours, parse
-from slurm_hadar.controller.steering import gpus_asked, read_comment
-from slurm_hadar.errors import CommentError, SlurmError
+from slurm_hadar.comment import JobComment, read
+from slurm_hadar.controller.steering import gpus_asked
+from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState, Speed
 from slurm_hadar.predict.history import HistoryJob, Submission
 from slurm_hadar.slurm.accounting import AccountedJob
-from slurm_hadar.slurm.parsing import expand
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
 
 __all__ = ["history_of_accounting", "submission_of"]
 
 _OVER = {"COMPLETED": JobState.DONE}
-_GOES_ON = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING")
+_GOES_ON = ("REQUEUED", "RESIZING")  # in one of these a record is of a run that is over, not of a job that is
 
 
 def history_of_accounting(
@@ -40,11 +39,11 @@ def history_of_accounting(
         if why:
             left_out[why] += 1
             continue
-        comment = _comment(record.comment)
+        comment, _ = read(record.comment)
         gpus = sum(record.gpus.values())
         speeds = _speeds(estimator, comment, gpus, gpu_types)
         best = _best(speeds)
-        ran_on = _type(record, types_of or {})
+        ran_on = record.gpu_type(types_of or {})
         untyped += ran_on not in speeds
         rate = speeds[ran_on].steps_per_s if ran_on in speeds else best
         end = record.end if record.end is not None else record.submit + record.elapsed_s
@@ -58,7 +57,7 @@ def history_of_accounting(
 
 def submission_of(job: SlurmJob, estimator: Estimator, gpu_types: Sequence[str], submit: float) -> Submission:
     """A job of the queue, submitted at ``submit`` on the history's clock. Raises SlurmError for one without GPUs."""
-    comment, _ = read_comment(job)
+    comment, _ = read(job.comment)
     gpus = gpus_asked(job) or sum(request.count for request in job.gpus)
     if gpus < 1:
         raise SlurmError(f"job {job.job_id} asks for no GPUs: nothing is predicted for it", job_id=job.job_id)
@@ -69,22 +68,10 @@ def submission_of(job: SlurmJob, estimator: Estimator, gpu_types: Sequence[str],
 
 
 def _unusable(record: AccountedJob) -> str:
-    if not record.gpus:
-        return "had no GPU"
-    if record.end is None or record.state in _GOES_ON:
+    if record.gpus and record.state in _GOES_ON:
         return "had not ended"
-    if record.elapsed_s <= 0:
-        return "never ran"
-    return "" if record.end >= record.submit else "ended before they were submitted"
-
-
-def _comment(text: str) -> JobComment:
-    if is_ours(text):
-        try:
-            return parse(text)
-        except CommentError:
-            return JobComment()
-    return JobComment()
+    early = record.end is not None and record.end < record.submit
+    return record.unusable or ("ended before they were submitted" if early else "")
 
 
 def _speeds(estimator: Estimator, comment: JobComment, gpus: int, gpu_types: Sequence[str]) -> dict[str, Speed]:
@@ -93,14 +80,6 @@ def _speeds(estimator: Estimator, comment: JobComment, gpus: int, gpu_types: Seq
 
 def _best(speeds: Mapping[str, Speed]) -> float:
     return max((s.steps_per_s for s in speeds.values()), default=1.0)
-
-
-def _type(record: AccountedJob, types_of: Mapping[str, str]) -> str:
-    """The type of most of its GPUs."""
-    typed = {t: n for t, n in record.gpus.items() if t}
-    if typed:
-        return max(sorted(typed), key=lambda t: typed[t])
-    return next((types_of[n] for n in expand(record.nodes) if n in types_of), "") if types_of else ""
 
 
 def _assumptions(jobs: Sequence[HistoryJob], untyped: int, left_out: Counter[str]) -> tuple[str, ...]:

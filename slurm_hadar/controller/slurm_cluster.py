@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act import Actor
 from slurm_hadar.controller.channel import Channel
@@ -16,7 +17,6 @@ from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Journal, WriteRecord
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
-from slurm_hadar.controller.steering import read_comment
 from slurm_hadar.controller.tracker import JobTracker
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.forks import PeriodPlan
@@ -97,7 +97,7 @@ class SlurmCluster(Cluster[Observation]):
     def _track(self, seen: Observation) -> Observation:
         """Let the job tracker look at the copies of forked jobs, and show all of them how far their job is."""
         copies = [job for job in seen.snapshot.jobs if job.fork is not None]
-        self._tracker.look((job, read_comment(seen.raw[job.job_id])[0]) for job in copies)
+        self._tracker.look((job, read(seen.raw[job.job_id].comment)[0]) for job in copies)
         for job in copies:
             news = self._book.get(job.job_id)
             if job.running and news is not None and news.report.restart == job.restarts:

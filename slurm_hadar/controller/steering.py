@@ -9,15 +9,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slurm_hadar.comment import JobComment, is_ours, parse
+from slurm_hadar.comment import JobComment, is_ours
 from slurm_hadar.config import Config
 from slurm_hadar.controller.elastic import Room, gang_sizes, room_of
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.errors import CommentError
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 
-__all__ = ["NodeFacts", "form_of", "gpus_asked", "node_facts", "pinned_reason", "placement_of", "read_comment"]
+__all__ = ["NodeFacts", "form_of", "gpus_asked", "node_facts", "pinned_reason", "placement_of"]
 
 _SIMPLE_FEATURES = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
 _TRANSIENT_HOLDS = ("BadConstraints",)
@@ -50,16 +49,6 @@ def node_facts(nodes: Iterable[SlurmNode]) -> dict[str, NodeFacts]:
             len(types) > 1,
         )
     return facts
-
-
-def read_comment(job: SlurmJob) -> tuple[JobComment, str | None]:
-    """The job's parsed comment, and why it could not be read (None if it could or is not addressed to us)."""
-    if not is_ours(job.comment):
-        return JobComment(), None
-    try:
-        return parse(job.comment), None
-    except CommentError as error:
-        return JobComment(), str(error)
 
 
 def pinned_reason(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurm_hadar.comment import read
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.setup import JOURNAL, state_dir
-from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of, read_comment
+from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import SlurmJob
@@ -49,7 +50,7 @@ def queue_view(backend: Backend, config: Config) -> list[Line]:
         if not job.state.active:
             continue
         record = records.get(job.job_id)
-        comment, fault = read_comment(job)
+        comment, fault = read(job.comment)
         pinned = fault or pinned_reason(job, comment, record, config, facts)
         wait = waits.get(job.job_id, {})
         tier, why = ("pinned", pinned) if pinned else (wait.get("tier", ""), wait.get("why", ""))

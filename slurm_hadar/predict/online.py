@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from slurm_hadar.errors import PredictionError
-from slurm_hadar.predict.features import Past, Sample
+from slurm_hadar.predict.features import Past, Sample, walk
 from slurm_hadar.predict.forest import FEWEST, TREES, grow
 from slurm_hadar.predict.history import HistoryJob, Submission
 from slurm_hadar.predict.predictors import (
@@ -44,6 +44,17 @@ class Online:
     def name(self) -> str:
         return self.predictor.name
 
+    def learn(self, jobs: Sequence[HistoryJob], now: float) -> list[HistoryJob]:
+        """Take in earlier jobs, before anything else is asked or told. ``now`` is the time on their clock.
+
+        Returns those that are not over yet, in the order of their ends: :meth:`ended` is to be told of them then.
+        """
+        ends = sorted(jobs, key=lambda j: (j.end, j.job_id))
+        for job in ends:
+            if job.end < now:
+                self.ended(job)
+        return [job for job in ends if job.end >= now]
+
     def submitted(self, job: Submission) -> Prediction | None:
         """What is expected of a job that is submitted now; None as long as no job has ended."""
         return self.predictor.predict(job, self.past)
@@ -75,15 +86,24 @@ class OnlineForest(Online):
         self._new = 0
         self.forests = 0
 
+    def learn(self, jobs: Sequence[HistoryJob], now: float) -> list[HistoryJob]:
+        for job, past in walk(jobs):
+            self._note(job, past)
+        return super().learn(jobs, now)
+
     def submitted(self, job: Submission) -> Prediction | None:
-        row = self.past.row(job)
-        if row is not None:
-            self._rows[job.job_id] = row, self.past.runs(job) > 0
+        self._note(job, self.past)
         if self._new and len(self._samples) >= FEWEST and job.submit - self._grown >= self._every_s:
             self._forest.forest = grow(self._samples[-_MOST_SAMPLES:], self._trees, self._seed)
             self._grown, self._new = job.submit, 0
             self.forests += 1
         return super().submitted(job)
+
+    def _note(self, job: Submission, past: Past) -> None:
+        """Keep the features that a job has when it is submitted."""
+        row = past.row(job)
+        if row is not None:
+            self._rows[job.job_id] = row, past.runs(job) > 0
 
     def ended(self, job: HistoryJob) -> None:
         row = self._rows.pop(job.job_id, None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slurm_hadar.predict.history import HistoryJob, Submission, over
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.throughput.table import ReferenceTable
 
-__all__ = ["gpu_types_of", "history_of_trace", "submission_of"]
+__all__ = ["gpu_types_of", "history_of_jobs", "history_of_trace", "submission_of"]
 
 
 def submission_of(job: TraceJob, rates: Rates, origin: float = 0.0) -> Submission:
@@ -27,12 +29,17 @@ def gpu_types_of(trace: Trace, table: ReferenceTable) -> tuple[str, ...]:
 
 
 def history_of_trace(trace: Trace, table: ReferenceTable) -> tuple[HistoryJob, ...]:
-    """Every job as if it were over. Where the trace does not tell how long a job waited and ran, it did not wait and
-    ran alone on the fastest of the GPU types that the table and the trace know."""
-    rates = Rates(table, gpu_types_of(trace, table))
+    """Every job as if it were over, on the trace's clock, by the rates of the GPU types that the table and the trace
+    know."""
+    return history_of_jobs(trace.jobs, Rates(table, gpu_types_of(trace, table)))
+
+
+def history_of_jobs(jobs: Iterable[TraceJob], rates: Rates, origin: float = 0.0) -> tuple[HistoryJob, ...]:
+    """Jobs as if they were over, ``origin`` seconds later than on their trace's clock. Where the trace does not tell
+    how long a job waited and ran, it did not wait and ran alone on the fastest of the types of ``rates``."""
     found = []
-    for job in trace.jobs:
-        known = submission_of(job, rates)
+    for job in jobs:
+        known = submission_of(job, rates, origin)
         start = known.submit + (job.waited_s or 0.0)
         ran_s = job.steps / known.steps_per_s if job.ran_s is None else job.ran_s
         found.append(over(known, start, start + ran_s, job.steps))

@@ -58,6 +58,7 @@ class SimOptions:
     guard: limits on what one round may do; None = no limits.
     predictor: hides the steps of all jobs from the policy, which sees what this predictor expects instead
     (:func:`slurm_hadar.predict.online.named`). None = jobs state their steps.
+    history: an earlier trace, from which ``predictor`` has learned before the first job arrives.
     seed: named in the result, and that of ``predictor``; the simulation itself draws nothing.
     """
 
@@ -78,6 +79,7 @@ class SimOptions:
     usage_half_life_s: float = 7 * 86400.0
     faults: Faults = field(default_factory=Faults)
     predictor: str | None = None
+    history: Trace | None = None
     guard: GuardSection | None = None
     seed: int = 0
     max_rounds: int = 5_000_000
@@ -96,6 +98,8 @@ class SimOptions:
             )
         if self.fork is not None and self.predictor is not None:
             raise ConfigError("fork with a predictor: the steps of forked jobs are stated, since they are shared out")
+        if self.history is not None and self.predictor is None:
+            raise ConfigError("a history without a predictor: name the predictor that shall learn from it")
         if not 0.0 <= self.consolidation.overhead < 1.0 or not self.consolidation.period_s > 0:
             raise ConfigError("consolidation: the overhead must lie from 0 to below 1, the period above 0 s")
 
@@ -184,7 +188,8 @@ class _Stage:
         plain = [j for j in self.jobs if not isinstance(j, ForkedJob)]
         if len(plain) < len(self.jobs):
             raise TraceError(f"{self.trace.name}: has forked jobs, whose steps are stated; leave the predictor out")
-        return Foresight(self.options.predictor, plain, self.rates, _EPOCH, self.options.seed)
+        earlier = () if self.options.history is None else self.options.history.jobs
+        return Foresight(self.options.predictor, plain, self.rates, _EPOCH, self.options.seed, earlier)
 
     def players(self) -> list[VirtualJob]:
         """The jobs, and the copies instead of forked ones, that fit somewhere."""
@@ -290,6 +295,11 @@ class _Run:
 
     def _assumptions(self) -> tuple[str, ...]:
         lines = list(self.stage.trace.assumptions)
+        if self.options.predictor is not None:
+            lines.append(f"jobs do not state their steps; policies are told what {self.options.predictor} expects")
+        if self.options.history is not None:
+            known = f"{len(self.options.history.jobs)} jobs of {self.options.history.name}"
+            lines.append(f"the predictor has learned from {known} before the first job arrives")
         if self.stage.rates.guessed:
             some = sorted(self.stage.rates.guessed)
             more = f" and {len(some) - 3} more" if len(some) > 3 else ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_hadar.errors import SlurmParseError
+from slurm_hadar.slurm.parsing import expand
 
 __all__ = ["FIELDS", "AccountedJob", "looks_like", "parse_accounting"]
 
@@ -21,6 +22,7 @@ _FREE = ("JobName", "Comment", "SubmitLine", "WorkDir")
 _UNKNOWN = frozenset(("", "Unknown", "None", "N/A", "NONE"))
 _ELAPSED = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)(?:\.\d+)?")
 _GPU = re.compile(r"gres/gpu(?::(?P<type>[^=,]+))?=(?P<count>\d+)")
+_GOES_ON = frozenset(("RUNNING", "PENDING", "SUSPENDED", "COMPLETING"))
 _STATE = re.compile(r"[A-Z_]+(?: by \d+)?\+?")
 
 
@@ -42,6 +44,22 @@ class AccountedJob:
     name: str = ""
     comment: str = ""
     nodes: str = ""
+
+    @property
+    def unusable(self) -> str:
+        """Why it tells nothing about how long such jobs are, to go on after "it" or "they"; empty if it does."""
+        if not self.gpus:
+            return "had no GPU"
+        if self.end is None or self.state in _GOES_ON:
+            return "had not ended"
+        return "" if self.elapsed_s > 0 else "never ran"
+
+    def gpu_type(self, types_of: Mapping[str, str]) -> str:
+        """The type of most of its GPUs, as recorded, else that of its first node in ``types_of``; "" = not known."""
+        typed = {t: n for t, n in self.gpus.items() if t}
+        if typed:
+            return max(sorted(typed), key=lambda t: typed[t])
+        return next((types_of[n] for n in expand(self.nodes) if n in types_of), "") if types_of else ""
 
 
 def looks_like(line: str) -> bool:

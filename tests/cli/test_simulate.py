@@ -173,3 +173,16 @@ def test_forked_jobs(hadar, tmp_path: Path) -> None:
     assert code == 1 and "overhead must lie" in err
     code, _, err = hadar(*scene, "--fork", "auto", "--model", "gavel")
     assert code == 1 and "fork=auto with model gavel" in err
+
+
+def test_a_predictor_with_a_history(hadar) -> None:
+    """Two parts of one drawn life; the load of both is that of the cluster."""
+    life = "recurring:jobs=60,seed=1"
+    code, out, _ = hadar(
+        "--trace", f"{life},part=40:60", "--history", f"{life},part=0:40", "--predictor", "group_mean",
+        "--cluster", "v100:2x4", "--policy", "srtf", "--no-bounds",
+    )  # fmt: skip
+    assert code == 0 and "20 jobs measured" in out
+    assert "learned from 40 jobs of recurring:jobs=60,users=40,gpus=8,load=0.8,comm=0.3,seed=1,part=0:40" in out
+    code, _, err = hadar("--trace", f"{life},part=40:60", "--history", f"{life},part=0:40")
+    assert code == 1 and "name the predictor that shall learn from it" in err

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.comment import MOST_SIZES
+from slurm_hadar.comment import MOST_SIZES, parse
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.elastic import gang_sizes, room_of
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.observe import workload_of
-from slurm_hadar.controller.steering import form_of, gpus_asked, node_facts, read_comment
+from slurm_hadar.controller.steering import form_of, gpus_asked, node_facts
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
@@ -76,7 +76,7 @@ def test_form_of_an_elastic_job() -> None:
     """Sizes follow nodes=, types= and batch=; a job with several tasks per node, none per GPU, keeps its size."""
 
     def form(text: str, record: JobRecord = RECORD):
-        return form_of(elastic(text), read_comment(elastic(text))[0], record, FACTS, 0.0)
+        return form_of(elastic(text), parse(text), record, FACTS, 0.0)
 
     assert (form("hadar:").sizes, form("hadar:gpus=1-8").sizes) == ((), (1, 2, 3, 4))
     spread = form("hadar:gpus=1-8,nodes=1-4")

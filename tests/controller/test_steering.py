@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from slurm_hadar.comment import read
 from slurm_hadar.config import load
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering import form_of, node_facts, pinned_reason, placement_of, read_comment
+from slurm_hadar.controller.steering import form_of, node_facts, pinned_reason, placement_of
 from slurm_hadar.model import JobState, Mix, Placement
 from slurm_hadar.slurm.state import GpuRequest, SlurmJob, SlurmNode
 from slurm_hadar.testing.fake_slurm import FakeSlurm
@@ -30,7 +31,7 @@ RECORD = JobRecord("1", workers=4, nodes=2, tasks=2, cpus=8)
 
 
 def reason(one: SlurmJob, *settings: str, record: JobRecord | None = None) -> str | None:
-    comment, fault = read_comment(one)
+    comment, fault = read(one.comment)
     return fault or pinned_reason(one, comment, record, load(None, settings), FACTS)
 
 
@@ -99,7 +100,7 @@ def test_a_begin_time_of_the_submit_plugin_is_not_the_owners() -> None:
 
 def test_forms() -> None:
     """The node range comes from the comment, else from what was asked; types and constraint limit the choice."""
-    comment, _ = read_comment(job("hadar:nodes=1-4,mix=gated,types=v100"))
+    comment, _ = read("hadar:nodes=1-4,mix=gated,types=v100")
     form = form_of(job(features="v100"), comment, RECORD, FACTS, 0.0)
 
     assert (form.workers, form.min_nodes, form.max_nodes, form.mix) == (4, 1, 4, Mix.GATED)

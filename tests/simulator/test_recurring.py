@@ -115,6 +115,16 @@ def test_it_can_be_kept() -> None:
     assert kept.jobs == trace.jobs and {j.group for j in kept.jobs} != {""}
 
 
+def test_parts_are_times_of_one_life() -> None:
+    """Together they are the whole, with the same ids and times; the later part has scripts of the earlier."""
+    whole = read_trace("recurring:jobs=200,seed=4", TABLE)
+    early, late = (read_trace(f"recurring:jobs=200,seed=4,part={p}", TABLE) for p in ("0:150", "150:200"))
+
+    assert early.jobs + late.jobs == whole.jobs
+    assert late.name.endswith(",seed=4,part=150:200")
+    assert {j.group for j in early.jobs} & {j.group for j in late.jobs}
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -123,6 +133,9 @@ def test_it_can_be_kept() -> None:
         ("recurring:load=0", "load must be above 0"),
         ("recurring:comm=2", "comm must lie from 0 to 1"),
         ("recurring:seed=-1", "seed must be a whole number of at least 0"),
+        ("recurring:jobs=9,part=3", "part=3 must be A:B with whole numbers A < B, B at most 9"),
+        ("recurring:jobs=9,part=3:3", "part=3:3 must be A:B"),
+        ("recurring:jobs=9,part=3:10", "part=3:10 must be A:B"),
     ],
 )
 def test_bad_wishes(text: str, error: str) -> None:

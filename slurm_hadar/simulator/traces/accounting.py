@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurm_hadar.comment import JobComment, is_ours, parse
+from slurm_hadar.comment import JobComment
+from slurm_hadar.comment import read as read_comment
 from slurm_hadar.controller.elastic import gang_sizes, room_of
-from slurm_hadar.errors import CommentError, SlurmError, TraceError
+from slurm_hadar.errors import SlurmError, TraceError
 from slurm_hadar.model import Mix
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -49,17 +50,16 @@ def read(text: str, name: str, table: ReferenceTable, types_of: Mapping[str, str
     jobs, unnamed = [], 0
     first = min((r.submit for r in records), default=0.0)
     for record in records:
-        why = _unusable(record)
-        if why:
-            left_out[why] += 1
+        if record.unusable:
+            left_out[record.unusable] += 1
             continue
-        gpu_type = _type(record, types_of or {})
+        gpu_type = record.gpu_type(types_of or {})
         if not gpu_type:
             raise TraceError(
                 f"{name}: job {record.job_id} had GPUs of an unknown type on {record.nodes or 'unknown nodes'}; "
                 "name the types with --node-types, such as gpu[01-08]=v100"
             )
-        comment = _comment(record)
+        comment, _ = read_comment(record.comment)
         jobs.append(_job(record, comment, gpu_type, rates, first))
         unnamed += not jobs[-1].model
     return Trace(name, "sacct", tuple(jobs), _assumptions(jobs, unnamed, left_out, rates))
@@ -67,31 +67,6 @@ def read(text: str, name: str, table: ReferenceTable, types_of: Mapping[str, str
 
 def _types(records: list[AccountedJob], types_of: Mapping[str, str], table: ReferenceTable) -> list[str]:
     return sorted({t for r in records for t in r.gpus if t} | {*types_of.values()} | {*table.gpu_types})
-
-
-def _unusable(record: AccountedJob) -> str:
-    if not record.gpus:
-        return "had no GPU"
-    if record.end is None or record.state in ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING"):
-        return "had not ended"
-    return "" if record.elapsed_s > 0 else "never ran"
-
-
-def _type(record: AccountedJob, types_of: Mapping[str, str]) -> str:
-    """The type of most of its GPUs."""
-    typed = {t: n for t, n in record.gpus.items() if t}
-    if typed:
-        return max(sorted(typed), key=lambda t: typed[t])
-    return next((types_of[n] for n in expand(record.nodes) if n in types_of), "")
-
-
-def _comment(record: AccountedJob) -> JobComment:
-    if is_ours(record.comment):
-        try:
-            return parse(record.comment)
-        except CommentError:
-            return JobComment()
-    return JobComment()
 
 
 def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates, first: float) -> TraceJob:

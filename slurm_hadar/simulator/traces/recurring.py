@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator.throughputs import Rates
@@ -19,7 +19,7 @@ __all__ = ["GANGS", "PREFIX", "Recurring", "generate", "read"]
 PREFIX = "recurring:"
 #: GPUs and how many of 160 jobs ask for them: the Philly mix that SJF-BCO (MobiHoc 2022) scales its jobs from.
 GANGS = {1: 80, 2: 14, 4: 26, 8: 30, 16: 8, 32: 2}
-_USAGE = "jobs=N, users=N, gpus=N, load=X, comm=0..1, seed=N"
+_USAGE = "jobs=N, users=N, gpus=N, load=X, comm=0..1, seed=N, part=A:B"
 
 # Our definition from here on: shapes that published studies describe, in constants that are ours.
 _LARGEST_SERIES = 250  # runs; sizes follow k^-2, which is Zipf's law over ranks
@@ -39,7 +39,9 @@ class Recurring:
 
     jobs: how many. users: how many people. gpus: of the cluster it is meant for. load: GPU-seconds offered, at a
     V100's speed, over GPUs times the time in which jobs arrive. comm: share of scripts whose model loses most of its
-    speed when a gang is spread over nodes. seed: same seed, same trace.
+    speed when a gang is spread over nodes. seed: same seed, same trace. part: of these jobs only those from number a to
+    b - 1 by arrival, with their times and ids unchanged: two parts of what is else alike are an earlier and a later
+    time of the same users and scripts.
     """
 
     jobs: int = 2000
@@ -48,12 +50,13 @@ class Recurring:
     load: float = 0.8
     comm: float = 0.3
     seed: int = 0
+    part: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
         return (
             f"{PREFIX}jobs={self.jobs},users={self.users},gpus={self.gpus},load={self.load:g},comm={self.comm:g},"
-            f"seed={self.seed}"
+            f"seed={self.seed}" + (f",part={self.part[0]}:{self.part[1]}" if self.part else "")
         )
 
 
@@ -73,8 +76,8 @@ class _Script:
 
 
 def read(text: str, table: ReferenceTable, seed: int = 0, gpus: int | None = None) -> Trace:
-    """``recurring:jobs=2000,users=40,gpus=60,load=0.8,comm=0.3,seed=0`` as a trace; ``seed`` and ``gpus`` where the
-    text names none. Raises TraceError naming what is wrong."""
+    """``recurring:jobs=2000,users=40,gpus=60,load=0.8,comm=0.3,seed=0,part=0:1000`` as a trace; ``seed`` and
+    ``gpus`` where the text names none. Raises TraceError naming what is wrong."""
     options = {"seed": str(seed), "gpus": str(gpus or Recurring().gpus)}
     for part in filter(None, text.removeprefix(PREFIX).split(",")):
         key, equals, value = part.partition("=")
@@ -86,7 +89,17 @@ def read(text: str, table: ReferenceTable, seed: int = 0, gpus: int | None = Non
     comm = number(options.get("comm", "0.3"), text, "comm")
     if not 0 <= comm <= 1:
         raise TraceError(f"{text}: comm must lie from 0 to 1, not {comm:g}")
-    return generate(Recurring(**numbers, load=load, comm=comm, seed=whole(options["seed"], text, "seed", 0)), table)
+    seed = whole(options["seed"], text, "seed", 0)
+    whole_life = Recurring(**numbers, load=load, comm=comm, seed=seed, part=None)
+    chosen = _part(options["part"], whole_life.jobs, text) if "part" in options else None
+    return generate(replace(whole_life, part=chosen), table)
+
+
+def _part(text: str, jobs: int, where: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    if not (first.isdigit() and last.isdigit() and int(first) < int(last) <= jobs):
+        raise TraceError(f"{where}: part={text} must be A:B with whole numbers A < B, B at most {jobs}, the jobs")
+    return int(first), int(last)
 
 
 def generate(what: Recurring, table: ReferenceTable) -> Trace:
@@ -125,7 +138,9 @@ def generate(what: Recurring, table: ReferenceTable) -> Trace:
         rate = rates.of(job, job.workers)[REFERENCE_TYPE].steps_per_s
         jobs.append(TraceJob(str(len(jobs)), at, job.model, job.batch, job.workers, float(max(1, round(run_s * rate))),
                              user=job.user, name=job.name, group=job.group))  # fmt: skip
-    return Trace(what.name, "recurring", tuple(jobs), ("drawn: recurring scripts, in shapes of published studies",))
+    first, last = what.part or (0, len(jobs))
+    drawn = "drawn: recurring scripts, in shapes of published studies"
+    return Trace(what.name, "recurring", tuple(jobs[first:last]), (drawn,))
 
 
 def _scripts(what: Recurring, table: ReferenceTable, rng: random.Random) -> list[_Script]:
