@@ -49,7 +49,8 @@ class Asrpt(Policy):
     order: ``srpt``, or for comparison ``duration`` (predicted run time), ``workload`` (run time times GPUs) or
         ``submission``.
     kappa: jobs whose slowest place is at least so many times slower than their best one wait for a good one; 0 = none.
-    theta: for at most this part of their predicted run time on their best place.
+    theta: for at most this part of the time that the place at hand would cost them over their best one, by prediction
+        (our definition: who would be ten times slower waits longer than who would be a fifth slower).
     epsilon: a place is good if it is at most this much slower than the best one.
     reserve: for so many jobs at the head that wait, a good place is reserved at the time when running jobs are expected
         to have left it; who overtakes them must be expected to be gone by then, or go elsewhere (our extension, as EASY
@@ -323,7 +324,7 @@ class _Hall:
             return None
         snapshot = self.dealer.arena.snapshot
         since = snapshot.memory.get("offered", {}).get(job.job_id, snapshot.time)
-        left_s = since + rules.theta * size.best_s - snapshot.time
+        left_s = since + rules.theta * (slower - 1.0) * size.best_s - snapshot.time
         if left_s <= 0:
             return None
         self.offered[job.job_id] = since
