@@ -186,7 +186,9 @@ def test_pace_of_the_virtual_machine() -> None:
     assert set(Asrpt(pace=0.1, strict=True).allocate(snapshot).placements) == {"1"}
 
 
-@pytest.mark.parametrize("wrong", [{"order": "random"}, {"theta": -1.0}, {"pace": 0.0}, {"pace": 1.5}, {"kappa": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"order": "random"}, {"theta": -1.0}, {"pace": 0.0}, {"pace": 1.5}, {"kappa": float("nan")}]
+)
 def test_odd_parameters_are_refused(wrong: dict) -> None:
     with pytest.raises(ConfigError, match=rf"policy asrpt: {next(iter(wrong))}="):
         Asrpt(**wrong)
