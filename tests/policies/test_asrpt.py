@@ -145,8 +145,8 @@ def test_a_sensitive_gang_waits_for_one_node_up_to_its_cap() -> None:
 
 
 def test_unequal_gpus() -> None:
-    """A job with a choice takes the fast type; if that is taken it waits, at most for half of what the slow one would cost
-    it, and takes that in the end."""
+    """A job with a choice takes the fast type; if that is taken it waits, at most for half of what the slow one
+    would cost it, and takes that in the end."""
     one = replace(job("1", 4000.0), speeds={"v100": Speed(4.0), "k80": Speed(1.0)})
     nodes = (Node("a", {"k80": 1}), Node("b", {"v100": 1}))
     assert Asrpt().allocate(Snapshot(0.0, nodes, (one,))).placements["1"].nodes == ("b",)

@@ -41,9 +41,9 @@ class Recurring:
     jobs: how many. users: how many people. gpus: of the cluster it is meant for. load: GPU-seconds offered, at a
     V100's speed, over GPUs times the time in which jobs arrive. comm: share of scripts whose model loses most of its
     speed when a gang is spread over nodes. vary: how much the runs of a script differ, by chance and by trend; 0 = not
-    at all, 1 = as described at :func:`generate`. seed: same seed, same trace. part: of these jobs only those from number
-    a to b - 1 by arrival, with their times and ids unchanged: two parts of what is else alike are an earlier and a
-    later time of the same users and scripts.
+    at all, 1 = as described at :func:`generate`. seed: same seed, same trace. part: of these jobs only those from
+    number a to b - 1 by arrival, with their times and ids unchanged: two parts of what is else alike are an earlier
+    and a later time of the same users and scripts.
     """
 
     jobs: int = 2000
