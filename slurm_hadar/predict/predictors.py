@@ -14,7 +14,7 @@ from slurm_hadar.predict.forest import Forest
 from slurm_hadar.predict.history import Submission
 
 __all__ = [
-    "OUTLIVES", "ForestPredictor", "GlobalMean", "GroupMean", "GroupMedian", "Noisy", "Oracle", "Prediction",
+    "OUTLIVES", "ForestPredictor", "GlobalMean", "GroupMean", "GroupMedian", "Nobody", "Noisy", "Oracle", "Prediction",
     "Predictor", "UserMean",
 ]  # fmt: skip
 
@@ -66,6 +66,15 @@ class Predictor(Protocol):
 
 def _sure(steps: float, runs: int, source: str, outlives: float = OUTLIVES) -> Prediction:
     return Prediction(steps, steps, steps, steps, runs, source, outlives)
+
+
+class Nobody:
+    """Expects nothing of anybody: what there is without predictions."""
+
+    name = "none"
+
+    def predict(self, job: Submission, past: Past) -> Prediction | None:
+        return None
 
 
 class Oracle:
