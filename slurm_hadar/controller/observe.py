@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from slurm_hadar.comment import JobComment, read
 from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.forecasts import Forecast, Forecaster
 from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
@@ -63,14 +64,17 @@ class Observer:
     """Keeps the records of jobs over rounds and builds snapshots from them."""
 
     def __init__(
-        self, config: Config, book: ReportBook, estimator: Estimator, records: dict[str, JobRecord], usage: Usage
-    ) -> None:
+        self, config: Config, book: ReportBook, estimator: Estimator, records: dict[str, JobRecord], usage: Usage,
+        forecaster: Forecaster | None = None,
+    ) -> None:  # fmt: skip
         self._config = config
+        self._forecaster = forecaster
         self._book = book
         self._estimator = estimator
         self.records = records
         self._usage = usage
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
+        self._fastest_of: dict[tuple[_Workload, tuple[str, ...]], float] = {}
         self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
 
@@ -83,6 +87,9 @@ class Observer:
     def observe(self, state: ClusterState, *, acting_only: bool = False) -> Observation:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
         self._estimates.clear()
+        self._fastest_of.clear()
+        if self._forecaster is not None:
+            self._forecaster.refresh()
         facts = node_facts(state.nodes)
         comments = {j.job_id: read(j.comment) for j in state.jobs}
         self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
@@ -105,9 +112,10 @@ class Observer:
         for job_id in [i for i in self.records if i not in active]:
             record = self.records.pop(job_id)
             self._denied.pop(job_id, None)
-            record.ended = state.time
+            record.ended, record.final = state.time, final.get(job_id, "GONE")
             self._note_progress(record, self._book.get(job_id))
-            over.append((record, final.get(job_id, "GONE")))
+            self._note_end(record, state.time)
+            over.append((record, record.final))
         return tuple(over)
 
     def _job(
@@ -120,6 +128,7 @@ class Observer:
         acting_only: bool,
     ) -> Job:
         record = self._record(job, now)
+        record.user, record.name, record.model, record.batch = job.user, job.name, comment.model or "", comment.batch
         if record.total_steps is None and comment.steps is not None:
             record.total_steps = float(comment.steps)
         news = self._book.get(job.job_id)
@@ -135,7 +144,7 @@ class Observer:
         self._note_run(record, job, facts, now)
         types = tuple(sorted({f.gpu_type for f in facts.values() if f.gpu_type}))
         speeds = {n: self._speeds(job, comment, form, n, types, now) for n in form.gang_sizes}
-        return Job(
+        shown = Job(
             job_id=job.job_id,
             form=form,
             user=job.user,
@@ -168,6 +177,36 @@ class Observer:
             fork=comment.fork if job.array_id else None,
             prefer=comment.prefer or frozenset(),
         )
+        return self._expected(shown, job, record, now)
+
+    def _expected(self, shown: Job, job: SlurmJob, record: JobRecord, now: float) -> Job:
+        """With what the job is expected to be, where neither its owner nor its script says it.
+
+        What a script does that reports no steps is reckoned from the time that it runs.
+        """
+        if self._forecaster is None or not shown.steerable or shown.total_steps is not None or shown.fork is not None:
+            return shown
+        forecast = self._forecaster.of(job, record, now)
+        if forecast is None or not self._config.predict.use:
+            return shown
+        done = shown.done_steps
+        if record.run_since is not None and record.steps_per_s is None and record.steps == 0:
+            done = max(0.0, now - record.run_since) * shown.rate(shown.placement)
+        steps = forecast.size_s * self._fastest(shown, forecast)
+        return replace(shown, predicted_steps=steps, outlives=forecast.outlives, done_steps=done)
+
+    def _fastest(self, job: Job, forecast: Forecast) -> float:
+        """The job's present estimate of steps/s on the GPU type on which its forecast counts seconds."""
+        key = workload_key(job.model, job.batch, job.user, job.name)
+        wanted = _Workload(key, max(1, job.form.workers), job.form.workers if job.form.sizes else None)
+        if (wanted, forecast.gpu_types) not in self._fastest_of:
+            speeds = self._estimator.speeds(
+                job.model, job.batch, wanted.workers, forecast.gpu_types, key=key,
+                elastic_from=wanted.elastic_from,
+            )  # fmt: skip
+            fastest = max((s.steps_per_s for s in speeds.values()), default=job.best_rate())
+            self._fastest_of[wanted, forecast.gpu_types] = fastest
+        return self._fastest_of[wanted, forecast.gpu_types]
 
     def _speeds(
         self, job: SlurmJob, comment: JobComment, form: Form, workers: int, types: tuple[str, ...], now: float
@@ -218,25 +257,43 @@ class Observer:
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
         record.lost_steps += max(0.0, record.steps - (record.saved_step or 0.0))
         record.steps = record.saved_step or 0.0
+        if record.saved_step is None:  # it begins anew: what it did so far is not part of its work
+            record.ran_s = {}
 
     def _note_run(self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], now: float) -> None:
         """Attained service in GPU-seconds, booked at each sight of the running job, once whoever controls."""
         if job.state is not JobState.RUNNING:
-            record.run_since = record.booked = None
+            self._note_end(record, now)
             return
         if record.run_since is None or record.booked is None:
             record.run_since = record.booked = min(job.start or now, now)
         ran_s = max(0.0, now - record.booked)
         record.attained_s += ran_s * (gpus_asked(job) or record.workers)
-        self._usage.book(job.user, job.account, _gpu_seconds(job, facts, ran_s), now)
+        by_type = _gpu_seconds(job, facts, ran_s)
+        self._usage.book(job.user, job.account, by_type, now)
+        if by_type:
+            most = max(sorted(by_type), key=lambda gpu_type: by_type[gpu_type])
+            record.ran_s = {**record.ran_s, most: record.ran_s.get(most, 0.0) + ran_s}
+            record.last_type = most
         record.booked = now
+
+    def _note_end(self, record: JobRecord, now: float) -> None:
+        """The last stretch of a job that ran when it was last seen: until it said goodbye, else half of the time since
+        then, as it may have ended at any moment of it."""
+        if record.booked is not None and record.last_type:
+            news = self._book.get(record.job_id)
+            bye = news is not None and news.report.kind == "bye" and news.report.restart == record.restarts
+            said = news.heard if news is not None and bye else (record.booked + now) / 2
+            record.ran_s[record.last_type] += max(0.0, min(said, now) - record.booked)
+        record.run_since = record.booked = None
 
     def _note_progress(self, record: JobRecord, news: JobNews | None) -> None:
         if news is None or news.report.restart < record.restarts:
             return
         report = news.report
         record.resumable = report.resumable or record.resumable
-        record.total_steps = report.total_steps or record.total_steps
+        if report.total_steps:
+            record.total_steps, record.reported = report.total_steps, True
         if report.consolidated_steps is not None:  # of a copy: what counts is in a consolidation, and never lost
             record.steps = record.saved_step = float(report.consolidated_steps)
         elif report.steps is not None:
