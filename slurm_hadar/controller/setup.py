@@ -102,7 +102,7 @@ def assemble(config: Config, on_round: Callable[[RoundResult], None] | None = No
         if channel is not None:
             stack.callback(channel.close)
         trainer = None
-        if config.predict.enabled and config.predict.retrain_s > 0:
+        if config.predict.enabled:
             trainer = Trainer(config.predict, directory, directory / PREDICTOR, journal)
         controller = steer(backend, policy, config, journal, book, channel, on_round, directory / PREDICTOR, trainer)
         return Assembly(controller, backend, journal, book, channel, trainer, notes, stack.pop_all())
