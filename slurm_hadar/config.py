@@ -113,7 +113,7 @@ class PredictSection(_Section):
 
     enabled: bool = Field(True, description="ask the stored predictor about such jobs, where there is one")
     use: bool = Field(True, description="policies go by what is expected; false = it is shown to people only")
-    predictor: Literal["forest", "group median", "group mean"] = Field(
+    predictor: Literal["forest", "group_median", "group_mean"] = Field(
         "forest", description="what to train; a forest that orders jobs worse than the group mean is refused"
     )
     retrain_s: float = Field(86400.0, ge=0, description="time between trainings; 0 = only hadar predict --train")

@@ -151,20 +151,22 @@ def _train(config: Config, gather: Callable[[], _History], seed: int, as_json: b
     attempts, began = Attempts(folder), time.time()
     with attempts.alone():
         attempts.note(Attempt(began))
+        notes: tuple[str, ...] = ()
         try:
             history = gather()
+            notes = history.notes
             version, report = _store(config, VersionStore(folder), history, seed)
         except HadarError as error:
-            attempts.note(Attempt(began, time.time(), detail=str(error)))
+            attempts.note(Attempt(began, time.time(), detail=str(error), notes=notes))
             raise
-        attempts.note(Attempt(began, time.time(), version.name, version.predictor, version.refused, history.notes))
+        attempts.note(Attempt(began, time.time(), version.name, version.predictor, version.refused, notes))
     if as_json:
         found = _document(history, report, version.refused or None)
         print_json({**found, "version": version.name, "predictor": version.predictor})
         return 0
     if report is not None:
         _print(history, report)
-    for note in history.notes:
+    for note in notes:
         click.echo(plain(f"note: {note}"))
     if version.refused:
         click.echo(f"no forest: {version.refused}")
@@ -177,7 +179,7 @@ def _store(config: Config, store: VersionStore, history: _History, seed: int) ->
     taught, least = sum(job.teaches for job in history.jobs), config.predict.min_jobs
     if taught < least:
         raise PredictionError(f"{taught} jobs ended well in {history.source}; predict.min_jobs asks for {least}")
-    training = train(history.jobs, seed=seed, predictor=config.predict.predictor)
+    training = train(history.jobs, seed=seed, predictor=config.predict.predictor.replace("_", " "))
     version = store.add(training, history.jobs, history.source, history.gpu_types, time.time())
     return version, training.report
 

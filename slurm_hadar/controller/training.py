@@ -59,6 +59,7 @@ class Trainer:
         self._process: subprocess.Popen[bytes] | None = None
         self._noted: set[str] = set()
         self._failing = ""
+        self._failed = False
 
     def look(self, now: float) -> None:
         """Once a round: tell the outcome of a training that is over, and begin one that is due."""
@@ -119,8 +120,12 @@ class Trainer:
                 self._noted.add(note)
                 log.info("predictor: %s", note)
         if not last.stored:
-            log.warning("the predictor was not trained: %s; next try in %.0f s", detail, self._settings.retry_s)
-        elif detail:
+            level = logging.INFO if self._failed else logging.WARNING  # once is enough where it goes on failing
+            self._failed = True
+            log.log(level, "the predictor was not trained: %s; next try in %.0f s", detail, self._settings.retry_s)
+            return
+        self._failed = False
+        if detail:
             log.info(
                 "predictor version %s goes by the %s; a forest was refused: %s", last.version, last.predictor, detail
             )

@@ -119,7 +119,7 @@ def test_what_the_last_training_came_to(hadar, sacct: Path, tmp_path: Path) -> N
         assert attempts.going_on()
         assert "another training goes on; try again when it is over" in hadar("--train", "--sacct", sacct)[2]
     assert not attempts.going_on() and attempts.last() == failed
-    assert hadar("--train", "--sacct", sacct, "--set", "predict.predictor=group median")[0] == 0
+    assert hadar("--train", "--sacct", sacct, "--set", "predict.predictor=group_median")[0] == 0
     assert (attempts.last().version, attempts.last().predictor) == ("0001", "group median")
 
 

@@ -14,15 +14,18 @@ from slurm_hadar.config import load
 from slurm_hadar.controller import forecasts
 from slurm_hadar.controller.forecasts import Forecast, Forecaster
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.past_jobs import history_of_journal
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.messages import Report
-from slurm_hadar.model import Job, Plan, Tier, Wait
+from slurm_hadar.model import Job, JobState, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.predict.evaluate import Training
 from slurm_hadar.predict.history import HistoryJob
 from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.testing.fake_slurm import FakeSlurm
+from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.table import reference
 
 TYPES = ("k80", "v100")
 MEAN = Training("group mean", None, None, None)
@@ -155,12 +158,7 @@ def test_a_silent_job_makes_progress_by_the_clock(desk: Desk) -> None:
     desk.slurm.start(job, "v100-1")
     desk.round()
     for ran_s, left_s in ((40.0, 60.0), (1000.0, 500.0)):
-        desk.slurm.jobs[job] = replace(desk.slurm.jobs[job], start=time.time() - ran_s)
-        desk.journal.save_jobs([])
-        for record in desk.journal.load_jobs().values():
-            record.run_since = record.booked = time.time() - ran_s
-            desk.journal.save_jobs([record])
-        desk.start()
+        since(desk, job, ran_s)
         seen = desk.round()[job]
         assert seen.done_steps / seen.best_rate() == pytest.approx(ran_s, abs=5)
         assert seen.expected_remaining_steps / seen.best_rate() == pytest.approx(left_s, abs=10)
@@ -200,6 +198,49 @@ def test_a_damaged_version_is_passed_over(desk: Desk, caplog: pytest.LogCaptureF
     (desk.folder / "predictor" / "current").write_text("../x")
     desk.round()
     assert sum("must name a version" in message for message in caplog.messages) == 1
+
+
+def since(desk: Desk, job_id: str, seconds: float) -> None:
+    """As if the job had been seen running for so long, so long ago."""
+    (record,) = [r for r in desk.journal.load_jobs().values() if r.job_id == job_id]
+    record.run_since = record.booked = time.time() - seconds
+    desk.journal.save_jobs([record])
+    desk.start()
+
+
+def test_what_a_job_ran_is_remembered(desk: Desk) -> None:
+    """Until its goodbye, or half of the time in which it may have ended; by GPU type, with the state it ended in."""
+    jobs = [desk.slurm.submit(1, name="train", nodes=1) for _ in range(2)]
+    desk.slurm.start(jobs[0], "k80-1")
+    desk.slurm.start(jobs[1], "v100-1")
+    desk.round()
+    for job in jobs:
+        since(desk, job, 100.0)
+        desk.slurm.end(job)
+    seq = time.time_ns() // 1000
+    bye = Report("bye", jobs[1], 0, seq, "a" * 64, time.time(), "v100-1", exit_code=0)
+    desk.book.ingest(bye)
+    desk.round()
+    guessed, told = (desk.journal.job(job) for job in jobs)
+    assert guessed.ran_s == {"k80": pytest.approx(50.0, abs=10)} and told.ran_s == {
+        "v100": pytest.approx(100.0, abs=10)
+    }
+    assert (told.user, told.name, told.final, told.workers) == ("alice", "train", "COMPLETED", 1)
+    jobs, _ = history_of_journal([told], Estimator(reference()), TYPES)
+    assert jobs[0].teaches and jobs[0].alone_s == pytest.approx(100.0, abs=10)
+
+
+def test_a_run_that_was_lost_is_no_work(desk: Desk) -> None:
+    """A job that begins anew without a checkpoint has done nothing yet."""
+    job = desk.slurm.submit(1, name="train")
+    desk.slurm.start(job, "v100-1")
+    desk.round()
+    since(desk, job, 100.0)
+    desk.round()
+    assert desk.journal.job(job).ran_s == {"v100": pytest.approx(100.0, abs=10)}
+    desk.slurm.jobs[job] = replace(desk.slurm.jobs[job], restarts=1, state=JobState.PENDING, nodes=())
+    desk.round()
+    assert desk.journal.job(job).ran_s == {}
 
 
 def test_the_controller_needs_no_scikit_learn(tmp_path: Path) -> None:

@@ -94,6 +94,10 @@ def test_a_failure_is_one_line_and_tried_again_sooner(desk: Desk, caplog: pytest
     assert len(desk.begun) == 1
     desk.trainer.look(3600.0)
     assert len(desk.begun) == 2
+    desk.ends(3600.0, detail="4 jobs ended well; predict.min_jobs asks for 20")
+    desk.trainer.look(3610.0)
+    levels = [r.levelname for r in caplog.records if "not trained" in r.message]
+    assert levels == ["WARNING"] and len(desk.journal.trainings()) == 2  # going on to fail is told at level info
 
 
 def test_a_refused_forest_is_told_with_the_reason(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
@@ -185,9 +189,9 @@ def test_the_real_thing(tmp_path: Path, poll) -> None:
 
 def test_what_is_run(tmp_path: Path) -> None:
     """Nice'd and limited; the settings travel along."""
-    command = training_command(PredictSection(predictor="group median", timeout_s=77), tmp_path)
+    command = training_command(PredictSection(predictor="group_median", timeout_s=77), tmp_path)
     assert command[:6] == ["nice", "-n", "19", "timeout", "--kill-after=10", "77"] and command[6] == sys.executable
-    assert {'predict.predictor="group median"', "predict.min_jobs=20", f'controller.state_dir="{tmp_path}"'} <= {
+    assert {'predict.predictor="group_median"', "predict.min_jobs=20", f'controller.state_dir="{tmp_path}"'} <= {
         *command
     }
 
