@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from slurm_hadar.comment import JobComment, read
 from slurm_hadar.config import Config, Mode
-from slurm_hadar.controller.forecasts import Forecast, Forecaster
+from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
@@ -58,6 +58,7 @@ class _Workload(NamedTuple):
     key: str
     workers: int
     elastic_from: int | None
+    gpu_types: tuple[str, ...]
 
 
 class Observer:
@@ -74,7 +75,6 @@ class Observer:
         self.records = records
         self._usage = usage
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
-        self._fastest_of: dict[tuple[_Workload, tuple[str, ...]], float] = {}
         self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
 
@@ -87,7 +87,6 @@ class Observer:
     def observe(self, state: ClusterState, *, acting_only: bool = False) -> Observation:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
         self._estimates.clear()
-        self._fastest_of.clear()
         if self._forecaster is not None:
             self._forecaster.refresh()
         facts = node_facts(state.nodes)
@@ -144,6 +143,7 @@ class Observer:
         self._note_run(record, job, facts, now)
         types = tuple(sorted({f.gpu_type for f in facts.values() if f.gpu_type}))
         speeds = {n: self._speeds(job, comment, form, n, types, now) for n in form.gang_sizes}
+        predicted, outlives = (None, 1.0) if pinned else self._expected(job, comment, record, form, types, now)
         shown = Job(
             job_id=job.job_id,
             form=form,
@@ -160,6 +160,8 @@ class Observer:
             started=record.run_since,
             eligible=job.eligible,
             total_steps=record.total_steps,
+            predicted_steps=predicted,
+            outlives=outlives,
             done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
             speeds=speeds.pop(form.workers),
             scaled=speeds,
@@ -177,52 +179,46 @@ class Observer:
             fork=comment.fork if job.array_id else None,
             prefer=comment.prefer or frozenset(),
         )
-        return self._expected(shown, job, record, now)
+        return self._reckoned(shown, record, now)
 
-    def _expected(self, shown: Job, job: SlurmJob, record: JobRecord, now: float) -> Job:
-        """With what the job is expected to be, where neither its owner nor its script says it.
-
-        What a script does that reports no steps is reckoned from the time that it runs.
-        """
-        if self._forecaster is None or not shown.steerable or shown.total_steps is not None or shown.fork is not None:
-            return shown
+    def _expected(
+        self, job: SlurmJob, comment: JobComment, record: JobRecord, form: Form, types: tuple[str, ...], now: float
+    ) -> tuple[float | None, float]:
+        """``predicted_steps`` and ``outlives`` of a job that may be steered, where neither its owner nor its script
+        says how many steps it makes, and nobody shares them out among copies."""
+        copy = comment.fork is not None and job.array_id
+        if self._forecaster is None or record.total_steps is not None or copy:
+            return None, 1.0
         forecast = self._forecaster.of(job, record, now)
         if forecast is None or not self._config.predict.use:
-            return shown
-        done = shown.done_steps
-        if record.run_since is not None and record.steps_per_s is None and record.steps == 0:
-            done = max(0.0, now - record.run_since) * shown.rate(shown.placement)
-        steps = forecast.size_s * self._fastest(shown, forecast)
-        return replace(shown, predicted_steps=steps, outlives=forecast.outlives, done_steps=done)
+            return None, 1.0
+        # it counts seconds on the fastest of these types, which need not be one of this site
+        known = self._speeds(job, comment, form, form.workers, forecast.gpu_types or types, None)
+        return forecast.size_s * max((s.steps_per_s for s in known.values()), default=1.0), forecast.outlives
 
-    def _fastest(self, job: Job, forecast: Forecast) -> float:
-        """The job's present estimate of steps/s on the GPU type on which its forecast counts seconds."""
-        key = workload_key(job.model, job.batch, job.user, job.name)
-        wanted = _Workload(key, max(1, job.form.workers), job.form.workers if job.form.sizes else None)
-        if (wanted, forecast.gpu_types) not in self._fastest_of:
-            speeds = self._estimator.speeds(
-                job.model, job.batch, wanted.workers, forecast.gpu_types, key=key,
-                elastic_from=wanted.elastic_from,
-            )  # fmt: skip
-            fastest = max((s.steps_per_s for s in speeds.values()), default=job.best_rate())
-            self._fastest_of[wanted, forecast.gpu_types] = fastest
-        return self._fastest_of[wanted, forecast.gpu_types]
+    def _reckoned(self, job: Job, record: JobRecord, now: float) -> Job:
+        """With what a job has done that reports no steps, from the time that it runs, where its size is predicted."""
+        silent = record.steps_per_s is None and record.steps == 0
+        if job.predicted_steps is None or record.run_since is None or not silent:
+            return job
+        return replace(job, done_steps=max(0.0, now - record.run_since) * job.rate(job.placement))
 
     def _speeds(
-        self, job: SlurmJob, comment: JobComment, form: Form, workers: int, types: tuple[str, ...], now: float
+        self, job: SlurmJob, comment: JobComment, form: Form, workers: int, types: tuple[str, ...], now: float | None
     ) -> dict[str, Speed]:
-        """Estimated once a round for all jobs alike; the estimate is kept, so that its error can be told later."""
+        """Estimated once a round for all jobs alike; with ``now`` the estimate is kept, so that its error can be told
+        later."""
         asked, workers = max(1, form.workers), max(1, workers)
         elastic = asked if form.sizes else None
         batch = worker_batch(comment.batch, asked, workers) if elastic else comment.batch
         key = workload_key(comment.model or "", batch, job.user, job.name)
-        wanted = _Workload(key, workers, elastic)
+        wanted = _Workload(key, workers, elastic, types)
         if wanted not in self._estimates:
             speeds = self._estimator.speeds(
                 comment.model or "", comment.batch, workers, types, key=key, elastic_from=elastic
             )
             self._estimates[wanted] = speeds
-            if wanted not in self._noted:
+            if now is not None and wanted not in self._noted:
                 self._noted.add(wanted)
                 self._estimator.note(key, workers, speeds, now)
         return self._estimates[wanted]

@@ -126,9 +126,7 @@ class Trainer:
             return
         self._failed = False
         if detail:
-            log.info(
-                "predictor version %s goes by the %s; a forest was refused: %s", last.version, last.predictor, detail
-            )
+            log.info("predictor version %s goes by the %s, not by a forest: %s", last.version, last.predictor, detail)
         else:
             log.info("predictor version %s is trained and accepted: %s", last.version, last.predictor)
 

@@ -42,7 +42,7 @@ def test_the_job_expected_to_be_short_goes_first(make_cluster: Any, make_live: A
     stored = poll(lambda: [t for t in live.journal.trainings() if t["version"]], 120.0, 0.5)
     assert stored[0]["predictor"] == "group mean" and "are needed to learn from" in stored[0]["detail"]
     log = (live.work / "controller.log").read_text()
-    assert "predictor: Slurm keeps no accounts" in log and "goes by the group mean; a forest was refused" in log
+    assert "predictor: Slurm keeps no accounts" in log and "goes by the group mean, not by a forest" in log
 
     blocker = live.submit("--gres=gpu:2", "--job-name=blocker", comment="hadar:pin=yes", script="sleep 600\n")
     poll(lambda: live.state_of(blocker) == "RUNNING", 60.0)

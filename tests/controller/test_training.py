@@ -107,7 +107,7 @@ def test_a_refused_forest_is_told_with_the_reason(desk: Desk, caplog: pytest.Log
     desk.ends(0.0, version="0003", predictor="group mean", detail="its mean error 90% is above the group mean's 50%")
     desk.trainer.look(7200.0)
     assert caplog.messages[-1] == (
-        "predictor version 0003 goes by the group mean; a forest was refused: its mean error 90% is above the group "
+        "predictor version 0003 goes by the group mean, not by a forest: its mean error 90% is above the group "
         "mean's 50%"
     )
     assert desk.journal.trainings()[0]["detail"].startswith("its mean error") and len(desk.begun) == 1
