@@ -108,6 +108,24 @@ class FairnessSection(_Section):
     half_life_h: float = Field(168.0, gt=0, le=87600, description="after this a GPU-second counts half")
 
 
+class PredictSection(_Section):
+    """How long jobs are expected to be whose comment and script do not say how many steps they make."""
+
+    enabled: bool = Field(True, description="ask the stored predictor about such jobs, where there is one")
+    use: bool = Field(True, description="policies go by what is expected; false = it is shown to people only")
+    predictor: Literal["forest", "group_median", "group_mean"] = Field(
+        "forest", description="what to train; a forest that orders jobs worse than the group mean is refused"
+    )
+    retrain_s: float = Field(86400.0, ge=0, description="time between trainings; 0 = only hadar predict --train")
+    retry_s: float = Field(3600.0, ge=1, description="a training that failed is tried again after this")
+    timeout_s: float = Field(3600.0, ge=1, description="a training that takes longer is ended")
+    min_jobs: int = Field(20, ge=1, description="jobs that must have ended well before there is anything to learn")
+    history_days: float = Field(90.0, gt=0, le=9999, description="how far back to learn from")
+    source: Literal["auto", "sacct", "journal"] = Field(
+        "auto", description="where ended jobs are looked up; auto = sacct, or the journal where Slurm keeps no accounts"
+    )
+
+
 class ChannelSection(_Section):
     """Reports from jobs."""
 
@@ -128,6 +146,7 @@ class Config(_Section):
     guard: GuardSection = GuardSection()
     jobs: JobsSection = JobsSection()
     fairness: FairnessSection = FairnessSection()
+    predict: PredictSection = PredictSection()
     channel: ChannelSection = ChannelSection()
     origins: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
 

@@ -258,8 +258,10 @@ class Job:
     ``unmovable``. ``attained_s`` counts GPU-seconds served so far. ``prefer`` are GPU types
     that the owner would like: a wish, no limit. ``speeds`` are those of the gang size asked for, ``scaled`` those of an
     elastic job's other sizes. A job with ``fork`` is one copy of the forked job ``parent``: its copies train at once on
-    different nodes, and share ``total_steps`` and ``done_steps``, which are those of the parent. ``predicted_steps`` is
-    what a predictor expects ``total_steps`` to be, from earlier runs.
+    different nodes, and share ``total_steps`` and ``done_steps``, which are those of the parent. ``total_steps``
+    is a statement: the owner's, or the script's own report. ``predicted_steps`` is what a predictor expects it to be
+    where nobody states it, from earlier runs; a job that goes on is expected to be at least ``outlives`` times what it
+    has done, so that nothing is expected to end for ever.
     """
 
     job_id: str
@@ -278,6 +280,7 @@ class Job:
     eligible: float | None = None
     total_steps: float | None = None
     predicted_steps: float | None = None
+    outlives: float = 1.0
     done_steps: float = 0.0
     speeds: Mapping[str, Speed] = field(default_factory=dict)
     scaled: Mapping[int, Mapping[str, Speed]] = field(default_factory=dict)
@@ -315,14 +318,23 @@ class Job:
 
     @property
     def remaining_steps(self) -> float | None:
+        """What is left by what is stated; None where nothing is. Policies go by :attr:`expected_remaining_steps`."""
         if self.total_steps is None:
             return None
         return max(0.0, self.total_steps - self.done_steps)
 
     @property
     def expected_steps(self) -> float | None:
-        """Steps in all: stated, else predicted."""
-        return self.predicted_steps if self.total_steps is None else self.total_steps
+        """Steps in all: stated, else expected; None where neither is known."""
+        if self.total_steps is not None or self.predicted_steps is None:
+            return self.total_steps
+        return max(self.predicted_steps, self.outlives * self.done_steps)
+
+    @property
+    def expected_remaining_steps(self) -> float | None:
+        """What is left of :attr:`expected_steps`: what a policy that goes by sizes reckons with."""
+        steps = self.expected_steps
+        return None if steps is None else max(0.0, steps - self.done_steps)
 
     def speeds_at(self, workers: int) -> Mapping[str, Speed]:
         """Speeds of a gang of ``workers`` on each GPU type; empty for a size whose speeds are not known."""

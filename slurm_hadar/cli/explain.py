@@ -20,7 +20,9 @@ from slurm_hadar.cli.common import (
     span,
 )  # fmt: skip
 from slurm_hadar.config import Config
+from slurm_hadar.controller.forecasts import Forecast
 from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.view import size_source
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
 
@@ -54,7 +56,8 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
     if record is None and wait is None:
         raise HadarError(f"job {job_id} is not known to the controller; is the id right (array tasks: 123_4)?")
     if as_json:
-        print_json({"job_id": job_id, "wait": wait, "last_decision": last, "record": _record(record), "fork": fork})
+        print_json({"job_id": job_id, "wait": wait, "last_decision": last, "record": _record(record), "fork": fork,
+                    "size": size_source(record)})  # fmt: skip
         return
     for line in _explanation(job_id, record, wait, last):
         click.echo(plain(line))
@@ -123,6 +126,7 @@ def _explanation(
     if record is not None:
         total = "?" if record.total_steps is None else f"{record.total_steps:.0f}"
         lines.append(f"  steps        {record.steps:.0f} of {total}, last checkpoint at {record.saved_step or 0:.0f}")
+        lines += _size(record)
         lines.append(f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far")
         restart = "not measured yet" if record.start_s is None else span((record.save_s or 0) + record.start_s)
         lines.append(f"  restart cost {restart}")
@@ -132,6 +136,24 @@ def _explanation(
     if last is not None:
         lines.append(f"  last decision in round {last['round']} at {clock(last['time'])}: {last['kind']} {last['why']}")
     return lines
+
+
+def _size(record: JobRecord) -> list[str]:
+    """Where it is known from how many steps the job makes, or how long it is expected to be and why."""
+    source, found = size_source(record), Forecast.of(record)
+    if source == "stated":
+        return ["  size         stated in its comment"]
+    if source == "reported":
+        return ["  size         reported by its script"]
+    if found is None:
+        return ["  size         not known: its comment states no steps, its script reports none, nothing is predicted"]
+    between = f", four in five such jobs {span(found.low_s)} to {span(found.high_s)}"
+    runs = "1 earlier run" if found.runs == 1 else f"{found.runs or 'no'} earlier runs"
+    return [
+        f"  size         predicted: {span(found.expected_s)} alone on the fastest GPUs"
+        + (between if found.high_s > found.low_s else ""),
+        f"               from {runs} of {record.user}/{record.name}, by {found.source} (version {found.version})",
+    ]
 
 
 @click.command()

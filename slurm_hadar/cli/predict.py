@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 from rich.table import Table
 
-from slurm_hadar.cli.common import clock, config_options, console, json_option, plain, print_json, span
-from slurm_hadar.cli.replay import accounting_text
+from slurm_hadar.cli.common import clock, config_options, console, json_option, open_journal, plain, print_json, span
+from slurm_hadar.cli.replay import accounting_text, since_epoch
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config
-from slurm_hadar.controller.past_jobs import history_of_accounting, submission_of
-from slurm_hadar.controller.setup import state_dir
-from slurm_hadar.errors import HadarError, TraceError
+from slurm_hadar.controller.past_jobs import (
+    accounting_time,
+    history_of_accounting,
+    history_of_journal,
+    submission_of,
+)
+from slurm_hadar.controller.setup import PREDICTOR, state_dir
+from slurm_hadar.errors import HadarError, PredictionError, SlurmError, TraceError
+from slurm_hadar.predict.attempts import Attempt, Attempts
 from slurm_hadar.predict.evaluate import Report, evaluate, refusal, train
 from slurm_hadar.predict.features import Past
 from slurm_hadar.predict.history import HistoryJob
-from slurm_hadar.predict.predictors import ForestPredictor, Prediction
-from slurm_hadar.predict.store import Stored, VersionStore
+from slurm_hadar.predict.predictors import Prediction
+from slurm_hadar.predict.store import Stored, Version, VersionStore
 from slurm_hadar.simulator.history import gpu_types_of, history_of_trace
 from slurm_hadar.simulator.traces import FORMATS, node_types, read_trace
 from slurm_hadar.slurm.accounting import parse_accounting
@@ -33,23 +38,26 @@ from slurm_hadar.throughput.table import reference
 
 __all__ = ["predict"]
 
-_FOLDER = "predictor"
+_NO_ACCOUNTS = "disabled"  # as sacct says it
+_FROM_JOURNAL = "Slurm keeps no accounts (AccountingStorageType): only jobs that the controller saw end are known"
 
 
 @dataclass(frozen=True)
 class _History:
-    """Jobs to learn from, what they were read out of, and what was assumed."""
+    """Jobs to learn from, what they were read out of, and what was assumed; ``notes`` are what somebody may want to
+    mend."""
 
     jobs: tuple[HistoryJob, ...]
     source: str
     gpu_types: tuple[str, ...]
     assumptions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @click.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option("--evaluate", "evaluates", is_flag=True, help="Compare predictors on the history's last fifth.")
-@click.option("--train", "trains", is_flag=True, help="Evaluate, then store a new version, unless it is refused.")
+@click.option("--train", "trains", is_flag=True, help="Evaluate, then store a new version.")
 @click.option("--trace", "trace", help="History from a trace: file, folder of PAI tables, or recurring:jobs=2000.")
 @click.option("--format", "trace_format", type=click.Choice(FORMATS), help="Of the trace. Default: by content.")
 @click.option("--sacct", "file", metavar="FILE", help="History from sacct -P or sacct --json; - reads it from stdin.")
@@ -65,8 +73,9 @@ def predict(
 ) -> int:  # fmt: skip
     """Show how long JOB is expected to be; or evaluate or train what says so.
 
-    A random forest learns from jobs that have ended: of the site's accounting, or of a trace. It is stored only if it
-    orders jobs at least as well as the mean of each job's group, and is off by no more.
+    A random forest learns from jobs that have ended: of the site's accounting, of the controller's journal where there
+    is none (predict.source), or of a trace. It is used only if it orders jobs at least as well as the mean of each
+    job's group, and is off by no more; else that mean is what answers.
     """
     if sum((job_id is not None, evaluates, trains)) != 1:
         raise click.UsageError("say one of: JOB, --evaluate, --train")
@@ -76,8 +85,13 @@ def predict(
         if trace is not None or file is not None:
             raise click.UsageError("JOB is predicted by the stored version; --trace and --sacct are for --train")
         return _show(config, job_id, as_json)
-    history = _trace(trace, trace_format, seed) if trace is not None else _accounting(file, since, types)
-    return _train(config, history, seed, as_json) if trains else _evaluate(history, seed, as_json)
+
+    def gather() -> _History:
+        if trace is not None:
+            return _trace(trace, trace_format, seed)
+        return _accounting(file, since, types) if file is not None else _site(config, since, types)
+
+    return _train(config, gather, seed, as_json) if trains else _evaluate(gather(), seed, as_json)
 
 
 def _trace(source: str, trace_format: str | None, seed: int) -> _History:
@@ -99,6 +113,28 @@ def _accounting(file: str | None, since: str, types: str | None) -> _History:
     return _History(jobs, name if file is not None else f"sacct since {since}", gpu_types, assumptions)
 
 
+def _site(config: Config, since: str, types: str | None) -> _History:
+    """The site's own jobs, as ``predict.source`` has it. Accounts that are kept and cannot be read are no reason to
+    learn from something else."""
+    notes: tuple[str, ...] = ()
+    if config.predict.source != "journal":
+        try:
+            return _accounting(None, since, types)
+        except SlurmError as error:
+            if config.predict.source == "sacct" or _NO_ACCOUNTS not in str(error):
+                raise
+            notes = (_FROM_JOURNAL,)
+    journal = open_journal(config)
+    try:
+        records = [r for r in journal.jobs_since(since_epoch(since, time.time())) if r.ended is not None]
+    finally:
+        journal.close()
+    table = reference()
+    gpu_types = tuple(sorted({*table.gpu_types, *(t for r in records for t in r.ran_s)}))
+    jobs, assumptions = history_of_journal(records, Estimator(table), gpu_types)
+    return _History(jobs, f"the controller's journal since {since}", gpu_types, assumptions, notes)
+
+
 def _evaluate(history: _History, seed: int, as_json: bool) -> int:
     report = evaluate(history.jobs, seed=seed)
     refused = refusal(report)
@@ -110,21 +146,48 @@ def _evaluate(history: _History, seed: int, as_json: bool) -> int:
     return 0
 
 
-def _train(config: Config, history: _History, seed: int, as_json: bool) -> int:
-    training = train(history.jobs, seed=seed)
-    if not as_json:
-        _print(history, training.report)
-    store = VersionStore(state_dir(config) / _FOLDER)
-    version = store.add(training, history.jobs, history.source, history.gpu_types, time.time())
+def _train(config: Config, gather: Callable[[], _History], seed: int, as_json: bool) -> int:
+    folder = state_dir(config) / PREDICTOR
+    attempts, began = Attempts(folder), time.time()
+    with attempts.alone():
+        attempts.note(Attempt(began))
+        notes: tuple[str, ...] = ()
+        try:
+            history = gather()
+            notes = history.notes
+            version, report = _store(config, VersionStore(folder), history, seed)
+        except HadarError as error:
+            attempts.note(Attempt(began, time.time(), detail=str(error), notes=notes))
+            raise
+        attempts.note(Attempt(began, time.time(), version.name, version.predictor, version.refused, notes))
     if as_json:
-        print_json({**_document(history, training.report, None), "version": version.name})
-    else:
-        click.echo(f"stored as version {version.name}, learned from {version.samples} jobs")
+        found = _document(history, report, version.refused or None)
+        print_json({**found, "version": version.name, "predictor": version.predictor})
+        return 0
+    if report is not None:
+        _print(history, report)
+    for note in notes:
+        click.echo(plain(f"note: {note}"))
+    if version.refused:
+        click.echo(f"no forest: {version.refused}")
+    learned = f"learned from {version.samples or version.jobs} jobs"
+    click.echo(f"stored as version {version.name}, which goes by the {version.predictor}, {learned}")
     return 0
 
 
-def _document(history: _History, report: Report, refused: str | None) -> dict[str, Any]:
-    return {"source": history.source, "refused": refused, "assumptions": list(history.assumptions), **report.as_dict()}
+def _store(config: Config, store: VersionStore, history: _History, seed: int) -> tuple[Version, Report | None]:
+    taught, least = sum(job.teaches for job in history.jobs), config.predict.min_jobs
+    if taught < least:
+        raise PredictionError(f"{taught} jobs ended well in {history.source}; predict.min_jobs asks for {least}")
+    training = train(history.jobs, seed=seed, predictor=config.predict.predictor.replace("_", " "))
+    version = store.add(training, history.jobs, history.source, history.gpu_types, time.time())
+    return version, training.report
+
+
+def _document(history: _History, report: Report | None, refused: str | None) -> dict[str, Any]:
+    found = {} if report is None else report.as_dict()
+    return {"source": history.source, "refused": refused, "assumptions": list(history.assumptions),
+            "notes": list(history.notes), **found}  # fmt: skip
 
 
 def _print(history: _History, report: Report) -> None:
@@ -151,15 +214,14 @@ def _print(history: _History, report: Report) -> None:
 
 
 def _show(config: Config, job_id: str, as_json: bool) -> int:
-    stored = VersionStore(state_dir(config) / _FOLDER).load()
+    stored = VersionStore(state_dir(config) / PREDICTOR).load()
     state = choose("cli", config.slurm.timeout_s, config.slurm.retries).read()
     job = next((j for j in state.jobs if j.job_id == job_id), None)
     if job is None:
         raise HadarError(f"job {job_id} is not in the queue; is the id right (array tasks: 123_4)?")
     estimator = Estimator(reference())
-    asked = submission_of(job, estimator, stored.version.gpu_types, _accounting_time(job.submit or state.time))
-    past = Past(stored.history)
-    found = ForestPredictor(stored.forest).predict(asked, past)
+    asked = submission_of(job, estimator, stored.version.gpu_types, accounting_time(job.submit or state.time))
+    found = stored.predictor.predict(asked, Past(stored.history))
     if found is None:
         raise HadarError("the stored predictor has no history to answer from; train anew with hadar predict --train")
     alone = found.scaled(1 / asked.steps_per_s)
@@ -172,12 +234,6 @@ def _show(config: Config, job_id: str, as_json: bool) -> int:
         for line in _words(job, comment.model, comment.steps, found, alone, factors, stored):
             click.echo(plain(line))
     return 0
-
-
-def _accounting_time(moment: float) -> float:
-    """An epoch time as sacct's text shows it: local time that reads as UTC."""
-    offset = dt.datetime.fromtimestamp(moment).astimezone().utcoffset()
-    return moment + (offset.total_seconds() if offset is not None else 0.0)
 
 
 def _types_here(state: ClusterState) -> list[str]:
@@ -193,7 +249,8 @@ def _json(
     run_s = {t: {"expected": alone.steps * f, "low": alone.low * f, "high": alone.high * f} for t, f in factors.items()}
     return {
         "job_id": job.job_id, "user": job.user, "name": job.name, "model": model, "steps": steps, "run_s": run_s,
-        "seen": found.runs, "why": found.source, "version": v.name, "created": v.created, "learned_from": v.samples,
+        "seen": found.runs, "why": found.source, "version": v.name, "predictor": v.predictor, "created": v.created,
+        "learned_from": v.samples or v.jobs,
     }  # fmt: skip
 
 
@@ -203,8 +260,8 @@ def _words(
 ) -> list[str]:  # fmt: skip
     lines = [f"job {job.job_id} of {job.user}, {job.name}:"]
     if model:
-        between = f"{_about(found.low)} to {_about(found.high)}"
-        lines.append(f"  steps        {_about(found.steps)}, four in five such jobs {between}")
+        most = f", four in five such jobs {_about(found.low)} to {_about(found.high)}"
+        lines.append(f"  steps        {_about(found.steps)}{most if found.high > found.low else ''}")
     if stated is not None:
         lines.append(f"  its comment  says {stated} steps, which is what counts")
     lines += _times(alone, factors)
@@ -212,7 +269,10 @@ def _words(
     seen = f"ended {times} before" if found.runs else "has never ended before"
     lines.append(f"  its group    ({job.user}/{job.name}) {seen}; predicted by {found.source}")
     v = stored.version
-    lines.append(f"  predictor    version {v.name} of {clock(v.created)}, learned from {v.samples} jobs ({v.source})")
+    learned = f"learned from {v.samples or v.jobs} jobs"
+    lines.append(f"  predictor    version {v.name} of {clock(v.created)}, {learned} ({v.source})")
+    if v.refused:
+        lines.append(f"  no forest    {v.refused}")
     return lines
 
 
@@ -227,6 +287,6 @@ def _times(alone: Prediction, factors: Mapping[str, float]) -> Sequence[str]:
     lines: list[str] = []
     for gpu_type, f in sorted(factors.items(), key=lambda item: item[1]):
         title = "" if lines else "run time"
-        between = f"{span(alone.low * f)} to {span(alone.high * f)}"
-        lines.append(f"  {title:<12} {span(alone.steps * f)} on {gpu_type}, four in five {between}")
+        between = f", four in five {span(alone.low * f)} to {span(alone.high * f)}" if alone.high > alone.low else ""
+        lines.append(f"  {title:<12} {span(alone.steps * f)} on {gpu_type}{between}")
     return lines

@@ -40,8 +40,8 @@ def _as_dict(line: Line) -> dict[str, Any]:
 def _table(lines: list[Line]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title, justify in (("JOB", "left"), ("USER", "left"), ("NAME", "left"), ("STATE", "left"), ("GPUS", "right"),
-                           ("WHERE", "left"), ("STEPS/S", "right"), ("DONE", "right"), ("AGE", "right"),
-                           ("WHY", "left")):  # fmt: skip
+                           ("WHERE", "left"), ("STEPS/S", "right"), ("DONE", "right"), ("SIZE", "left"),
+                           ("AGE", "right"), ("WHY", "left")):  # fmt: skip
         # only these two give way on a narrow terminal
         table.add_column(title, justify=justify, no_wrap=title not in ("WHERE", "WHY"))  # type: ignore[arg-type]
     now = time.time()
@@ -50,8 +50,15 @@ def _table(lines: list[Line]) -> Table:
         speed = "-" if line.steps_per_s is None else f"{line.steps_per_s:.3g}"
         table.add_row(cell(line.job_id), cell(line.user), cell(line.name[:20]),
                       cell(line.state, _COLOURS.get(line.state, "")), str(line.gpus), cell(line.where), speed, done,
-                      span(now - line.arrival), cell(line.why))  # fmt: skip
+                      cell(_size(line)), span(now - line.arrival), cell(line.why))  # fmt: skip
     return table
+
+
+def _size(line: Line) -> str:
+    """Where it is known from how long the job is; of a prediction also how long it takes alone on the fastest GPUs."""
+    if line.size == "predicted" and line.forecast is not None:
+        return f"predicted {span(line.forecast['expected_s'])}"
+    return line.size or "-"
 
 
 _COLOURS = {"running": "green", "pending": "yellow", "completing": "cyan"}

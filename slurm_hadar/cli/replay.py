@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import sys
@@ -116,6 +117,14 @@ def accounting_text(file: str | None, since: str) -> tuple[str, str]:
         raise TraceError(f"accounting {file} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"accounting {file} cannot be read: {error}") from None
+
+
+def since_epoch(since: str, now: float) -> float:
+    """``30d``, ``12h`` or a local date as epoch seconds. Raises BadParameter."""
+    match = _SPAN.fullmatch(since)
+    if match:
+        return now - int(match[1]) * dt.timedelta(**{_UNITS[match[2]]: 1}).total_seconds()
+    return dt.datetime.fromisoformat(_start(since)).astimezone().timestamp()
 
 
 def _start(since: str) -> str:

@@ -48,6 +48,8 @@ def run(
             signal.signal(name, lambda *_: assembly.controller.stop())
         if not once:
             assembly.controller.run()
+            if assembly.trainer is not None:
+                assembly.trainer.stop()
             return 0
         result = assembly.controller.run_round()
         _tell(result, as_json)

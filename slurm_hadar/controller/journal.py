@@ -20,7 +20,7 @@ from slurm_hadar.model import EMPTY, Placement
 
 __all__ = ["Decision", "JobRecord", "Journal", "RoundRecord", "WriteRecord", "placement_from_json", "placement_to_json"]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -49,6 +49,9 @@ _ADDED = {
     4: """CREATE TABLE forks (
         parent TEXT PRIMARY KEY, number INTEGER NOT NULL, steps INTEGER NOT NULL, total REAL, closer INTEGER
     );""",
+    5: """CREATE TABLE trainings (
+        began REAL PRIMARY KEY, ended REAL, version TEXT NOT NULL, predictor TEXT NOT NULL, detail TEXT NOT NULL
+    );""",
 }
 
 
@@ -62,6 +65,10 @@ class JobRecord:
     ``defer_until`` the latest that a round which may have been killed can have given it.
     ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
     the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start.
+    ``reported`` says that ``total_steps`` is the script's own word; else it is the comment's. ``forecast`` is what the
+    job was last expected to be (:class:`slurm_hadar.controller.forecasts.Forecast`), {} = it was never asked about.
+    ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at last) and
+    ``final``, the state in which it ended, are what a predictor learns from.
     """
 
     job_id: str
@@ -93,6 +100,15 @@ class JobRecord:
     slow: int = 0
     ended: float | None = None
     last_seen: float = 0.0
+    reported: bool = False
+    forecast: dict[str, Any] = field(default_factory=dict)
+    user: str = ""
+    name: str = ""
+    model: str = ""
+    batch: int | None = None
+    ran_s: dict[str, float] = field(default_factory=dict)
+    last_type: str = ""
+    final: str = ""
 
     def deferred(self, eligible: float | None) -> bool:
         """Whether a start time that is to come is of our making."""
@@ -277,6 +293,16 @@ class Journal:
             db.execute("DELETE FROM forks")
             db.executemany("INSERT INTO forks VALUES (?, ?, ?, ?, ?)", [(p, *rest) for p, rest in state.items()])
 
+    def trainings(self, last: int = 20) -> list[dict[str, Any]]:
+        """What became of predictors' trainings, the newest first: began, ended, version, predictor, detail."""
+        return self._rows("SELECT * FROM trainings ORDER BY began DESC LIMIT ?", (last,))
+
+    def add_training(self, began: float, ended: float | None, version: str, predictor: str, detail: str) -> bool:
+        """Remember a training that is over; False if it was known already."""
+        with self.transaction() as db:
+            row = (began, ended, version, predictor, detail)
+            return db.execute("INSERT OR IGNORE INTO trainings VALUES (?, ?, ?, ?, ?)", row).rowcount > 0
+
     # What was done
 
     def add_round(self, record: RoundRecord) -> int:
@@ -341,6 +367,7 @@ class Journal:
             for table in ("rounds", "decisions", "writes"):
                 db.execute(f"DELETE FROM {table} WHERE time < ?", (before,))
             db.execute("DELETE FROM jobs WHERE ended < ?", (before,))
+            db.execute("DELETE FROM trainings WHERE began < ?", (before,))
 
     # What people ask
 

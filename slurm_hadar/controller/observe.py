@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from slurm_hadar.comment import JobComment, read
 from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
@@ -57,15 +58,18 @@ class _Workload(NamedTuple):
     key: str
     workers: int
     elastic_from: int | None
+    gpu_types: tuple[str, ...]
 
 
 class Observer:
     """Keeps the records of jobs over rounds and builds snapshots from them."""
 
     def __init__(
-        self, config: Config, book: ReportBook, estimator: Estimator, records: dict[str, JobRecord], usage: Usage
-    ) -> None:
+        self, config: Config, book: ReportBook, estimator: Estimator, records: dict[str, JobRecord], usage: Usage,
+        forecaster: Forecaster | None = None,
+    ) -> None:  # fmt: skip
         self._config = config
+        self._forecaster = forecaster
         self._book = book
         self._estimator = estimator
         self.records = records
@@ -83,6 +87,8 @@ class Observer:
     def observe(self, state: ClusterState, *, acting_only: bool = False) -> Observation:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
         self._estimates.clear()
+        if self._forecaster is not None:
+            self._forecaster.refresh()
         facts = node_facts(state.nodes)
         comments = {j.job_id: read(j.comment) for j in state.jobs}
         self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
@@ -105,9 +111,10 @@ class Observer:
         for job_id in [i for i in self.records if i not in active]:
             record = self.records.pop(job_id)
             self._denied.pop(job_id, None)
-            record.ended = state.time
+            record.ended, record.final = state.time, final.get(job_id, "GONE")
             self._note_progress(record, self._book.get(job_id))
-            over.append((record, final.get(job_id, "GONE")))
+            self._note_end(record, state.time)
+            over.append((record, record.final))
         return tuple(over)
 
     def _job(
@@ -120,6 +127,7 @@ class Observer:
         acting_only: bool,
     ) -> Job:
         record = self._record(job, now)
+        record.user, record.name, record.model, record.batch = job.user, job.name, comment.model or "", comment.batch
         if record.total_steps is None and comment.steps is not None:
             record.total_steps = float(comment.steps)
         news = self._book.get(job.job_id)
@@ -135,7 +143,8 @@ class Observer:
         self._note_run(record, job, facts, now)
         types = tuple(sorted({f.gpu_type for f in facts.values() if f.gpu_type}))
         speeds = {n: self._speeds(job, comment, form, n, types, now) for n in form.gang_sizes}
-        return Job(
+        predicted, outlives = (None, 1.0) if pinned else self._expected(job, comment, record, form, types, now)
+        shown = Job(
             job_id=job.job_id,
             form=form,
             user=job.user,
@@ -151,6 +160,8 @@ class Observer:
             started=record.run_since,
             eligible=job.eligible,
             total_steps=record.total_steps,
+            predicted_steps=predicted,
+            outlives=outlives,
             done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
             speeds=speeds.pop(form.workers),
             scaled=speeds,
@@ -168,22 +179,46 @@ class Observer:
             fork=comment.fork if job.array_id else None,
             prefer=comment.prefer or frozenset(),
         )
+        return self._reckoned(shown, record, now)
+
+    def _expected(
+        self, job: SlurmJob, comment: JobComment, record: JobRecord, form: Form, types: tuple[str, ...], now: float
+    ) -> tuple[float | None, float]:
+        """``predicted_steps`` and ``outlives`` of a job that may be steered, where neither its owner nor its script
+        says how many steps it makes, and nobody shares them out among copies."""
+        copy = comment.fork is not None and job.array_id
+        if self._forecaster is None or record.total_steps is not None or copy:
+            return None, 1.0
+        forecast = self._forecaster.of(job, record, now)
+        if forecast is None or not self._config.predict.use:
+            return None, 1.0
+        # it counts seconds on the fastest of these types, which need not be one of this site
+        known = self._speeds(job, comment, form, form.workers, forecast.gpu_types or types, None)
+        return forecast.size_s * max((s.steps_per_s for s in known.values()), default=1.0), forecast.outlives
+
+    def _reckoned(self, job: Job, record: JobRecord, now: float) -> Job:
+        """With what a job has done that reports no steps, from the time that it runs, where its size is predicted."""
+        silent = record.steps_per_s is None and record.steps == 0
+        if job.predicted_steps is None or record.run_since is None or not silent:
+            return job
+        return replace(job, done_steps=max(0.0, now - record.run_since) * job.rate(job.placement))
 
     def _speeds(
-        self, job: SlurmJob, comment: JobComment, form: Form, workers: int, types: tuple[str, ...], now: float
+        self, job: SlurmJob, comment: JobComment, form: Form, workers: int, types: tuple[str, ...], now: float | None
     ) -> dict[str, Speed]:
-        """Estimated once a round for all jobs alike; the estimate is kept, so that its error can be told later."""
+        """Estimated once a round for all jobs alike; with ``now`` the estimate is kept, so that its error can be told
+        later."""
         asked, workers = max(1, form.workers), max(1, workers)
         elastic = asked if form.sizes else None
         batch = worker_batch(comment.batch, asked, workers) if elastic else comment.batch
         key = workload_key(comment.model or "", batch, job.user, job.name)
-        wanted = _Workload(key, workers, elastic)
+        wanted = _Workload(key, workers, elastic, types)
         if wanted not in self._estimates:
             speeds = self._estimator.speeds(
                 comment.model or "", comment.batch, workers, types, key=key, elastic_from=elastic
             )
             self._estimates[wanted] = speeds
-            if wanted not in self._noted:
+            if now is not None and wanted not in self._noted:
                 self._noted.add(wanted)
                 self._estimator.note(key, workers, speeds, now)
         return self._estimates[wanted]
@@ -218,25 +253,43 @@ class Observer:
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
         record.lost_steps += max(0.0, record.steps - (record.saved_step or 0.0))
         record.steps = record.saved_step or 0.0
+        if record.saved_step is None:  # it begins anew: what it did so far is not part of its work
+            record.ran_s = {}
 
     def _note_run(self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], now: float) -> None:
         """Attained service in GPU-seconds, booked at each sight of the running job, once whoever controls."""
         if job.state is not JobState.RUNNING:
-            record.run_since = record.booked = None
+            self._note_end(record, now)
             return
         if record.run_since is None or record.booked is None:
             record.run_since = record.booked = min(job.start or now, now)
         ran_s = max(0.0, now - record.booked)
         record.attained_s += ran_s * (gpus_asked(job) or record.workers)
-        self._usage.book(job.user, job.account, _gpu_seconds(job, facts, ran_s), now)
+        by_type = _gpu_seconds(job, facts, ran_s)
+        self._usage.book(job.user, job.account, by_type, now)
+        if by_type:
+            most = max(sorted(by_type), key=lambda gpu_type: by_type[gpu_type])
+            record.ran_s = {**record.ran_s, most: record.ran_s.get(most, 0.0) + ran_s}
+            record.last_type = most
         record.booked = now
+
+    def _note_end(self, record: JobRecord, now: float) -> None:
+        """The last stretch of a job that ran when it was last seen: until it said goodbye, else half of the time since
+        then, as it may have ended at any moment of it."""
+        if record.booked is not None and record.last_type:
+            news = self._book.get(record.job_id)
+            bye = news is not None and news.report.kind == "bye" and news.report.restart == record.restarts
+            said = news.heard if news is not None and bye else (record.booked + now) / 2
+            record.ran_s[record.last_type] += max(0.0, min(said, now) - record.booked)
+        record.run_since = record.booked = None
 
     def _note_progress(self, record: JobRecord, news: JobNews | None) -> None:
         if news is None or news.report.restart < record.restarts:
             return
         report = news.report
         record.resumable = report.resumable or record.resumable
-        record.total_steps = report.total_steps or record.total_steps
+        if report.total_steps:
+            record.total_steps, record.reported = report.total_steps, True
         if report.consolidated_steps is not None:  # of a copy: what counts is in a consolidation, and never lost
             record.steps = record.saved_step = float(report.consolidated_steps)
         elif report.steps is not None:

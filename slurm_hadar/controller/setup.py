@@ -11,22 +11,26 @@ from pathlib import Path
 
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.channel import Channel, announce
+from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.lock import ScopeLock
 from slurm_hadar.controller.loop import Controller, RoundResult
 from slurm_hadar.controller.recorder import JournalRecorder
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.slurm_cluster import SlurmCluster
+from slurm_hadar.controller.training import Trainer
 from slurm_hadar.errors import StoreError
 from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL, ChannelInfo
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
+from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.select import choose
 
-__all__ = ["JOURNAL", "Assembly", "assemble", "private_cluster", "state_dir", "steer"]
+__all__ = ["JOURNAL", "PREDICTOR", "Assembly", "assemble", "private_cluster", "state_dir", "steer"]
 
 JOURNAL = "journal.db"
+PREDICTOR = "predictor"
 CLUSTER_FILE = "hadar-cluster.json"
 
 
@@ -39,6 +43,7 @@ class Assembly:
     journal: Journal
     book: ReportBook
     channel: Channel | None
+    trainer: Trainer | None
     notes: list[str]
     _stack: ExitStack
 
@@ -96,8 +101,11 @@ def assemble(config: Config, on_round: Callable[[RoundResult], None] | None = No
         channel = _channel(config, directory, book)
         if channel is not None:
             stack.callback(channel.close)
-        controller = steer(backend, policy, config, journal, book, channel, on_round)
-        return Assembly(controller, backend, journal, book, channel, notes, stack.pop_all())
+        trainer = None
+        if config.predict.enabled:
+            trainer = Trainer(config.predict, directory, directory / PREDICTOR, journal)
+        controller = steer(backend, policy, config, journal, book, channel, on_round, directory / PREDICTOR, trainer)
+        return Assembly(controller, backend, journal, book, channel, trainer, notes, stack.pop_all())
 
 
 def steer(
@@ -108,11 +116,15 @@ def steer(
     book: ReportBook,
     channel: Channel | None = None,
     on_round: Callable[[RoundResult], None] | None = None,
+    versions: Path | None = None,
+    trainer: Trainer | None = None,
 ) -> Controller:
-    """A controller of a live Slurm, from its parts."""
+    """A controller of a live Slurm, from its parts. ``versions`` is the folder of the stored predictors."""
     params = config.policy.params if config.policy.name == policy.name else {}
     recorder = JournalRecorder(journal, policy.name, params, config.controller.keep_days * 86400)
-    return Controller(SlurmCluster(backend, config, journal, book, channel), policy, config, recorder, on_round)
+    forecaster = Forecaster(VersionStore(versions)) if versions is not None and config.predict.enabled else None
+    cluster = SlurmCluster(backend, config, journal, book, channel, forecaster, trainer)
+    return Controller(cluster, policy, config, recorder, on_round)
 
 
 def _channel(config: Config, directory: Path, book: ReportBook) -> Channel | None:

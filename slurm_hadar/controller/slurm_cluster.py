@@ -13,11 +13,13 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act import Actor
 from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
+from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Journal, WriteRecord
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
 from slurm_hadar.controller.tracker import JobTracker
+from slurm_hadar.controller.training import Trainer
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState
@@ -41,18 +43,23 @@ class SlurmCluster(Cluster[Observation]):
     ----------
     backend: how to talk to Slurm. config: limits and intervals. journal: what is remembered of jobs.
     book, channel: reports from jobs; ``channel`` may be None.
+    forecaster, trainer: say what jobs are expected to be, and learn it; None = nobody does.
     """
 
     def __init__(
-        self, backend: Backend, config: Config, journal: Journal, book: ReportBook, channel: Channel | None = None
-    ) -> None:
+        self, backend: Backend, config: Config, journal: Journal, book: ReportBook, channel: Channel | None = None,
+        forecaster: Forecaster | None = None, trainer: Trainer | None = None,
+    ) -> None:  # fmt: skip
         self._backend = backend
         self._config = config
         self._journal = journal
         self._book = book
         self._store = ThroughputStore(journal.connection)
         usage = Usage(journal, config.fairness.half_life_h * 3600.0)
-        self._observer = Observer(config, book, Estimator(reference(), self._store), journal.load_jobs(), usage)
+        self._observer = Observer(
+            config, book, Estimator(reference(), self._store), journal.load_jobs(), usage, forecaster
+        )
+        self._trainer = trainer
         self._spool = SpoolReader(book)
         self._tracker = JobTracker(lambda job_id, plan: self._pass_on(channel, job_id, plan), journal.forks())
         self._book.listener = self._tracker.hear
@@ -170,6 +177,8 @@ class SlurmCluster(Cluster[Observation]):
             self._book.event.set()  # its GPUs will be free in a moment: the next round shall not be a whole one away
         self._journal.save_forks(self._tracker.state())
         self._journal.save_jobs([*seen.records.values(), *(r for r, _ in seen.ended)])
+        if self._trainer is not None:
+            self._trainer.look(time.time())
 
     def _leaves(self, job: SlurmJob) -> bool:
         """Whether the job has said goodbye lately, and Slurm still has it on its nodes."""

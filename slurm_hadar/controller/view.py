@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config
+from slurm_hadar.controller.forecasts import Forecast
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.setup import JOURNAL, state_dir
 from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of
@@ -13,12 +15,14 @@ from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import SlurmJob
 
-__all__ = ["Line", "queue_view"]
+__all__ = ["Line", "queue_view", "size_source"]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One job. ``done_share`` is the share of its steps done; None where the total is unknown."""
+    """One job. ``done_share`` is the share of its steps done; None where the total is unknown. ``size`` says where its
+    length is known from: ``stated`` in the comment, ``reported`` by the script, ``predicted``, or "" where nothing is
+    known; ``forecast`` is what it was expected to be, None if it was never asked about."""
 
     job_id: str
     user: str
@@ -33,6 +37,8 @@ class Line:
     moves: int
     tier: str
     why: str
+    size: str = ""
+    forecast: dict[str, Any] | None = None
 
 
 def queue_view(backend: Backend, config: Config) -> list[Line]:
@@ -73,8 +79,19 @@ def _line(
     total = record.total_steps if record else None
     if fork is not None:
         steps, total = float(fork[1]), fork[2] or total
+    forecast = Forecast.of(record) if record else None
     return Line(
         job.job_id, job.user, job.name, str(job.state), gpus, where if where != "-" else ",".join(job.nodes) or "-",
         record.steps_per_s if record and running else None, min(1.0, steps / total) if total else None,
         record.arrival if record else job.submit or 0.0, job.restarts, record.moves if record else 0, tier, why,
+        size_source(record), None if forecast is None else asdict(forecast),
     )  # fmt: skip
+
+
+def size_source(record: JobRecord | None) -> str:
+    """Where what is known of a job's length is from: stated, reported, predicted or "" (nothing is known)."""
+    if record is None:
+        return ""
+    if record.total_steps is not None:
+        return "reported" if record.reported else "stated"
+    return "predicted" if Forecast.of(record) is not None else ""

@@ -35,7 +35,7 @@ class AlloX(SharePolicy):
     aware: know the speeds; false takes all types for equally fast where the job can run.
     reset_s: match at most this often, and only when jobs or GPUs have come or gone.
     window: at most so many jobs are matched at a time, those that came first.
-    unknown_runtime_s: the run time on the best type that is assumed of a job whose steps are not known.
+    unknown_runtime_s: the run time on the best type that is assumed of a job whose steps nobody states or predicts.
 
     Complexity: O(types * window^3) at worst.
     """

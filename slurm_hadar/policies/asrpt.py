@@ -187,8 +187,8 @@ class _Hall:
             speed = job.speeds[gpu_type]
             best, worst = max(best, speed.on(count)), min(worst, speed.on(most))
             together += gpus[gpu_type] * speed.steps_per_s
-        known = job.expected_steps
-        steps = self.rules.unknown_runtime_s * best if known is None else max(0.0, known - job.done_steps)
+        known = job.expected_remaining_steps
+        steps = self.rules.unknown_runtime_s * best if known is None else known
         return _Size(best, steps / best, best / worst, steps * job.form.workers / together)
 
     def serve(self, queue: Iterable[Job]) -> dict[str, Wait]:

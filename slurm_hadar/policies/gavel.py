@@ -18,7 +18,8 @@ __all__ = ["GavelCost", "GavelFtf", "GavelLas", "GavelThroughput", "GavelTtd"]
 # The parameters that all have are spelt out in each class, because the registry reads them from its constructor:
 # ``aware``: know the speeds; false takes all types for equally fast where the job can run.
 # ``reset_s``: new targets at most this often (1920 s in Gavel); 0 = in every round in which jobs or GPUs came or went.
-# ``unknown_runtime_s``: the run time on the best type that is assumed of a job whose steps are not known.
+# ``unknown_runtime_s``: the run time on the best type that is assumed of a job whose steps nobody states or
+#     predicts.
 
 
 @dataclass(frozen=True)

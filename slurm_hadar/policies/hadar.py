@@ -53,7 +53,7 @@ class Hadar(Policy):
         GPU time at the value of the GPU type.
     switch_gain: a running job is moved, or stopped for another, only if that gains more than this share; the restart
         cost is counted besides.
-    unknown_runtime_s: the run time on the best type that is assumed of a job whose steps are not known.
+    unknown_runtime_s: the run time on the best type that is assumed of a job whose steps nobody states or predicts.
     patience_s: a job that could not be moved once started (``unmovable`` set while pending) may wait this long from its
         arrival for a faster type; 0 starts it on whatever is free.
     fill: with ``prices=round``, give GPUs that nobody wants at the price to jobs that can use them.

@@ -224,7 +224,7 @@ def _wish(job: Job, gpu_types: Iterable[str]) -> float:
 
 def _remaining_steps(job: Job, best_rate: float, unknown_runtime_s: float) -> float:
     """What is left, at least a second's worth; where nobody knows, an assumed run time's worth."""
-    remaining = job.remaining_steps
+    remaining = job.expected_remaining_steps
     return best_rate * (unknown_runtime_s if remaining is None else max(1.0, remaining / best_rate))
 
 
@@ -235,7 +235,7 @@ def _work(market: Market, job: Job, options: Sequence[TypeOption], steps: float,
     return Work(
         workers=job.form.workers,
         remaining_s=remaining_s,
-        total_s=max(remaining_s, (job.total_steps or 0.0) / best_rate),
+        total_s=max(remaining_s, (job.expected_steps or 0.0) / best_rate),
         priced_s=min((prices.get(o.gpu_type, 1.0) * o.one_node_s for o in options), default=remaining_s),
         age_s=max(0.0, now - job.arrival),
         weight=job.weight,

@@ -294,7 +294,7 @@ class Deal:
 def _left(job: Job) -> float:
     """Steps that remain, at least a second's worth; those of an hour on the best type where nobody knows."""
     best = job.best_rate()
-    left = job.remaining_steps
+    left = job.expected_remaining_steps
     return 3600.0 * best if left is None else max(left, best)
 
 

@@ -69,7 +69,7 @@ class Parent:
 
 
 def parents_of(snapshot: Snapshot, mode: Fork | None, unknown_runtime_s: float) -> list[Parent]:
-    """The forked jobs, in order of arrival. ``mode`` overrides what they say. Where the steps are not known,
+    """The forked jobs, in order of arrival. ``mode`` overrides what they say. Where nobody states or predicts steps,
     ``unknown_runtime_s`` on the best type is assumed to remain, as in the base plan."""
     leads = snapshot.memory.get("leads", {})
     found = []
@@ -78,7 +78,7 @@ def parents_of(snapshot: Snapshot, mode: Fork | None, unknown_runtime_s: float) 
         lead = _lead(family, held, leads.get(family.parent))
         if lead is None:
             continue
-        left = lead.remaining_steps
+        left = lead.expected_remaining_steps
         best = lead.best_rate()
         parent = Parent(
             family, mode or lead.fork or Fork.AUTO, lead, _name(snapshot, family, lead),

@@ -93,10 +93,8 @@ class SharePolicy(Policy):
         noted: Mapping[str, Any],
     ) -> Targets:
         best = rates.max(axis=1)
-        steps = [
-            self.unknown_runtime_s * rate if job.remaining_steps is None else job.remaining_steps
-            for job, rate in zip(jobs, best, strict=True)
-        ]
+        known = [job.expected_remaining_steps for job in jobs]
+        steps = [self.unknown_runtime_s * rate if s is None else s for s, rate in zip(known, best, strict=True)]
         return Targets(
             jobs,
             types,

@@ -27,7 +27,7 @@ class Srtf(Policy):
     service: order by remaining time times GPUs instead: shortest remaining service first (SRSF), the oracle that
     Tiresias
         (NSDI 2019) is compared with.
-    unknown_runtime_s: the run time on the best type that is assumed of a job whose steps are not known.
+    unknown_runtime_s: the run time on the best type that is assumed of a job whose steps nobody states or predicts.
 
     Complexity: O(jobs * types * nodes log nodes).
     """
@@ -62,7 +62,7 @@ class Srtf(Policy):
         """Seconds to the end on each type that the job could have, and where it is (None)."""
         rates = dealer.rates(job)
         here = job.rate(job.placement) if job.running else 0.0
-        steps = job.remaining_steps
+        steps = job.expected_remaining_steps
         if steps is None:
             steps = self.unknown_runtime_s * max([*rates.values(), here], default=0.0)
         choices: list[tuple[float, str | None]] = [(steps / rate + job.restart_cost_s, t) for t, rate in rates.items()]

@@ -24,7 +24,7 @@ from slurm_hadar.predict.predictors import (
     UserMean,
 )
 
-__all__ = ["Report", "Score", "Training", "evaluate", "refusal", "score", "train"]
+__all__ = ["CHOICES", "Report", "Score", "Training", "evaluate", "refusal", "score", "train"]
 
 TRAIN_SHARE = 0.8
 _FEWEST_TESTS = 10
@@ -157,15 +157,35 @@ def refusal(report: Report) -> str | None:
 
 @dataclass(frozen=True)
 class Training:
-    """A forest grown on a whole history, how its like did when the last fifth was kept from it, and why it must not be
-    used, or None."""
+    """What was made of a whole history: the ``predictor`` to answer by (of :data:`CHOICES`), with its forest if it is
+    one; how a forest's like did when the last fifth was kept from it, None if none was tried; and why a forest was
+    wanted and must not be used, or None."""
 
-    forest: Forest
-    report: Report
+    predictor: str
+    forest: Forest | None
+    report: Report | None
     refused: str | None
 
 
-def train(jobs: Sequence[HistoryJob], trees: int = TREES, seed: int = 0) -> Training:
-    """Evaluate on the last fifth, then grow on everything. Raises PredictionError for a history that is too short."""
-    report = evaluate(jobs, trees, seed)
-    return Training(grow(samples(jobs), trees, seed), report, refusal(report))
+#: What a version may answer by; without a forest it is the history alone that is asked.
+CHOICES = ("forest", "group median", "group mean")
+_INSTEAD = "group mean"
+
+
+def train(jobs: Sequence[HistoryJob], trees: int = TREES, seed: int = 0, predictor: str = "forest") -> Training:
+    """Evaluate a forest on the last fifth, then grow it on everything.
+
+    Where it is refused, or the history is too short for one, the group mean is what is left. With another
+    ``predictor`` no forest is tried. Raises PredictionError for a history in which no job ended well.
+    """
+    if not any(job.teaches for job in jobs):
+        raise PredictionError("the history has no job that ended well: there is nothing to learn from")
+    if predictor != "forest":
+        return Training(predictor, None, None, None)
+    try:
+        report = evaluate(jobs, trees, seed)
+        refused = refusal(report)
+        forest = None if refused else grow(samples(jobs), trees, seed)
+    except PredictionError as error:
+        return Training(_INSTEAD, None, None, str(error))
+    return Training(_INSTEAD if refused else "forest", forest, report, refused)

@@ -14,6 +14,7 @@ from slurm_hadar.predict.predictors import (
     GlobalMean,
     GroupMean,
     GroupMedian,
+    Nobody,
     Noisy,
     Oracle,
     Prediction,
@@ -27,6 +28,7 @@ _MOST_SAMPLES = 20_000
 _DAY_S = 86400.0
 _PLAIN: Mapping[str, Callable[[], Predictor]] = {
     "group_median": GroupMedian, "group_mean": GroupMean, "user_mean": UserMean, "global_mean": GlobalMean,
+    "none": Nobody,
 }  # fmt: skip
 
 
@@ -115,7 +117,7 @@ class OnlineForest(Online):
 
 def named(text: str, steps: Mapping[str, float], seed: int = 0) -> Online:
     """A predictor by its name: ``oracle``, ``noisy:2`` (factor), ``forest``, ``forest:6`` (hours between growing it),
-    ``group_median``, ``group_mean``, ``user_mean`` or ``global_mean``.
+    ``group_median``, ``group_mean``, ``user_mean``, ``global_mean`` or ``none``, which knows nothing.
 
     ``steps`` are the truth by job id, which only the first two look at; ``seed`` is the noise's or the forest's. Raises
     PredictionError for any other name or number.

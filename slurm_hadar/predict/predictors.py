@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from slurm_hadar.errors import PredictionError
@@ -14,9 +14,14 @@ from slurm_hadar.predict.forest import Forest
 from slurm_hadar.predict.history import Submission
 
 __all__ = [
-    "ForestPredictor", "GlobalMean", "GroupMean", "GroupMedian", "Noisy", "Oracle", "Prediction", "Predictor",
-    "UserMean",
+    "OUTLIVES", "ForestPredictor", "GlobalMean", "GroupMean", "GroupMedian", "Nobody", "Noisy", "Oracle", "Prediction",
+    "Predictor", "UserMean",
 ]  # fmt: skip
+
+#: A job that has outlived a prediction of which no residuals are known is expected to be so many times what it has
+#: done: about what the residuals of forests on drawn traces give.
+OUTLIVES = 1.5
+_LEAST_OUTLIVES = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,8 @@ class Prediction:
         long goes before known short ones.
     runs: how often its series had ended before.
     source: what the prediction rests on, in words.
+    outlives: a job that goes on is expected to be at least so many times what it has done. By the residuals: half of
+        the jobs that outlive ``steps`` are over by then; 1 for the truth.
     """
 
     steps: float
@@ -40,11 +47,12 @@ class Prediction:
     size: float
     runs: int
     source: str
+    outlives: float = OUTLIVES
 
     def scaled(self, factor: float) -> Prediction:
         """The same in another unit: with 1 / ``steps_per_s`` of the job, in seconds alone."""
-        return Prediction(
-            self.steps * factor, self.low * factor, self.high * factor, self.size * factor, self.runs, self.source
+        return replace(
+            self, steps=self.steps * factor, low=self.low * factor, high=self.high * factor, size=self.size * factor
         )
 
 
@@ -56,8 +64,17 @@ class Predictor(Protocol):
     def predict(self, job: Submission, past: Past) -> Prediction | None: ...
 
 
-def _sure(steps: float, runs: int, source: str) -> Prediction:
-    return Prediction(steps, steps, steps, steps, runs, source)
+def _sure(steps: float, runs: int, source: str, outlives: float = OUTLIVES) -> Prediction:
+    return Prediction(steps, steps, steps, steps, runs, source, outlives)
+
+
+class Nobody:
+    """Expects nothing of anybody: what there is without predictions."""
+
+    name = "none"
+
+    def predict(self, job: Submission, past: Past) -> Prediction | None:
+        return None
 
 
 class Oracle:
@@ -71,7 +88,7 @@ class Oracle:
         """Raises PredictionError for a job that it was not told of."""
         if job.job_id not in self._steps:
             raise PredictionError(f"job {job.job_id}: its true steps were not given to the oracle")
-        return _sure(self._steps[job.job_id], past.runs(job), "the truth")
+        return _sure(self._steps[job.job_id], past.runs(job), "the truth", outlives=1.0)
 
 
 class Noisy:
@@ -168,4 +185,7 @@ class ForestPredictor:
         steps = math.exp(log_s) * job.steps_per_s
         size = steps if runs else steps * math.exp(max(0.0, wide))
         source = f"a forest, from {_LEVELS[plain.level]} and more"
-        return Prediction(steps, steps * math.exp(min(0.0, low)), steps * math.exp(max(0.0, high)), size, runs, source)
+        outlives = max(_LEAST_OUTLIVES, math.exp(wide))
+        return Prediction(
+            steps, steps * math.exp(min(0.0, low)), steps * math.exp(max(0.0, high)), size, runs, source, outlives
+        )

@@ -23,14 +23,15 @@ from typing import Any
 import numpy as np
 
 from slurm_hadar.errors import PredictionError
-from slurm_hadar.predict.evaluate import Training
+from slurm_hadar.predict.evaluate import CHOICES, Training
 from slurm_hadar.predict.features import FEATURES
 from slurm_hadar.predict.forest import Forest
 from slurm_hadar.predict.history import HistoryJob, from_rows, to_rows
+from slurm_hadar.predict.predictors import ForestPredictor, GroupMean, GroupMedian, Predictor
 
 __all__ = ["FORMAT", "KEPT", "Stored", "Version", "VersionStore"]
 
-FORMAT = 1
+FORMAT = 2
 #: So many versions are kept, the newest.
 KEPT = 5
 _NAME = re.compile(r"\d{4,9}")
@@ -39,12 +40,15 @@ _RETRAIN = "train anew with hadar predict --train"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a manifest says. ``created`` is epoch seconds, ``jobs`` the jobs of its history, ``report`` the evaluation
-    as JSON has it, ``source`` what it was trained on, ``gpu_types`` those among which the fastest was looked for when
-    the history was put together."""
+    """What a manifest says. ``created`` is epoch seconds, ``predictor`` what it answers by (of ``evaluate.CHOICES``),
+    ``refused`` why that is no forest although one was wanted, or "", ``samples`` the jobs that its forest was grown on
+    and ``jobs`` those of its history, ``report`` the evaluation as JSON has it ({} = none), ``source`` what it was
+    trained on, ``gpu_types`` those among which the fastest was looked for when the history was put together."""
 
     name: str
     created: float
+    predictor: str
+    refused: str
     grown_by: str
     samples: int
     jobs: int
@@ -59,8 +63,15 @@ class Stored:
     """A version, read."""
 
     version: Version
-    forest: Forest
+    forest: Forest | None
     history: tuple[HistoryJob, ...]
+
+    @property
+    def predictor(self) -> Predictor:
+        """What answers, from a past that is the history."""
+        if self.forest is not None:
+            return ForestPredictor(self.forest)
+        return GroupMedian() if self.version.predictor == GroupMedian.name else GroupMean()
 
 
 class VersionStore:
@@ -73,23 +84,19 @@ class VersionStore:
     def add(
         self, training: Training, history: Sequence[HistoryJob], source: str, gpu_types: Iterable[str], created: float
     ) -> Version:
-        """Write a new version, make it the current one and delete all but the newest :data:`KEPT`.
-
-        Raises PredictionError if the training was refused.
-        """
-        if training.refused is not None:
-            raise PredictionError(f"the new predictor is refused: {training.refused}; the one in use stays")
+        """Write a new version, make it the current one and delete all but the newest :data:`KEPT`."""
         taught = [job for job in history if job.teaches]
         columns = json.dumps(to_rows(taught), allow_nan=False).encode()
         buffer = io.BytesIO()
-        arrays: dict[str, Any] = training.forest.arrays()
+        forest = training.forest
+        arrays: dict[str, Any] = {} if forest is None else forest.arrays()
         np.savez_compressed(buffer, history=np.frombuffer(columns, dtype=np.uint8), **arrays)
         content = buffer.getvalue()
         name = f"{max((int(n) for n in self.names()), default=0) + 1:04d}"
-        forest = training.forest
         version = Version(
-            name, created, forest.grown_by, forest.samples, len(taught), source, tuple(gpu_types),
-            training.report.as_dict(), hashlib.sha256(content).hexdigest(),
+            name, created, training.predictor, training.refused or "", forest.grown_by if forest else "",
+            forest.samples if forest else 0, len(taught), source, tuple(gpu_types),
+            training.report.as_dict() if training.report else {}, hashlib.sha256(content).hexdigest(),
         )  # fmt: skip
         manifest = {"format": FORMAT, "features": list(FEATURES), **{k: getattr(version, k) for k in version.__slots__}}
         try:
@@ -135,7 +142,8 @@ class VersionStore:
             raise PredictionError(f"{path}: is damaged: it is not what its manifest says; {_RETRAIN}")
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                forest = Forest.of_arrays(arrays, version.samples, version.grown_by)
+                grown = version.predictor == "forest"
+                forest = Forest.of_arrays(arrays, version.samples, version.grown_by) if grown else None
                 rows = json.loads(arrays["history"].tobytes())
         except (ValueError, KeyError, OSError, zipfile.BadZipFile, PredictionError) as error:
             raise PredictionError(f"{path}: holds no predictor of this program ({error}); {_RETRAIN}") from None
@@ -150,6 +158,7 @@ class VersionStore:
             version = Version(**{**{k: found[k] for k in Version.__slots__}, "gpu_types": tuple(found["gpu_types"])})
             good = isinstance(version.sha256, str) and isinstance(version.grown_by, str) and version.name == name
             good = good and isinstance(version.samples, int) and isinstance(version.report, dict)
+            good = good and version.predictor in CHOICES and isinstance(version.refused, str)
             good = good and isinstance(version.created, int | float) and isinstance(version.jobs, int)
         except (ValueError, KeyError, TypeError):
             good = False

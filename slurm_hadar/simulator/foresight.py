@@ -48,7 +48,10 @@ class Foresight:
         self._end_earlier(job.arrival)
         asked = self._asked[job.job_id] = submission_of(job.trace, self._rates, self._origin)
         found = self._online.submitted(asked)
-        job.foresee(None if found is None else found.size * job.total / job.trace.steps)
+        if found is None:
+            job.foresee(None)
+        else:
+            job.foresee(found.size * job.total / job.trace.steps, found.outlives)
 
     def ended(self, job: VirtualJob) -> None:
         """The job has made its last step."""

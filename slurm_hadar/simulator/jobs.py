@@ -62,9 +62,9 @@ class VirtualJob:
         self.template = Job(**self._fixed)
         self.idle = self.template
 
-    def foresee(self, steps: float | None) -> None:
+    def foresee(self, steps: float | None, outlives: float = 1.0) -> None:
         """From now on a policy sees ``steps`` as a prediction (None = it knows nothing) instead of the job's steps."""
-        self._fixed |= {"total_steps": None, "predicted_steps": steps}
+        self._fixed |= {"total_steps": None, "predicted_steps": steps, "outlives": outlives}
         self.idle = Job(**self._fixed)
 
     @property

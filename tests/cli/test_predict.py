@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from slurm_hadar.cli.main import main
+from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.setup import JOURNAL
+from slurm_hadar.errors import SlurmError
+from slurm_hadar.predict.attempts import Attempts
+from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 from tests.predict.conftest import drawn
 
@@ -72,7 +78,8 @@ def test_a_document_for_programs(hadar) -> None:
 def test_train_then_ask(hadar, sacct: Path, slurm: FakeSlurm) -> None:
     """A job of a known script, and one of an unknown user; slower types take longer."""
     code, out, _ = hadar("--train", "--sacct", sacct)
-    assert code == 0 and out.splitlines()[-1] == "stored as version 0001, learned from 193 jobs"
+    assert code == 0
+    assert out.splitlines()[-1] == "stored as version 0001, which goes by the forest, learned from 193 jobs"
     known = slurm.submit(gpus=1, comment="hadar:model=resnet18,batch=64,steps=9000", user="user0", name="script0")
     other = slurm.submit(gpus=1, comment="", user="eve", name="new")
 
@@ -87,13 +94,61 @@ def test_train_then_ask(hadar, sacct: Path, slurm: FakeSlurm) -> None:
     assert code == 0 and "has never ended before; predicted by a forest" in out and "steps" not in out
 
 
-def test_what_is_refused_is_not_stored(hadar, sacct: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_refused_forest_leaves_the_group_mean(hadar, sacct: Path, slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said in the training and beside every answer."""
     monkeypatch.setattr("slurm_hadar.predict.evaluate.refusal", lambda report: "it is bad")
 
-    code, out, err = hadar("--train", "--sacct", sacct)
-    assert code == 1 and "group mean" in out
-    assert err == "hadar: the new predictor is refused: it is bad; the one in use stays\n"
-    assert not (tmp_path / "state" / "predictor").exists()
+    code, out, _ = hadar("--train", "--sacct", sacct)
+    assert code == 0 and out.splitlines()[-2:] == [
+        "no forest: it is bad", "stored as version 0001, which goes by the group mean, learned from 200 jobs"
+    ]  # fmt: skip
+    known = slurm.submit(gpus=1, comment="hadar:model=resnet18,batch=64", user="user0", name="script0")
+    code, out, _ = hadar(known)
+    assert code == 0 and "predicted by mean of its group" in out and "no forest    it is bad" in out
+    assert "four in five" not in out
+
+
+def test_what_the_last_training_came_to(hadar, sacct: Path, tmp_path: Path) -> None:
+    """Kept beside the versions, for the controller; one at a time."""
+    attempts = Attempts(tmp_path / "state" / "predictor")
+    assert attempts.last() is None and hadar("--train", "--sacct", sacct, "--set", "predict.min_jobs=500")[0] == 1
+    failed = attempts.last()
+    assert not failed.stored and failed.ended >= failed.began
+    assert failed.detail == f"200 jobs ended well in {sacct}; predict.min_jobs asks for 500"
+    with attempts.alone():
+        assert attempts.going_on()
+        assert "another training goes on; try again when it is over" in hadar("--train", "--sacct", sacct)[2]
+    assert not attempts.going_on() and attempts.last() == failed
+    assert hadar("--train", "--sacct", sacct, "--set", "predict.predictor=group_median")[0] == 0
+    assert (attempts.last().version, attempts.last().predictor) == ("0001", "group median")
+
+
+def test_the_journal_stands_in_where_slurm_keeps_no_accounts(
+    hadar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only there: accounts that are kept and cannot be read are an error."""
+    now = time.time()
+    (tmp_path / "state").mkdir()
+    journal = Journal(tmp_path / "state" / JOURNAL)
+    journal.save_jobs(
+        JobRecord(str(i), now - 900, arrival=now - 900, workers=1, user="ann", name="train", ran_s={"v100": 100.0},
+                  final="COMPLETED", ended=now - 60 + i)
+        for i in range(5)
+    )  # fmt: skip
+    journal.close()
+
+    def without(*_: object) -> str:
+        raise SlurmError("sacct failed: Slurm accounting storage is disabled")
+
+    monkeypatch.setattr("slurm_hadar.cli.predict.accounting_text", without)
+    code, out, _ = hadar("--train", "--set", "predict.min_jobs=5")
+    assert code == 0 and "note: Slurm keeps no accounts (AccountingStorageType)" in out
+    assert "no forest: 4 jobs ended well and had others" in out or "no forest: " in out
+    assert out.splitlines()[-1] == "stored as version 0001, which goes by the group mean, learned from 5 jobs"
+    stored = VersionStore(tmp_path / "state" / "predictor").load()
+    assert {job.alone_s for job in stored.history} == {100.0}
+    code, _, err = hadar("--train", "--set", "predict.source=sacct")
+    assert code == 1 and "accounting storage is disabled" in err
 
 
 def test_faults_are_one_line(hadar, sacct: Path, slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -109,6 +164,7 @@ def test_faults_are_one_line(hadar, sacct: Path, slurm: FakeSlurm, tmp_path: Pat
         (("--evaluate", "--trace", "x", "--sacct", "y"), 2, "exclude each other"),
         (("1",), 1, "holds no predictor yet; train anew with hadar predict --train"),
         (("--evaluate", "--sacct", few), 1, "at least 40 are needed to learn from"),
+        (("--train", "--sacct", few), 1, "19 jobs ended well in"),
         (("--evaluate", "--sacct", empty), 1, "has no jobs to learn from: 1 jobs are left out: they had no GPU"),
         (("--evaluate", "--sacct", tmp_path / "none"), 1, "does not exist"),
         (("--evaluate", "--trace", "recurring:x=1"), 1, "'x=1' is not one of jobs=N"),

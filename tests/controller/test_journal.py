@@ -67,7 +67,9 @@ def test_an_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     """A journal of the first schema keeps what it has and can remember for policies from now on."""
     journal = Journal(tmp_path / "j.db")
     journal.save_jobs([JobRecord("1", submit=5)])
-    journal.connection.executescript("DROP TABLE memory; DROP TABLE usage; DROP TABLE forks; PRAGMA user_version = 1;")
+    journal.connection.executescript(
+        "DROP TABLE memory; DROP TABLE usage; DROP TABLE forks; DROP TABLE trainings; PRAGMA user_version = 1;"
+    )
     journal.close()
 
     again = Journal(tmp_path / "j.db")

@@ -36,7 +36,7 @@ def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
 
     queue = live.hadar("queue")
     assert queue.returncode == 0 and "Traceback" not in queue.stdout
-    shown = rf"^{job} +{live.cluster.user} +first one +pending +2 +- +- +0 % +\d+ s +the GPUs it needs are held by jobs"
+    shown = rf"^{job} +{live.cluster.user} +first one +pending +2 +- +- +0 % +stated +\d+ s +the GPUs it needs are held"
     assert re.search(shown, queue.stdout, re.MULTILINE), queue.stdout
     lines = {line["job_id"]: line for line in json.loads(live.hadar("queue", "--json").stdout)}
     assert lines[other]["tier"] == "pinned" and lines[job]["tier"] == "waits-for-capacity"

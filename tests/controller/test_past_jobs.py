@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_hadar.controller.past_jobs import history_of_accounting, submission_of
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.past_jobs import (
+    accounting_time,
+    history_of_accounting,
+    history_of_journal,
+    submission_of,
+)
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.slurm.accounting import AccountedJob
 from slurm_hadar.testing.fake_slurm import FakeSlurm
@@ -59,6 +65,36 @@ def test_types_of_nodes_fill_in() -> None:
     (job,), told = history_of_accounting([record], ESTIMATOR, TYPES, {"old1": "k80"})
 
     assert job.alone_s < 50 and len(told) == 1
+
+
+def remembered(job_id: str, **what) -> JobRecord:
+    fields = {"arrival": 1000.0, "ended": 1200.0, "workers": 2, "user": "ann", "name": "train", "ran_s": {"v100": 50.0},
+              "final": "COMPLETED"}  # fmt: skip
+    return JobRecord(job_id, **{**fields, **what})
+
+
+def test_the_journal_tells_the_same_as_accounting() -> None:
+    """Work is the time on each GPU type times the speed there; the clock is that of sacct's text."""
+    what = {"model": "resnet18", "batch": 64}
+    records = [
+        remembered("1", **what), remembered("2", **what, ran_s={"k80": 50.0}), remembered("3", final="FAILED"),
+        remembered("4", **what, ran_s={"k80": 50.0, "v100": 50.0}), remembered("5", final="GONE"),
+        remembered("6", ran_s={}), remembered("7", ended=None),
+    ]  # fmt: skip
+    jobs, told = history_of_journal(records, ESTIMATOR, TYPES)
+    comment = "hadar:model=resnet18,batch=64"
+    both = [accounted("1", comment=comment, gpus={"v100": 2}), accounted("2", comment=comment)]
+    (a, b), _ = history_of_accounting(both, ESTIMATOR, TYPES)
+
+    found = {j.job_id: j for j in jobs}
+    assert (found["1"].alone_s, found["2"].alone_s) == (pytest.approx(a.alone_s), pytest.approx(b.alone_s))
+    assert found["4"].alone_s == pytest.approx(a.alone_s + b.alone_s)
+    assert {i for i, j in found.items() if not j.teaches} == {"3", "5"} and found["1"].series == a.series
+    assert (found["1"].submit, found["1"].end) == (accounting_time(1000.0), accounting_time(1200.0))
+    assert told[1:] == (
+        "2 of 5 jobs failed or were cancelled: nothing is learned from them",
+        "1 jobs are left out: they had not ended", "1 jobs are left out: they were never seen running on GPUs",
+    )  # fmt: skip
 
 
 def test_a_job_of_the_queue_asks_as_those_of_the_accounting_did() -> None:

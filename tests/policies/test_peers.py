@@ -112,6 +112,13 @@ class TestSrtf:
         assert set(get("srtf", unknown_runtime_s=100).allocate(snapshot(jobs, ONE)).placements) == {"1"}
         assert set(get("srtf", unknown_runtime_s=1000).allocate(snapshot(jobs, ONE)).placements) == {"2"}
 
+    def test_a_prediction_stands_in(self, job, snapshot):
+        """Where nobody states the steps, what is expected of them orders the jobs, less what is done."""
+        jobs = [replace(job("1", steps=None), predicted_steps=3000.0), job("2", steps=2000.0)]
+        assert set(get("srtf").allocate(snapshot(jobs, ONE)).placements) == {"2"}
+        done = [replace(jobs[0], done_steps=1500.0, outlives=1.2), jobs[1]]
+        assert set(get("srtf").allocate(snapshot(done, ONE)).placements) == {"1"}
+
     def test_gangs_only_for_mixed_types_come_last(self, job, snapshot):
         """They run on what is left over."""
         nodes = [Node("a", {"v100": 2}), Node("b", {"p100": 2})]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
-from slurm_hadar.predict.evaluate import Training, train
+from slurm_hadar.predict.evaluate import Training, evaluate
+from slurm_hadar.predict.features import samples
+from slurm_hadar.predict.forest import grow
 from slurm_hadar.predict.history import HistoryJob
 
 HOUR_S = 3600.0
@@ -37,5 +38,5 @@ def history() -> list[HistoryJob]:
 
 @pytest.fixture(scope="session")
 def training(history: list[HistoryJob]) -> Training:
-    """Accepted or not: on jobs as plain as these a forest has little to find that the mean has not."""
-    return replace(train(history, trees=30), refused=None)
+    """A forest, accepted or not: on jobs as plain as these it has little to find that the mean has not."""
+    return Training("forest", grow(samples(history), 30), evaluate(history, 30), None)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import PredictionError
 from slurm_hadar.model import JobState
-from slurm_hadar.predict.evaluate import Report, Score, evaluate, refusal, score
+from slurm_hadar.predict import evaluate as evaluate_module
+from slurm_hadar.predict.evaluate import Report, Score, Training, evaluate, refusal, score, train
 from slurm_hadar.simulator.history import history_of_trace
 from slurm_hadar.simulator.traces import read_trace
 from slurm_hadar.throughput.table import reference
@@ -82,6 +83,20 @@ def test_too_short_histories(history) -> None:
         evaluate(history[:30])
     with pytest.raises(PredictionError, match="no job that ended well"):
         evaluate([replace(j, state=JobState.FAILED) for j in history[:60]])
+
+
+def test_what_is_left_where_a_forest_is_not_to_be_had(history, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group mean, with the reason; a median that was asked for; nothing where nothing ended well."""
+    short = train(history[:30])
+    assert (short.predictor, short.forest, short.report) == ("group mean", None, None)
+    assert short.refused is not None and "at least 40 are needed" in short.refused
+    monkeypatch.setattr(evaluate_module, "refusal", lambda report: "it is bad")
+    refused = train(history, trees=5)
+    assert (refused.predictor, refused.forest, refused.refused) == ("group mean", None, "it is bad")
+    assert refused.report is not None
+    assert train(history[:3], predictor="group median") == Training("group median", None, None, None)
+    with pytest.raises(PredictionError, match="no job that ended well"):
+        train([replace(j, state=JobState.FAILED) for j in history[:60]])
 
 
 def _report(forest: tuple[float | None, float], mean: tuple[float | None, float]) -> Report:

@@ -14,7 +14,9 @@ import pytest
 from slurm_hadar.errors import PredictionError
 from slurm_hadar.model import JobState
 from slurm_hadar.predict import store as store_module
+from slurm_hadar.predict.evaluate import Training
 from slurm_hadar.predict.features import samples
+from slurm_hadar.predict.predictors import ForestPredictor, GroupMean, GroupMedian
 from slurm_hadar.predict.store import KEPT, VersionStore
 
 
@@ -50,12 +52,15 @@ def test_the_newest_are_kept(store: VersionStore, training, history) -> None:
     assert names == {"current", *(f"000{i}.{s}" for i in range(3, 8) for s in ("json", "npz"))}
 
 
-def test_a_refused_one_is_not_stored(store: VersionStore, training, history) -> None:
+def test_a_version_without_a_forest_answers_from_its_history(store: VersionStore, training, history) -> None:
+    """One whose forest was refused goes by the group mean; one that wanted the median by that."""
+    refused = add(store, Training("group mean", None, training.report, "it is bad"), history)
+    assert (refused.predictor, refused.refused, refused.samples, refused.jobs) == ("group mean", "it is bad", 0, 400)
+    assert isinstance(store.load().predictor, GroupMean) and store.load().history == tuple(history)
+    add(store, Training("group median", None, None, None), history)
+    assert isinstance(store.load().predictor, GroupMedian) and store.load().version.report == {}
     add(store, training, history)
-
-    with pytest.raises(PredictionError, match="the new predictor is refused: it is bad; the one in use stays"):
-        add(store, replace(training, refused="it is bad"), history)
-    assert store.names() == ["0001"]
+    assert isinstance(store.load().predictor, ForestPredictor)
 
 
 def test_a_crash_leaves_the_version_before(store: VersionStore, training, history, monkeypatch) -> None:
@@ -109,6 +114,7 @@ def _change(path: Path, **what: object) -> None:
         (lambda f: _change(f / "0001.json", features=["x"]), "0001.json: is of another version of this program"),
         (lambda f: _change(f / "0001.json", samples="many"), "0001.json: is no manifest"),
         (lambda f: _change(f / "0001.json", gpu_types=3), "0001.json: is no manifest"),
+        (lambda f: _change(f / "0001.json", predictor="tarot"), "0001.json: is no manifest"),
         (lambda f: (f / "current").write_text("../../etc"), "current: must name a version such as 0001, not"),
         (lambda f: (f / "current").write_bytes(b"\xff"), "current: cannot be read"),
         (lambda f: (f / "current").write_text("0009"), "0009.json: is missing"),
