@@ -62,6 +62,7 @@ class JobRecord:
     ``defer_until`` the latest that a round which may have been killed can have given it.
     ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
     the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start.
+    ``graph_fault``: why the graph that its comment names cannot be used.
     """
 
     job_id: str
@@ -91,6 +92,7 @@ class JobRecord:
     work_dir: str = ""
     avoid: dict[str, float] = field(default_factory=dict)
     slow: int = 0
+    graph_fault: str = ""
     ended: float | None = None
     last_seen: float = 0.0
 
