@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import ClassVar
 
+from slurm_hadar.errors import GraphError
 from slurm_hadar.graphs.topology import INSIDE_BYTES_S, OUTSIDE_BYTES_S, Topology
 
 __all__ = ["Links", "Network"]
@@ -35,6 +38,31 @@ class Network:
     oversubscription: float = 1.0
     uplinks: Mapping[str, float] = field(default_factory=dict)
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    #: The name under which a controller leaves its network for the jobs, beside the file of its channel.
+    FILE: ClassVar[str] = "hadar-network.json"
+
+    def to_json(self) -> str:
+        """The text of the file; switches are not in it, since Slurm knows them."""
+        content = {key: value for key, value in asdict(self).items() if key != "switches"}
+        return json.dumps({"version": 1, **content}) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Network:
+        """Read what :meth:`to_json` wrote. Raises GraphError."""
+        try:
+            content = json.loads(text)
+            if content.pop("version") != 1:
+                raise ValueError("is of another version")
+            for key in ("types", "nodes"):
+                content[key] = {name: Links(**links) for name, links in content[key].items()}
+            return cls(**content)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise GraphError(f"{cls.FILE} cannot be used ({error}); start the controller again") from None
+
+    def with_switches(self, switches: Mapping[str, tuple[str, ...]]) -> Network:
+        """The same network with these switches."""
+        return replace(self, switches=switches)
 
     def links(self, gpu_type: str, node: str = "") -> tuple[float, float]:
         """Bytes/s inside and out of a node of this type; of any such node, if none is named."""

@@ -28,9 +28,10 @@ def job(job_id: str, graph: JobGraph, most_nodes: int = 2, **fields: object) -> 
 
 def held(job_id: str, node: str, gpus: int = 2, steps: float = 1e4) -> Job:
     """A job that runs on half a node and cannot be moved."""
-    speeds = {"v100": Speed(1.0)}
-    return Job(job_id, Form(gpus), arrival=0.0, total_steps=steps, speeds=speeds, state=JobState.RUNNING,
-               started=0.0, placement=Placement.of({node: {"v100": gpus}}), unmovable="saves no checkpoint")  # fmt: skip
+    return Job(
+        job_id, Form(gpus), arrival=0.0, total_steps=steps, speeds={"v100": Speed(1.0)}, state=JobState.RUNNING,
+        started=0.0, placement=Placement.of({node: {"v100": gpus}}), unmovable="saves no checkpoint",
+    )  # fmt: skip
 
 
 def test_the_factors_of_the_two() -> None:
