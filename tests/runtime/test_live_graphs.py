@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from slurm_hadar.config import load
 from slurm_hadar.graphs.files import read_graph
 from slurm_hadar.graphs.mapping import map_graph
 from slurm_hadar.graphs.topology import Topology
@@ -94,6 +95,32 @@ class Job:
         return {rank: (node, local) for rank, node, local in json.loads(text)}
 
 
+def test_the_bandwidth_job_prints_a_section_of_the_configuration(
+    make_cluster: Callable[..., Any], short_tmp: Path, poll: Callable[..., Any]
+) -> None:
+    """The template as it stands, with small messages: what it prints is loaded, and has both rates of the type."""
+    cluster = make_cluster("v100:2x2")
+    text = (ROOT / "sbatch_templates" / "bandwidth.sbatch").read_text()
+    assert "--mebibytes 256 --repeat 10" in text
+    (short_tmp / "job.sbatch").write_text(text.replace("--mebibytes 256 --repeat 10", "--mebibytes 1 --repeat 2"))
+    python = Path(sys.executable).parent
+    env = {**cluster.env, "PATH": f"{ROOT / 'wrappers'}:{python}:{cluster.env['PATH']}", "PYTHONPATH": str(ROOT)}
+    env |= {"HADAR_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    argv = ["sbatch", "--parsable", "--gres=gpu:2", "--mem=400M", "--cpus-per-task=1", "--output=log", "job.sbatch"]
+    job = cluster.run(argv, env=env, cwd=short_tmp).stdout.strip()
+
+    def over() -> bool:
+        shown = cluster.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]).stdout.strip()
+        return shown not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+
+    poll(over, deadline_s=DEADLINE_S)
+    log = (short_tmp / "log").read_text()
+    assert "# ring all-reduce by gloo, 1 MiB, median of 2; 4 workers on 2 nodes" in log, log
+    (short_tmp / "hadar.toml").write_text(log[log.index("# ring all-reduce") :])
+    measured = load(short_tmp / "hadar.toml").network.types["v100"]
+    assert measured.inside_bytes_s and measured.outside_bytes_s, log
+
+
 def expected(directory: Path, *nodes: str) -> Who:
     """The map's answer: local numbers ascend with the ranks of a node."""
     mapped = map_graph(read_graph(directory / "uneven.toml"), Topology.of(dict.fromkeys(nodes, 4)))
@@ -111,6 +138,7 @@ def test_ranks_are_where_the_graph_has_them(
 
     poll(lambda: "waits 0" in job.log, deadline_s=DEADLINE_S)
     placed = expected(short_tmp, "v100-1", "v100-2")
+    assert placed[0][0] == "v100-2"  # not where torchrun's store is
     assert placed != by_node and {placed[r][0] for r in (1, 2, 3, 4)} != {placed[r][0] for r in (0, 5, 6, 7)}
     assert job.by_srun(0) == placed, job.log
     assert job.by_torchrun(0) == placed, job.log
