@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -99,6 +98,7 @@ class Rates:
         self._table = table
         self._summed = summed
         self._fleet = fleet
+        self._graphs: dict[tuple[str, int], JobGraph] = {}
         self._estimator = Estimator(table)
         self._known: dict[tuple[str, int | None, int], Mapping[str, Speed]] = {}
         self.guessed: set[str] = set()
@@ -111,7 +111,9 @@ class Rates:
         found = self._without_graph(job, workers)
         if not job.graph or self._fleet is None:
             return found
-        graph, most = _graph_of(job.graph, workers), job.nodes[1] if job.nodes else workers
+        if (job.graph, workers) not in self._graphs:
+            self._graphs[job.graph, workers] = graph_of(job.graph, workers)
+        graph, most = self._graphs[job.graph, workers], job.nodes[1] if job.nodes else workers
         return {
             t: replace(s, by_nodes=self._fleet.factors(graph, t, relative_speed(t), most)) for t, s in found.items()
         }
@@ -161,11 +163,6 @@ class Rates:
 
     def _rate(self, model: str, batch: int | None, gpu_type: str, workers: int) -> float | None:
         return self._table.steps_per_s(model, batch, gpu_type, workers)
-
-
-@functools.lru_cache(maxsize=4096)
-def _graph_of(value: str, workers: int) -> JobGraph:
-    return graph_of(value, workers)
 
 
 def _scaled(speeds: Mapping[str, Speed], factor: float) -> Mapping[str, Speed]:
