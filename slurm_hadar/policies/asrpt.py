@@ -36,7 +36,8 @@ class Asrpt(Policy):
     the job states, else predicted ones.
 
     A gang whose speed depends much on where it is put waits a while for a good place: for few nodes and, among unequal
-    GPUs, for a fast type.
+    GPUs, for a fast type. How much it depends on that is, for a job with a graph, ``alpha_max / alpha_min``: the time
+    of an iteration with all its parts on nodes of their own over that of its best place on the empty cluster.
 
     Parameters
     ----------
@@ -182,10 +183,10 @@ class _Hall:
     def _size(self, job: Job, nodes: dict[str, int]) -> _Size:
         spreads = job.form.max_nodes > 1 and job.form.workers > 1
         best, worst, together = 0.0, math.inf, 0.0
-        gpus, most = self.dealer.arena.gpus, 2 if spreads else 1
+        gpus = self.dealer.arena.gpus
         for gpu_type, count in nodes.items():
             speed = job.speeds[gpu_type]
-            best, worst = max(best, speed.on(count)), min(worst, speed.on(most))
+            best, worst = max(best, speed.on(count)), min(worst, speed.steps_per_s * (speed.apart if spreads else 1.0))
             together += gpus[gpu_type] * speed.steps_per_s
         known = job.expected_remaining_steps
         steps = self.rules.unknown_runtime_s * best if known is None else known
