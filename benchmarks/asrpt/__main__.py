@@ -2,11 +2,14 @@
 
 python -m benchmarks.asrpt bound [--instances 20000]     # the proved bound, on random instances
 python -m benchmarks.asrpt orders [--jobs 1000] [--seeds 5]     # against others, into docs/results/asrpt.md
+python -m benchmarks.asrpt real F/fidelity.json                # a run of benchmarks.fidelity, into the same page
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 
 import click
 
@@ -44,6 +47,17 @@ def orders(jobs: int, before: int, seeds: int) -> None:
     """Simulate all orders and predictors at several loads, and write docs/results/asrpt.md."""
     runs = run(jobs, before, range(seeds), lambda line: click.echo(line, err=True))
     page.write({"jobs": jobs, "before": before, "runs": runs})
+
+
+@main.command()
+@click.argument("fidelity", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def real(fidelity: Path) -> None:
+    """Put a run of `python -m benchmarks.fidelity --policy asrpt` into docs/results/asrpt.md."""
+    runs = [run for run in json.loads(fidelity.read_text()) if run["policy"] == "asrpt"]
+    if not runs:
+        raise click.ClickException(f"{fidelity}: has no run of asrpt; make one with --policy asrpt")
+    # the command in it names files of the machine it ran on
+    page.write_real({key: value for key, value in runs[0].items() if key != "command"})
 
 
 if __name__ == "__main__":

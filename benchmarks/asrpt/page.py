@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.asrpt.orders import BASELINES, CLUSTER, LOADS, PARTS, PREDICTED, REGULAR, WAITING, mean_jct
 
-__all__ = ["publish", "render", "write"]
+__all__ = ["publish", "render", "stored_real", "write", "write_real"]
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 INTRO = """# A-SRPT, measured
@@ -42,18 +42,53 @@ differ by a factor of 1.1 to 2 (one standard deviation) and by trend. With runs 
 all:
 
 """
+REAL = """
+## On a real Slurm
+
+The same {jobs} jobs of 1, 2 and 4 GPUs on a private, real Slurm cluster of unequal GPUs (2 nodes of 4 v100, 2 of 4
+p100, 2 of 4 k80), steered by `hadar run`, and in the simulator, as in [fidelity.md](fidelity.md). The jobs state their
+steps. One run, from [asrpt_real.json](asrpt_real.json):
+
+    python -m benchmarks.fidelity --policy asrpt --jobs {jobs} --out real
+    python -m benchmarks.asrpt real real/fidelity.json
+
+| | real | simulated |
+| --- | --- | --- |
+| average JCT | {real_avg_jct_s:.1f} s | {sim_avg_jct_s:.1f} s |
+| TTD | {real_ttd_s:.1f} s | {sim_ttd_s:.1f} s |
+| jobs stopped or moved | {real_moves} | {sim_moves} |
+
+* Total JCT is off by {total:+.1%}; a job's by {mean_error:.1%} on average, {median_error:.1%} in the middle,
+  {worst_error:+.1%} at worst ({worst_job}) (goal: within 10 %: {verdict}).
+"""
 
 
 def write(data: Mapping[str, Any]) -> None:
     """Store the runs and refresh the page."""
     (RESULTS / "asrpt.json").write_text(json.dumps(data, indent=1) + "\n")
-    publish(data, RESULTS)
+    publish(data, stored_real(), RESULTS)
 
 
-def publish(data: Mapping[str, Any], folder: Path) -> None:
+def write_real(real: Mapping[str, Any]) -> None:
+    """Store a run of :mod:`benchmarks.fidelity` and refresh the page."""
+    (RESULTS / "asrpt_real.json").write_text(json.dumps(real, indent=1) + "\n")
+    publish(json.loads((RESULTS / "asrpt.json").read_text()), real, RESULTS)
+
+
+def stored_real() -> dict[str, Any]:
+    """The last one."""
+    return dict(json.loads((RESULTS / "asrpt_real.json").read_text()))
+
+
+def publish(data: Mapping[str, Any], real: Mapping[str, Any], folder: Path) -> None:
     """``asrpt.md`` and its picture in ``folder``."""
-    (folder / "asrpt.md").write_text(render(data))
+    (folder / "asrpt.md").write_text(render(data) + _real(real))
     _picture(data, folder / "asrpt.png")
+
+
+def _real(run: Mapping[str, Any]) -> str:
+    total = run["sim_avg_jct_s"] / run["real_avg_jct_s"] - 1
+    return REAL.format(**run, total=total, verdict=_verdict(max(abs(total), run["mean_error"]) <= 0.10))
 
 
 def render(data: Mapping[str, Any]) -> str:
