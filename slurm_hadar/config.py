@@ -12,7 +12,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -136,6 +136,38 @@ class ChannelSection(_Section):
     max_message_bytes: int = Field(65536, ge=1024, le=1 << 20, description="larger messages are dropped")
 
 
+class LinksSection(_Section):
+    """Bandwidths that differ from those of all others."""
+
+    inside_bytes_s: float | None = Field(None, gt=0, allow_inf_nan=False, description="between the GPUs of a node")
+    outside_bytes_s: float | None = Field(None, gt=0, allow_inf_nan=False, description="out of a node")
+
+
+class NetworkSection(_Section):
+    """Bandwidths in bytes/s, for jobs with a graph. `sbatch_templates/bandwidth.sbatch` measures them."""
+
+    inside_bytes_s: float = Field(
+        100e9, gt=0, allow_inf_nan=False, description="between the GPUs of a node: NVLink; PCIe alone has about 12e9"
+    )
+    outside_bytes_s: float = Field(
+        12.5e9, gt=0, allow_inf_nan=False, description="out of a node: one port of 100 Gbit/s"
+    )
+    types: dict[str, LinksSection] = Field(
+        default_factory=dict,
+        description="by GPU type, what differs: `[network.types.a100]` with inside_bytes_s, outside_bytes_s or both",
+    )
+    nodes: dict[str, LinksSection] = Field(
+        default_factory=dict, description="the same by name of node; goes before that of its type"
+    )
+    oversubscription: float = Field(
+        1.0, ge=1, allow_inf_nan=False,
+        description="uplink of a switch = NICs of the nodes below it over this; switches are those that Slurm knows",
+    )  # fmt: skip
+    uplinks: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict, description="by name of switch, instead of that: `[network.uplinks]`, `s0 = 100e9`"
+    )
+
+
 class Config(_Section):
     """The whole configuration."""
 
@@ -148,6 +180,7 @@ class Config(_Section):
     fairness: FairnessSection = FairnessSection()
     predict: PredictSection = PredictSection()
     channel: ChannelSection = ChannelSection()
+    network: NetworkSection = NetworkSection()
     origins: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
 
     @field_validator("origins", mode="before")
@@ -261,9 +294,10 @@ def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
 
 
 def _valid_keys(path: list[str]) -> list[str]:
-    model: Any = Config
+    """What may stand at ``path``; the entries of a table of names (partitions, network.types) are all alike."""
+    where: Any = Config
     for part in path:
-        if model is Config and part == "partitions":
-            return ["mode"] if len(path) > 1 else ["NAME"]
-        model = model.model_fields[part].annotation
-    return sorted(k for k in model.model_fields if k != "origins")
+        where = get_args(where)[1] if get_origin(where) is dict else where.model_fields[part].annotation
+    if get_origin(where) is dict:
+        return ["NAME"]
+    return sorted(k for k in where.model_fields if k != "origins")

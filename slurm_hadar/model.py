@@ -145,18 +145,33 @@ class Speed:
     """Throughput of one job's whole gang with all its workers on one GPU type.
 
     ``steps_per_s`` holds on one node; ``spread`` in (0, 1] multiplies it when the gang spans several nodes (the
-    communication factor phi of Hadar's model). ``source`` says how it is known; ``error`` is the expected relative
-    error, or None if nothing is known about it.
+    communication factor phi of Hadar's model). Where a job graph says more, ``by_nodes`` has the factors on 1, 2, ...
+    nodes instead, the last one that with all parts of the gang on nodes of their own, and on more nodes than are
+    listed; a gang that is wider than any node then has its ``steps_per_s`` on a node of that type that would be large
+    enough. ``source`` says how the speed is known; ``error`` is the expected relative error, or None if nothing is
+    known about it.
     """
 
     steps_per_s: float
     spread: float = 1.0
     source: str = "default"
     error: float | None = None
+    by_nodes: tuple[float, ...] = ()
+
+    def factor(self, nodes: int) -> float:
+        """What is left of the rate on one node when the gang is on so many."""
+        if self.by_nodes:
+            return self.by_nodes[min(nodes, len(self.by_nodes)) - 1]
+        return self.spread if nodes > 1 else 1.0
+
+    @property
+    def apart(self) -> float:
+        """The same with all parts of the gang on nodes of their own."""
+        return self.by_nodes[-1] if self.by_nodes else self.spread
 
     def on(self, nodes: int) -> float:
         """Steps per second of the gang on so many nodes."""
-        return self.steps_per_s * (self.spread if nodes > 1 else 1.0)
+        return self.steps_per_s * self.factor(nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +276,8 @@ class Job:
     different nodes, and share ``total_steps`` and ``done_steps``, which are those of the parent. ``total_steps``
     is a statement: the owner's, or the script's own report. ``predicted_steps`` is what a predictor expects it to be
     where nobody states it, from earlier runs; a job that goes on is expected to be at least ``outlives`` times what it
-    has done, so that nothing is expected to end for ever.
+    has done, so that nothing is expected to end for ever. ``graph`` names the job's graph where one is known, and its
+    speeds then come with factors from it.
     """
 
     job_id: str
@@ -297,6 +313,7 @@ class Job:
     het_id: str | None = None
     fork: Fork | None = None
     prefer: frozenset[str] = frozenset()
+    graph: str = ""
 
     @property
     def parent(self) -> str:
@@ -344,7 +361,7 @@ class Job:
         """Steps/s of the whole job on ``placement``; 0 if some type of it is unknown or unusable to the job.
 
         A gated gang runs at the slowest type's gang rate; a balanced gang at the worker-weighted sum of the rates
-        (each rank's share of the batch follows its speed). Over several nodes the smallest spread factor applies.
+        (each rank's share of the batch follows its speed). Over several nodes the smallest of their factors applies.
         Mixed-type throughput is our definition: published tables have none.
         """
         if not placement:
@@ -360,9 +377,8 @@ class Job:
             rate = sum(at_size[t].steps_per_s * n / workers for t, n in types.items())
         else:
             rate = min(s.steps_per_s for s in known)
-        if len(placement.nodes) > 1:
-            rate *= min(s.spread for s in known)
-        return rate
+        nodes = len(placement.nodes)
+        return rate * min(s.factor(nodes) for s in known) if nodes > 1 else rate
 
     def best_rate(self) -> float:
         """The highest single-type, one-node rate over the types the job accepts; 0 if none is known."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 from typing import Any
 
 from slurm_hadar.policies import get
@@ -11,43 +15,85 @@ from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces import read_trace
 from slurm_hadar.throughput.table import reference
 
-__all__ = ["BASELINES", "CLUSTER", "LOADS", "VARIANTS", "mean_jct", "run"]
+__all__ = [
+    "BASELINES", "CLUSTER", "LOADS", "PARTS", "PREDICTED", "REGULAR", "VARIANTS", "WAITING", "Variant", "mean_jct",
+    "run",
+]  # fmt: skip
 
 CLUSTER, GPUS = "v100:8x8", 64
 LOADS = (0.6, 0.8, 1.0, 1.2)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A policy with its parameters, who predicts, and how much the runs of a script differ (``vary=`` of the trace)."""
+
+    policy: str = "asrpt"
+    params: dict[str, Any] = field(default_factory=dict)
+    predictor: str = "oracle"
+    vary: float = 1.0
+
+
 BASELINES = ("spjf", "spwf", "wcs_duration", "wcs_workload", "wcs_subtime")
-#: name: (policy, its parameters, predictor)
-VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "asrpt": ("asrpt", {}, "oracle"),
-    **{name: (name, {}, "oracle") for name in BASELINES},
-    "asrpt, 8 reservations": ("asrpt", {"reserve": 8}, "oracle"),
-    "asrpt, no waiting": ("asrpt", {"theta": 0.0}, "oracle"),
-    "asrpt, strict": ("asrpt", {"strict": True, "theta": 0.0}, "oracle"),
-    "asrpt, forest": ("asrpt", {}, "forest"),
-    "asrpt, group mean": ("asrpt", {}, "group_mean"),
-    "asrpt, noise 2x": ("asrpt", {}, "noisy:2"),
-    "asrpt, noise 4x": ("asrpt", {}, "noisy:4"),
+WAITING = {f"{name}, waiting": Variant(name, {"theta": 0.5}) for name in BASELINES}
+PARTS = {
+    "asrpt, pace 1": Variant(params={"pace": 1.0}),
+    "asrpt, no reservations": Variant(params={"reserve": 0}),
+    "asrpt, no waiting": Variant(params={"theta": 0.0}),
+    "asrpt, strict": Variant(params={"strict": True, "theta": 0.0}),
+}
+PREDICTED = {
+    "asrpt, forest": Variant(predictor="forest"),
+    "asrpt, group mean": Variant(predictor="group_mean"),
+    "asrpt, noise 2x": Variant(predictor="noisy:2"),
+    "asrpt, noise 4x": Variant(predictor="noisy:4"),
+    "asrpt, nothing known": Variant(predictor="none"),
+}
+REGULAR = (0.5, 0.0)
+VARIANTS: dict[str, Variant] = {
+    "asrpt": Variant(),
+    **{name: Variant(name) for name in BASELINES},
+    **WAITING,
+    **PARTS,
+    **PREDICTED,
+    **{f"asrpt, vary {vary:g}": Variant(vary=vary) for vary in REGULAR},
+    **{f"asrpt, forest, vary {vary:g}": Variant(predictor="forest", vary=vary) for vary in REGULAR},
 }
 
 
-def run(jobs: int, seeds: Iterable[int], say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Every variant at every load and seed: ``{variant, load, seed, avg_jct_s, ttd_s}``.
+def run(jobs: int, before: int, seeds: Iterable[int], say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Every variant at every load and seed: ``{variant, load, seed, avg_jct_s}``.
 
+    ``jobs`` jobs are simulated; predictors have learned from ``before`` earlier ones of the same users and scripts.
     Rounds come at every arrival and end, so no order suffers from the length of rounds.
     """
+    wanted = [(name, load, seed, jobs, before) for seed in seeds for load in LOADS for name in VARIANTS]
     found = []
-    for seed in seeds:
-        for load in LOADS:
-            trace = read_trace(f"recurring:jobs={jobs},seed={seed},load={load}", reference(), None, {}, seed, GPUS)
-            for name, (policy, params, predictor) in VARIANTS.items():
-                options = SimOptions(CLUSTER, round_s=300.0, event_round_s=1.0, predictor=predictor, seed=seed)
-                rows = simulate(trace, get(policy, **params), options).jobs
-                jct_s = [row.jct_s for row in rows if row.jct_s is not None]
-                if len(jct_s) != jobs:
-                    raise RuntimeError(f"{name}, load {load}, seed {seed}: {jobs - len(jct_s)} jobs were not done")
-                found.append({"variant": name, "load": load, "seed": seed, "avg_jct_s": statistics.fmean(jct_s)})
-            say(f"seed {seed}, load {load}: asrpt {found[-len(VARIANTS)]['avg_jct_s']:.0f} s")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for row in pool.map(_one, wanted):
+            found.append(row)
+            say(f"{len(found)}/{len(wanted)}: {row['variant']}, load {row['load']}: {row['avg_jct_s']:.0f} s")
     return found
+
+
+def _one(wanted: tuple[str, float, int, int, int]) -> dict[str, Any]:
+    name, load, seed, jobs, before = wanted
+    what = VARIANTS[name]
+    life = f"recurring:jobs={before + jobs},load={load},vary={what.vary:g}"
+    past, trace = (
+        read_trace(f"{life},part={a}:{b}", reference(), seed=seed, gpus=GPUS)
+        for a, b in ((0, before), (before, before + jobs))
+    )
+    # who looks at the truth has nothing to learn
+    learns = not what.predictor.startswith(("oracle", "noisy", "none"))
+    options = SimOptions(
+        CLUSTER, round_s=300.0, event_round_s=1.0, predictor=what.predictor, seed=seed, history=past if learns else None
+    )
+    rows = simulate(trace, get(what.policy, **what.params), options).jobs
+    jct_s = [row.jct_s for row in rows if row.jct_s is not None]
+    if len(jct_s) != jobs:
+        raise RuntimeError(f"{name}, load {load}, seed {seed}: {jobs - len(jct_s)} jobs were not done")
+    return {"variant": name, "load": load, "seed": seed, "avg_jct_s": round(statistics.fmean(jct_s), 1)}
 
 
 def mean_jct(rows: Iterable[dict[str, Any]], variant: str, load: float) -> float:

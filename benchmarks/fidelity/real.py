@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.fidelity.scene import FASTEST_STEPS_PER_S, LOAD_S, NODES, RESTART_S, emulated_table
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
+from slurm_hadar.cluster.daemon import controller_beside
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.setup import JOURNAL
@@ -193,19 +194,10 @@ class _Controller:
 
 @contextmanager
 def _controller(cluster: PrivateCluster, policy: str, config: Path, state: Path) -> Iterator[_Controller]:
-    """``hadar run`` beside the cluster, as an administrator would start it."""
-    command = [
-        sys.executable, "-m", "slurm_hadar.cli.main", "run", "--policy", policy, "--config", str(config),
-        "--set", f"controller.state_dir={state}",
-    ]  # fmt: skip
     began = time.time()
-    with (state / "controller.log").open("wb") as log:
-        process = subprocess.Popen(command, env=_env(cluster), stdout=log, stderr=log)
-        try:
-            yield _Controller(process, state, load(config).controller.round_s, began)
-        finally:
-            process.terminate()
-            process.wait(60)
+    options = ("--policy", policy, "--config", str(config))
+    with controller_beside(_env(cluster), state, *options) as process:
+        yield _Controller(process, state, load(config).controller.round_s, began)
 
 
 def _play(

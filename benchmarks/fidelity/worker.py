@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar import messages
+from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.checkpoint import Checkpoint
 from slurm_hadar.runtime.link import Link
 from slurm_hadar.runtime.training import Run
@@ -31,6 +32,9 @@ class OneForAll:
 
     def __init__(self, world: int) -> None:
         self.world = world
+
+    def steps_until_look(self, every_s: float, per_step_s: float) -> int:
+        return 1
 
     def agree(self, values: tuple[int, ...]) -> tuple[int, ...]:
         return values
@@ -111,8 +115,8 @@ def main() -> None:
     if directory is None:
         raise SystemExit("worker: not inside a Slurm job")
     saver = StepFile(directory, messages.restart_count(os.environ), args.workers)
-    workload = (os.environ.get("HADAR_MODEL"), int(batch) if batch else None)
-    run = Run({}, args.steps, OneForAll(args.workers), NoData(), {}, SAVE_EVERY_S, None, saver, workload, None)
+    pace = emulation.pace_here(args.workers, os.environ.get("HADAR_MODEL"), int(batch) if batch else None, None)
+    run = Run({}, args.steps, OneForAll(args.workers), NoData(), {}, SAVE_EVERY_S, None, saver, None, pace, None)
     _note(args.notes, f"steps {time.time()} {run.step}")
     for _ in run:
         pass

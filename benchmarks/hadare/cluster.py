@@ -8,14 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.hadare.families import DATA, FAMILIES, prepare
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
+from slurm_hadar.cluster.daemon import controller_beside
 from slurm_hadar.errors import ClusterError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.cli import CliBackend
@@ -107,10 +107,14 @@ def run_mix(policy: str, jobs: list[MixJob], sizes: str, out: Path, say: Callabl
             name=f"hadare-{policy}-{os.getpid()}", nodes=NODES, directory=Path(folder) / "c",
             fastest_steps_per_s=FASTEST_STEPS_PER_S, plugins=True,
         )  # fmt: skip
-        with up(spec) as cluster, _controller(cluster, policy, out) as alive:
+        settings = (*SETTINGS, f"policy.name={policy}")
+        with (
+            up(spec) as cluster,
+            controller_beside(cluster.env, out, "--round", str(ROUND_S), settings=settings) as process,
+        ):
             _lease(cluster)
             return _Watch(cluster, MixRun(policy, len(jobs), sizes, nodes=len(cluster.nodes)), out).run(
-                jobs, alive, say
+                jobs, lambda: process.poll() is None, say
             )
 
 
@@ -118,22 +122,6 @@ def _lease(cluster: PrivateCluster) -> None:
     """Let the controller see new jobs before Slurm starts them, as an administrator would."""
     script = Path(cluster.env["SLURM_CONF"]).parent / "job_submit.lua"
     script.write_text(script.read_text().replace("LEASE_S = 0", f"LEASE_S = {LEASE_S}", 1))
-
-
-@contextmanager
-def _controller(cluster: PrivateCluster, policy: str, out: Path) -> Iterator[Callable[[], bool]]:
-    settings = [a for s in (*SETTINGS, f"controller.state_dir={out}", f"policy.name={policy}") for a in ("--set", s)]
-    command = [sys.executable, "-m", "slurm_hadar.cli.main", "run", "--mode", "act", "--round", str(ROUND_S), *settings]
-    with (out / "controller.log").open("wb") as log:
-        process = subprocess.Popen(command, env=cluster.env, stdout=log, stderr=log)
-        try:
-            yield lambda: process.poll() is None
-        finally:
-            process.terminate()
-            process.wait(60)
-    if process.returncode != 0:
-        tail = (out / "controller.log").read_text().splitlines()[-5:]
-        raise ClusterError(f"the controller ended with {process.returncode}: {' / '.join(tail)}")
 
 
 class _Watch:

@@ -26,6 +26,7 @@ from examples.demo.jobs import FASTEST_STEPS_PER_S, JOBS, NODES, DemoJob
 from examples.demo.picture import draw
 from examples.demo.record import RunRecord, final_words, make_track
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
+from slurm_hadar.cluster.daemon import controller_beside
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.errors import ClusterError, HadarError
 from slurm_hadar.slurm.cli import CliBackend
@@ -103,25 +104,13 @@ def run(policy: str, out: Path) -> RunRecord:
 
 @contextmanager
 def _controller(cluster: PrivateCluster, policy: str, state: Path) -> Iterator[Callable[[], bool]]:
-    """``hadar run`` beside the cluster, as an administrator would start it; nothing for stock Slurm.
-
-    Gives a function that says whether it is still there.
-    """
+    """``hadar run`` beside the cluster; nothing for stock Slurm. Gives a function that says whether it is still
+    there."""
     if policy == "stock":
         yield lambda: True
         return
-    settings = [a for s in (*SETTINGS, f"controller.state_dir={state}") for a in ("--set", s)]
-    command = [sys.executable, "-m", "slurm_hadar.cli.main", "run", "--mode", "act", "--round", str(ROUND_S), *settings]
-    with (state / "controller.log").open("wb") as log:
-        process = subprocess.Popen(command, env=cluster.env, stdout=log, stderr=log)
-        try:
-            yield lambda: process.poll() is None
-        finally:
-            process.terminate()
-            process.wait(30)
-    if process.returncode != 0:
-        tail = (state / "controller.log").read_text().splitlines()[-5:]
-        raise ClusterError(f"the controller ended with {process.returncode}: {' / '.join(tail)}")
+    with controller_beside(cluster.env, state, "--round", str(ROUND_S), settings=SETTINGS) as process:
+        yield lambda: process.poll() is None
 
 
 def _watch(cluster: PrivateCluster, policy: str, work: Path, alive: Callable[[], bool]) -> RunRecord:

@@ -128,6 +128,8 @@ def _explanation(
         lines.append(f"  steps        {record.steps:.0f} of {total}, last checkpoint at {record.saved_step or 0:.0f}")
         lines += _size(record)
         lines.append(f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far")
+        if record.graph_fault:
+            lines.append(f"  graph        goes on without it: {record.graph_fault}")
         restart = "not measured yet" if record.start_s is None else span((record.save_s or 0) + record.start_s)
         lines.append(f"  restart cost {restart}")
         if record.save_s is not None:

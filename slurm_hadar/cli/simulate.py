@@ -16,6 +16,7 @@ from rich.table import Table
 
 from slurm_hadar.cli.common import cell, console, policy_settings, print_json, span
 from slurm_hadar.config import load
+from slurm_hadar.controller.job_graphs import network_of
 from slurm_hadar.forks import OVERHEAD
 from slurm_hadar.model import Fork, Mix
 from slurm_hadar.policies import registry
@@ -81,7 +82,7 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--mttr", "mttr_h", type=float, default=4.0, show_default=True, help="Hours to its repair."),
             click.option("--measure", metavar="A:B", help="Measure jobs A to B-1 by arrival only; others go on."),
             click.option("--config", "config_file", type=click.Path(path_type=Path),
-                         help="Take round length, event rounds, guard limits and usage half-life from here."),
+                         help="Take round length, event rounds, guard limits, usage half-life and network from here."),
             click.option("--bounds/--no-bounds", default=True, show_default=True, help="Solve for lower bounds too."),
         )
     ):  # fmt: skip
@@ -141,7 +142,7 @@ def scene(
         site = config.controller
         options = replace(
             options, round_s=round_s or site.round_s, event_round_s=site.event_round_s, guard=config.guard,
-            usage_half_life_s=config.fairness.half_life_h * 3600,
+            usage_half_life_s=config.fairness.half_life_h * 3600, network=network_of(config.network),
         )  # fmt: skip
     return table, options
 

@@ -18,9 +18,10 @@ import zmq
 
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.errors import ChannelError
+from slurm_hadar.graphs.network import Network
 from slurm_hadar.messages import ChannelInfo, Order, decode_report, encode
 
-__all__ = ["Channel", "announce"]
+__all__ = ["Channel", "announce", "leave_network"]
 
 log = logging.getLogger(__name__)
 KEY_FILE = "channel.key"
@@ -137,6 +138,11 @@ class Channel:
 def announce(file: Path, info: ChannelInfo) -> None:
     """Write the channel file, which tells jobs that there is a controller and where it listens, if it does."""
     _replace(file, info.to_json(), 0o644)
+
+
+def leave_network(file: Path, network: Network) -> None:
+    """Write beside the channel file how fast the links are: what the ranks of jobs with a graph are placed by."""
+    _replace(file.with_name(Network.FILE), network.to_json(), 0o644)
 
 
 def _keys(path: Path) -> tuple[bytes, bytes]:

@@ -69,6 +69,7 @@ class JobRecord:
     job was last expected to be (:class:`slurm_hadar.controller.forecasts.Forecast`), {} = it was never asked about.
     ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at last) and
     ``final``, the state in which it ended, are what a predictor learns from.
+    ``graph_fault``: why the graph that its comment names cannot be used.
     """
 
     job_id: str
@@ -98,6 +99,7 @@ class JobRecord:
     work_dir: str = ""
     avoid: dict[str, float] = field(default_factory=dict)
     slow: int = 0
+    graph_fault: str = ""
     ended: float | None = None
     last_seen: float = 0.0
     reported: bool = False

@@ -10,6 +10,7 @@ from slurm_hadar.comment import JobComment, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.guard import unmovable_reason
+from slurm_hadar.controller.job_graphs import GraphBook, NamedGraph
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import (
@@ -59,21 +60,29 @@ class _Workload(NamedTuple):
     workers: int
     elastic_from: int | None
     gpu_types: tuple[str, ...]
+    most_nodes: int = 0  # of a job with a graph
 
 
 class Observer:
     """Keeps the records of jobs over rounds and builds snapshots from them."""
 
     def __init__(
-        self, config: Config, book: ReportBook, estimator: Estimator, records: dict[str, JobRecord], usage: Usage,
+        self,
+        config: Config,
+        book: ReportBook,
+        estimator: Estimator,
+        records: dict[str, JobRecord],
+        usage: Usage,
         forecaster: Forecaster | None = None,
-    ) -> None:  # fmt: skip
+        graphs: GraphBook | None = None,
+    ) -> None:
         self._config = config
         self._forecaster = forecaster
         self._book = book
         self._estimator = estimator
         self.records = records
         self._usage = usage
+        self._graphs = graphs or GraphBook(config.network)
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
         self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
@@ -93,6 +102,7 @@ class Observer:
         comments = {j.job_id: read(j.comment) for j in state.jobs}
         self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
         active = {j.job_id: j for j in state.jobs if j.state.active}
+        self._graphs.forget(f"{job_id}/{record.restarts}" for job_id, record in self.records.items())
         ended = self._note_ended(state, active)
         jobs = [self._job(j, *comments[j.job_id], facts, state.time, acting_only) for j in active.values()]
         ours = _held_by_ours(jobs)
@@ -140,10 +150,14 @@ class Observer:
         if pinned is None and acting_only and mode is not Mode.ACT:
             pinned = f"partition {job.partition} is in mode {mode}"
         form = form_of(job, comment, record, facts, now)
+        graph = self._graph(job, comment, record, now)
+        if graph is not None and form.sizes:  # it keeps the sizes that its graph can have
+            sizes = tuple(n for n in form.sizes if graph.at(n) is not None)
+            form = replace(form, sizes=sizes, max_nodes=max(form.min_nodes, min(form.max_nodes, max(sizes))))
         self._note_run(record, job, facts, now)
         types = tuple(sorted({f.gpu_type for f in facts.values() if f.gpu_type}))
-        speeds = {n: self._speeds(job, comment, form, n, types, now) for n in form.gang_sizes}
-        predicted, outlives = (None, 1.0) if pinned else self._expected(job, comment, record, form, types, now)
+        speeds = {n: self._speeds(job, comment, form, n, types, now, graph) for n in form.gang_sizes}
+        predicted, outlives = (None, 1.0) if pinned else self._expected(job, comment, record, form, types, now, graph)
         shown = Job(
             job_id=job.job_id,
             form=form,
@@ -178,11 +192,19 @@ class Observer:
             het_id=job.het_id,
             fork=comment.fork if job.array_id else None,
             prefer=comment.prefer or frozenset(),
+            graph=graph.name if graph else "",
         )
         return self._reckoned(shown, record, now)
 
     def _expected(
-        self, job: SlurmJob, comment: JobComment, record: JobRecord, form: Form, types: tuple[str, ...], now: float
+        self,
+        job: SlurmJob,
+        comment: JobComment,
+        record: JobRecord,
+        form: Form,
+        types: tuple[str, ...],
+        now: float,
+        graph: NamedGraph | None,
     ) -> tuple[float | None, float]:
         """``predicted_steps`` and ``outlives`` of a job that may be steered, where neither its owner nor its script
         says how many steps it makes, and nobody shares them out among copies."""
@@ -193,7 +215,7 @@ class Observer:
         if forecast is None or not self._config.predict.use:
             return None, 1.0
         # it counts seconds on the fastest of these types, which need not be one of this site
-        known = self._speeds(job, comment, form, form.workers, forecast.gpu_types or types, None)
+        known = self._speeds(job, comment, form, form.workers, forecast.gpu_types or types, None, graph)
         return forecast.size_s * max((s.steps_per_s for s in known.values()), default=1.0), forecast.outlives
 
     def _reckoned(self, job: Job, record: JobRecord, now: float) -> Job:
@@ -203,19 +225,37 @@ class Observer:
             return job
         return replace(job, done_steps=max(0.0, now - record.run_since) * job.rate(job.placement))
 
+    def _graph(self, job: SlurmJob, comment: JobComment, record: JobRecord, now: float) -> NamedGraph | None:
+        """The job's graph; None if it names none, or none that can be used, which its record then says."""
+        graph, record.graph_fault = None, ""
+        if comment.graph is not None and record.workers:
+            run = f"{job.job_id}/{record.restarts}"
+            graph, record.graph_fault = self._graphs.of(
+                run, comment.graph, record.workers, job.work_dir, job.user, now
+            )  # fmt: skip
+        return graph
+
     def _speeds(
-        self, job: SlurmJob, comment: JobComment, form: Form, workers: int, types: tuple[str, ...], now: float | None
+        self,
+        job: SlurmJob,
+        comment: JobComment,
+        form: Form,
+        workers: int,
+        types: tuple[str, ...],
+        now: float | None,
+        graph: NamedGraph | None,
     ) -> dict[str, Speed]:
         """Estimated once a round for all jobs alike; with ``now`` the estimate is kept, so that its error can be told
         later."""
         asked, workers = max(1, form.workers), max(1, workers)
         elastic = asked if form.sizes else None
         batch = worker_batch(comment.batch, asked, workers) if elastic else comment.batch
-        key = workload_key(comment.model or "", batch, job.user, job.name)
-        wanted = _Workload(key, workers, elastic, types)
+        key = workload_key(comment.model or "", batch, job.user, job.name, graph.name if graph else "")
+        wanted = _Workload(key, workers, elastic, types, form.max_nodes if graph else 0)
         if wanted not in self._estimates:
+            by_nodes = self._graphs.factors(graph, form, workers, types) if graph else None
             speeds = self._estimator.speeds(
-                comment.model or "", comment.batch, workers, types, key=key, elastic_from=elastic
+                comment.model or "", comment.batch, workers, types, key=key, elastic_from=elastic, by_nodes=by_nodes
             )
             self._estimates[wanted] = speeds
             if now is not None and wanted not in self._noted:
@@ -330,7 +370,7 @@ def workload_of(job: Job) -> str:
     """What the speed of a running job is filed under: its model and its present batch per worker, or user and job name
     where it names no model."""
     batch = worker_batch(job.batch, job.form.workers, job.placement.workers) if job.form.sizes else job.batch
-    return workload_key(job.model, batch, job.user, job.name)
+    return workload_key(job.model, batch, job.user, job.name, job.graph)
 
 
 def _gpu_seconds(job: SlurmJob, facts: Mapping[str, NodeFacts], ran_s: float) -> dict[str, float]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.config import Config, Mode
-from slurm_hadar.controller.channel import Channel, announce
+from slurm_hadar.controller.channel import Channel, announce, leave_network
 from slurm_hadar.controller.forecasts import Forecaster
+from slurm_hadar.controller.job_graphs import network_of
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.lock import ScopeLock
 from slurm_hadar.controller.loop import Controller, RoundResult
@@ -131,6 +132,7 @@ def _channel(config: Config, directory: Path, book: ReportBook) -> Channel | Non
     """Listen for reports wherever jobs are told to report; in mode observe too, since speeds are worth knowing."""
     settings = config.channel
     file = settings.file or _channel_file(directory)
+    leave_network(file, network_of(config.network))
     if not settings.enabled:
         announce(file, ChannelInfo("", ""))  # jobs then write spool files
         return None

@@ -15,9 +15,11 @@ from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.guard import Change, ChangeKind
+from slurm_hadar.controller.job_graphs import GraphBook
 from slurm_hadar.controller.journal import Journal, WriteRecord
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.steering import node_facts
 from slurm_hadar.controller.tracker import JobTracker
 from slurm_hadar.controller.training import Trainer
 from slurm_hadar.controller.usage import Usage
@@ -56,9 +58,9 @@ class SlurmCluster(Cluster[Observation]):
         self._book = book
         self._store = ThroughputStore(journal.connection)
         usage = Usage(journal, config.fairness.half_life_h * 3600.0)
-        self._observer = Observer(
-            config, book, Estimator(reference(), self._store), journal.load_jobs(), usage, forecaster
-        )
+        self._graphs = GraphBook(config.network)
+        estimator = Estimator(reference(), self._store)
+        self._observer = Observer(config, book, estimator, journal.load_jobs(), usage, forecaster, self._graphs)
         self._trainer = trainer
         self._spool = SpoolReader(book)
         self._tracker = JobTracker(lambda job_id, plan: self._pass_on(channel, job_id, plan), journal.forks())
@@ -97,6 +99,9 @@ class SlurmCluster(Cluster[Observation]):
         state = self._backend.read()
         self._slow = state.read_s > self._config.slurm.slow_read_s
         self._read_spools()
+        if any("graph=" in job.comment for job in state.jobs):
+            facts = node_facts(state.nodes)
+            self._graphs.survey(self._backend, {n: (f.gpu_type, f.gpus) for n, f in facts.items() if f.gpu_type})
         seen = self._track(self._observer.observe(state, acting_only=acting_only))
         self._learn(seen)
         return seen
@@ -204,6 +209,7 @@ class SlurmCluster(Cluster[Observation]):
                 sum(speeds) / len(speeds),
                 seen.snapshot.time,
                 spread=len(job.placement.nodes) > 1,
+                nodes=len(job.placement.nodes) if job.graph else None,
             )
 
     def _read_spools(self) -> None:

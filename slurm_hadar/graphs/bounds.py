@@ -18,7 +18,7 @@ from slurm_hadar.graphs.graph import JobGraph
 from slurm_hadar.graphs.mapping import map_graph
 from slurm_hadar.graphs.topology import Group, Topology
 
-__all__ = ["alpha_max", "alpha_min", "every_placement", "rho"]
+__all__ = ["alpha_max", "alpha_min", "every_placement", "rho", "scattered"]
 
 _SMALL = 8  # bundles
 _MOST_PLACEMENTS = 6_000  # about 0.4 s; all of 8 bundles on servers of one kind are 4,140
@@ -47,7 +47,7 @@ def alpha_min(graph: JobGraph, topology: Topology, speed: float = 1.0) -> float:
 def alpha_max(graph: JobGraph, topology: Topology, speed: float = 1.0) -> float:
     """Seconds of an iteration with every replica on a server of its own, whether or not there are so many servers;
     never below :func:`alpha_min`."""
-    spread, apart = _spread(graph, topology)
+    spread, apart = scattered(graph, topology)
     return max(alpha(graph, apart, spread, speed), alpha_min(graph, topology, speed))
 
 
@@ -56,8 +56,8 @@ def rho(graph: JobGraph, topology: Topology, speed: float = 1.0) -> float:
     return alpha_max(graph, topology, speed) / alpha_min(graph, topology, speed)
 
 
-def _spread(graph: JobGraph, topology: Topology) -> tuple[Topology, Counts]:
-    """A cluster with a server for every bundle, and the job on it."""
+def scattered(graph: JobGraph, topology: Topology) -> tuple[Topology, Counts]:
+    """A cluster with a server for every bundle, on the slowest links of ``topology``, and the job on it."""
     size = graph.bundles
     usable = [m for m, count in enumerate(topology.gpus) if count] or [0]
     leaves: list[Group] = []

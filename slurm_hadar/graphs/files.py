@@ -23,7 +23,10 @@ The file, one table per stage in the order of the pipeline::
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -42,13 +45,14 @@ _STAGE_KEYS = tuple(f.name for f in fields(Stage))
 _REQUIRED = ("compute_s", "parameter_bytes")
 
 
-def graph_of(value: str, gpus: int | None = None, folder: Path | None = None) -> JobGraph:
+def graph_of(value: str, gpus: int | None = None, folder: Path | None = None, user: str | None = None) -> JobGraph:
     """The graph that ``graph=value`` names, for a job of ``gpus`` GPUs whose directory is ``folder``.
 
-    Raises GraphError if the value cannot be read, or if the graph is not one of that many GPUs.
+    ``user``: see :func:`read_graph`. Raises GraphError if the value cannot be read, or if the graph is not one of that
+    many GPUs.
     """
     if value.endswith(".toml"):
-        graph = read_graph((folder or Path()) / value)
+        graph = read_graph((folder or Path()) / value, user)
         if gpus is not None and graph.gpus != gpus:
             raise GraphError(f"{value} describes {graph.gpus} GPUs, the job has {gpus}")
         return graph
@@ -77,13 +81,25 @@ def _degrees(value: str, parts: list[str]) -> dict[str, int]:
     return found
 
 
-def read_graph(path: Path) -> JobGraph:
-    """Read a graph file. Raises GraphError naming the file and the key."""
+def read_graph(path: Path, user: str | None = None) -> JobGraph:
+    """Read a graph file: a regular one, of at most :data:`MOST_BYTES`.
+
+    ``user``: on whose behalf it is read, by somebody who may read more than they; the file must then be theirs or
+    readable by all. Raises GraphError naming the file and the key.
+    """
     try:
-        if not path.is_file():
-            raise GraphError(f"graph file {path}: there is no such file")
-        with path.open("rb") as file:
+        # a pipe must not hold the reader up
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise GraphError(f"graph file {path} is not a regular file")
+            if user is not None and not _readable_by(status, user):
+                raise GraphError(f"graph file {path} neither belongs to {user} nor is readable by all")
             content = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise GraphError(f"graph file {path}: there is no such file") from None
+    except IsADirectoryError:
+        raise GraphError(f"graph file {path} is not a regular file") from None
     except (OSError, ValueError) as error:
         raise GraphError(f"graph file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(content) > MOST_BYTES:
@@ -92,6 +108,13 @@ def read_graph(path: Path) -> JobGraph:
         return parse_graph(content.decode(), str(path))
     except UnicodeDecodeError:
         raise GraphError(f"graph file {path} is not UTF-8 text") from None
+
+
+def _readable_by(status: os.stat_result, user: str) -> bool:
+    try:
+        return bool(status.st_mode & stat.S_IROTH) or pwd.getpwnam(user).pw_uid == status.st_uid
+    except KeyError:
+        return False
 
 
 def parse_graph(text: str, name: str = "graph") -> JobGraph:

@@ -19,6 +19,7 @@ __all__ = ["Asrpt", "Spjf", "Spwf", "WcsDuration", "WcsSubTime", "WcsWorkload"]
 
 _ORDERS = ("srpt", "duration", "workload", "submission")
 _HOUR = 3600.0
+_Offer = tuple[float, Gang | None]
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,22 @@ class Asrpt(Policy):
     the job states, else predicted ones.
 
     A gang whose speed depends much on where it is put waits a while for a good place: for few nodes and, among unequal
-    GPUs, for a fast type.
+    GPUs, for a fast type. How much it depends on that is, for a job with a graph, ``alpha_max / alpha_min``: the time
+    of an iteration with all its parts on nodes of their own over that of its best place on the empty cluster.
 
     Parameters
     ----------
     strict: nobody overtakes the head of the queue and nobody starts before the virtual machine has ended it, as the
         proof needs it (docs/policies.md). Otherwise whoever fits starts, in the order of virtual completions, those to
         come included.
+    pace: how fast the virtual machine is, all GPUs together being 1. A real cluster is slower: gangs leave gaps, wait
+        and are slowed down by being spread. A virtual machine that is ahead of it orders jobs by submission more than
+        by size (docs/results/asrpt.md). The strict variant has 1, as the proof needs it.
     order: ``srpt``, or for comparison ``duration`` (predicted run time), ``workload`` (run time times GPUs) or
         ``submission``.
     kappa: jobs whose slowest place is at least so many times slower than their best one wait for a good one; 0 = none.
-    theta: for at most this part of their predicted run time on their best place.
+    theta: for at most this part of the time that the place at hand would cost them over their best one, by prediction
+        (our definition: who would be ten times slower waits longer than who would be a fifth slower).
     epsilon: a place is good if it is at most this much slower than the best one.
     reserve: for so many jobs at the head that wait, a good place is reserved at the time when running jobs are expected
         to have left it; who overtakes them must be expected to be gone by then, or go elsewhere (our extension, as EASY
@@ -59,16 +65,19 @@ class Asrpt(Policy):
     name: ClassVar[str] = "asrpt"
 
     strict: bool = False
+    pace: float = 0.5
     order: str = "srpt"
     kappa: float = 1.2
     theta: float = 0.5
     epsilon: float = 0.1
-    reserve: int = 0
+    reserve: int = 2
     unknown_runtime_s: float = 3600.0
 
     def __post_init__(self) -> None:
         if self.order not in _ORDERS:
             raise ConfigError(f"policy {self.name}: order={self.order!r} must be one of {', '.join(_ORDERS)}")
+        if not 0.0 < self.pace <= 1.0:
+            raise ConfigError(f"policy {self.name}: pace={self.pace} must be above 0 and at most 1")
         self._require(kappa=0.0, theta=0.0, epsilon=0.0, reserve=0, unknown_runtime_s=1.0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
@@ -92,7 +101,8 @@ class Asrpt(Policy):
         present = {job.job_id for job in snapshot.steerable_jobs}
         machine.forget([job for job in (*machine.left_s, *machine.done_at) if job not in present])
         new = [job for job in snapshot.steerable_jobs if not machine.knows(job.job_id) and job.job_id in hall.sizes]
-        machine.advance((Arrival(j.arrival, j.job_id, hall.sizes[j.job_id].work_s) for j in new), snapshot.time)
+        pace = 1.0 if self.strict else self.pace
+        machine.advance((Arrival(j.arrival, j.job_id, hall.sizes[j.job_id].work_s / pace) for j in new), snapshot.time)
         return machine
 
     def _queue(self, hall: _Hall, machine: VirtualMachine | None) -> list[Job]:
@@ -109,25 +119,33 @@ class Asrpt(Policy):
         return sorted(waiting, key=lambda j: (key[j.job_id], j.arrival, j.job_id))
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """What is known of a job: its speed and the seconds that it takes on its best place, how many times slower its
-    worst place is, and its work in seconds of the whole cluster."""
-
-    best_rate: float
-    best_s: float
-    sensitivity: float
-    work_s: float
-
-
 @dataclass
 class _Kind:
-    """Jobs with the same limits: on how many nodes each GPU type would take the gang if nobody else were there, and
-    the places that are free now, without and with what is reserved (None: not looked for since that changed)."""
+    """Jobs that differ in nothing but their length.
+
+    ``nodes``: on how many nodes each GPU type would take the gang if nobody else were there. ``best_rate``: steps per
+    second on the best place; ``sensitivity``: how many times slower the worst one is; ``work_s``: seconds of the whole
+    cluster that a step is. ``free`` and ``unreserved`` are the best free place and the steps per second there, without
+    and with what is reserved, as they were at ``seen``.
+    """
 
     nodes: dict[str, int]
-    free: dict[str, Gang] | None = None
-    unreserved: dict[str, Gang] | None = None
+    best_rate: float
+    sensitivity: float
+    work_s: float
+    free: _Offer | None = None
+    unreserved: _Offer | None = None
+    seen: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What is known of a job: its kind, the seconds that it takes on its best place, and its work in seconds of the
+    whole cluster."""
+
+    kind: _Kind
+    best_s: float
+    work_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,37 +169,35 @@ class _Hall:
     sizes: dict[str, _Size] = field(default_factory=dict)
     offered: dict[str, float] = field(default_factory=dict)
     reserved: list[_Reservation] = field(default_factory=list)
-    _kinds: dict[tuple, _Kind] = field(default_factory=dict)
-    _kind: dict[str, _Kind] = field(default_factory=dict)
+    _kinds: dict[tuple, _Kind | None] = field(default_factory=dict)
+    _changes: int = 0
 
     def __post_init__(self) -> None:
         for job in self.dealer.arena.snapshot.steerable_jobs:
             kind = self._kind_of(job)
-            if kind.nodes:
-                self._kind[job.job_id] = kind
-                self.sizes[job.job_id] = self._size(job, kind.nodes)
+            if kind is not None:
+                known = job.expected_remaining_steps
+                steps = self.rules.unknown_runtime_s * kind.best_rate if known is None else known
+                self.sizes[job.job_id] = _Size(kind, steps / kind.best_rate, steps * kind.work_s)
 
-    def _kind_of(self, job: Job) -> _Kind:
-        # the slots are looked up once for all jobs with the same limits: looking forms up takes most of the time
-        by_type = self.dealer.arena.reach(job).by_type
-        key = (job.form, id(by_type))
-        found = self._kinds.get(key)
-        if found is None:
+    def _kind_of(self, job: Job) -> _Kind | None:
+        """None for a job that no single type could take."""
+        key = (id(job.speeds), job.partition, job.form)  # the snapshot keeps the speeds, and jobs alike share them
+        if key not in self._kinds:
+            by_type = self.dealer.arena.reach(job).by_type
             places = self._look(job, by_type, self.dealer.arena.capacity)
-            found = self._kinds[key] = _Kind({t: len(gang) for t, gang in places.items()})
-        return found
+            self._kinds[key] = self._make_kind(job, {t: len(gang) for t, gang in places.items()}) if places else None
+        return self._kinds[key]
 
-    def _size(self, job: Job, nodes: dict[str, int]) -> _Size:
+    def _make_kind(self, job: Job, nodes: dict[str, int]) -> _Kind:
         spreads = job.form.max_nodes > 1 and job.form.workers > 1
         best, worst, together = 0.0, math.inf, 0.0
-        gpus, most = self.dealer.arena.gpus, 2 if spreads else 1
+        gpus = self.dealer.arena.gpus
         for gpu_type, count in nodes.items():
             speed = job.speeds[gpu_type]
-            best, worst = max(best, speed.on(count)), min(worst, speed.on(most))
+            best, worst = max(best, speed.on(count)), min(worst, speed.steps_per_s * (speed.apart if spreads else 1.0))
             together += gpus[gpu_type] * speed.steps_per_s
-        known = job.expected_remaining_steps
-        steps = self.rules.unknown_runtime_s * best if known is None else known
-        return _Size(best, steps / best, best / worst, steps * job.form.workers / together)
+        return _Kind(nodes, best, best / worst, job.form.workers / together)
 
     def serve(self, queue: Iterable[Job]) -> dict[str, Wait]:
         """Start whom there is room for; why the others wait."""
@@ -191,46 +207,52 @@ class _Hall:
             if head is not None and self.rules.strict:
                 waits[job.job_id] = Wait(Tier.POLICY, f"is behind job {head.job_id}, which nobody may overtake")
                 continue
-            rate, gang = self._best(job, self._free(job))
+            rate, gang = self._free(job)
             if gang is not None and not self._gone_in_time(job, rate, gang):
-                rate, gang = self._best(job, self._unreserved(job))
+                rate, gang = self._unreserved(job)
             wait = self._no_room(job) if gang is None else self._patience(job, rate)
             if wait is None:
                 self._start(job, gang)
             else:
                 waits[job.job_id] = wait
                 head = head or job
-                if len(self.reserved) < self.rules.reserve:
+                if not self.rules.strict and len(self.reserved) < self.rules.reserve:
                     self._reserve(job)
         return waits
 
     def _start(self, job: Job, gang: Gang | None) -> None:
         self.dealer.give(job, gang)
-        for kind in self._kinds.values():
-            kind.free = kind.unreserved = None
+        self._changes += 1
 
-    def _best(self, job: Job, places: dict[str, Gang]) -> tuple[float, Gang | None]:
-        """The best of ``places``, one a type, and the steps per second there."""
-        best: tuple[float, Gang | None] = (0.0, None)
+    def _kind_now(self, job: Job) -> _Kind:
+        """The job's kind, with no offers that are out of date."""
+        kind = self.sizes[job.job_id].kind
+        if kind.seen != self._changes:
+            kind.free = kind.unreserved = None
+            kind.seen = self._changes
+        return kind
+
+    def _free(self, job: Job) -> _Offer:
+        """The best free place for the job, if there is one, and its steps per second there."""
+        kind = self._kind_now(job)
+        if kind.free is None:
+            kind.free = self._best(job, self._look(job, kind.nodes, self.dealer.free))
+        return kind.free
+
+    def _unreserved(self, job: Job) -> _Offer:
+        """The same of what nobody has reserved."""
+        kind = self._kind_now(job)
+        if kind.unreserved is None:
+            kind.unreserved = self._best(job, self._look(job, kind.nodes, self._less_reserved()))
+        return kind.unreserved
+
+    def _best(self, job: Job, places: dict[str, Gang]) -> _Offer:
+        best: _Offer = (0.0, None)
         for gpu_type, gang in places.items():
             rate = job.speeds[gpu_type].on(len(gang))
             if rate > best[0]:
                 best = (rate, gang)
         return best
-
-    def _free(self, job: Job) -> dict[str, Gang]:
-        """A free place on each type that has one; the same for all jobs of a kind until somebody starts."""
-        kind = self._kind[job.job_id]
-        if kind.free is None:
-            kind.free = self._look(job, kind.nodes, self.dealer.free)
-        return kind.free
-
-    def _unreserved(self, job: Job) -> dict[str, Gang]:
-        """The same of what nobody has reserved."""
-        kind = self._kind[job.job_id]
-        if kind.unreserved is None:
-            kind.unreserved = self._look(job, kind.nodes, self._less_reserved())
-        return kind.unreserved
 
     def _less_reserved(self) -> list[int]:
         free = list(self.dealer.free)
@@ -258,7 +280,7 @@ class _Hall:
         if not self.reserved:
             return True
         size, free = self.sizes[job.job_id], self.dealer.free
-        end = self.dealer.arena.snapshot.time + size.best_s * size.best_rate / rate
+        end = self.dealer.arena.snapshot.time + size.best_s * size.kind.best_rate / rate
         return all(
             end <= reservation.at or all(free[slot] - count >= reservation.hold.get(slot, 0) for slot, count in gang)
             for reservation in self.reserved
@@ -266,9 +288,9 @@ class _Hall:
 
     def _reserve(self, job: Job) -> None:
         """Reserve a good place for the job at the earliest time at which there is one, by what is expected."""
-        size, kind = self.sizes[job.job_id], self._kind[job.job_id]
+        kind = self.sizes[job.job_id].kind
         near = 1.0 + self.rules.epsilon
-        good = {t: count for t, count in kind.nodes.items() if job.speeds[t].on(count) * near >= size.best_rate}
+        good = {t: count for t, count in kind.nodes.items() if job.speeds[t].on(count) * near >= kind.best_rate}
         now_free = self._less_reserved()
         first, last = 0, len(self._leaving) - 1
         found: tuple[float, Gang, list[int]] | None = None
@@ -284,8 +306,7 @@ class _Hall:
             at, gang, free = found
             hold = {slot: max(0, count - (free[slot] - now_free[slot])) for slot, count in gang}
             self.reserved.append(_Reservation(at, {slot: count for slot, count in hold.items() if count}))
-            for other in self._kinds.values():
-                other.unreserved = None
+            self._changes += 1
 
     def _free_after(self, free: list[int], index: int) -> list[int]:
         free = list(free)
@@ -303,7 +324,7 @@ class _Hall:
             rate = job.rate(job.placement)
             size = self.sizes.get(job.job_id)
             if rate > 0 and size is not None:
-                leaving.append((now + size.best_s * size.best_rate / rate, arena.gang(job.placement)))
+                leaving.append((now + size.best_s * size.kind.best_rate / rate, arena.gang(job.placement)))
         return sorted(leaving)
 
     # Patience
@@ -311,12 +332,12 @@ class _Hall:
     def _patience(self, job: Job, rate: float) -> Wait | None:
         """Why the job rather waits for a better place than one with ``rate``, if it does."""
         rules, size = self.rules, self.sizes[job.job_id]
-        slower = size.best_rate / rate
-        if not rules.kappa or size.sensitivity < rules.kappa or slower <= 1.0 + rules.epsilon:
+        slower = size.kind.best_rate / rate
+        if not rules.kappa or size.kind.sensitivity < rules.kappa or slower <= 1.0 + rules.epsilon:
             return None
         snapshot = self.dealer.arena.snapshot
         since = snapshot.memory.get("offered", {}).get(job.job_id, snapshot.time)
-        left_s = since + rules.theta * size.best_s - snapshot.time
+        left_s = since + rules.theta * (slower - 1.0) * size.best_s - snapshot.time
         if left_s <= 0:
             return None
         self.offered[job.job_id] = since
@@ -345,6 +366,7 @@ class Spjf(Asrpt):
     strict: bool = True
     order: str = "duration"
     theta: float = 0.0
+    reserve: int = 0
 
 
 @dataclass(frozen=True)
@@ -355,6 +377,7 @@ class Spwf(Asrpt):
     strict: bool = True
     order: str = "workload"
     theta: float = 0.0
+    reserve: int = 0
 
 
 @dataclass(frozen=True)
@@ -364,6 +387,7 @@ class WcsDuration(Asrpt):
     name: ClassVar[str] = "wcs_duration"
     order: str = "duration"
     theta: float = 0.0
+    reserve: int = 0
 
 
 @dataclass(frozen=True)
@@ -373,6 +397,7 @@ class WcsWorkload(Asrpt):
     name: ClassVar[str] = "wcs_workload"
     order: str = "workload"
     theta: float = 0.0
+    reserve: int = 0
 
 
 @dataclass(frozen=True)
@@ -382,3 +407,4 @@ class WcsSubTime(Asrpt):
     name: ClassVar[str] = "wcs_subtime"
     order: str = "submission"
     theta: float = 0.0
+    reserve: int = 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slurm_hadar.model import Form, Job, Mix
+from slurm_hadar.model import Form, Job, Mix, Speed
 from slurm_hadar.policies.arena import Arena, Gang, Reach, find_gang, node_counts
 from slurm_hadar.policies.makespan import shadow_prices
 from slurm_hadar.policies.utilities import Era, Utility, Work
@@ -30,12 +30,23 @@ class Offer:
 
 @dataclass(slots=True)
 class TypeOption:
-    """One GPU type for one job: its slots, and the run time of what remains on one node and spread over several."""
+    """One GPU type for one job: its slots, the run time of what remains on one node, and how fast the job is there."""
 
     gpu_type: str
     slots: tuple[int, ...]
     one_node_s: float
-    spread_s: float
+    speed: Speed
+    most_nodes: int
+
+    def run_s(self, nodes: int) -> float:
+        """The run time of what remains on so many nodes."""
+        return self.one_node_s / self.speed.factor(nodes)
+
+    @property
+    def worst_s(self) -> float:
+        """The run time spread over nodes: where a graph tells them apart, over as many as the job may have."""
+        speed = self.speed
+        return self.one_node_s / (speed.factor(self.most_nodes) if speed.by_nodes else speed.spread)
 
 
 @dataclass
@@ -115,7 +126,7 @@ class Bidder:
         if self._spread_form and len(option.slots) > 1:
             gang = find_gang(self._spread_form, [(s,) for s in option.slots], free, held)
             if gang:
-                found += self._worth(tuple(sorted(gang)), option.spread_s)
+                found += self._worth(tuple(sorted(gang)), option.run_s(len(gang)))
         return found
 
     @functools.cached_property
@@ -204,7 +215,8 @@ def _bidder(market: Market, job: Job, unknown_runtime_s: float) -> Bidder | None
         return None
     best = rates[0][0] if rates else (job.best_rate() or 1.0)
     steps = _remaining_steps(job, best, unknown_runtime_s)
-    options = [TypeOption(t, reach.modest[t], steps / rate, steps / (rate * job.speeds[t].spread)) for rate, t in rates]
+    most = job.form.max_nodes
+    options = [TypeOption(t, reach.modest[t], steps / rate, job.speeds[t], most) for rate, t in rates]
     work = _work(market, job, options, steps, best)
     bidder = Bidder(job, market, reach, work, steps, options)
     bidder.density = market.utility.per_round(work, market.era, work.remaining_s) / max(1, job.form.workers)

@@ -334,7 +334,7 @@ class _Round:
             return
         run_s = outlook.run_s[:, column]
         rows = np.flatnonzero(~self.placed & np.isfinite(run_s) & (outlook.workers[:, column] <= free))
-        rows = rows[self._gains(rows, run_s)]
+        rows = rows[self._gains(rows, column)]
         density = worth[rows] * own[rows] / (run_s[rows] * outlook.workers[rows, column])
         density = density * np.where(outlook.held[rows] == column, 1.0 + self.rules.switch_gain, 1.0)
         order = rows[np.argsort(-density, kind="stable")]
@@ -349,16 +349,20 @@ class _Round:
             if not self.placed[row] and workers[row] <= free:
                 self._start(int(row), column)
 
-    def _gains(self, rows: Ints, run_s: Floats) -> np.ndarray:
+    def _gains(self, rows: Ints, column: int) -> np.ndarray:
         """Whether the progress made until its turn comes is worth the restart; always, where its turn is here or where
-        it could not be moved again anyway (``patience_s`` is for those)."""
+        it could not be moved again anyway (``patience_s`` is for those). A job that cannot be moved again goes to more
+        nodes than its graph suits only if it ends sooner than by waiting for its turn."""
         outlook, queues = self.outlook, self.queues
+        run_s = outlook.run_s[:, column]
         own_s = outlook.run_s[rows, queues.column[rows]]
         meantime_s = np.maximum(queues.turn_s[rows], outlook.arena.snapshot.round_s)
         done_s = np.minimum(meantime_s * own_s / run_s[rows], own_s)
         here = run_s[rows] <= own_s
-        here |= np.array([outlook.jobs[r].unmovable is not None for r in rows], bool)
-        return here | (done_s > _WORTH_A_RESTART * outlook.restart_s[rows])
+        stuck = np.array([outlook.jobs[r].unmovable is not None for r in rows], bool)
+        apart = np.array([outlook.classes[r].level[column] > 0 for r in rows], bool)
+        here |= stuck & (~apart | (run_s[rows] <= own_s + meantime_s))
+        return here | (~(stuck & apart) & (done_s > _WORTH_A_RESTART * outlook.restart_s[rows]))
 
     def mix(self) -> None:
         """Gangs over several GPU types, on what is left, for jobs that accept them."""

@@ -70,7 +70,7 @@ def round_prices(bidders: Sequence[Bidder], capacity: Mapping[str, int]) -> Pric
             worth = bidder.utility(option.one_node_s) / gpus
             if worth > most[option.gpu_type]:
                 most[option.gpu_type] = worth
-        worst_s = bidder.options[-1].spread_s
+        worst_s = bidder.options[-1].worst_s
         least = min(least, bidder.utility(worst_s) / workers)
         longest = max(longest, worst_s)
         shortest = min(shortest or math.inf, worst_s * workers)

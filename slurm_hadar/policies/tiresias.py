@@ -107,7 +107,7 @@ class Tiresias(Policy):
 
     def _tight(self, job: Job) -> Job:
         """The job with a form that allows no more nodes than needed, if spreading would slow it down too much."""
-        worst = min((s.spread for s in job.speeds.values()), default=1.0)
+        worst = min((s.factor(max(2, job.form.max_nodes)) for s in job.speeds.values()), default=1.0)
         if worst >= self.consolidate_below or job.form.max_nodes == job.form.min_nodes:
             return job
         return replace(job, form=replace(job.form, max_nodes=job.form.min_nodes))

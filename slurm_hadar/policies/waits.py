@@ -43,10 +43,14 @@ class Obstacles:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._known: dict[tuple, Wait | None] = {}
+        self._usable: dict[int, frozenset[str]] = {}
 
     def of(self, job: Job) -> Wait | None:
         """The obstacle as a Wait, or None if a policy could start the job by giving it what others may lose."""
-        usable = frozenset(t for t, s in job.speeds.items() if s.steps_per_s > 0)
+        speeds = id(job.speeds)  # shared by jobs alike, and kept by the snapshot
+        usable = self._usable.get(speeds)
+        if usable is None:
+            usable = self._usable[speeds] = frozenset(t for t, s in job.speeds.items() if s.steps_per_s > 0)
         key = (job.partition, job.form, usable)
         if key not in self._known:
             self._known[key] = self._find(job)

@@ -22,6 +22,7 @@ from pathlib import Path
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import ChannelError, CommentError
 from slurm_hadar.runtime import nodelist
+from slurm_hadar.runtime.srun_options import split_command, without
 
 CALL_S = 10.0
 OWNER_FILE = "owner"
@@ -38,16 +39,6 @@ STALE = (
     "SLURM_NPROCS",
     "SLURM_TRES_PER_TASK",
 )
-# srun's long options that take no value, or only one after "="; all others take the next argument
-LONE_OPTIONS = frozenset((
-    "allow-attach", "bcast", "contiguous", "debugger-test", "disable-status", "exact", "exclusive", "get-user-env",
-    "help", "hold", "immediate", "interactive", "kill-on-bad-exit", "label", "multi-prog", "nice", "no-allocate",
-    "no-kill", "no-requeue", "overcommit", "overlap", "oversubscribe", "preserve-env", "propagate", "pty", "quiet",
-    "quit-on-interrupt", "reboot", "requeue", "resv-ports", "send-libs", "share", "spread-job", "test-only",
-    "unbuffered", "usage", "use-min-nodes", "verbose", "version", "wait-for-children", "whole", "x11",
-))  # fmt: skip
-LONE_LETTERS = "EHIKOQRVXZhkluvs"
-OPTIONAL_LETTERS = "IKks"  # a value of theirs stands in the same word
 # the command is then a terminal's, or not a command at all
 NO_AGENT = ("--pty", "--multi-prog")
 SHAPE_LONG = ("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "het-group", "pack-group")
@@ -75,34 +66,11 @@ def main(argv: list[str] | None = None) -> int:
         _say(refusal)
         return 1
     options += default_shape(options, environ)
+    described, options = place_by_graph(options, environ, described)
     if not any(o.partition("=")[0] in NO_AGENT for o in options) and prepare_reports(environ, described):
         command = [*agent_command(), *command]
     _announce_restart(environ)
     return _become(srun, [*options, "--", *command], environ)
-
-
-def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """(srun's options, the command), split at ``--`` or else where srun itself would see the command begin."""
-    index = 0
-    while index < len(arguments):
-        word = arguments[index]
-        if word == "--":
-            return arguments[:index], arguments[index + 1 :]
-        if not word.startswith("-") or word == "-":
-            return arguments[:index], arguments[index:]
-        index += 2 if _takes_next(word) else 1
-    return arguments, []
-
-
-def _takes_next(word: str) -> bool:
-    if word.startswith("--"):
-        return "=" not in word and word[2:] not in LONE_OPTIONS
-    for position, letter in enumerate(word[1:], start=1):
-        if letter not in LONE_LETTERS:
-            return position == len(word) - 1
-        if letter in OPTIONAL_LETTERS:
-            return False
-    return False
 
 
 def clean(environ: MutableMapping[str, str]) -> None:
@@ -123,6 +91,39 @@ def _shapes(word: str) -> bool:
     if word.startswith("--"):
         return word[2:].partition("=")[0] in SHAPE_LONG
     return word.startswith(("-n", "-N"))
+
+
+def place_by_graph(
+    options: list[str], environ: MutableMapping[str, str], described: str | None
+) -> tuple[str | None, list[str]]:
+    """Where the ranks of a job with a graph belong on its nodes: in the environment, and in srun's options.
+
+    ``described``: what :func:`_describe` said, where it was asked already; returned with what it says now.
+    """
+    if environ.get("SLURM_JOB_NUM_NODES", "1") == "1":  # a node's GPUs are all alike
+        return described, options
+    if described is None:
+        described = _describe(environ, _ask)
+    work_dir, _, text = (described or "").partition(SEP)
+    if "graph=" not in text or not comment.is_ours(text):
+        return described, options
+    try:
+        value = comment.parse(text).graph
+    except CommentError as error:
+        _say(f"{error}; ranks are placed by srun")
+        return described, options
+    if value is None:
+        return described, options
+    from slurm_hadar.runtime.rankmap import lay_out  # with NumPy: only for those who need it
+
+    layout = lay_out(options, environ, value, Path(work_dir), Path(environ["HADAR_JOB_DIR"]), _ask)
+    if layout.trouble:
+        _say(f"ranks are placed by srun, not by the job's graph: {layout.trouble}")
+        return described, options
+    environ.update(layout.variables)
+    if layout.first and "HADAR_MASTER_ADDR" not in os.environ:
+        environ["HADAR_MASTER_ADDR"] = _address(layout.first)
+    return described, [*without(options, layout.drop), *layout.options]
 
 
 def describe_job(environ: MutableMapping[str, str]) -> None:
@@ -169,11 +170,13 @@ def _first_node_address(environ: MutableMapping[str, str]) -> str:
         names = nodelist.expand(environ.get("SLURM_JOB_NODELIST", ""))
     except ValueError:
         names = []
-    if len(names) <= 1:
-        return "127.0.0.1"
-    shown = _ask(["scontrol", "--oneliner", "show", "node", names[0]])
+    return "127.0.0.1" if len(names) <= 1 else _address(names[0])
+
+
+def _address(node: str) -> str:
+    shown = _ask(["scontrol", "--oneliner", "show", "node", node])
     match = re.search(r"\bNodeAddr=(\S+)", shown or "")
-    return match[1] if match else names[0]
+    return match[1] if match else node
 
 
 def _port(environ: MutableMapping[str, str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import ConfigError, PolicyError
-from slurm_hadar.model import Form, Job, JobState, Node, Snapshot
+from slurm_hadar.model import Form, Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.arena import Arena, find_gang
 from slurm_hadar.policies.check import check_plan
@@ -62,20 +63,21 @@ def snapshot_of(jobs: int, gpus: int, nodes: int, seed: int = 0) -> Snapshot:
     cluster = tuple(
         Node(f"{types[i % len(types)]}-{i}", {types[i % len(types)]: each + (i < more)}) for i in range(nodes)
     )
-    estimator = Estimator(reference())
-    queue = [_job(i, rng, estimator, types, each, nodes) for i in range(jobs)]
+    # once for all jobs alike, as the controller does it in a round
+    speeds = functools.cache(functools.partial(Estimator(reference()).speeds, gpu_types=types))
+    queue = [_job(i, rng, speeds, each, nodes) for i in range(jobs)]
     empty = Snapshot(_NOW, cluster, tuple(queue))
     return empty.with_jobs(_started(empty, int(gpus * _BUSY_SHARE)))
 
 
-def _job(number: int, rng: random.Random, estimator: Estimator, types: Sequence[str], per_node: int, nodes: int) -> Job:
+def _job(number: int, rng: random.Random, speeds_of: Callable[..., dict[str, Speed]], per_node: int, nodes: int) -> Job:
     table = reference()
     model = rng.choice(table.models)
     batch = rng.choice(table.batches(model))
     workers = rng.choices(_GANGS, _GANG_WEIGHTS)[0]
     while workers > per_node * nodes:
         workers //= 2
-    speeds = estimator.speeds(model, batch, workers, types)
+    speeds = speeds_of(model, batch, workers)
     alone_s = 10.0 ** rng.uniform(3.0, 5.5)
     total = alone_s * max(s.steps_per_s for s in speeds.values())
     return Job(

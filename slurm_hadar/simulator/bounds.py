@@ -16,7 +16,7 @@ import numpy as np
 from scipy import optimize, sparse
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.model import Job, Mix, Node
+from slurm_hadar.model import Job, Mix, Node, Speed
 
 __all__ = ["lower_bounds"]
 
@@ -114,9 +114,15 @@ def _rates(
         if not fits and (not mixing or sum(capacity[t] for t in speeds) < workers):
             continue
         must_spread = workers > (together if mixing else largest[gpu_type])
-        factor = (max(s.spread for s in speeds.values()) if mixing else speed.spread) if must_spread else 1.0
+        slowed = (speeds.values() if mixing else (speed,)) if must_spread else ()
+        factor = max((s.factor(n) for s in slowed for n in _several(s)), default=1.0)
         rates[gpu_type] = speed.steps_per_s * factor
     return rates
+
+
+def _several(speed: Speed) -> range:
+    """The numbers of nodes above 1 that its factors tell apart."""
+    return range(2, max(2, len(speed.by_nodes)) + 1)
 
 
 def _solve(cost: np.ndarray, blocks: list[sparse.coo_matrix], limits: list[np.ndarray], what: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Mix, Placement
@@ -56,7 +57,7 @@ class VirtualJob:
             "model": trace.model, "batch": trace.batch, "arrival": origin + trace.arrival_s,
             "total_steps": self.total, "speeds": rates.of(trace, trace.workers),
             "scaled": {n: rates.of(trace, n) for n in form.sizes if n != trace.workers}, "restart_cost_s": restart_s,
-            "weight": trace.weight,
+            "weight": trace.weight, "graph": Path(trace.graph).name if trace.graph.endswith(".toml") else trace.graph,
             "deadline": None if trace.deadline_s is None else origin + trace.arrival_s + trace.deadline_s,
         }  # fmt: skip
         self.template = Job(**self._fixed)

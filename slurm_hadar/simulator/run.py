@@ -15,6 +15,8 @@ from slurm_hadar.controller.journal import RoundRecord
 from slurm_hadar.controller.loop import Controller, RoundResult
 from slurm_hadar.controller.recorder import Recorder
 from slurm_hadar.errors import ConfigError, PolicyError, TraceError
+from slurm_hadar.graphs.factors import Fleet
+from slurm_hadar.graphs.network import Network
 from slurm_hadar.model import Fork, Mix, Node, Plan, Snapshot
 from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.base import Policy
@@ -56,6 +58,7 @@ class SimOptions:
     says. consolidation: what bringing the copies' weights together costs.
     measure: measure only jobs a to b-1 by arrival, and end when they are done.
     guard: limits on what one round may do; None = no limits.
+    network: bandwidths, which jobs with a graph depend on.
     predictor: hides the steps of all jobs from the policy, which sees what this predictor expects instead
     (:func:`slurm_hadar.predict.online.named`). None = jobs state their steps.
     history: an earlier trace, from which ``predictor`` has learned before the first job arrives.
@@ -81,6 +84,7 @@ class SimOptions:
     predictor: str | None = None
     history: Trace | None = None
     guard: GuardSection | None = None
+    network: Network = field(default_factory=Network)
     seed: int = 0
     max_rounds: int = 5_000_000
 
@@ -166,11 +170,18 @@ class _Stage:
         self.nodes = cluster_nodes(options.cluster, by_node=self.by_node)
         types = dict.fromkeys(t for n in self.nodes for t in n.gpus)
         self.gpus = {t: sum(n.gpus.get(t, 0) for n in self.nodes) for t in types}
-        self.rates = Rates(table, self.gpus, summed=not self.by_node)
+        self.rates = Rates(table, self.gpus, summed=not self.by_node, fleet=self._fleet())
         self.unforked = 0
         self.jobs = [self._job(job) for job in sorted(trace.jobs, key=lambda j: j.arrival_s)]
         self.counted = self._measured()
         self.refused = self._refused()
+
+    def _fleet(self) -> Fleet | None:
+        """The nodes with their links, one of several types as one for each; None without node boundaries."""
+        if not self.by_node:
+            return None
+        parts = {f"{n.name}/{t}" if len(n.gpus) > 1 else n.name: (t, c) for n in self.nodes for t, c in n.gpus.items()}
+        return Fleet(self.options.network, parts)
 
     def _job(self, job: TraceJob) -> VirtualJob | ForkedJob:
         plain = self._plain(job)

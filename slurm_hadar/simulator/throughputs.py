@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import TraceError
+from slurm_hadar.graphs.factors import Fleet
+from slurm_hadar.graphs.files import graph_of
+from slurm_hadar.graphs.graph import JobGraph
 from slurm_hadar.model import Speed
 from slurm_hadar.simulator.job_types import job_type
-from slurm_hadar.throughput.estimator import SPREAD, Estimator, elastic_growth
+from slurm_hadar.throughput.estimator import SPREAD, Estimator, elastic_growth, relative_speed
 from slurm_hadar.throughput.table import ReferenceTable, Row, gavel_reference, read_table, reference, workload
 
 if TYPE_CHECKING:  # the trace formats need rates in their turn
@@ -84,18 +88,37 @@ class Rates:
     A published figure is taken as it stands. Where the table has this workload with this gang on other types but not
     on one that it covers elsewhere, the job cannot run there (out of memory). What the table does not have at all is
     estimated as in the live controller (:class:`Estimator`). ``summed`` multiplies rates by the number of workers, as
-    Gavel counts.
+    Gavel counts. On the nodes of ``fleet`` a job with a graph has the factors that follow from it.
     """
 
-    def __init__(self, table: ReferenceTable, gpu_types: Iterable[str], *, summed: bool = False) -> None:
+    def __init__(
+        self, table: ReferenceTable, gpu_types: Iterable[str], *, summed: bool = False, fleet: Fleet | None = None
+    ) -> None:
         self.gpu_types = tuple(gpu_types)
         self._table = table
         self._summed = summed
+        self._fleet = fleet
+        self._graphs: dict[tuple[str, int], JobGraph] = {}
         self._estimator = Estimator(table)
         self._known: dict[tuple[str, int | None, int], Mapping[str, Speed]] = {}
         self.guessed: set[str] = set()
 
     def of(self, job: TraceJob, workers: int) -> Mapping[str, Speed]:
+        """The speeds of ``job`` with a gang of ``workers``, by its graph where it has one.
+
+        Raises GraphError if its file has gone since the trace was read.
+        """
+        found = self._without_graph(job, workers)
+        if not job.graph or self._fleet is None:
+            return found
+        if (job.graph, workers) not in self._graphs:
+            self._graphs[job.graph, workers] = graph_of(job.graph, workers)
+        graph, most = self._graphs[job.graph, workers], job.nodes[1] if job.nodes else workers
+        return {
+            t: replace(s, by_nodes=self._fleet.factors(graph, t, relative_speed(t), most)) for t, s in found.items()
+        }
+
+    def _without_graph(self, job: TraceJob, workers: int) -> Mapping[str, Speed]:
         """The speeds of ``job`` with a gang of ``workers``, in steps of the job as its trace counts them.
 
         An elastic job's step is the same work at any size: its workers share one batch. So the speeds of other sizes

@@ -32,6 +32,10 @@ class Backend(abc.ABC):
         """All jobs, nodes and partitions, in two reads. Raises SlurmParseError for an answer cut short."""
 
     @abc.abstractmethod
+    def topology(self) -> str:
+        """What ``scontrol show topology`` says; empty where the site has told Slurm of no switches."""
+
+    @abc.abstractmethod
     def read_jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs, in one read: what verifying needs."""
 

@@ -88,6 +88,12 @@ class CliBackend(Backend):
         jobs = self.read_jobs()
         return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began)
 
+    def topology(self) -> str:
+        stdout, stderr, code = self._run(["scontrol", "show", "topology"])
+        if code != 0 and "topology" not in stderr.lower():  # without switches it complains, some releases with a code
+            raise SlurmError(f"scontrol show topology failed: {_first_line(stderr)}", command="scontrol show topology")
+        return stdout if code == 0 else ""
+
     def read_jobs(self) -> tuple[SlurmJob, ...]:
         mark = secrets.token_hex(8)
         option = parsing.format_option(parsing.JOB_FIELDS, parsing.JOB_FREE, mark)

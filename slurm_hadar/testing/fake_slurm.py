@@ -23,7 +23,8 @@ class FakeSlurm(Backend):
 
     Only jobs that were given a node list are started, unless ``eager``: then any that fits, as real Slurm does.
     ``away`` makes every call fail as if slurmctld were down; ``refuse`` maps a job to an error its updates get;
-    ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists.
+    ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists. ``switches``
+    is what it says of its topology.
     """
 
     name = "fake"
@@ -41,6 +42,7 @@ class FakeSlurm(Backend):
         self.batches: list[tuple[Write, ...]] = []
         self.signals: list[tuple[str, str]] = []
         self.reads = 0
+        self.switches = ""
 
     def submit(self, gpus: int = 1, comment: str = "hadar:", nodes: int = 1, **fields: object) -> str:
         """Add a pending job asking for ``gpus`` per node on ``nodes`` nodes; returns its id."""
@@ -84,6 +86,10 @@ class FakeSlurm(Backend):
             replace(n, used=tuple((t, self.used(n.name)) for t, _ in n.gpus)) for _, n in sorted(self.nodes.items())
         )
         return ClusterState(time.time(), jobs, nodes, (Partition("all", tuple(sorted(self.nodes))),))
+
+    def topology(self) -> str:
+        self._answer()
+        return self.switches
 
     def read_jobs(self) -> tuple[SlurmJob, ...]:
         self._answer()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from slurm_hadar.model import GpuType, Speed
 from slurm_hadar.throughput.gpus import find
 from slurm_hadar.throughput.store import Measurement, ThroughputStore
 from slurm_hadar.throughput.table import ReferenceTable, Row, worker_batch, workload
 
-__all__ = ["BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "SPREAD", "Estimator", "elastic_growth"]
+__all__ = ["BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "SPREAD", "Estimator", "elastic_growth", "relative_speed"]
 
 #: Share of a step that is bound by arithmetic, the rest by memory bandwidth; untested choice. On the reference table
 #: the median error of carrying a rate from one type to another is the same for 0.3 to 0.9.
@@ -130,6 +130,7 @@ class Estimator:
         *,
         key: str | None = None,
         elastic_from: int | None = None,
+        by_nodes: Mapping[str, tuple[float, ...]] | None = None,
     ) -> dict[str, Speed]:
         """The speed of a gang of ``workers`` on each of ``gpu_types``.
 
@@ -139,6 +140,9 @@ class Estimator:
         key: what its measurements are filed under; default ``workload(model, batch)``.
         elastic_from: for an elastic job, the gang size that ``batch`` (per worker) holds for. Gangs of other sizes
             share the same batch of the whole gang, so that a step stays the same work.
+        by_nodes: what the job's graph says of this gang on each type: factors on 1, 2, ... nodes (:class:`Speed`). They
+            go before published factors, and what was measured here goes before them: a rate measured on n nodes is
+            divided by the factor for n, and multiplied by it again when the gang is on n nodes.
 
         An elastic gang's other sizes are measured here, or follow from the size asked for, or from a measured one, by
         one law (:func:`elastic_growth`). What was measured of it at any size goes before what is published, and
@@ -158,10 +162,15 @@ class Estimator:
         batches = [batch] * len(measured)
         if asked and not by_batch:  # filed under one key whatever the size was, so that each has a batch of its own
             batch, batches = own, [worker_batch(whole, 1, m.gpus) for m in measured]
-        anchors = self._measured(measured, known, batches)
+        anchors = self._measured(measured, known, batches, workers, by_nodes or {})
         if self._store and (by_batch if asked else model and not key):
             anchors += self._other_batches(model, batch, known)
-        return {t: self._speed(_Wanted(t, workers, batch, known, asked), anchors, measured, model) for t in gpu_types}
+        found = {t: self._speed(_Wanted(t, workers, batch, known, asked), anchors, measured, model) for t in gpu_types}
+        for gpu_type, factors in (by_nodes or {}).items():
+            if gpu_type in found:
+                of_gang = [m for m in measured if (m.gpu_type, m.gpus) == (gpu_type, workers)]
+                found[gpu_type] = _by_graph(found[gpu_type], factors, of_gang)
+        return found
 
     def _speed(self, wanted: _Wanted, anchors: Iterable[_Anchor], measured: Iterable[Measurement], model: str) -> Speed:
         spread = self._spread(wanted, measured)
@@ -183,15 +192,26 @@ class Estimator:
 
     # where to start from
 
-    def _measured(self, measured: Iterable[Measurement], known: str, batches: Iterable[int | None]) -> list[_Anchor]:
+    def _measured(
+        self,
+        measured: Iterable[Measurement],
+        known: str,
+        batches: Iterable[int | None],
+        workers: int = 0,
+        by_nodes: Mapping[str, tuple[float, ...]] = {},
+    ) -> list[_Anchor]:
+        """``by_nodes``: factors of a graph for gangs of ``workers``."""
         anchors = []
         for m, batch in zip(measured, batches, strict=True):
             rate, error = m.steps_per_s, _MEASURED
-            if m.spread:
+            if m.spread and m.nodes and m.gpus == workers and m.gpu_type in by_nodes:
+                rate, error = rate / _factor(by_nodes[m.gpu_type], m.nodes), math.hypot(error, _SPREAD_ASSUMED)
+            elif m.spread:
                 factor, assumed = self._published_spread(_Wanted(m.gpu_type, m.gpus, batch, known))
                 rate, error = rate / factor, math.hypot(error, _SPREAD_ASSUMED if assumed else _SPREAD_KNOWN)
             times = f"{m.samples} time{'s' if m.samples > 1 else ''}"
-            source = f"measured here {times} on {m.gpus} {m.gpu_type}{' over several nodes' if m.spread else ''}"
+            over = f" over {m.nodes or 'several'} nodes" if m.spread else ""
+            source = f"measured here {times} on {m.gpus} {m.gpu_type}{over}"
             anchors.append(_Anchor(rate, m.gpu_type, m.gpus, batch, error, source))
         return anchors
 
@@ -354,6 +374,32 @@ class Estimator:
         if figures is not None and figures.tflops > 0 and figures.bandwidth_gb_s > 0:
             return figures
         return find(gpu_type)
+
+
+def relative_speed(gpu_type: str) -> float:
+    """How many times as fast as the reference GPU, a V100, a type computes by the data sheets; 1 for one that is not
+    known."""
+    figures = find(gpu_type)
+    return 1.0 if figures is None else _mix(_REFERENCE_TYPE, figures)
+
+
+def _factor(by_nodes: Sequence[float], nodes: int) -> float:
+    return by_nodes[min(nodes, len(by_nodes)) - 1]
+
+
+def _by_graph(speed: Speed, by_nodes: tuple[float, ...], measured: Sequence[Measurement]) -> Speed:
+    """The speed with the factors of a graph, put right by what was measured of this gang on several nodes: there that
+    rate holds, and on other numbers of nodes the graph is taken to err as much as on the nearest one measured."""
+    over = {m.nodes: m.steps_per_s for m in measured if m.spread and m.nodes}
+    if not over:
+        return replace(speed, by_nodes=by_nodes)
+    one_node = speed.steps_per_s
+    if all(m.spread for m in measured):  # a guess from elsewhere is not below what was seen here
+        one_node = max(one_node, *over.values())
+    ratios = {n: rate / one_node / _factor(by_nodes, n) for n, rate in over.items()}
+    nearest = (min(ratios, key=lambda n: (_doublings(n, nodes), n)) for nodes in range(2, len(by_nodes) + 1))
+    factors = (1.0, *(min(1.0, factor * ratios[n]) for factor, n in zip(by_nodes[1:], nearest, strict=True)))
+    return replace(speed, steps_per_s=one_node, by_nodes=factors)
 
 
 def elastic_growth(asked: int, workers: int) -> float:

@@ -51,14 +51,17 @@ _ERRORS = """
     ORDER BY workload, gpu_type, gpus, spread"""
 
 
-def workload_key(model: str, batch: int | None, user: str = "", name: str = "") -> str:
-    """What measurements are filed under: ``resnet18:64`` whoever runs it, or ``user/name`` where no model is named."""
-    return workload(model, batch) if model else f"{user}/{name}"
+def workload_key(model: str, batch: int | None, user: str = "", name: str = "", graph: str = "") -> str:
+    """What measurements are filed under: ``resnet18:64`` whoever runs it, or ``user/name`` where no model is named;
+    with a job graph its name beside it, since another way of cutting up the model is another speed."""
+    key = workload(model, batch) if model else f"{user}/{name}"
+    return f"{key} {graph}" if graph else key
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """An averaged rate of a whole job of ``gpus`` workers on one GPU type, on one node or ``spread`` over several."""
+    """An averaged rate of a whole job of ``gpus`` workers on one GPU type, on one node or ``spread`` over several; over
+    how many, ``nodes`` says where that was told apart (None = it was not)."""
 
     workload: str
     gpu_type: str
@@ -67,6 +70,7 @@ class Measurement:
     steps_per_s: float
     samples: int
     updated_at: float
+    nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +130,24 @@ class ThroughputStore:
         self._connection.close()
 
     def record(
-        self, workload: str, gpu_type: str, gpus: int, steps_per_s: float, at: float, *, spread: bool = False
+        self,
+        workload: str,
+        gpu_type: str,
+        gpus: int,
+        steps_per_s: float,
+        at: float,
+        *,
+        spread: bool = False,
+        nodes: int | None = None,
     ) -> Measurement:
         """Take a measurement into the exponential average and return the average.
 
-        ``at`` is the epoch second of the measurement. Raises StoreError if the rate or ``gpus`` is not positive.
+        ``at`` is the epoch second of the measurement. With ``nodes`` those on so many nodes have an average of their
+        own, which ``spread`` has nothing to do with then. Raises StoreError if the rate or ``gpus`` is not positive.
         """
         values = _values(workload, gpu_type, gpus, spread, steps_per_s, at)
+        if nodes is not None:  # the column holds 0 on one node, 1 on several, and else their number
+            values["spread"] = nodes if nodes > 1 else 0
         with self._errors("written"), self._connection:
             row = self._connection.execute(_AVERAGE, {**values, "alpha": self._alpha}).fetchone()
         return _measurement(row)
@@ -203,4 +218,5 @@ def _values(
 
 def _measurement(row: tuple) -> Measurement:
     workload, gpu_type, gpus, spread, steps_per_s, samples, updated_at = row
-    return Measurement(workload, gpu_type, gpus, bool(spread), steps_per_s, samples, updated_at)
+    nodes = {0: 1, 1: None}.get(spread, spread)
+    return Measurement(workload, gpu_type, gpus, bool(spread), steps_per_s, samples, updated_at, nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -91,9 +92,11 @@ def test_faults_name_the_file_and_the_key(tmp_path: Path, text: str, message: st
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     """Missing, too large, no text, no file."""
     (tmp_path / "large.toml").write_text("#" * (MOST_BYTES + 1))
+    os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     for name, message in (("none.toml", "there is no such file"), ("large.toml", "is larger than 65536 bytes"),
-                          ("bytes.toml", "is not UTF-8 text"), ("", "there is no such file")):  # fmt: skip
+                          ("bytes.toml", "is not UTF-8 text"), ("", "is not a regular file"),
+                          ("pipe.toml", "is not a regular file")):  # fmt: skip
         with pytest.raises(GraphError, match=message):
             read_graph(tmp_path / name)
 

@@ -34,7 +34,7 @@ SETTINGS = [
     ("srtf", {"service": True}),
     ("allox", {"window": 2}),
     ("asrpt", {}),
-    ("asrpt", {"kappa": 1.0, "theta": 1.0, "epsilon": 0.0, "reserve": 3}),
+    ("asrpt", {"kappa": 1.0, "theta": 1.0, "epsilon": 0.0, "reserve": 3, "pace": 0.1}),
     ("spwf", {}),
     ("wcs_duration", {}),
     ("wcs_subtime", {}),

@@ -100,7 +100,7 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
     assert seen["HADAR_JOB_DIR"] == f"{env['SLURM_SUBMIT_DIR']}/.hadar/77"
     assert seen["HADAR_MASTER_ADDR"] == "10.1.2.3"
     assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
-    assert [c["argv"][-1] for c in fakes.calls("squeue")] == ["--format=%V"]
+    assert [c["argv"][-1] for c in fakes.calls("squeue")] == ["--format=%V", f"--format=%Z{launcher.SEP}%k"]
     assert done.stderr == ""
 
 

@@ -125,6 +125,15 @@ def test_parts_are_times_of_one_life() -> None:
     assert {j.group for j in early.jobs} & {j.group for j in late.jobs}
 
 
+def test_scripts_that_always_take_the_same_time() -> None:
+    """``vary=0``: all runs of a script are alike; who they are stays the same."""
+    same, usual = (read_trace(f"recurring:jobs=200,vary={vary},seed=4", TABLE) for vary in (0, 1))
+
+    assert all(len({j.steps for j in same.jobs if j.group == group}) == 1 for group in {j.group for j in same.jobs})
+    assert same.name.endswith("comm=0.3,vary=0,seed=4")
+    assert {j.user for j in same.jobs} == {j.user for j in usual.jobs}
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -132,6 +141,7 @@ def test_parts_are_times_of_one_life() -> None:
         ("recurring:jobs=0", "jobs must be a whole number of at least 1"),
         ("recurring:load=0", "load must be above 0"),
         ("recurring:comm=2", "comm must lie from 0 to 1"),
+        ("recurring:vary=-1", "vary must not be negative"),
         ("recurring:seed=-1", "seed must be a whole number of at least 0"),
         ("recurring:jobs=9,part=3", "part=3 must be A:B with whole numbers A < B, B at most 9"),
         ("recurring:jobs=9,part=3:3", "part=3:3 must be A:B"),

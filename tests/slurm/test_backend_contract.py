@@ -17,6 +17,7 @@ import pytest
 
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
+from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.cli import CliBackend
@@ -122,6 +123,28 @@ def test_identity(backend: Backend, slurm_cluster: PrivateCluster) -> None:
     assert backend.cluster_name() == slurm_cluster.cluster_name
     name, host, port = backend.identity().split()
     assert (name, port) == (slurm_cluster.cluster_name, str(slurm_cluster.ports["slurmctld"])) and host
+
+
+def test_switches(make: Callable[..., Backend], slurm_cluster: PrivateCluster, odd: PrivateCluster) -> None:
+    """A Slurm that was told of none says nothing; one that was says which nodes are below which switch."""
+    assert make(slurm_cluster.env).topology() == ""
+    odd.conf.with_name("topology.conf").write_text(
+        "SwitchName=s0 Nodes=p100-1\nSwitchName=s1 Nodes=p100-2,v100-k80-1\nSwitchName=top Switches=s0,s1\n"
+    )
+    conf = odd.conf.read_text()
+    odd.stop_slurmctld()
+    odd.conf.write_text(f"{conf}TopologyPlugin=topology/tree\n")
+    try:
+        odd.start_slurmctld()
+        switches = parse_switches(make(odd.env).topology())
+    finally:
+        odd.stop_slurmctld()
+        odd.conf.write_text(conf)
+        odd.start_slurmctld()
+    assert {switch: set(nodes) for switch, nodes in switches.items()} == {
+        "s0": {"p100-1"}, "s1": {"p100-2", "v100-k80-1"}, "top": {"p100-1", "p100-2", "v100-k80-1"},
+    }  # fmt: skip
+    odd.wait_idle(60)
 
 
 def test_an_empty_cluster(backend: Backend, slurm_cluster: PrivateCluster) -> None:

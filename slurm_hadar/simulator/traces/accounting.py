@@ -9,7 +9,8 @@ from dataclasses import replace
 from slurm_hadar.comment import JobComment
 from slurm_hadar.comment import read as read_comment
 from slurm_hadar.controller.elastic import gang_sizes, room_of
-from slurm_hadar.errors import SlurmError, TraceError
+from slurm_hadar.errors import GraphError, SlurmError, TraceError
+from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.model import Mix
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -69,13 +70,26 @@ def _types(records: list[AccountedJob], types_of: Mapping[str, str], table: Refe
     return sorted({t for r in records for t in r.gpus if t} | {*types_of.values()} | {*table.gpu_types})
 
 
+def _graph(comment: JobComment, workers: int) -> str:
+    """A known model's; a file that the job had in its directory is not looked for."""
+    value = comment.graph or ""
+    if not value or value.endswith(".toml"):
+        return ""
+    try:
+        for gpus in _sizes(comment, workers) or (workers,):
+            graph_of(value, gpus)
+    except GraphError:
+        return ""
+    return value
+
+
 def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates, first: float) -> TraceJob:
     workers = sum(record.gpus.values())
     job = TraceJob(
         record.job_id, record.submit - first, comment.model or "", comment.batch, workers, 1.0,
         _sizes(comment, workers), record.user, record.account, record.name, weight=comment.weight or 1.0,
         deadline_s=_deadline_s(comment, record), mix=comment.mix or Mix.NEVER, nodes=comment.nodes,
-        restart_s=comment.restart, wanted=gpu_type, ran_s=record.elapsed_s,
+        graph=_graph(comment, workers), restart_s=comment.restart, wanted=gpu_type, ran_s=record.elapsed_s,
         waited_s=None if record.start is None else max(0.0, record.start - record.submit),
     )  # fmt: skip
     if gpu_type not in rates.of(job, workers):  # it ran where the table says it cannot: the table is not about this job

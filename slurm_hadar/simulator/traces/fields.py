@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 from slurm_hadar.errors import TraceError
 
-__all__ = ["number", "positive", "sizes", "whole"]
+__all__ = ["number", "options", "positive", "sizes", "whole"]
 
 
 def number(text: str, where: str, field: str) -> float:
@@ -51,3 +52,14 @@ def sizes(text: str, where: str, field: str) -> tuple[int, ...]:
     while doubled[-1] * 2 < most:
         doubled.append(doubled[-1] * 2)
     return tuple(sorted({*doubled, most}))
+
+
+def options(text: str, prefix: str, known: Container[str], usage: str) -> dict[str, str]:
+    """``PREFIXkey=value,key=value`` as a dict. Raises TraceError for a part that is none, or whose key is not known."""
+    found = {}
+    for part in filter(None, text.removeprefix(prefix).split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or key not in known:
+            raise TraceError(f"{text}: {part!r} is not one of {usage}")
+        found[key] = value
+    return found

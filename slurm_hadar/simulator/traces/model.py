@@ -21,7 +21,8 @@ class TraceJob:
     node, instead of those of the throughput table. ``fork`` makes it a forked job, with a copy per node. ``wanted`` is
     the GPU type the job ran on, where the trace tells what really happened, ``ran_s`` how long, and ``waited_s`` how
     long it had to wait. ``group`` names the series of like jobs of its user that it belongs to, where the trace does;
-    ``asked`` is the GPU type it asked for, ``cpus`` and ``memory_gb`` what it asked for in all; "" and 0 = not told.
+    ``graph`` says what its workers exchange, as ``graph=`` of a comment does (a file with its whole path). ``asked`` is
+    the GPU type it asked for, ``cpus`` and ``memory_gb`` what it asked for in all; "" and 0 = not told.
     """
 
     job_id: str
@@ -48,6 +49,7 @@ class TraceJob:
     asked: str = ""
     cpus: float = 0.0
     memory_gb: float = 0.0
+    graph: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.simulator.traces.fields import number, whole
+from slurm_hadar.simulator.traces.fields import number, options, whole
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE
 from slurm_hadar.throughput.table import ReferenceTable
 
 __all__ = ["PREFIX", "generate", "read"]
 
 PREFIX = "philly:"
 _YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
-_REFERENCE_TYPE = "v100"
 
 
 def read(text: str, table: ReferenceTable, seed: int = 0) -> Trace:
@@ -21,19 +21,15 @@ def read(text: str, table: ReferenceTable, seed: int = 0) -> Trace:
 
     Raises TraceError naming what is wrong.
     """
-    options = {"jobs": "480", "seed": str(seed), "multi": "yes", "rate": "0"}
-    for part in filter(None, text.removeprefix(PREFIX).split(",")):
-        key, equals, value = part.partition("=")
-        if not equals or key not in options:
-            raise TraceError(f"{text}: {part!r} is not one of jobs=N, seed=N, multi=yes|no, rate=JOBS_PER_HOUR")
-        options[key] = value
-    if options["multi"] not in (*_YES, *_NO):
-        raise TraceError(f"{text}: multi must be yes or no, not {options['multi']!r}")
-    rate = number(options["rate"], text, "rate")
+    plain = {"jobs": "480", "seed": str(seed), "multi": "yes", "rate": "0"}
+    given = {**plain, **options(text, PREFIX, plain, "jobs=N, seed=N, multi=yes|no, rate=JOBS_PER_HOUR")}
+    if given["multi"] not in (*_YES, *_NO):
+        raise TraceError(f"{text}: multi must be yes or no, not {given['multi']!r}")
+    rate = number(given["rate"], text, "rate")
     if rate < 0:
         raise TraceError(f"{text}: rate must not be negative")
-    jobs, drawn_by = whole(options["jobs"], text, "jobs"), whole(options["seed"], text, "seed", least=0)
-    return generate(jobs, drawn_by, options["multi"] in _YES, rate, table)
+    jobs, drawn_by = whole(given["jobs"], text, "jobs"), whole(given["seed"], text, "seed", least=0)
+    return generate(jobs, drawn_by, given["multi"] in _YES, rate, table)
 
 
 def generate(jobs: int, seed: int, multi: bool, jobs_per_hour: float, table: ReferenceTable) -> Trace:
@@ -47,16 +43,16 @@ def generate(jobs: int, seed: int, multi: bool, jobs_per_hour: float, table: Ref
     rng = random.Random(seed)
     single = sorted({(r.model, r.batch or 0) for r in table.rows if _drawable(table, r.model, r.batch, 1)})
     if not single:
-        raise TraceError(f"{PREFIX} needs a throughput table with rates on a {_REFERENCE_TYPE}")
+        raise TraceError(f"{PREFIX} needs a throughput table with rates on a {REFERENCE_TYPE}")
     drawn, now = [], 0.0
     for number_ in range(jobs):
         workers = _draw_workers(rng) if multi else 1
         run_s = 60 * 10 ** (rng.uniform(3, 4) if rng.random() >= 0.8 else rng.uniform(1.5, 3))
         open_to = [w for w in single if _drawable(table, w[0], w[1] or None, workers)]
         if not open_to:
-            raise TraceError(f"{PREFIX} needs a throughput table with rates of {workers} {_REFERENCE_TYPE}")
+            raise TraceError(f"{PREFIX} needs a throughput table with rates of {workers} {REFERENCE_TYPE}")
         model, batch = rng.choice(open_to)
-        rate = table.steps_per_s(model, batch or None, _REFERENCE_TYPE, workers)
+        rate = table.steps_per_s(model, batch or None, REFERENCE_TYPE, workers)
         assert rate is not None
         drawn.append(TraceJob(str(number_), now, model, batch or None, workers, float(max(1, round(run_s * rate)))))
         if jobs_per_hour > 0:
@@ -66,7 +62,7 @@ def generate(jobs: int, seed: int, multi: bool, jobs_per_hour: float, table: Ref
 
 
 def _drawable(table: ReferenceTable, model: str, batch: int | None, workers: int) -> bool:
-    return table.steps_per_s(model, batch, _REFERENCE_TYPE, workers) is not None
+    return table.steps_per_s(model, batch, REFERENCE_TYPE, workers) is not None
 
 
 def _draw_workers(rng: random.Random) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator.throughputs import Rates
-from slurm_hadar.simulator.traces.fields import number, positive, whole
+from slurm_hadar.simulator.traces.fields import number, options, positive, whole
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE, gang_workloads
 from slurm_hadar.throughput.table import ReferenceTable
@@ -19,7 +19,8 @@ __all__ = ["GANGS", "PREFIX", "Recurring", "generate", "read"]
 PREFIX = "recurring:"
 #: GPUs and how many of 160 jobs ask for them: the Philly mix that SJF-BCO (MobiHoc 2022) scales its jobs from.
 GANGS = {1: 80, 2: 14, 4: 26, 8: 30, 16: 8, 32: 2}
-_USAGE = "jobs=N, users=N, gpus=N, load=X, comm=0..1, seed=N, part=A:B"
+_USAGE = "jobs=N, users=N, gpus=N, load=X, comm=0..1, vary=X, seed=N, part=A:B"
+_KEYS = frozenset(part.partition("=")[0] for part in _USAGE.split(", "))
 
 # Our definition from here on: shapes that published studies describe, in constants that are ours.
 _LARGEST_SERIES = 250  # runs; sizes follow k^-2, which is Zipf's law over ranks
@@ -39,9 +40,10 @@ class Recurring:
 
     jobs: how many. users: how many people. gpus: of the cluster it is meant for. load: GPU-seconds offered, at a
     V100's speed, over GPUs times the time in which jobs arrive. comm: share of scripts whose model loses most of its
-    speed when a gang is spread over nodes. seed: same seed, same trace. part: of these jobs only those from number a to
-    b - 1 by arrival, with their times and ids unchanged: two parts of what is else alike are an earlier and a later
-    time of the same users and scripts.
+    speed when a gang is spread over nodes. vary: how much the runs of a script differ, by chance and by trend; 0 = not
+    at all, 1 = as described at :func:`generate`. seed: same seed, same trace. part: of these jobs only those from
+    number a to b - 1 by arrival, with their times and ids unchanged: two parts of what is else alike are an earlier
+    and a later time of the same users and scripts.
     """
 
     jobs: int = 2000
@@ -49,15 +51,17 @@ class Recurring:
     gpus: int = 60
     load: float = 0.8
     comm: float = 0.3
+    vary: float = 1.0
     seed: int = 0
     part: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
-        return (
-            f"{PREFIX}jobs={self.jobs},users={self.users},gpus={self.gpus},load={self.load:g},comm={self.comm:g},"
-            f"seed={self.seed}" + (f",part={self.part[0]}:{self.part[1]}" if self.part else "")
-        )
+        """The text that :func:`read` takes; what is seldom asked for is left out where it is not."""
+        vary = "" if self.vary == 1 else f"vary={self.vary:g},"
+        part = f",part={self.part[0]}:{self.part[1]}" if self.part else ""
+        common = f"jobs={self.jobs},users={self.users},gpus={self.gpus},load={self.load:g},comm={self.comm:g}"
+        return f"{PREFIX}{common},{vary}seed={self.seed}{part}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +82,18 @@ class _Script:
 def read(text: str, table: ReferenceTable, seed: int = 0, gpus: int | None = None) -> Trace:
     """``recurring:jobs=2000,users=40,gpus=60,load=0.8,comm=0.3,seed=0,part=0:1000`` as a trace; ``seed`` and
     ``gpus`` where the text names none. Raises TraceError naming what is wrong."""
-    options = {"seed": str(seed), "gpus": str(gpus or Recurring().gpus)}
-    for part in filter(None, text.removeprefix(PREFIX).split(",")):
-        key, equals, value = part.partition("=")
-        if not equals or key not in Recurring.__slots__:
-            raise TraceError(f"{text}: {part!r} is not one of {_USAGE}")
-        options[key] = value
-    numbers = {k: whole(options[k], text, k) for k in ("jobs", "users", "gpus") if k in options}
-    load = positive(options.get("load", "0.8"), text, "load")
-    comm = number(options.get("comm", "0.3"), text, "comm")
+    plain = Recurring()
+    given = {"seed": str(seed), "gpus": str(gpus or plain.gpus), **options(text, PREFIX, _KEYS, _USAGE)}
+    jobs, users = (whole(given.get(key, str(getattr(plain, key))), text, key) for key in ("jobs", "users"))
+    load = positive(given.get("load", str(plain.load)), text, "load")
+    comm, vary = (number(given.get(key, str(getattr(plain, key))), text, key) for key in ("comm", "vary"))
     if not 0 <= comm <= 1:
         raise TraceError(f"{text}: comm must lie from 0 to 1, not {comm:g}")
-    seed = whole(options["seed"], text, "seed", 0)
-    whole_life = Recurring(**numbers, load=load, comm=comm, seed=seed, part=None)
-    chosen = _part(options["part"], whole_life.jobs, text) if "part" in options else None
+    if vary < 0:
+        raise TraceError(f"{text}: vary must not be negative")
+    seed = whole(given["seed"], text, "seed", 0)
+    whole_life = Recurring(jobs, users, whole(given["gpus"], text, "gpus"), load=load, comm=comm, vary=vary, seed=seed)
+    chosen = _part(given["part"], whole_life.jobs, text) if "part" in given else None
     return generate(replace(whole_life, part=chosen), table)
 
 
@@ -158,7 +160,8 @@ def _scripts(what: Recurring, table: ReferenceTable, rng: random.Random) -> list
         seconds = _LONG_S * rng.paretovariate(_LONG_ALPHA) if long else usual_s
         found.append(_Script(
             f"script{number_}", f"user{user}", model, batch, rng.choices(list(gangs), list(gangs.values()))[0],
-            math.log(seconds) + factors[user], rng.uniform(*_WITHIN), rng.gauss(0, _TREND_SIGMA), runs,
+            math.log(seconds) + factors[user], what.vary * rng.uniform(*_WITHIN),
+            what.vary * rng.gauss(0, _TREND_SIGMA), runs,
         ))  # fmt: skip
     return found
 

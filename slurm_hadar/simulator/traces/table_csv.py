@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from slurm_hadar.errors import TraceError
+from slurm_hadar.errors import GraphError, TraceError
+from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.model import Fork, Mix
 from slurm_hadar.simulator.traces.fields import number, positive, sizes, whole
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -14,7 +16,7 @@ __all__ = ["REQUIRED", "looks_like", "read", "write"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "steps")
 OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s", "mix", "nodes", "restart_s", "fork",
-            "group")  # fmt: skip
+            "group", "graph")  # fmt: skip
 _RATE = "steps_per_s:"
 
 
@@ -37,7 +39,7 @@ def read(lines: Iterable[str], name: str) -> Trace:
         values = next(csv.reader([line]))
         if len(values) != len(header):
             raise TraceError(f"{where}: {len(values)} fields where the header has {len(header)}")
-        job = _job(dict(zip(header, (v.strip() for v in values), strict=True)), where)
+        job = _job(dict(zip(header, (v.strip() for v in values), strict=True)), where, Path(name).parent)
         if job.job_id in jobs:
             raise TraceError(f"{where}: job_id {job.job_id!r} stands in the trace twice")
         jobs[job.job_id] = job
@@ -56,7 +58,7 @@ def _check_header(header: list[str], where: str) -> None:
         raise TraceError(f"{where}: a column stands there twice")
 
 
-def _job(row: Mapping[str, str], where: str) -> TraceJob:
+def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
     if not row["job_id"]:
         raise TraceError(f"{where}: job_id is empty")
     gangs = sizes(row["gpus"], where, "gpus")
@@ -86,7 +88,19 @@ def _job(row: Mapping[str, str], where: str) -> TraceJob:
         rates,
         _fork(given["fork"], where) if "fork" in given else None,
         group=given.get("group", ""),
+        graph=_graph(given["graph"], where, folder, gangs) if "graph" in given else "",
     )
+
+
+def _graph(text: str, where: str, folder: Path, gangs: Sequence[int]) -> str:
+    """What says it wherever the trace is read: a file by its whole path. Every size of the job must fit it."""
+    value = str((folder / text).resolve()) if text.endswith(".toml") else text
+    try:
+        for gpus in gangs:
+            graph_of(value, gpus)
+    except GraphError as error:
+        raise TraceError(f"{where}: {error}") from None
+    return value
 
 
 def _mix(text: str, where: str) -> Mix:
@@ -124,7 +138,7 @@ def write(trace: Trace) -> str:
     for j in trace.jobs:
         optional = (
             j.model, j.batch, j.user, j.account, j.name, repr(j.weight), j.deadline_s, j.mix,
-            "-".join(map(str, j.nodes)) if j.nodes else None, j.restart_s, j.fork, j.group,
+            "-".join(map(str, j.nodes)) if j.nodes else None, j.restart_s, j.fork, j.group, j.graph,
         )  # fmt: skip
         gpus = "+".join(map(str, j.sizes or (j.workers,)))
         values = (j.job_id, repr(j.arrival_s), gpus, repr(j.steps), *optional, *(j.steps_per_s.get(t) for t in types))
