@@ -123,6 +123,24 @@ def test_what_the_last_training_came_to(hadar, sacct: Path, tmp_path: Path) -> N
     assert (attempts.last().version, attempts.last().predictor) == ("0001", "group median")
 
 
+def test_trainings_are_listed(hadar, tmp_path: Path) -> None:
+    """As the controller has noted them."""
+    assert "no journal at" in hadar("--trainings")[2]
+    journal = Journal(tmp_path / "state" / JOURNAL)
+    assert "no training is over yet" in hadar("--trainings")[1]
+    assert journal.add_training(1000.0, 1030.0, "0001", "forest", "")
+    assert journal.add_training(2000.0, None, "", "", "it was ended from outside")
+    assert not journal.add_training(2000.0, 2009.0, "", "", "told twice")
+    journal.close()
+    code, out, _ = hadar("--trainings")
+    title, *rows = [line.split() for line in out.splitlines()]
+    assert code == 0 and title == ["BEGAN", "TOOK", "VERSION", "GOES", "BY", "WHY"]
+    assert [row[2:] for row in rows] == [  # after date and time
+        ["-", "-", "-", "it", "was", "ended", "from", "outside"], ["30", "s", "0001", "forest", "-"],
+    ]  # fmt: skip
+    assert [e["version"] for e in json.loads(hadar("--trainings", "--json")[1])] == ["", "0001"]
+
+
 def test_the_journal_stands_in_where_slurm_keeps_no_accounts(
     hadar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
