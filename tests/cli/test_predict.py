@@ -7,9 +7,11 @@ import json
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from slurm_hadar.cli.main import main
+from slurm_hadar.cli.replay import since_epoch
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.setup import JOURNAL
 from slurm_hadar.errors import SlurmError
@@ -192,3 +194,12 @@ def test_faults_are_one_line(hadar, sacct: Path, slurm: FakeSlurm, tmp_path: Pat
         assert code == 2 or err.count("\n") == 1
     assert hadar("--train", "--sacct", sacct)[0] == 0
     assert hadar("77")[2] == "hadar: job 77 is not in the queue; is the id right (array tasks: 123_4)?\n"
+
+
+def test_since_when() -> None:
+    """Spans and local dates, as sacct takes them."""
+    assert since_epoch("90d", 1e9) == 1e9 - 90 * 86400 and since_epoch("12h", 1e9) == 1e9 - 12 * 3600
+    moment = dt.datetime.fromtimestamp(since_epoch("2026-10-01T06:30", 0.0)).astimezone()
+    assert (moment.day, moment.hour, moment.minute) == (1, 6, 30)
+    with pytest.raises(click.BadParameter, match="must be a span such as 30d"):
+        since_epoch("lately", 0.0)
