@@ -10,7 +10,17 @@ from typing import Any
 import click
 from rich.table import Table
 
-from slurm_hadar.cli.common import clock, config_options, console, json_option, open_journal, plain, print_json, span
+from slurm_hadar.cli.common import (
+    cell,
+    clock,
+    config_options,
+    console,
+    json_option,
+    open_journal,
+    plain,
+    print_json,
+    span,
+)
 from slurm_hadar.cli.replay import accounting_text, since_epoch
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config
@@ -58,6 +68,7 @@ class _History:
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option("--evaluate", "evaluates", is_flag=True, help="Compare predictors on the history's last fifth.")
 @click.option("--train", "trains", is_flag=True, help="Evaluate, then store a new version.")
+@click.option("--trainings", "lists", is_flag=True, help="Show what became of the trainings, the newest first.")
 @click.option("--trace", "trace", help="History from a trace: file, folder of PAI tables, or recurring:jobs=2000.")
 @click.option("--format", "trace_format", type=click.Choice(FORMATS), help="Of the trace. Default: by content.")
 @click.option("--sacct", "file", metavar="FILE", help="History from sacct -P or sacct --json; - reads it from stdin.")
@@ -68,8 +79,8 @@ class _History:
 @json_option
 @config_options
 def predict(
-    config: Config, job_id: str | None, evaluates: bool, trains: bool, trace: str | None, trace_format: str | None,
-    file: str | None, since: str, types: str | None, seed: int, as_json: bool,
+    config: Config, job_id: str | None, evaluates: bool, trains: bool, lists: bool, trace: str | None,
+    trace_format: str | None, file: str | None, since: str, types: str | None, seed: int, as_json: bool,
 ) -> int:  # fmt: skip
     """Show how long JOB is expected to be; or evaluate or train what says so.
 
@@ -77,8 +88,10 @@ def predict(
     is none (predict.source), or of a trace. It is used only if it orders jobs at least as well as the mean of each
     job's group, and is off by no more; else that mean is what answers.
     """
-    if sum((job_id is not None, evaluates, trains)) != 1:
-        raise click.UsageError("say one of: JOB, --evaluate, --train")
+    if sum((job_id is not None, evaluates, trains, lists)) != 1:
+        raise click.UsageError("say one of: JOB, --evaluate, --train, --trainings")
+    if lists:
+        return _trainings(config, as_json)
     if trace is not None and file is not None:
         raise click.UsageError("--trace and --sacct exclude each other")
     if job_id is not None:
@@ -92,6 +105,30 @@ def predict(
         return _accounting(file, since, types) if file is not None else _site(config, since, types)
 
     return _train(config, gather, seed, as_json) if trains else _evaluate(gather(), seed, as_json)
+
+
+def _trainings(config: Config, as_json: bool) -> int:
+    """Those that the controller has told of, by hand or by itself."""
+    journal = open_journal(config)
+    try:
+        found = journal.trainings()
+    finally:
+        journal.close()
+    if as_json:
+        print_json(found)
+        return 0
+    if not found:
+        click.echo("no training is over yet that the controller knows of")
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for title in ("BEGAN", "TOOK", "VERSION", "GOES BY", "WHY"):
+        table.add_column(title, no_wrap=title != "WHY")
+    for entry in found:
+        took = "-" if entry["ended"] is None else span(entry["ended"] - entry["began"])
+        table.add_row(clock(entry["began"]), took, entry["version"] or "-", entry["predictor"] or "-",
+                      cell(entry["detail"] or "-"))  # fmt: skip
+    console().print(table)
+    return 0
 
 
 def _trace(source: str, trace_format: str | None, seed: int) -> _History:

@@ -76,7 +76,8 @@ def replay(
     if comparison.results:
         happened = replace(past(records, trace, site), bounds=comparison.bounds)
         comparison.results = {HAPPENED: happened, **comparison.results}
-    content = document(comparison, typed(), time.time(), [_KNOWN_LENGTHS, _OTHER_REASONS, *site.assumptions])
+    lengths = [_KNOWN_LENGTHS] if options.predictor is None else []
+    content = document(comparison, typed(), time.time(), [*lengths, _OTHER_REASONS, *site.assumptions])
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_comparison(content, folder, "replay", compare_page(content, "The site's own jobs under other policies"))

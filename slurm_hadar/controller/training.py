@@ -60,14 +60,16 @@ class Trainer:
         self._noted: set[str] = set()
         self._failing = ""
         self._failed = False
+        self._told: Attempt | None = None
 
     def look(self, now: float) -> None:
         """Once a round: tell the outcome of a training that is over, and begin one that is due."""
         try:
             last = self._attempts.last()
             alive = self._alive(last, now)
-            if last is not None and not alive:
+            if last is not None and not alive and last != self._told:
                 self._tell(last)
+                self._told = last
             if not alive and self._due(last, now):
                 self._begin(now)
             self._failing = ""

@@ -7,9 +7,11 @@ import json
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from slurm_hadar.cli.main import main
+from slurm_hadar.cli.replay import since_epoch
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.setup import JOURNAL
 from slurm_hadar.errors import SlurmError
@@ -123,6 +125,24 @@ def test_what_the_last_training_came_to(hadar, sacct: Path, tmp_path: Path) -> N
     assert (attempts.last().version, attempts.last().predictor) == ("0001", "group median")
 
 
+def test_trainings_are_listed(hadar, tmp_path: Path) -> None:
+    """As the controller has noted them."""
+    assert "no journal at" in hadar("--trainings")[2]
+    journal = Journal(tmp_path / "state" / JOURNAL)
+    assert "no training is over yet" in hadar("--trainings")[1]
+    assert journal.add_training(1000.0, 1030.0, "0001", "forest", "")
+    assert journal.add_training(2000.0, None, "", "", "it was ended from outside")
+    assert not journal.add_training(2000.0, 2009.0, "", "", "told twice")
+    journal.close()
+    code, out, _ = hadar("--trainings")
+    title, *rows = [line.split() for line in out.splitlines()]
+    assert code == 0 and title == ["BEGAN", "TOOK", "VERSION", "GOES", "BY", "WHY"]
+    assert [row[2:] for row in rows] == [  # after date and time
+        ["-", "-", "-", "it", "was", "ended", "from", "outside"], ["30", "s", "0001", "forest", "-"],
+    ]  # fmt: skip
+    assert [e["version"] for e in json.loads(hadar("--trainings", "--json")[1])] == ["", "0001"]
+
+
 def test_the_journal_stands_in_where_slurm_keeps_no_accounts(
     hadar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,3 +194,12 @@ def test_faults_are_one_line(hadar, sacct: Path, slurm: FakeSlurm, tmp_path: Pat
         assert code == 2 or err.count("\n") == 1
     assert hadar("--train", "--sacct", sacct)[0] == 0
     assert hadar("77")[2] == "hadar: job 77 is not in the queue; is the id right (array tasks: 123_4)?\n"
+
+
+def test_since_when() -> None:
+    """Spans and local dates, as sacct takes them."""
+    assert since_epoch("90d", 1e9) == 1e9 - 90 * 86400 and since_epoch("12h", 1e9) == 1e9 - 12 * 3600
+    moment = dt.datetime.fromtimestamp(since_epoch("2026-10-01T06:30", 0.0)).astimezone()
+    assert (moment.day, moment.hour, moment.minute) == (1, 6, 30)
+    with pytest.raises(click.BadParameter, match="must be a span such as 30d"):
+        since_epoch("lately", 0.0)
