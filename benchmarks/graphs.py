@@ -28,7 +28,7 @@ from slurm_hadar.simulator.traces import read_trace
 from slurm_hadar.simulator.traces.model import Trace
 from slurm_hadar.throughput.table import reference
 
-CLUSTERS = ("v100:16x4", "v100:8x4,p100:8x4", "v100:8x8")
+CLUSTERS = ("v100:16x4", "v100:8x4,p100:8x4")
 NETWORKS = {"100 Gbit/s": 12.5e9, "10 Gbit/s": 1.25e9}
 MODELS = ("vgg16", "resnet50", "transformer", "lm", "gpt2", "bert-base")
 POLICIES = ("hadar", "asrpt")
