@@ -37,9 +37,10 @@ _FEW = 2  # so many nodes have one boundary between them, whatever switch that g
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a step is to be started with: options and variables to add, and the node of rank 0 where tasks are ranks.
+    """What a step is to be started with: options and variables to add, long options to ``drop``, and in ``first`` the
+    node of rank 0 where tasks are ranks.
 
-    ``trouble``: why the ranks are not placed by the graph; nothing is to be added then.
+    ``trouble``: why the ranks are not placed by the graph; nothing is to be changed then.
     """
 
     options: tuple[str, ...] = ()
