@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.config import NetworkSection
-from slurm_hadar.errors import GraphError, SlurmError
+from slurm_hadar.errors import GraphError, SlurmError, SlurmUnavailable
 from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.graphs.graph import JobGraph
@@ -93,18 +93,17 @@ class GraphBook:
             self._asked_for = frozenset(nodes)
             try:
                 self._switches = parse_switches(backend.topology())
+            except SlurmUnavailable as error:
+                self._asked_for = None  # the next round asks again
+                log.info("switches are not known yet: %s", error)
             except (SlurmError, GraphError) as error:
                 self._switches = {}
                 log.warning("jobs are placed as if all nodes were below one switch: %s", error)
-            if unknown := sorted(set(self._section.uplinks) - set(self._switches)):
+            if self._asked_for and (unknown := sorted(set(self._section.uplinks) - set(self._switches))):
                 log.warning("network.uplinks names switches that Slurm does not know: %s", ", ".join(unknown))
         network = network_of(self._section, self._switches)
         if (network, dict(nodes)) != (self._fleet.network, self._fleet.nodes):
             self._fleet = Fleet(network, nodes)
-
-    @property
-    def network(self) -> Network:
-        return self._fleet.network
 
     def of(
         self, job: str, value: str, workers: int, folder: str, user: str, now: float

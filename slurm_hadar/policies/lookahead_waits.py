@@ -110,11 +110,18 @@ class _Queue:
                 holders = list(dict.fromkeys(j for n in wanted.nodes for j in holding.get((n, types[row]), ())))
                 if holders:
                     why += f" (held by {listing(holders)})"
+                why += self._apart(row)
             if row in self.patient:
                 why += "; it waits for a faster type, since it cannot be moved once it runs (patience_s bounds this)"
             tier = Tier.CAPACITY if payoff[row] > 0 else Tier.POLICY
             found[outlook.jobs[row].job_id] = Wait(tier, why, price[row], payoff[row], wanted)
         return found
+
+    def _apart(self, row: int) -> str:
+        """What its graph says of more nodes, which the job therefore does not take for good."""
+        run_s, level = self.outlook.run_s[row], np.array(self.outlook.classes[row].level)
+        worse = run_s[: len(level)][level > 0].min(initial=np.inf) / run_s[self.queues.column[row]]
+        return f"; on more nodes its graph makes it {worse:.1f} times slower" if 1.0 < worse < np.inf else ""
 
     def _places(self) -> np.ndarray:
         """How many jobs go before each in its pool, those that run included; shape (n,)."""

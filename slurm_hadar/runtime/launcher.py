@@ -114,8 +114,11 @@ def place_by_graph(
         return described, options
     if value is None:
         return described, options
-    from slurm_hadar.runtime.rankmap import lay_out  # with NumPy: only for those who need it
-
+    try:
+        from slurm_hadar.runtime.rankmap import lay_out  # with NumPy: only for those who need it
+    except ImportError as error:
+        _say(f"ranks are placed by srun, not by the job's graph: {error} in {sys.executable}")
+        return described, options
     layout = lay_out(options, environ, value, Path(work_dir), Path(environ["HADAR_JOB_DIR"]), _ask)
     if layout.trouble:
         _say(f"ranks are placed by srun, not by the job's graph: {layout.trouble}")

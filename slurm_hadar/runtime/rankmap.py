@@ -7,6 +7,7 @@ the ranks of each node (``HADAR_RANKS``), which :mod:`slurm_hadar.runtime.rank` 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -31,14 +32,15 @@ _OWN = ("distribution", "nodelist", "exclude", "relative", "nodefile", "het-grou
         "ntasks-per-core", "ntasks-per-socket", "multi-prog", "pty")  # fmt: skip
 _HELD = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GPUS = re.compile(r"gpu(?::([^:(,]+))?:(\d+)(?=[(,]|$)")
-_FEW = 2  # nodes: below which no switch can matter
+_FEW = 2  # so many nodes have one boundary between them, whatever switch that goes through
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a step is to be started with: options and variables to add, and the node of rank 0 where tasks are ranks.
+    """What a step is to be started with: options and variables to add, long options to ``drop``, and in ``first`` the
+    node of rank 0 where tasks are ranks.
 
-    ``trouble``: why the ranks are not placed by the graph; nothing is to be added then.
+    ``trouble``: why the ranks are not placed by the graph; nothing is to be changed then.
     """
 
     options: tuple[str, ...] = ()
@@ -64,9 +66,10 @@ def lay_out(
     if own or environ.get("SLURM_HET_SIZE"):
         return Layout(trouble=f"{own or 'a heterogeneous job'} has an order of its own")
     shown = ask(["scontrol", "--oneliner", "--details", "show", "job", environ.get("SLURM_JOB_ID", "")])
-    gpus, types = read_allocation(shown or "")
-    if not gpus:
-        return Layout(trouble="Slurm does not tell which GPUs the job has on which node")
+    try:
+        gpus, types = read_allocation(shown or "")
+    except GraphError as error:
+        return Layout(trouble=str(error))
     tasks = _tasks(given, len(gpus))
     total = sum(gpus.values())
     if tasks not in (len(gpus), total):
@@ -114,14 +117,20 @@ def _by_host_file(mapped: GpuMap, ranks: tuple[str, str], given: Mapping[str, st
 
 
 def read_allocation(text: str) -> tuple[dict[str, int], dict[str, str]]:
-    """GPUs, and their type, of each node that ``scontrol --details show job`` lists, in the order of Slurm."""
+    """GPUs, and their type, of each node that ``scontrol --details show job`` lists, in the order of Slurm.
+
+    Raises GraphError if it lists none.
+    """
     gpus: dict[str, int] = {}
     types: dict[str, str] = {}
-    for nodes, gres in _HELD.findall(text):
-        held = _GPUS.findall(gres)
-        for node in nodelist.expand(nodes) if held else ():
-            gpus[node] = sum(int(count) for _, count in held)
-            types[node] = held[0][0]
+    with contextlib.suppress(ValueError):
+        for nodes, gres in _HELD.findall(text):
+            held = _GPUS.findall(gres)
+            for node in nodelist.expand(nodes) if held else ():
+                gpus[node] = sum(int(count) for _, count in held)
+                types[node] = held[0][0]
+    if not gpus:
+        raise GraphError("Slurm does not tell which GPUs the job has on which node")
     return gpus, types
 
 
@@ -131,8 +140,8 @@ def _mapped(
     graph = graph_of(value, sum(gpus.values()), folder)
     network = _network(environ)
     if len(gpus) > _FEW:
-        switches = parse_switches(ask(["scontrol", "show", "topology"]) or "")
-        network = network.with_switches(switches)
+        with contextlib.suppress(GraphError):  # of a topology without switches nothing is known
+            network = network.with_switches(parse_switches(ask(["scontrol", "show", "topology"]) or ""))
     return map_graph(graph, network.topology(gpus, types, types))
 
 

@@ -178,6 +178,21 @@ def test_slurm_is_asked_for_its_topology_once_and_only_for_graphs() -> None:
     assert len(calls) == 2
 
 
+def test_a_slurm_that_is_away_is_asked_again() -> None:
+    """Its answer counts as soon as it comes."""
+    book, slurm = GraphBook(load(None, ["network.oversubscription=10"]).network), FakeSlurm(NODES)
+    slurm.switches = "SwitchName=s0 Nodes=v100-[1-2]\nSwitchName=s1 Nodes=v100-[3-4]\n"
+    found = []
+    for slurm.away in (True, False):
+        book.survey(slurm, NODES)
+        named, _ = book.of("1/0", "vgg16", 16, "", "", 0.0)
+        assert named is not None
+        factors = book.factors(named, Form(16, 1, 4), 16, ["v100"])
+        assert factors is not None
+        found.append(factors["v100"])
+    assert found[1][3] < found[0][3]
+
+
 def test_what_is_measured_is_filed_by_graph_and_number_of_nodes(watch) -> None:
     """And the speed on that many nodes is then what was measured."""
     jobs, b, controller, policy = watch({"comment": "hadar:graph=vgg16,model=vgg16,batch=32,nodes=1-4"})

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.graphs.graph import JobGraph, data_parallel
 from slurm_hadar.graphs.network import Network
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Speed
 from slurm_hadar.policies import check_plan, get
-from slurm_hadar.testing.snapshots import carry_out
+from slurm_hadar.testing.snapshots import carry_out, snapshots
 
 NODES = tuple(Node(n, {"v100": 4}) for n in "ab")
 FLEET = Fleet(Network(outside=1.25e9), {n.name: ("v100", 4) for n in NODES})
@@ -54,7 +56,8 @@ def test_a_heavy_job_waits_for_one_node_and_a_light_one_is_spread(policy: str) -
         if placed:
             assert plan.placement("1").nodes == ("a", "b")
         else:
-            assert plan.waits["1"].why
+            slower = 1.0 / job("1", HEAVY).speeds["v100"].factor(2)
+            assert f"{slower:.1f} times slower" in plan.waits["1"].why
 
 
 @pytest.mark.parametrize("policy", ["hadar", "asrpt"])
@@ -124,3 +127,34 @@ def test_prices_of_one_round_know_what_being_spread_costs() -> None:
     light, heavy = (get("hadar", prices="round").allocate(Snapshot(100.0, NODES, (*busy, job("1", g))))
                     for g in (LIGHT, HEAVY))  # fmt: skip
     assert light.payoffs["1"] > 5 * max(0.0, heavy.payoffs.get("1", 0.0))
+
+
+@st.composite
+def with_factors(draw: st.DrawFn) -> Snapshot:
+    """Any snapshot, in which most jobs have factors, falling or not."""
+    snapshot = draw(snapshots())
+    factors = st.just(()) | st.lists(st.floats(0.02, 1.0), min_size=1, max_size=5).map(lambda f: (1.0, *f))
+
+    def known(one: Job) -> Job:
+        return replace(one, speeds={t: replace(s, by_nodes=draw(factors)) for t, s in one.speeds.items()}, graph="g")
+
+    return snapshot.with_jobs([known(one) for one in snapshot.jobs])
+
+
+@pytest.mark.parametrize(
+    ("policy", "params"),
+    [("hadar", {}), ("hadar", {"objective": "ttd"}), ("hadar", {"prices": "round"}), ("asrpt", {}), ("hadare", {}),
+     ("asrpt", {"reserve": 2}), ("srtf", {}), ("tiresias", {}), ("gavel_ttd", {})],
+)  # fmt: skip
+@given(snapshot=with_factors(), data=st.data())
+def test_whatever_the_factors_the_contract_is_kept(policy: str, params: dict, snapshot: Snapshot, data) -> None:
+    """A plan that can be carried out, a reason for each that waits, the same for any order of the jobs; and once it is
+    carried out it is planned again, so that nobody is moved to and fro."""
+    chosen = get(policy, **params)
+    plan = chosen.allocate(snapshot)
+    assert check_plan(snapshot, plan) == []
+    for one in snapshot.steerable_jobs:
+        assert (one.job_id in plan.placements) != (one.job_id in plan.waits)
+    assert chosen.allocate(snapshot.with_jobs(data.draw(st.permutations(snapshot.jobs)))) == plan
+    if not policy.startswith("gavel"):
+        assert chosen.allocate(carry_out(snapshot, plan)).placements == plan.placements

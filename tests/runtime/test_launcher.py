@@ -104,6 +104,18 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
     assert done.stderr == ""
 
 
+def test_a_graph_that_cannot_be_followed_is_one_line(fakes: Fakes, env: dict[str, str]) -> None:
+    """Then srun goes by its own order, as for a job without one; on a single node nothing is asked at all."""
+    fakes.install(comment="hadar:graph=gpt2/pp2")
+    done = run(env, "--", "python", "train.py")
+    why = "Slurm does not tell which GPUs the job has on which node"
+    assert done.stderr == f"hadar: ranks are placed by srun, not by the job's graph: {why}\n"
+    run({**env, "SLURM_JOB_NUM_NODES": "1"}, "--", "python", "train.py")
+    first, second = fakes.calls("srun")
+    assert first["argv"][1:] == ["-N", "2", "-n", "2", "--", "python", "train.py"]
+    assert "HADAR_RANKS" not in first["env"] and len(fakes.calls("squeue")) == 3 and second["argv"][2] == "1"
+
+
 @pytest.mark.parametrize("shape", [["-n4"], ["-N", "1"], ["--ntasks=4"], ["--nodes", "1"], ["--ntasks-per-node=2"]])
 def test_the_users_shape_stands(fakes: Fakes, env: dict[str, str], shape: list[str]) -> None:
     """Any word about nodes or tasks leaves the shape to the user."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.config import load
-from slurm_hadar.graphs.files import read_graph
+from slurm_hadar.graphs.files import graph_of, read_graph
 from slurm_hadar.graphs.mapping import map_graph
 from slurm_hadar.graphs.topology import Topology
 
@@ -156,3 +156,22 @@ def test_ranks_are_where_the_graph_has_them(
 
     (short_tmp / "go").touch()
     poll(lambda: job.state == "COMPLETED", deadline_s=DEADLINE_S)
+
+
+def test_an_uneven_job_has_as_many_ranks_as_gpus_on_each_node(
+    make_cluster: Callable[..., Any], short_tmp: Path, poll: Callable[..., Any]
+) -> None:
+    """Four GPUs on one node and two on the other, where srun by itself starts five tasks and one."""
+    cluster = make_cluster("v100:2x4")
+    script = "#!/bin/bash\nhadar-srun -n 6 -- bash -c 'echo \"srun 0 $SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID\"'\n"
+    (short_tmp / "job.sbatch").write_text(script)
+    env = {**cluster.env, "PATH": f"{ROOT / 'wrappers'}:{cluster.env['PATH']}", "HADAR_PYTHON": sys.executable}
+    argv = ["sbatch", "--parsable", "--gpus=6", "--nodes=2", "-n6", "--mem=100M", "--output=log",
+            "--comment=hadar:graph=gpt2/pp6", "job.sbatch"]  # fmt: skip
+    cluster.run(argv, env=env, cwd=short_tmp)
+    log = short_tmp / "log"
+    poll(lambda: log.exists() and log.read_text().count("srun 0") == 6, deadline_s=DEADLINE_S)
+    mapped = map_graph(graph_of("gpt2/pp6", 6), Topology.of({"v100-1": 4, "v100-2": 2}))
+    assert mapped is not None and sorted(len(ranks) for _, ranks in mapped.order) == [2, 4]
+    found = re.findall(r"^srun 0 (\d+) (\S+) (\d+)$", log.read_text(), re.MULTILINE)
+    assert {int(rank): node for rank, node, _ in found} == dict(enumerate(mapped.hosts))

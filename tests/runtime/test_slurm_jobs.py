@@ -123,6 +123,14 @@ def test_gangs_train(jobs: Jobs, template: str, options: list[str], script: str)
     assert "SLURM_NTASKS" not in jobs.log(job)
 
 
+def test_a_pipeline_trains(jobs: Jobs) -> None:
+    """The template, with the graph of a known model: each worker gets its rank, and the script is none the wiser."""
+    options = ["--gres=gpu:1", "--nodes=2", "--comment=hadar:graph=resnet18"]
+    job = jobs.submit("pipeline.sbatch", f"{EXAMPLES}/cnn.py --steps 12", *options)
+    assert jobs.finish(job)["done"] is True
+    assert "ranks are placed by srun" not in jobs.log(job)
+
+
 def test_another_shape_than_was_asked_for(jobs: Jobs) -> None:
     """A job submitted for 2 nodes with 1 GPU each and placed on 1 node with 2 runs as what it was given."""
     arguments = f"{EXAMPLES}/cnn.py --steps 12"
