@@ -67,7 +67,7 @@ FORMS = {
 ROUNDS, SEED = 20, 20260
 
 
-def test_random_placements(live: Any) -> None:
+def test_random_placements(live: Any, poll: Any) -> None:
     """Jobs of four forms are thrown about for 20 rounds: each holds exactly what was planned, on GPUs of its own."""
     rng = random.Random(SEED)
     comment = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes,mix=gated,"
@@ -77,6 +77,9 @@ def test_random_placements(live: Any) -> None:
         jobs[job + ("_5" if "-a" in options else "")] = shapes
     live.cluster.run(["scontrol"], input="".join(f"release {j}\n" for j in jobs))
     controller = live.controller()
+    live.place()
+    # Slurm may have begun to start them: Slurm then refuses what is said of waiting jobs, and the next round stops them
+    poll(lambda: not controller.run_round().record.failed and all(live.state_of(j) == "PENDING" for j in jobs), 120)
 
     for number in range(ROUNDS):
         planned = _random_plan(rng, live, jobs)
@@ -120,7 +123,7 @@ ALONE = {
     "heterogeneous": (["--gres=gpu:1", ":", "--gres=gpu:1"], "is a component of a heterogeneous job"),
     "held": (["--gres=gpu:1", "--hold"], "is held (JobHeldUser)"),
     "later": (["--gres=gpu:1", "--begin=now+900"], "has a begin time of its own"),
-    "no gpus": ([], "asks for no GPUs"),
+    "no gpus": (["--exclusive"], "asks for no GPUs"),  # so that it waits, too
     "two ways": (["--gpus=2", "--gpus-per-node=2"], "asks for GPUs in more than one way"),
     "per task": (["--gpus-per-task=1", "-n2"], "asks for GPUs per task; ask with --gres=gpu:N"),
     "constraint": (["--gres=gpu:1", "-N2", "-C", "[v100*1&k80*1]"], "has a --constraint that cannot be followed"),

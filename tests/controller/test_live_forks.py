@@ -51,11 +51,11 @@ with open("results-" + os.environ["SLURM_ARRAY_JOB_ID"], "a") as file:
 class Forked:
     """A forked job of a live cluster."""
 
-    def __init__(self, live: Any, copies: int) -> None:
-        self.live = live
+    def __init__(self, live: Any, copies: int, steps: int = STEPS) -> None:
+        self.live, self.steps = live, steps
         (live.work / "training.py").write_text(TRAINING)
-        comment = f"hadar:fork=auto,model=resnet18,batch=64,steps={STEPS},period=1s"
-        script = TEMPLATE.read_text().replace("python train.py", f'"{sys.executable}" training.py {STEPS}')
+        comment = f"hadar:fork=auto,model=resnet18,batch=64,steps={steps},period=1s"
+        script = TEMPLATE.read_text().replace("python train.py", f'"{sys.executable}" training.py {steps}')
         options = (f"--array=0-{copies - 1}", "--cpus-per-task=1", "--mem=100M", "--output=%A_%a.out")
         self.job_id = live.submit(*options, comment=comment, script=script, env=environment())
 
@@ -94,11 +94,11 @@ class Forked:
         """All tasks are over; the steps are exactly the job's, each counted once; one copy ended the script."""
         poll(self.over, DEADLINE_S)
         newest = self.newest
-        assert newest is not None and (newest.step, newest.to_do) == (STEPS, ())
+        assert newest is not None and (newest.step, newest.to_do) == (self.steps, ())
         lines = (self.live.work / f"results-{self.job_id}").read_text().splitlines()
         assert len(lines) == 1, lines
         result = json.loads(lines[0])
-        assert result["step"] == STEPS and result["copy"] == newest.closer
+        assert result["step"] == self.steps and result["copy"] == newest.closer
         assert result["loss"] < GUESSING / 2, "the model has learnt what there is"
         return result
 
@@ -106,7 +106,7 @@ class Forked:
 def test_copies_share_a_job_and_the_rest_is_cancelled(make_live: Any, make_cluster: Any, poll: Any) -> None:
     """One copy per node; those that found no node are cancelled with the job, and the journal says why."""
     live = make_live(make_cluster(nodes=NODES))
-    job = Forked(live, 5)
+    job = Forked(live, 5, 3 * STEPS)  # copies may begin long after each other on a busy machine
     controller = live.daemon("--mode", "act", settings=SETTINGS)
     poll(lambda: job.works_in(2), DEADLINE_S)
     running = [j for j in live.backend.read_jobs() if j.array_id == job.job_id and j.state is JobState.RUNNING]
@@ -125,10 +125,11 @@ def test_copies_share_a_job_and_the_rest_is_cancelled(make_live: Any, make_clust
 
 def _check_what_is_told(live: Any, job: Forked, poll: Any) -> None:
     """explain and queue, while the job runs."""
-    head = rf"job {job.job_id}: \d+ of {STEPS} steps are in consolidation \d+; [1-3] of 5 copies at work\."
+    head = rf"job {job.job_id}: \d+ of {job.steps} steps are in consolidation \d+; [1-3] of 5 copies at work\."
 
     def explained() -> str:
         told = live.hadar("explain", job.job_id).stdout
+        print(told)  # shown if the test fails
         return told if re.match(head, told) and "waits: copy of job" in told and "steps/s" in told else ""
 
     poll(explained, DEADLINE_S)
