@@ -19,6 +19,7 @@ COMMANDS = {
     "cluster": "slurm_hadar.cli.cluster:cluster",
     "compare": "slurm_hadar.cli.compare:compare",
     "config": "slurm_hadar.cli.config:config",
+    "doctor": "slurm_hadar.cli.doctor:doctor",
     "explain": "slurm_hadar.cli.explain:explain",
     "history": "slurm_hadar.cli.explain:history",
     "predict": "slurm_hadar.cli.predict:predict",
