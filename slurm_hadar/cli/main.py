@@ -21,7 +21,7 @@ COMMANDS = {
     "config": "slurm_hadar.cli.config:config",
     "doctor": "slurm_hadar.cli.doctor:doctor",
     "explain": "slurm_hadar.cli.explain:explain",
-    "history": "slurm_hadar.cli.explain:history",
+    "history": "slurm_hadar.cli.history:history",
     "predict": "slurm_hadar.cli.predict:predict",
     "queue": "slurm_hadar.cli.queue:queue",
     "release": "slurm_hadar.cli.release:release",
