@@ -73,13 +73,17 @@ def history(config: Config, job_id: str, commands: bool, as_json: bool) -> None:
 def _summary(record: JobRecord) -> str:
     """The job in one line: whose it is, since when, and how often it was moved and begun again."""
     parts = [f"job {record.job_id} of {record.user or 'unknown'} ({record.name or 'no name'})",
-             f"submitted {clock(record.arrival)}", f"{record.moves} moves", f"{record.restarts} restarts",
+             f"submitted {clock(record.arrival)}", _times(record.moves, "move"), _times(record.restarts, "restart"),
              f"{span(record.attained_s)} of GPU time"]  # fmt: skip
     if record.lost_steps:
         parts.append(f"{record.lost_steps:.0f} steps done twice")
     if record.ended is not None:
         parts.append(f"ended {clock(record.ended)} ({record.final.lower() or 'unknown'})")
     return ", ".join(parts)
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def in_words(entry: dict[str, Any]) -> tuple[str, str]:
@@ -118,4 +122,4 @@ def _told(command: str, moment: float) -> str:
         return f"start it on {fields['NodeList']}{each}" + (f" in {later} s" if later else "")
     if later:
         return f"not to start it before {clock(moment + later)}, unless told otherwise (lease)"
-    return "start it anywhere, as it was submitted"
+    return "start it anywhere, as it was submitted" if "NodeList" in fields else "start it now"

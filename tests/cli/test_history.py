@@ -27,6 +27,7 @@ NOW = 1_700_000_000.0
         ("update 7 NodeList= StartTime=now", "start it anywhere, as it was submitted"),
         ("update 7 TresPerNode=gres:gpu:2 NodeList= StartTime=now+60",
          f"not to start it before {clock(NOW + 60)}, unless told otherwise (lease)"),
+        ("update 7 StartTime=now", "start it now"),
         ("requeue 7", "stop it and put it back into the queue"),
         ("release 7", "release it"),
         ("cancel", "cancel"),
@@ -68,7 +69,7 @@ def test_a_job_from_beginning_to_end(state: Path) -> None:
     """A summary, then a line for each; what was only advised is not told as done."""
     summary, _titles, *lines = run(state, "7").splitlines()
 
-    assert summary.startswith("job 7 of eve (net), submitted ") and "1 moves, 1 restarts" in summary
+    assert summary.startswith("job 7 of eve (net), submitted ") and "1 move, 1 restart, " in summary
     assert ["  ".join(line.split("  ")[1:]).split() for line in lines] and len(lines) == 5
     shown = [" ".join(line.split()) for line in lines]
     assert shown[0].endswith("1 would start v100-1 2xv100; cheapest")
