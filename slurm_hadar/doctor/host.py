@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import ipaddress
 import os
 import platform
 import re
 import socket
+import stat
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,7 +46,7 @@ class Host:
     port_fault: why a fixed port cannot be had.
     pyslurm: why pyslurm cannot be used; empty if it can. pyslurm_version: None if it is not installed.
     private: this is a private cluster, all on one machine.
-    job_submit: the site's job_submit.lua; own_script: ours.
+    job_submit: the site's job_submit.lua; own_script: ours. wrappers: the folder where ours is.
     work_dirs: {work directory of a steered job: whether it is seen from here}.
     """
 
@@ -72,6 +74,7 @@ class Host:
     slurm: Survey | Unknown = NOT_ASKED
     job_submit: str | Unknown = NOT_ASKED
     own_script: str | Unknown = NOT_ASKED
+    wrappers: str = "wrappers"
     work_dirs: Mapping[str, bool] | Unknown = field(default_factory=dict)
 
 
@@ -88,7 +91,7 @@ def look(config: Config, config_error: str, slurm: Survey | Unknown) -> Host:
         plugin_errors=registry.problems(),
         python=platform.python_version(),
         packages=_packages(),
-        names=frozenset({socket.gethostname(), socket.gethostname().split(".")[0], socket.getfqdn()}),
+        names=frozenset({socket.gethostname(), socket.gethostname().split(".")[0]}),
         state_dir=directory,
         state_fault=_no_room(directory),
         state_fs=_file_system(directory),
@@ -106,6 +109,7 @@ def look(config: Config, config_error: str, slurm: Survey | Unknown) -> Host:
         slurm=slurm,
         job_submit=_job_submit(slurm),
         own_script=_own_script(),
+        wrappers=_wrappers(),
         work_dirs=_work_dirs(slurm),
     )
 
@@ -149,11 +153,16 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _no_room(directory: Path) -> str:
     """Why nothing can be written in ``directory``, or in the nearest one above where it would be made."""
-    for place in (directory, *directory.parents):
-        if place.is_dir():
-            return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} is not writable"
-        if place.exists():
+    for place in (directory.absolute(), *directory.absolute().parents):
+        try:
+            mode = place.stat().st_mode
+        except FileNotFoundError:
+            continue
+        except OSError as error:  # hidden from this user, or not below a directory at all
+            return f"{place}: {error.strerror}"
+        if not stat.S_ISDIR(mode):
             return f"{place} is not a directory"
+        return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} is not writable"
     return f"{directory} has no directory above it"
 
 
@@ -182,17 +191,21 @@ def _lock(directory: Path, config: Config, slurm: Survey | Unknown) -> str | Unk
 def _addresses(host: str) -> tuple[str, ...] | Unknown:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return Unknown(f"{host} does not resolve: {error.strerror}")
+    except (OSError, UnicodeError) as error:
+        return Unknown(f"{host} does not resolve: {getattr(error, 'strerror', None) or error}")
     return tuple(sorted({str(entry[4][0]) for entry in found}))
 
 
 def _port_fault(bind: str) -> str:
-    """Why a fixed port cannot be listened on; a free choice of port needs no look."""
+    """Why a fixed port cannot be listened on; not tried where it is chosen freely or on an interface by its name."""
     match = re.fullmatch(r"tcp://(.+):(\d+)", bind)
     if match is None:
         return ""
     address = "" if match[1] == "*" else match[1].strip("[]")
+    try:
+        ipaddress.ip_address(address or "0.0.0.0")
+    except ValueError:
+        return ""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -224,6 +237,13 @@ def _job_submit(slurm: Survey | Unknown) -> str | Unknown:
         return path.read_text(errors="replace")
     except OSError as error:
         return Unknown(f"{path}: {error.strerror}")
+
+
+def _wrappers() -> str:
+    try:
+        return str(wrappers.find("job_submit.lua").parent)
+    except ClusterError:
+        return Host.wrappers
 
 
 def _own_script() -> str | Unknown:

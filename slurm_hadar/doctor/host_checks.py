@@ -49,7 +49,7 @@ def _state_dir(host: Host) -> Answer:
         return cannot_tell(host.state_fs.why)
     if _SHARED_FS.search(host.state_fs):
         return warning(f"{host.state_dir} is on {host.state_fs}, where a database may be damaged or locked", fix)
-    return ok(f"{host.state_dir} is writable, on {host.state_fs}")
+    return ok(f"{host.state_dir} can be written, on {host.state_fs}")
 
 
 def _lock(host: Host) -> Answer:
@@ -138,8 +138,9 @@ def _job_submit(host: Host) -> Answer:
     plugins = host.slurm.setting("JobSubmitPlugins")
     if isinstance(plugins, Unknown):
         return cannot_tell(plugins.why)
-    source = "wrappers/job_submit.lua"
-    copy = f"cp {source} DIRECTORY_OF_SLURM_CONF/ && scontrol reconfigure    # on the slurmctld host"
+    source, conf = f"{host.wrappers}/job_submit.lua", host.slurm.settings.get("SLURM_CONF", "/etc/slurm/slurm.conf")
+    target = conf.rpartition("/")[0]
+    copy = f"cp {source} {target}/ && scontrol reconfigure    # on the slurmctld host"
     if "lua" not in plugins.split(","):
         return note("job_submit.lua is not installed: jobs must be submitted untyped and with --requeue",
                     f"JobSubmitPlugins=lua    # and {copy}")  # fmt: skip
@@ -152,7 +153,7 @@ def _job_submit(host: Host) -> Answer:
                     "--requeue", f"# take the functions of {source} into it")  # fmt: skip
     if _LEASE.sub("", host.job_submit) != _LEASE.sub("", host.own_script):
         return warning("job_submit.lua is installed, but not the text that comes with this version",
-                       f"diff {source} DIRECTORY_OF_SLURM_CONF/; {copy}")  # fmt: skip
+                       f"diff {source} {target}/; {copy}")  # fmt: skip
     return _lease_of(host, float(m[1]) if (m := _LEASE.search(host.job_submit)) else 0.0)
 
 
@@ -173,7 +174,7 @@ def _task_prolog(host: Host) -> Answer:
         return cannot_tell(prolog.why)
     if not prolog:
         return note("no TaskProlog: a plain srun in a job of another shape may fail or do nothing; hadar-srun does not",
-                    "TaskProlog=/etc/slurm/task_prolog.sh    # from wrappers/task_prolog.sh")  # fmt: skip
+                    f"TaskProlog=/etc/slurm/task_prolog.sh    # {host.wrappers}/task_prolog.sh")  # fmt: skip
     return ok(f"TaskProlog = {prolog}") if prolog.endswith("/task_prolog.sh") else cannot_tell(
         f"TaskProlog = {prolog}: whether it clears SLURM_NTASKS and SLURM_GPUS is not known")  # fmt: skip
 

@@ -74,7 +74,18 @@ def _reads(case: SlurmCase) -> Answer:
     said = f"{len(state.jobs)} jobs and {len(state.nodes)} nodes read in {1000 * state.read_s:.0f} ms"
     if state.read_s > slow:
         return warning(f"{said}, longer than slurm.slow_read_s = {slow:g} s", "sdiag    # what keeps slurmctld busy?")
+    private = case.slurm.options("PrivateData")
+    hidden = not isinstance(private, Unknown) and "jobs" in private and not _may_all(case.slurm)
+    if hidden and set(case.config.controller.users) != {case.slurm.user}:
+        return warning(f"{said}, but PrivateData hides others' jobs from {case.slurm.user}",
+                       f"sacctmgr modify user {case.slurm.user} set AdminLevel=Operator")  # fmt: skip
     return ok(said)
+
+
+def _may_all(slurm: Survey) -> bool:
+    """Whether all jobs are this user's to see and change."""
+    level = slurm.admin_level
+    return slurm.is_slurm_user or (not isinstance(level, Unknown) and level[0] in ("Operator", "Administrator"))
 
 
 def _rights(case: SlurmCase) -> Answer:

@@ -85,6 +85,7 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("commands", "note", {}, {"missing": ("sacct",)}, {}, (), "works without"),
     ("reads", "problem", {}, {"state": Unknown("squeue output is cut short")}, {}, (), "cut short"),
     ("reads", "warning", {}, {"state": state(read_s=9)}, {}, (), "9000 ms"),
+    ("reads", "warning", {"PrivateData": "jobs,usage"}, {"admin_level": ("None", ())}, {}, (), "hides others' jobs"),
     ("rights", "problem", {}, {"admin_level": ("None", ())}, {}, ACT, "their own jobs only"),
     ("rights", "warning", {}, {"admin_level": ("None", ())}, {}, (), "their own jobs only"),
     ("rights", "warning", {}, {"admin_level": ("None", ("lab",))}, {}, ACT, "of the accounts lab"),
