@@ -33,6 +33,7 @@ NEVER = {
     "cluster": {"controller", "policies", "runtime", "cli", "slurm", "simulator"},
     "controller": {"cli", "cluster", "runtime", "simulator"},
     "simulator": {"cli", "runtime", "messages"},
+    "doctor": {"cli", "runtime", "simulator"},
     "config": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "simulator"},
     "comment": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config", "simulator"},
     "messages": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config", "simulator"},
@@ -40,7 +41,7 @@ NEVER = {
 
 # what a room may import of ours at all, and by whom a room may be imported
 ONLY = {"graphs": {"errors"}}
-USERS = {"graphs": {"policies", "simulator", "controller", "runtime", "cli"}}
+USERS = {"graphs": {"policies", "simulator", "controller", "runtime", "cli"}, "doctor": {"cli"}}
 
 
 def _room(path: Path) -> str:

@@ -1,17 +1,14 @@
-"""``hadar explain`` and ``hadar history``: why a job waits, and what was done to it."""
+"""``hadar explain``: why a job waits, at what price it would run, and where it would."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from slurm_hadar.cli.common import (
     clock,
     config_options,
-    console,
     json_option,
     open_journal,
     place,
@@ -26,7 +23,7 @@ from slurm_hadar.controller.view import size_source
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
 
-__all__ = ["explain", "history"]
+__all__ = ["explain"]
 
 _TIERS = {
     "cannot-run": "cannot run here as it was submitted",
@@ -156,37 +153,3 @@ def _size(record: JobRecord) -> list[str]:
         + (between if found.high_s > found.low_s else ""),
         f"               from {runs} of {record.user}/{record.name}, by {found.source} (version {found.version})",
     ]
-
-
-@click.command()
-@click.argument("job_id", metavar="JOB")
-@json_option
-@config_options
-def history(config: Config, job_id: str, as_json: bool) -> None:
-    """Every decision about JOB and every write to Slurm, in order."""
-    journal = open_journal(config)
-    try:
-        entries = journal.history(job_id)
-    finally:
-        journal.close()
-    if as_json:
-        print_json(entries)
-        return
-    if not entries:
-        raise HadarError(f"nothing is recorded about job {job_id}; is the id right (array tasks: 123_4)?")
-    table = Table(box=None, pad_edge=False)
-    for title in ("TIME", "ROUND", "WHAT", "DETAIL"):
-        table.add_column(title, no_wrap=title != "DETAIL")
-    for entry in entries:
-        what, detail = _words(entry)
-        table.add_row(clock(entry["time"]), str(entry["round"]), Text(what), Text(plain(detail)))
-    console().print(table)
-
-
-def _words(entry: dict[str, Any]) -> tuple[str, str]:
-    if "command" in entry:
-        detail = entry["command"] + (f"  ({entry['detail']})" if entry["detail"] else "")
-        return f"  write {entry['outcome']}", detail
-    new, old = Placement.of(entry["new"]), Placement.of(entry["old"])
-    where = f"{place(old)} -> {place(new)}" if old and new else place(new) if new else place(old)
-    return entry["kind"], "  ".join(part for part in (where if where != "-" else "", entry["why"]) if part)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from slurm_hadar.controller.guard import Change, ChangeKind
-from slurm_hadar.controller.journal import WriteRecord
+from slurm_hadar.controller.journal import Event, WriteRecord
 from slurm_hadar.model import Snapshot
 
 __all__ = ["SETTLE_S", "Cluster", "Outcome", "Seen"]
@@ -19,13 +19,16 @@ SETTLE_S = 0.5
 
 class Seen(Protocol):
     """One look at a cluster. ``finished`` are (job id, final state) of the jobs that are over since the last look;
-    ``read_s`` is how long looking took."""
+    ``events`` what else has happened to jobs since; ``read_s`` is how long looking took."""
 
     @property
     def snapshot(self) -> Snapshot: ...
 
     @property
     def finished(self) -> Iterable[tuple[str, str]]: ...
+
+    @property
+    def events(self) -> Iterable[Event]: ...
 
     @property
     def read_s(self) -> float: ...

@@ -14,7 +14,7 @@ from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.table import reference
 
-__all__ = ["Forecast", "Forecaster"]
+__all__ = ["Forecast", "Forecaster", "in_words"]
 
 log = logging.getLogger(__name__)
 #: So many jobs are asked about in one round, each in about a millisecond; the rest in those that follow.
@@ -51,6 +51,16 @@ class Forecast:
 
 
 _FIELDS = {f.name for f in fields(Forecast)}
+
+
+def in_words(found: Forecast) -> str:
+    """One line for the job's history."""
+    runs = "1 earlier run" if found.runs == 1 else f"{found.runs or 'no'} earlier runs"
+    between = f" (four in five such jobs {found.low_s / 3600:.3g} to {found.high_s / 3600:.3g} h)"
+    return (
+        f"{found.expected_s / 3600:.3g} h alone on the fastest GPUs{between if found.high_s > found.low_s else ''}, "
+        f"from {runs} of its kind, by {found.source}"
+    )
 
 
 class Forecaster:

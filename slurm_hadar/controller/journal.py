@@ -18,9 +18,12 @@ from typing import Any
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import EMPTY, Placement
 
-__all__ = ["Decision", "JobRecord", "Journal", "RoundRecord", "WriteRecord", "placement_from_json", "placement_to_json"]
+__all__ = [
+    "Decision", "Event", "JobRecord", "Journal", "RoundRecord", "WriteRecord", "placement_from_json",
+    "placement_to_json",
+]  # fmt: skip
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -52,6 +55,10 @@ _ADDED = {
     5: """CREATE TABLE trainings (
         began REAL PRIMARY KEY, ended REAL, version TEXT NOT NULL, predictor TEXT NOT NULL, detail TEXT NOT NULL
     );""",
+    6: """CREATE TABLE events (
+        round INTEGER NOT NULL, time REAL NOT NULL, job_id TEXT NOT NULL, event TEXT NOT NULL, why TEXT NOT NULL
+    );
+    CREATE INDEX events_of_job ON events (job_id, round);""",
 }
 
 
@@ -154,6 +161,15 @@ class Decision:
     why: str = ""
     price: float | None = None
     payoff: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What was seen to happen to a job, as opposed to decided: ``kind`` is restart, forecast or graph."""
+
+    job_id: str
+    kind: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +356,12 @@ class Journal:
         with self.transaction() as db:
             db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
 
+    def add_events(self, number: int, now: float, events: Iterable[Event]) -> None:
+        rows = [(number, now, e.job_id, e.kind, e.why) for e in events]
+        if rows:
+            with self.transaction() as db:
+                db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
+
     def replace_waits(self, number: int, waits: Mapping[str, Mapping[str, Any]]) -> None:
         """The reasons of all jobs that wait as of this round."""
         rows = [(job, number, json.dumps(wait)) for job, wait in waits.items()]
@@ -364,9 +386,9 @@ class Journal:
         return rows[0][0] if rows else None
 
     def expire(self, before: float) -> None:
-        """Forget rounds, decisions, writes and ended jobs older than ``before``."""
+        """Forget rounds, decisions, writes, events and ended jobs older than ``before``."""
         with self.transaction() as db:
-            for table in ("rounds", "decisions", "writes"):
+            for table in ("rounds", "decisions", "writes", "events"):
                 db.execute(f"DELETE FROM {table} WHERE time < ?", (before,))
             db.execute("DELETE FROM jobs WHERE ended < ?", (before,))
             db.execute("DELETE FROM trainings WHERE began < ?", (before,))
@@ -400,14 +422,17 @@ class Journal:
         return sorted(records, key=lambda r: (r.arrival, r.job_id))
 
     def history(self, job_id: str) -> list[dict[str, Any]]:
-        """Decisions and writes about one job in order of time."""
+        """What became of one job in order of time: events (``event``), decisions (``kind``, with the ``mode`` of the
+        round: only those of mode act were carried out) and writes (``command``)."""
+        events = self._rows("SELECT round, time, event, why FROM events WHERE job_id = ?", (job_id,))
         decisions = self._rows(
-            "SELECT round, time, kind, old, new, why, price, payoff FROM decisions WHERE job_id = ?", (job_id,)
-        )
+            "SELECT d.round, d.time, r.mode, kind, old, new, why, price, payoff FROM decisions d "
+            "LEFT JOIN rounds r USING (round) WHERE job_id = ?", (job_id,)
+        )  # fmt: skip
         writes = self._rows("SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ?", (job_id,))
         for entry in decisions:
             entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
-        return sorted(decisions + writes, key=lambda e: (e["time"], "command" in e))
+        return sorted(events + decisions + writes, key=lambda e: (e["time"], "event" not in e, "command" in e))
 
     def wait(self, job_id: str) -> dict[str, Any] | None:
         for number, text in self._query("SELECT round, record FROM waits WHERE job_id = ?", (job_id,)):

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from slurm_hadar.errors import ControllerRunning, StoreError
 
-__all__ = ["ScopeLock"]
+__all__ = ["ScopeLock", "holder"]
+
+LOCK_FILE = "controller.lock"
 
 
 class ScopeLock:
@@ -22,7 +24,7 @@ class ScopeLock:
     """
 
     def __init__(self, state_dir: Path, cluster: str, users: tuple[str, ...]) -> None:
-        self.path = state_dir / "controller.lock"
+        self.path = state_dir / LOCK_FILE
         try:
             state_dir.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+")
@@ -44,10 +46,8 @@ class ScopeLock:
             raise ControllerRunning(
                 f"another controller (process {holder}) already uses {self.path.parent}; stop it first"
             ) from None
-        scope = f"{cluster}|{','.join(sorted(users))}"
-        name = "\0slurm-hadar-" + hashlib.sha256(scope.encode()).hexdigest()[:24]
         try:
-            self._socket.bind(name)
+            self._socket.bind("\0" + _scope_name(cluster, users))
         except OSError:
             whose = f"users {', '.join(users)}" if users else "all users"
             raise ControllerRunning(
@@ -60,3 +60,31 @@ class ScopeLock:
     def release(self) -> None:
         self._socket.close()
         self._file.close()
+
+
+def _scope_name(cluster: str, users: tuple[str, ...]) -> str:
+    scope = f"{cluster}|{','.join(sorted(users))}"
+    return "slurm-hadar-" + hashlib.sha256(scope.encode()).hexdigest()[:24]
+
+
+def holder(state_dir: Path, cluster: str, users: tuple[str, ...]) -> str:
+    """Who would make a :class:`ScopeLock` of these arguments refuse, in words; empty if nobody.
+
+    Takes no lock, not even for a moment, so that a controller that starts meanwhile is not refused. Raises StoreError
+    if the kernel's tables of locks and sockets cannot be read.
+    """
+    try:
+        locks, sockets = Path("/proc/locks").read_text(), Path("/proc/net/unix").read_text(errors="replace")
+        path = state_dir / LOCK_FILE
+        file = path.stat() if path.exists() else None
+    except OSError as error:
+        raise StoreError(f"{error.filename} cannot be read: {error.strerror}") from None
+    device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}" if file else ""
+    for line in locks.splitlines():
+        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF
+        words = line.split()
+        if len(words) > 5 and words[1] == "FLOCK" and words[5] == device:
+            return f"process {words[4]} with the state directory {state_dir}"
+    if any(line.endswith("@" + _scope_name(cluster, users)) for line in sockets.splitlines()):
+        return "a process of this host with another state directory"
+    return ""

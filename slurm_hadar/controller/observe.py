@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from slurm_hadar.comment import JobComment, read
+from slurm_hadar.comment import JobComment, is_ours, read
 from slurm_hadar.config import Config, Mode
-from slurm_hadar.controller.forecasts import Forecaster
+from slurm_hadar.controller.forecasts import Forecast, Forecaster, in_words
 from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.job_graphs import GraphBook, NamedGraph
-from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal import Event, JobRecord
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import (
     NodeFacts,
@@ -35,7 +35,8 @@ __all__ = ["Observation", "Observer", "workload_of"]
 @dataclass(frozen=True)
 class Observation:
     """One round's view. ``snapshot`` is what the policy gets; ``raw`` what Slurm said, by job; ``records`` the memory
-    brought up to date; ``ended`` jobs that are over since the last round, with their final state."""
+    brought up to date; ``ended`` jobs that are over since the last round, with their final state; ``events`` what else
+    has happened to jobs since."""
 
     snapshot: Snapshot
     state: ClusterState
@@ -43,6 +44,7 @@ class Observation:
     records: dict[str, JobRecord]
     facts: Mapping[str, NodeFacts]
     ended: tuple[tuple[JobRecord, str], ...] = ()
+    events: tuple[Event, ...] = ()
 
     @property
     def finished(self) -> tuple[tuple[str, str], ...]:
@@ -86,6 +88,7 @@ class Observer:
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
         self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
+        self._events: list[Event] = []
 
     def deny(self, jobs: Mapping[str, str]) -> None:
         """Leave these jobs alone as long as this controller runs: Slurm said that they are not its to change."""
@@ -96,6 +99,7 @@ class Observer:
     def observe(self, state: ClusterState, *, acting_only: bool = False) -> Observation:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
         self._estimates.clear()
+        self._events = []
         if self._forecaster is not None:
             self._forecaster.refresh()
         facts = node_facts(state.nodes)
@@ -112,7 +116,7 @@ class Observer:
             state.time, nodes, tuple(jobs), state.partitions, self._config.controller.round_s,
             user_usage=self._usage.by_user(state.time), account_usage=self._usage.by_account(state.time),
         )  # fmt: skip
-        return Observation(snapshot, state, active, self.records, facts, ended)
+        return Observation(snapshot, state, active, self.records, facts, ended, tuple(self._events))
 
     def _note_ended(self, state: ClusterState, active: Mapping[str, SlurmJob]) -> tuple[tuple[JobRecord, str], ...]:
         """Close the records of jobs that Slurm shows as over or shows no more."""
@@ -211,7 +215,10 @@ class Observer:
         copy = comment.fork is not None and job.array_id
         if self._forecaster is None or record.total_steps is not None or copy:
             return None, 1.0
-        forecast = self._forecaster.of(job, record, now)
+        before, forecast = Forecast.of(record), self._forecaster.of(job, record, now)
+        # another version that expects the same is no news
+        if forecast is not None and (before is None or in_words(before) != in_words(forecast)):
+            self._events.append(Event(job.job_id, "forecast", in_words(forecast)))
         if forecast is None or not self._config.predict.use:
             return None, 1.0
         # it counts seconds on the fastest of these types, which need not be one of this site
@@ -227,12 +234,15 @@ class Observer:
 
     def _graph(self, job: SlurmJob, comment: JobComment, record: JobRecord, now: float) -> NamedGraph | None:
         """The job's graph; None if it names none, or none that can be used, which its record then says."""
+        before = record.graph_fault
         graph, record.graph_fault = None, ""
         if comment.graph is not None and record.workers:
             run = f"{job.job_id}/{record.restarts}"
             graph, record.graph_fault = self._graphs.of(
                 run, comment.graph, record.workers, job.work_dir, job.user, now
             )  # fmt: skip
+        if record.graph_fault and record.graph_fault != before:
+            self._events.append(Event(job.job_id, "graph", record.graph_fault))
         return graph
 
     def _speeds(
@@ -285,16 +295,21 @@ class Observer:
             news = self._book.get(job.job_id)
             over = news.before if news is not None and news.report.restart > record.restarts else news
             self._note_progress(record, over)
-            self._note_restart(record, job, submit)
+            lost = self._note_restart(record, job, submit)
+            if is_ours(job.comment):
+                self._events.append(Event(job.job_id, "restart", _restarted(record, lost)))
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
 
-    def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float) -> None:
+    def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float) -> float:
+        """Begin the record of another run; returns how many steps are to be done again."""
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
-        record.lost_steps += max(0.0, record.steps - (record.saved_step or 0.0))
+        lost = max(0.0, record.steps - (record.saved_step or 0.0))
+        record.lost_steps += lost
         record.steps = record.saved_step or 0.0
         if record.saved_step is None:  # it begins anew: what it did so far is not part of its work
             record.ran_s = {}
+        return lost
 
     def _note_run(self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], now: float) -> None:
         """Attained service in GPU-seconds, booked at each sight of the running job, once whoever controls."""
@@ -356,6 +371,14 @@ class Observer:
         if record.start_s is None:
             return self._config.jobs.restart_cost_s
         return (record.save_s or 0.0) + RESTART_GAP_S + record.start_s
+
+
+def _restarted(record: JobRecord, lost: float) -> str:
+    """How a job's next run begins, in the words of its history."""
+    where = (
+        "from the beginning" if record.saved_step is None else f"from its checkpoint at step {record.saved_step:.0f}"
+    )
+    return f"run {record.restarts + 1} {where}" + (f"; {lost:.0f} steps are done again" if lost else "")
 
 
 def _shape(job: SlurmJob) -> tuple[int, int, int, int]:

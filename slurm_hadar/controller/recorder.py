@@ -78,6 +78,7 @@ class JournalRecorder(Recorder):
 
     def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
         self._journal.update_round(number, record)
+        self._journal.add_events(number, record.time, seen.events)
         self._note_decisions(number, record.time, seen, outcome)
         if record.time - self._expired > 3600:
             self._expired = record.time

@@ -28,7 +28,10 @@ from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.select import choose
 
-__all__ = ["JOURNAL", "PREDICTOR", "Assembly", "assemble", "private_cluster", "state_dir", "steer"]
+__all__ = [
+    "JOURNAL", "PREDICTOR", "Assembly", "any_acting", "assemble", "channel_address", "channel_file", "chosen_state_dir",
+    "private_cluster", "state_dir", "steer",
+]  # fmt: skip
 
 JOURNAL = "journal.db"
 PREDICTOR = "predictor"
@@ -63,18 +66,22 @@ def private_cluster() -> Path | None:
     return None
 
 
+def chosen_state_dir(config: Config) -> Path:
+    """Where journal, keys and lock shall live, whether or not it exists."""
+    if config.controller.state_dir is not None:
+        return config.controller.state_dir
+    private = private_cluster()
+    if private is not None and os.access(private, os.W_OK):
+        return private / "hadar"
+    if os.geteuid() == 0:
+        return Path("/var/lib/slurm-hadar")
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(base) / "slurm-hadar"
+
+
 def state_dir(config: Config) -> Path:
     """Where journal, keys and lock live. Raises StoreError if it cannot be made."""
-    chosen = config.controller.state_dir
-    if chosen is None:
-        private = private_cluster()
-        if private is not None and os.access(private, os.W_OK):
-            chosen = private / "hadar"
-        elif os.geteuid() == 0:
-            chosen = Path("/var/lib/slurm-hadar")
-        else:
-            base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-            chosen = Path(base) / "slurm-hadar"
+    chosen = chosen_state_dir(config)
     try:
         chosen.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -131,20 +138,28 @@ def steer(
 def _channel(config: Config, directory: Path, book: ReportBook) -> Channel | None:
     """Listen for reports wherever jobs are told to report; in mode observe too, since speeds are worth knowing."""
     settings = config.channel
-    file = settings.file or _channel_file(directory)
+    file = channel_file(config, directory)
     leave_network(file, network_of(config.network))
     if not settings.enabled:
         announce(file, ChannelInfo("", ""))  # jobs then write spool files
         return None
-    private = private_cluster()
-    host = settings.host or ("127.0.0.1" if private else _host())
-    bind = settings.bind.replace("tcp://*:", "tcp://127.0.0.1:") if private else settings.bind
+    bind, host = channel_address(config)
     return Channel(book, directory, bind, host, file, settings.max_message_bytes)
 
 
-def _channel_file(directory: Path) -> Path:
-    """Beside slurm.conf, where every job finds it; else in /etc/slurm-hadar; else with the state, and jobs need
-    HADAR_CHANNEL."""
+def channel_address(config: Config) -> tuple[str, str]:
+    """Where the channel listens, and the name under which jobs are told to find it; inside a private cluster both stay
+    on this machine."""
+    settings, private = config.channel, private_cluster()
+    host = settings.host or ("127.0.0.1" if private else _host())
+    return (settings.bind.replace("tcp://*:", "tcp://127.0.0.1:") if private else settings.bind), host
+
+
+def channel_file(config: Config, directory: Path) -> Path:
+    """Where the configuration says; else beside slurm.conf, where every job finds it; else in /etc/slurm-hadar; else
+    with the state, and jobs need HADAR_CHANNEL."""
+    if config.channel.file is not None:
+        return config.channel.file
     conf = os.environ.get("SLURM_CONF")
     beside = [Path(conf).parent / CHANNEL_FILE] if conf else []
     for candidate in (*beside, SYSTEM_CHANNEL):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from slurm_hadar.config import GuardSection
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, unmovable_reason
+from slurm_hadar.controller.journal import Event
 from slurm_hadar.model import Node, Placement, Snapshot
 from slurm_hadar.simulator.faults import Faults
 from slurm_hadar.simulator.foresight import Foresight
@@ -65,6 +66,7 @@ class Sight:
 
     snapshot: Snapshot
     finished: tuple[tuple[str, str], ...] = ()
+    events: tuple[Event, ...] = ()
     read_s: float = 0.0
 
 

@@ -71,10 +71,18 @@ class CliBackend(Backend):
         """Name, and where its slurmctld listens: private clusters of several people may have one name."""
         return " ".join(self._setting(s) for s in ("ClusterName", "SlurmctldHost[0]", "SlurmctldPort"))
 
-    def _setting(self, name: str) -> str:
+    def config_text(self) -> str:
+        """What ``scontrol show config`` says; asked once."""
         if not self._settings:
             self._settings = self._read(["scontrol", "show", "config"])
-        match = re.search(rf"^{re.escape(name)}\s*=\s*(\S+)", self._settings, re.MULTILINE)
+        return self._settings
+
+    def ask(self, *command: str) -> str:
+        """The output of one command that only reads. Raises SlurmError with its first complaint if it fails."""
+        return self._read(list(command))
+
+    def _setting(self, name: str) -> str:
+        match = re.search(rf"^{re.escape(name)}\s*=\s*(\S+)", self.config_text(), re.MULTILINE)
         if not match:
             raise SlurmError(f"scontrol show config names no {name}; is this Slurm configured?")
         return match[1]

@@ -91,3 +91,35 @@ def test_output_into_a_closed_pipe(hadar, tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=env, timeout=60, check=False)
 
     assert done.returncode == 0 and done.stderr == ""
+
+
+def test_doctor_without_slurm(hadar, tmp_path: Path) -> None:
+    """One line says that there is none, the rest of the host is judged, and the exit code is 1; JSON says the same."""
+    state = ("--set", f"controller.state_dir={tmp_path / 'state'}")
+
+    done = hadar("doctor", *state)
+
+    assert done.returncode == 1 and done.stderr == "" and "\x1b" not in done.stdout
+    assert sum("scontrol is not on PATH" in line for line in done.stdout.splitlines()) == 1
+    assert "30 more checks need a Slurm that answers" in done.stdout
+    told = json.loads(hadar("doctor", "--json", *state).stdout)
+    assert told["counts"]["problem"] == 1 and set(told["checks"][0]) == {
+        "check",
+        "verdict",
+        "found",
+        "why",
+        "fix",
+        "link",
+    }
+    assert not (tmp_path / "state").exists()
+
+
+def test_doctor_reads_a_broken_configuration(hadar, tmp_path: Path) -> None:
+    """As a problem of its own, beside the others."""
+    path = tmp_path / "c.toml"
+    path.write_text("[guard]\nx = 1\n")
+
+    done = hadar("doctor", "--config", str(path))
+
+    assert done.returncode == 1 and done.stderr == ""
+    assert "unknown key guard.x" in done.stdout and "fix: hadar config check" in done.stdout

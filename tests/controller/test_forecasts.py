@@ -125,6 +125,8 @@ def test_asked_once_per_version(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> 
     assert desk.round()[job].predicted_steps == pytest.approx(first * 1.5)
     desk.round()
     assert asked == [job, job] and desk.forecast(job).version == "0002"
+    told = [e["why"] for e in desk.journal.history(job) if e.get("event") == "forecast"]
+    assert len(told) == 2 and all("alone on the fastest GPUs" in why for why in told)
 
 
 def test_a_round_asks_no_more_than_it_has_time_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,8 @@ def test_a_graph_that_cannot_be_used_is_one_reason(watch, tmp_path: Path, caplog
         jobs, b, controller, _ = watch({"comment": comment, "work_dir": str(tmp_path)})
         controller.run_round()
     assert why in b.journal.load_jobs()["1"].graph_fault
+    (told,) = [e["why"] for e in b.journal.history("1") if e.get("event") == "graph"]
+    assert why in told
     assert jobs["1"].steerable and jobs["1"].graph == "" and not jobs["1"].speeds["v100"].by_nodes
     (said,) = [r.getMessage() for r in caplog.records if "graph" in r.getMessage()]
     assert said.startswith("job 1/0 is scheduled without its graph: ") and why in said

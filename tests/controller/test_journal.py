@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.journal import Decision, JobRecord, Journal, RoundRecord, WriteRecord
+from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteRecord
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 
@@ -68,7 +68,8 @@ def test_an_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.db")
     journal.save_jobs([JobRecord("1", submit=5)])
     journal.connection.executescript(
-        "DROP TABLE memory; DROP TABLE usage; DROP TABLE forks; DROP TABLE trainings; PRAGMA user_version = 1;"
+        "DROP TABLE memory; DROP TABLE usage; DROP TABLE forks; DROP TABLE trainings; DROP TABLE events; "
+        "PRAGMA user_version = 1;"
     )
     journal.close()
 
@@ -102,12 +103,14 @@ def test_history_and_waits(tmp_path: Path) -> None:
     number = journal.add_round(RoundRecord(10.0, "act", "hadar"))
     where = Placement.of({"n1": {"v100": 2}})
     journal.add_decisions(number, 10.0, [Decision("7", "start", new=where, why="cheap")])
+    journal.add_events(number, 10.0, [Event("7", "restart", "run 2 from the beginning")])
     journal.add_writes(number, 11.0, [WriteRecord("7", "update 7 NodeList=n1", "ok")])
     journal.replace_waits(number, {"8": {"tier": "x", "why": "y"}})
     journal.replace_prices({("n1", "v100"): 2.5})
 
-    first, second = journal.history("7")
+    event, first, second = journal.history("7")
 
+    assert (event["event"], event["why"]) == ("restart", "run 2 from the beginning") and first["mode"] == "act"
     assert (first["kind"], first["new"], first["why"]) == ("start", {"n1": {"v100": 2}}, "cheap")
     assert (second["command"], second["outcome"]) == ("update 7 NodeList=n1", "ok")
     assert journal.wait("8") == {"round": 1, "tier": "x", "why": "y"} and journal.wait("7") is None
@@ -120,10 +123,11 @@ def test_old_entries_expire() -> None:
     for moment in (1.0, 100.0):
         number = journal.add_round(RoundRecord(moment, "act", "hadar"))
         journal.add_decisions(number, moment, [Decision("7", "start")])
+        journal.add_events(number, moment, [Event("7", "graph", "no such model")])
     journal.save_jobs([JobRecord("7", ended=1.0), JobRecord("8")])
 
     journal.expire(50.0)
 
     assert [r["time"] for r in journal.rounds()] == [100.0]
-    assert len(journal.history("7")) == 1
+    assert len(journal.history("7")) == 2
     assert journal.job("7") is None and journal.job("8") is not None

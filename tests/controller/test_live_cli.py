@@ -54,7 +54,7 @@ def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
     explained = json.loads(live.hadar("explain", job, "--json").stdout)
     assert explained["last_decision"]["kind"] == "start" and explained["record"]["steered"] is True
     history = live.hadar("history", job)
-    assert history.returncode == 0 and re.search(r"start +\S+ 2x", history.stdout), history.stdout
+    assert history.returncode == 0 and re.search(r"starts +\S+ 2x", history.stdout), history.stdout
     entries = json.loads(live.hadar("history", job, "--json").stdout)
     assert [e.get("kind") or e["outcome"] for e in entries] == ["wait", "ok", "start", "ok"]
     assert live.hadar("speeds").stdout == "nothing has been measured yet: start jobs through hadar-srun\n"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.lock import ScopeLock
+from slurm_hadar.controller.lock import ScopeLock, holder
 from slurm_hadar.errors import ControllerRunning, StoreError
 
 
@@ -33,3 +34,14 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be used"):
         ScopeLock(tmp_path / "file" / "sub", "c", ())
+
+
+def test_who_holds_it_can_be_asked_without_taking_it(tmp_path: Path) -> None:
+    """Nobody; then this process, by its state directory or by cluster and users; then nobody again."""
+    assert holder(tmp_path / "a", "cluster-h", ()) == "" and not (tmp_path / "a").exists()
+    lock = ScopeLock(tmp_path / "a", "cluster-h", ())
+    assert holder(tmp_path / "a", "cluster-i", ()) == f"process {os.getpid()} with the state directory {tmp_path / 'a'}"
+    assert "another state directory" in holder(tmp_path / "b", "cluster-h", ())
+    assert holder(tmp_path / "b", "cluster-h", ("bob",)) == ""
+    lock.release()
+    assert holder(tmp_path / "a", "cluster-h", ()) == ""

@@ -451,6 +451,27 @@ def test_a_restart_between_two_rounds_loses_no_count(bench) -> None:
 
     record = b.journal.load_jobs()[job]
     assert (record.lost_steps, record.saved_step, record.steps) == (0.0, 50, 50)
+    told = [(e["event"], e["why"]) for e in b.journal.history(job) if "event" in e]
+    assert told == [("restart", "run 2 from its checkpoint at step 50")]
+
+
+def test_a_restart_without_a_checkpoint_is_told_with_what_it_costs(bench) -> None:
+    """Only of jobs that are ours; the same restart is told once."""
+    b = bench()
+    job, other = b.slurm.submit(gpus=1, comment=MODEL), b.slurm.submit(gpus=1, comment="")
+    for one, node in ((job, "v100-1"), (other, "k80-1")):
+        b.slurm.start(one, node)
+    report(b, job, "report", steps=30)
+    b.controller.run_round()
+    for one in (job, other):
+        b.slurm.jobs[one] = replace(b.slurm.jobs[one], restarts=1)
+
+    b.controller.run_round()
+    b.new_controller().run_round()
+
+    told = [e["why"] for e in b.journal.history(job) if "event" in e]
+    assert told == ["run 2 from the beginning; 30 steps are done again"]
+    assert not [e for e in b.journal.history(other) if "event" in e]
 
 
 class Counting(Policy):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.survey import Survey, survey
 
 pytestmark = [
     pytest.mark.slurm,
@@ -65,12 +67,19 @@ def queue_of(cluster: PrivateCluster) -> dict[str, str]:
     return {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
 
 
-def test_operator_rights_are_enough(make_cluster: Callable[..., PrivateCluster], short_tmp: Path, poll: Any) -> None:
-    """A user with AdminLevel=Operator, and no more, moves and leases another user's jobs."""
+def test_operator_rights_are_enough(
+    make_cluster: Callable[..., PrivateCluster], short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user with AdminLevel=Operator, and no more, moves and leases another user's jobs, and the survey sees it."""
     cluster = make_cluster("v100:1x1,p100:1x1", accounting=True)
     cluster.run(["sacctmgr", "-i", "add", "account", "lab"], check=True)
     for user, level in (("root", "Administrator"), ("nobody", "Operator")):
         cluster.run(["sacctmgr", "-i", "add", "user", user, "account=lab", f"adminlevel={level}"], check=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: pwd.getpwnam("nobody").pw_uid)
+        found = survey(as_nobody(cluster, _fresh(short_tmp)))
+    assert isinstance(found, Survey) and not found.is_slurm_user
+    assert found.admin_level == ("Operator", ()) and found.accounting is True
     jobs = [submit(cluster) for _ in range(3)]
     poll(lambda: sum("RUNNING" in text for text in queue_of(cluster).values()) == 2)
 

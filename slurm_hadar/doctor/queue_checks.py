@@ -1,0 +1,116 @@
+"""Checks of what stands in the cluster and its queue: GPUs, nodes, partitions, jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slurm_hadar.comment import is_ours
+from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
+from slurm_hadar.doctor.slurm_checks import SlurmCase
+from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.slurm.survey import Unknown
+
+__all__ = ["CHECKS"]
+
+_NAMED = 5
+_NEED_CARE = ("gres/gpu count", "Kill task failed", "Duplicate jobid")  # Slurm's own words for faults that stay
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few, and how many more."""
+    listed = list(names)
+    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return ", ".join(listed[:_NAMED]) + more
+
+
+def _gpu_types(case: SlurmCase) -> Answer:
+    gres, state = case.slurm.setting("GresTypes"), case.slurm.state
+    if isinstance(state, Unknown):
+        return cannot_tell(state.why)
+    if not isinstance(gres, Unknown) and "gpu" not in gres.split(","):
+        return problem(f"GresTypes = {gres or '(none)'}: Slurm knows of no GPUs",
+                       "GresTypes=gpu    # and Gres=gpu:TYPE:N for each node, with gres.conf")  # fmt: skip
+    nodes = [n for n in state.nodes if n.gpus]
+    if not nodes:
+        return problem("no node has a GPU", "NodeName=... Gres=gpu:v100:4    # and gres.conf")
+    untyped = [n.name for n in nodes if any(t == "gpu" for t, _ in n.gpus)]
+    if untyped:
+        return warning(f"GPUs without a type on {_some(untyped)}: they all count as alike",
+                       f"NodeName={untyped[0]} Gres=gpu:v100:4    # the model; in gres.conf Type=v100")  # fmt: skip
+    several = [n.name for n in nodes if len(n.gpus) > 1]
+    if several:
+        return warning(f"several GPU types on {_some(several)}: Slurm cannot be told which one an untyped request "
+                       "gets, so jobs there are left alone", "# one GPU type per node")  # fmt: skip
+    total: dict[str, int] = {}
+    for gpu_type, count in (pair for n in nodes for pair in n.gpus):
+        total[gpu_type] = total.get(gpu_type, 0) + count
+    said = ", ".join(f"{count} {gpu_type}" for gpu_type, count in sorted(total.items()))
+    if len(total) == 1:
+        return note(f"{said}: one GPU type only, so there is no choice between types; policies still order jobs")
+    return ok(said)
+
+
+def _nodes(case: SlurmCase) -> Answer:
+    state = case.slurm.state
+    if isinstance(state, Unknown):
+        return cannot_tell(state.why)
+    bad = [n for n in state.nodes if n.gpus and not n.available]
+    faulty = [n for n in bad if any(words in n.reason for words in _NEED_CARE)]
+    if faulty:
+        first = faulty[0]
+        return warning(f"{_some(f'{n.name} ({n.reason})' for n in faulty)}: such nodes do not come back by themselves",
+                       f"scontrol update NodeName={first.name} State=RESUME    # when the cause is gone")  # fmt: skip
+    if bad:
+        return note(f"not available: {_some(f'{n.name} ({n.reason or n.state})' for n in bad)}")
+    return ok(f"all {sum(1 for n in state.nodes if n.gpus)} nodes with GPUs are available")
+
+
+def _partitions(case: SlurmCase) -> Answer:
+    state, config = case.slurm.state, case.config
+    if isinstance(state, Unknown):
+        return cannot_tell(state.why)
+    known = {p.name for p in state.partitions}
+    named = {
+        "[partitions.NAME]": tuple(config.partitions),
+        "controller.partitions": config.controller.partitions,
+        "guard.exempt_partitions": config.guard.exempt_partitions,
+    }
+    for key, names in named.items():
+        strange = sorted(set(names) - known)
+        if strange:
+            return warning(f"{key} names {_some(strange)}, which Slurm does not have",
+                           f"hadar config show --origin    # the partitions are {_some(sorted(known))}")  # fmt: skip
+    modes = sorted({f"{p.name} {config.mode(p.name)}" for p in state.partitions})
+    return ok(f"modes: {_some(modes)}")
+
+
+def _typed_jobs(case: SlurmCase) -> Answer:
+    state = case.slurm.state
+    if isinstance(state, Unknown):
+        return cannot_tell(state.why)
+    typed = [j for j in state.jobs if j.state.active and any(request.typed for request in j.gpus)]
+    ours = [j for j in typed if is_ours(j.comment)]
+    if ours:
+        count = sum(n for _, n in ours[0].gpus[0].types)
+        kinds = "+".join(sorted({t for r in ours[0].gpus for t, _ in r.types if t}))
+        return warning(f"{_jobs(ours)} of hadar: name a GPU type, so they stay where Slurm puts them",
+                       f"sbatch --gres=gpu:{count} --comment=hadar:types={kinds}    # or job_submit.lua")  # fmt: skip
+    if typed:
+        return note(
+            f"{_jobs(typed)} without a hadar: comment name a GPU type; when they are to be steered, they must not"
+        )
+    if not any(j.gpus for j in state.jobs if j.state.active):
+        return cannot_tell("no job with GPUs is in the queue now")
+    return ok("no job in the queue names a GPU type")
+
+
+def _jobs(jobs: list[SlurmJob]) -> str:
+    return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} ({_some(j.job_id for j in jobs)})"
+
+
+CHECKS = (
+    Check("gpu_types", "Jobs are placed by the GPU types that nodes have in Slurm's GRES.", _gpu_types),
+    Check("nodes", "GPUs of nodes that are down or drained are given to nobody.", _nodes),
+    Check("partitions", "The configuration says for each partition how far the controller may go.", _partitions),
+    Check("typed_jobs", "Slurm accepts a change of a requested GPU type and then never starts the job.", _typed_jobs),
+)

@@ -1,0 +1,206 @@
+"""What a Slurm is like, asked once and without changing anything: what ``hadar doctor`` judges.
+
+Every answer is either a value or an :class:`Unknown` that says why there is none; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from slurm_hadar.errors import SlurmError
+from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.state import ClusterState
+
+__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "survey"]
+
+COMMANDS = ("scontrol", "squeue", "sinfo", "scancel")
+_EXTRA = ("sacct", "sacctmgr", "sdiag")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A fact that could not be had, and why, in a few words."""
+
+    why: str
+
+
+NOT_ASKED = Unknown("not asked")
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One slurmctld as ``scontrol ping`` shows it."""
+
+    role: str
+    host: str
+    up: bool
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One Slurm at one instant.
+
+    Parameters
+    ----------
+    user: who asks. uid: its number, which Slurm compares with SlurmUser.
+    version: such as (22, 5, 8). identity: as :meth:`CliBackend.identity`.
+    settings: ``scontrol show config`` as {name: value}, ``(null)`` as the empty text.
+    daemons: all slurmctld, the primary first.
+    state: jobs, nodes, partitions, as a round reads them.
+    clock_ahead_s: least and most seconds by which slurmctld's clock is ahead of this host's; Slurm tells whole seconds.
+    latest_start: the latest moment (epoch seconds) at which a slurmd says it was started, and its node.
+    admin_level: ``None``, ``Operator`` or ``Administrator``, and the accounts that the user coordinates.
+    accounting: whether sacct answers.
+    missing: commands that are not on PATH.
+    """
+
+    user: str
+    uid: int
+    version: tuple[int, ...] | Unknown
+    identity: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    daemons: tuple[Daemon, ...] | Unknown = ()
+    state: ClusterState | Unknown = NOT_ASKED
+    clock_ahead_s: tuple[float, float] | Unknown = NOT_ASKED
+    latest_start: tuple[float, str] | Unknown = NOT_ASKED
+    admin_level: tuple[str, tuple[str, ...]] | Unknown = NOT_ASKED
+    accounting: bool | Unknown = NOT_ASKED
+    missing: tuple[str, ...] = ()
+
+    def setting(self, name: str) -> str | Unknown:
+        """A value of slurm.conf as slurmctld has it; Unknown where this Slurm shows none of that name."""
+        return self.settings.get(name, Unknown(f"scontrol show config names no {name}"))
+
+    def number(self, name: str) -> float | Unknown:
+        """The number that a value begins with (``30 sec``)."""
+        text = self.setting(name)
+        if isinstance(text, Unknown):
+            return text
+        match = re.match(r"\d+(?:\.\d+)?", text)
+        return float(match[0]) if match else Unknown(f"{name} = {text!r} is no number")
+
+    def options(self, name: str) -> dict[str, str] | Unknown:
+        """A comma list such as SchedulerParameters as {word: value, "" where it has none}."""
+        text = self.setting(name)
+        if isinstance(text, Unknown):
+            return text
+        pairs = [part.partition("=") for part in text.split(",") if part]
+        return {key.strip().lower(): value.strip() for key, _, value in pairs}
+
+    @property
+    def is_slurm_user(self) -> bool:
+        """Whether Slurm obeys this user in everything: root, and SlurmUser."""
+        return self.uid == 0 or self.settings.get("SlurmUser", "").endswith(f"({self.uid})")
+
+
+def survey(backend: CliBackend) -> Survey | Unknown:
+    """Ask a Slurm everything, a handful of reads. Unknown, after the first question, where it does not answer."""
+    missing = tuple(name for name in (*COMMANDS, *_EXTRA) if shutil.which(name) is None)
+    try:
+        settings = _settings(backend.config_text())
+        identity = backend.identity()
+    except SlurmError as error:
+        return Unknown(str(error))
+    uid = os.geteuid()
+    return Survey(
+        user=_name_of(uid),
+        uid=uid,
+        version=_version(settings),
+        identity=identity,
+        settings=settings,
+        daemons=_tried(lambda: _daemons(backend.ask("scontrol", "ping"))),
+        state=_tried(backend.read),
+        clock_ahead_s=_tried(lambda: _clock(backend)),
+        latest_start=_tried(lambda: _latest_start(backend.ask("scontrol", "-o", "show", "node"))),
+        admin_level=_level(backend, settings, _name_of(uid)),
+        accounting=_accounting(backend, settings),
+        missing=missing,
+    )
+
+
+def _tried(question: Callable[[], _T | Unknown]) -> _T | Unknown:
+    try:
+        return question()
+    except SlurmError as error:
+        return Unknown(str(error))
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _settings(text: str) -> dict[str, str]:
+    """Names to values; of a name that stands twice (some sections of plug-ins repeat one) the first counts."""
+    found: dict[str, str] = {}
+    for name, value in re.findall(r"^(\S+)\s*= *(.*?)\s*$", text, re.MULTILINE):
+        found.setdefault(name, "" if value in ("(null)", "(null type)") else value)
+    return found
+
+
+def _version(settings: Mapping[str, str]) -> tuple[int, ...] | Unknown:
+    text = settings.get("SLURM_VERSION", "")
+    match = re.match(r"\d+(?:\.\d+)+", text)
+    return tuple(int(n) for n in match[0].split(".")) if match else Unknown(f"SLURM_VERSION is {text!r}")
+
+
+def _daemons(text: str) -> tuple[Daemon, ...] | Unknown:
+    found = re.findall(r"^Slurmctld\((\w+)\) at (\S+) is (UP|DOWN)", text, re.MULTILINE)
+    if not found:
+        return Unknown("scontrol ping says nothing that this version understands")
+    return tuple(Daemon(role, host, state == "UP") for role, host, state in found)
+
+
+def _clock(backend: CliBackend) -> tuple[float, float] | Unknown:
+    """sdiag says what time it is at slurmctld; the call began and ended at known times of ours."""
+    before = time.time()
+    text = backend.ask("sdiag")
+    after = time.time()
+    match = re.search(r"^sdiag output at .*\((\d+)\)", text, re.MULTILINE)
+    if not match:
+        return Unknown("sdiag shows no time")
+    theirs = int(match[1])
+    return theirs - after, theirs + 1 - before
+
+
+def _latest_start(text: str) -> tuple[float, str] | Unknown:
+    found = re.findall(r"^NodeName=(\S+).* SlurmdStartTime=(\d+)", text, re.MULTILINE)
+    return (
+        max((float(moment), node) for node, moment in found) if found else Unknown("no node says when it was started")
+    )
+
+
+def _level(backend: CliBackend, settings: Mapping[str, str], user: str) -> tuple[str, tuple[str, ...]] | Unknown:
+    """The rights of ``user`` in Slurm's database, if there is one; without it nobody has any but SlurmUser and root."""
+    if settings.get("AccountingStorageType") != "accounting_storage/slurmdbd":
+        return "None", ()
+    try:
+        text = backend.ask("sacctmgr", "-n", "-P", "show", "user", user, "withcoord", "format=User,AdminLevel,Coord")
+    except SlurmError as error:
+        return Unknown(str(error))
+    if not text.strip():
+        return "None", ()
+    words = text.splitlines()[0].split("|")
+    if len(words) < 3 or words[0] != user:
+        return Unknown(f"sacctmgr show user says {text.splitlines()[0]!r}")
+    return words[1] or "None", tuple(name for name in words[2].split(",") if name)
+
+
+def _accounting(backend: CliBackend, settings: Mapping[str, str]) -> bool | Unknown:
+    if settings.get("AccountingStorageType", "") in ("", "accounting_storage/none"):
+        return False
+    try:
+        backend.accounting("now")
+    except SlurmError as error:
+        return Unknown(str(error))
+    return True
