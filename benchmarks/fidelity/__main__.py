@@ -40,11 +40,13 @@ console = Console()
 @click.option("--round", "round_s", default=10.0, show_default=True, help="Seconds.")
 @click.option("--event-round", "event_round_s", default=0.0, show_default=True, help="Seconds; 0 = fixed rounds.")
 @click.option("--min-run", "min_run_s", default=8.0, show_default=True, help="Seconds.")
+@click.option("--lease", "lease_s", default=0, show_default=True,
+              help="Seconds that Slurm leaves new jobs to the controller (LEASE_S in job_submit.lua).")  # fmt: skip
 @click.option("--bound", default=0.10, show_default=True, help="Largest mean error that passes.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("fidelity-results"), show_default=True)
 def main(
     policies: tuple[str, ...], jobs: int, over_s: float, seed: int, round_s: float, event_round_s: float,
-    min_run_s: float, bound: float, out: Path,
+    min_run_s: float, lease_s: int, bound: float, out: Path,
 ) -> None:  # fmt: skip
     """Run a trace on a private Slurm and in the simulator, and compare the job completion times."""
     out = out.resolve()
@@ -56,9 +58,9 @@ def main(
     found = []
     for policy in policies:
         console.rule(f"{len(trace.jobs)} jobs under {policy}")
-        run = run_for_real(trace, policy, config, out / policy, longest_s=over_s + 900)
+        run = run_for_real(trace, policy, config, out / policy, longest_s=over_s + 900, lease_s=lease_s)
         (out / policy / "run.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-        as_run, costs = trace_as_run(trace, run), Costs.measured(run, RESTART_S)
+        as_run, costs = trace_as_run(trace, run), Costs.measured(run, RESTART_S, lease_s)
         (out / policy / "trace.csv").write_text(trace_csv.write(as_run))
         one = figures(run, virtual(as_run, policy, NODES, config, costs, table), costs)
         one["command"] = _command(out, policy, costs)

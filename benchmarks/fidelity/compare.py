@@ -30,11 +30,12 @@ class Costs:
     phase_s: float
 
     @classmethod
-    def measured(cls, run: RealRun, otherwise_restart_s: float) -> Costs:
-        """As they were in a run; a restart costs ``otherwise_restart_s`` if there was none."""
-        restart_s = run.restart_s()
+    def measured(cls, run: RealRun, otherwise_restart_s: float, lease_s: int = 0) -> Costs:
+        """As they were in a run; a restart costs ``otherwise_restart_s`` if there was none. With a lease Slurm starts
+        no job by itself before it has run out."""
+        restart_s, self_start_s = run.restart_s(), lease_s or run.self_start_s()
         return cls(
-            run.self_start_s(), run.start_s(), run.report_s(), otherwise_restart_s if restart_s is None else restart_s,
+            self_start_s, run.start_s(), run.report_s(), otherwise_restart_s if restart_s is None else restart_s,
             run.first_round - run.zero,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.fidelity.scene import FASTEST_STEPS_PER_S, LOAD_S, NODES, RESTART_S, emulated_table
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
-from slurm_hadar.cluster.daemon import controller_beside
+from slurm_hadar.cluster.daemon import controller_beside, hold_new_jobs
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.setup import JOURNAL
@@ -125,11 +125,13 @@ class RealRun:
 
 
 def run_for_real(
-    trace: Trace, policy: str, config: Path, out: Path, longest_s: float, nodes: str = NODES, load_s: float = LOAD_S
-) -> RealRun:
+    trace: Trace, policy: str, config: Path, out: Path, longest_s: float, nodes: str = NODES, load_s: float = LOAD_S,
+    lease_s: int = 0,
+) -> RealRun:  # fmt: skip
     """Run ``trace`` on a fresh cluster; ``out`` keeps log and journal of the controller and the jobs' own notes.
 
-    ``load_s`` is how long each job's program takes before its first step, in each of its runs.
+    ``load_s`` is how long each job's program takes before its first step, in each of its runs; ``lease_s`` how long
+    Slurm leaves a new job to the controller.
 
     Raises ClusterError if a job fails, or if not all have ended after ``longest_s`` seconds.
     """
@@ -139,8 +141,12 @@ def run_for_real(
     _teach(state, trace)
     with tempfile.TemporaryDirectory(prefix="hadar-fid-") as folder:
         name = f"fidelity-{policy}-{os.getpid()}"
-        spec = ClusterSpec(nodes, name, Path(folder) / "c", fastest_steps_per_s=FASTEST_STEPS_PER_S)
+        spec = ClusterSpec(
+            nodes, name, Path(folder) / "c", fastest_steps_per_s=FASTEST_STEPS_PER_S, plugins=lease_s > 0
+        )
         with up(spec) as cluster, _controller(cluster, policy, config, state) as controller:
+            if lease_s:
+                hold_new_jobs(cluster.env, lease_s)
             first_round = controller.next_round(after_s=2.0)
             zero = math.floor(first_round)
             jobs = _play(cluster, controller, trace, zero, work, longest_s, load_s)

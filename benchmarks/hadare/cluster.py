@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.hadare.families import DATA, FAMILIES, prepare
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
-from slurm_hadar.cluster.daemon import controller_beside
+from slurm_hadar.cluster.daemon import controller_beside, hold_new_jobs
 from slurm_hadar.errors import ClusterError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.cli import CliBackend
@@ -112,16 +112,10 @@ def run_mix(policy: str, jobs: list[MixJob], sizes: str, out: Path, say: Callabl
             up(spec) as cluster,
             controller_beside(cluster.env, out, "--round", str(ROUND_S), settings=settings) as process,
         ):
-            _lease(cluster)
+            hold_new_jobs(cluster.env, LEASE_S)
             return _Watch(cluster, MixRun(policy, len(jobs), sizes, nodes=len(cluster.nodes)), out).run(
                 jobs, lambda: process.poll() is None, say
             )
-
-
-def _lease(cluster: PrivateCluster) -> None:
-    """Let the controller see new jobs before Slurm starts them, as an administrator would."""
-    script = Path(cluster.env["SLURM_CONF"]).parent / "job_submit.lua"
-    script.write_text(script.read_text().replace("LEASE_S = 0", f"LEASE_S = {LEASE_S}", 1))
 
 
 class _Watch:
