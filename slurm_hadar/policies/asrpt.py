@@ -19,7 +19,6 @@ __all__ = ["Asrpt", "Spjf", "Spwf", "WcsDuration", "WcsSubTime", "WcsWorkload"]
 
 _ORDERS = ("srpt", "duration", "workload", "submission")
 _HOUR = 3600.0
-_Offer = tuple[float, Gang | None]
 
 
 @dataclass(frozen=True)
@@ -119,14 +118,24 @@ class Asrpt(Policy):
         return sorted(waiting, key=lambda j: (key[j.job_id], j.arrival, j.job_id))
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A free place, if there is one, and how many times slower it is than the best; who would be there longer than
+    until ``until`` keeps others from what they have reserved."""
+
+    gang: Gang | None = None
+    slower: float = math.inf
+    until: float = math.inf
+
+
 @dataclass
 class _Kind:
     """Jobs that differ in nothing but their length.
 
     ``nodes``: on how many nodes each GPU type would take the gang if nobody else were there. ``best_rate``: steps per
     second on the best place; ``sensitivity``: how many times slower the worst one is; ``work_s``: seconds of the whole
-    cluster that a step is. ``free`` and ``unreserved`` are the best free place and the steps per second there, without
-    and with what is reserved, as they were at ``seen``.
+    cluster that a step is. ``free`` and ``unreserved`` are the best free places, with and without what is reserved, as
+    they were at ``seen``.
     """
 
     nodes: dict[str, int]
@@ -207,12 +216,11 @@ class _Hall:
             if head is not None and self.rules.strict:
                 waits[job.job_id] = Wait(Tier.POLICY, f"is behind job {head.job_id}, which nobody may overtake")
                 continue
-            rate, gang = self._free(job)
-            if gang is not None and not self._gone_in_time(job, rate, gang):
-                rate, gang = self._unreserved(job)
-            wait = self._no_room(job) if gang is None else self._patience(job, rate)
+            size = self.sizes[job.job_id]
+            offer = self._offer(job, size)
+            wait = self._no_room(job, size) if offer.gang is None else self._patience(job, size, offer.slower)
             if wait is None:
-                self._start(job, gang)
+                self._start(job, offer.gang)
             else:
                 waits[job.job_id] = wait
                 head = head or job
@@ -224,35 +232,34 @@ class _Hall:
         self.dealer.give(job, gang)
         self._changes += 1
 
-    def _kind_now(self, job: Job) -> _Kind:
-        """The job's kind, with no offers that are out of date."""
-        kind = self.sizes[job.job_id].kind
+    def _offer(self, job: Job, size: _Size) -> _Offer:
+        """The best place that the job may have; looked for once for all jobs of its kind until something changes."""
+        kind = size.kind
         if kind.seen != self._changes:
-            kind.free = kind.unreserved = None
-            kind.seen = self._changes
-        return kind
-
-    def _free(self, job: Job) -> _Offer:
-        """The best free place for the job, if there is one, and its steps per second there."""
-        kind = self._kind_now(job)
-        if kind.free is None:
-            kind.free = self._best(job, self._look(job, kind.nodes, self.dealer.free))
+            kind.free, kind.unreserved, kind.seen = self._best(job, kind, self.dealer.free), None, self._changes
+        if kind.free is None or self.dealer.arena.snapshot.time + size.best_s * kind.free.slower > kind.free.until:
+            if kind.unreserved is None:
+                kind.unreserved = self._best(job, kind, self._less_reserved())
+            return kind.unreserved
         return kind.free
 
-    def _unreserved(self, job: Job) -> _Offer:
-        """The same of what nobody has reserved."""
-        kind = self._kind_now(job)
-        if kind.unreserved is None:
-            kind.unreserved = self._best(job, self._look(job, kind.nodes, self._less_reserved()))
-        return kind.unreserved
-
-    def _best(self, job: Job, places: dict[str, Gang]) -> _Offer:
-        best: _Offer = (0.0, None)
-        for gpu_type, gang in places.items():
+    def _best(self, job: Job, kind: _Kind, free: list[int]) -> _Offer:
+        best, chosen = 0.0, None
+        for gpu_type, gang in self._look(job, kind.nodes, free).items():
             rate = job.speeds[gpu_type].on(len(gang))
-            if rate > best[0]:
-                best = (rate, gang)
-        return best
+            if rate > best:
+                best, chosen = rate, gang
+        return _Offer() if chosen is None else _Offer(chosen, kind.best_rate / best, self._harmless_until(chosen))
+
+    def _harmless_until(self, gang: Gang) -> float:
+        """The earliest reservation for which too little would be left."""
+        free = self.dealer.free
+        harmed = (
+            reservation.at
+            for reservation in self.reserved
+            if any(free[slot] - count < reservation.hold.get(slot, 0) for slot, count in gang)
+        )
+        return min(harmed, default=math.inf)
 
     def _less_reserved(self) -> list[int]:
         free = list(self.dealer.free)
@@ -274,17 +281,6 @@ class _Hall:
         return found
 
     # Reservations
-
-    def _gone_in_time(self, job: Job, rate: float, gang: Gang) -> bool:
-        """Whether the job would leave enough free for each reservation, or be gone by then."""
-        if not self.reserved:
-            return True
-        size, free = self.sizes[job.job_id], self.dealer.free
-        end = self.dealer.arena.snapshot.time + size.best_s * size.kind.best_rate / rate
-        return all(
-            end <= reservation.at or all(free[slot] - count >= reservation.hold.get(slot, 0) for slot, count in gang)
-            for reservation in self.reserved
-        )
 
     def _reserve(self, job: Job) -> None:
         """Reserve a good place for the job at the earliest time at which there is one, by what is expected."""
@@ -329,10 +325,9 @@ class _Hall:
 
     # Patience
 
-    def _patience(self, job: Job, rate: float) -> Wait | None:
-        """Why the job rather waits for a better place than one with ``rate``, if it does."""
-        rules, size = self.rules, self.sizes[job.job_id]
-        slower = size.kind.best_rate / rate
+    def _patience(self, job: Job, size: _Size, slower: float) -> Wait | None:
+        """Why the job rather waits than to take a place so many times slower than its best, if it does."""
+        rules = self.rules
         if not rules.kappa or size.kind.sensitivity < rules.kappa or slower <= 1.0 + rules.epsilon:
             return None
         snapshot = self.dealer.arena.snapshot
@@ -344,8 +339,8 @@ class _Hall:
         what = f"what is free would make it {slower:.1f} times slower than its best place"
         return Wait(Tier.POLICY, f"{what}; waits for a better one for another {left_s / 60:.0f} min at most")
 
-    def _no_room(self, job: Job) -> Wait:
-        hours = self.sizes[job.job_id].best_s / _HOUR
+    def _no_room(self, job: Job, size: _Size) -> Wait:
+        hours = size.best_s / _HOUR
         gpus = f"{job.form.workers} GPUs that suit it"
         return Wait(Tier.POLICY, f"jobs before it hold the {gpus}; it needs them for about {hours:.1f} h")
 
