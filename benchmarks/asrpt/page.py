@@ -47,8 +47,8 @@ REAL = """
 
 The same {jobs} jobs of 1, 2 and 4 GPUs on a private, real Slurm cluster of unequal GPUs (2 nodes of 4 v100, 2 of 4
 p100, 2 of 4 k80), steered by `hadar run`, and in the simulator, as in [fidelity.md](fidelity.md). The jobs state their
-steps. New jobs are left to the controller for 15 s (`LEASE_S` in job_submit.lua): a job that Slurm starts by itself on a
-slow GPU stays there under a policy that stops nobody, and whether it does is then a matter of tenths of a second. One
+steps. New jobs are left to the controller for 15 s (`LEASE_S` in job_submit.lua): a job that Slurm starts by itself on
+a slow GPU stays there under a policy that stops nobody, and whether it does is then a matter of tenths of a second. One
 run, from [asrpt_real.json](asrpt_real.json):
 
     python -m benchmarks.fidelity --policy asrpt --jobs {jobs} --lease 15 --out real
