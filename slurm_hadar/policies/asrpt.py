@@ -354,52 +354,50 @@ class _Hall:
 
 
 @dataclass(frozen=True)
-class Spjf(Asrpt):
+class _ListSchedule(Asrpt):
+    """A schedule to compare with: takes any place that it finds, and reserves none."""
+
+    theta: float = 0.0
+    reserve: int = 0
+
+
+@dataclass(frozen=True)
+class Spjf(_ListSchedule):
     """Shortest predicted job first; nobody overtakes the head of the queue."""
 
     name: ClassVar[str] = "spjf"
     strict: bool = True
     order: str = "duration"
-    theta: float = 0.0
-    reserve: int = 0
 
 
 @dataclass(frozen=True)
-class Spwf(Asrpt):
+class Spwf(_ListSchedule):
     """Least predicted work (run time times GPUs) first; nobody overtakes the head of the queue."""
 
     name: ClassVar[str] = "spwf"
     strict: bool = True
     order: str = "workload"
-    theta: float = 0.0
-    reserve: int = 0
 
 
 @dataclass(frozen=True)
-class WcsDuration(Asrpt):
+class WcsDuration(_ListSchedule):
     """Work-conserving list scheduling: whoever fits starts, the shortest predicted run times first."""
 
     name: ClassVar[str] = "wcs_duration"
     order: str = "duration"
-    theta: float = 0.0
-    reserve: int = 0
 
 
 @dataclass(frozen=True)
-class WcsWorkload(Asrpt):
+class WcsWorkload(_ListSchedule):
     """Work-conserving list scheduling: whoever fits starts, the least predicted work first."""
 
     name: ClassVar[str] = "wcs_workload"
     order: str = "workload"
-    theta: float = 0.0
-    reserve: int = 0
 
 
 @dataclass(frozen=True)
-class WcsSubTime(Asrpt):
+class WcsSubTime(_ListSchedule):
     """Work-conserving list scheduling: whoever fits starts, in the order of submission."""
 
     name: ClassVar[str] = "wcs_subtime"
     order: str = "submission"
-    theta: float = 0.0
-    reserve: int = 0
