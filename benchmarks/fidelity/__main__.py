@@ -26,7 +26,7 @@ from benchmarks.fidelity.compare import Costs, figures, trace_as_run, virtual
 from benchmarks.fidelity.picture import draw as picture
 from benchmarks.fidelity.real import run_for_real
 from benchmarks.fidelity.scene import NODES, RESTART_S, config_toml, draw, emulated_table, table_csv
-from slurm_hadar.errors import HadarError
+from slurm_hadar.cli.main import run as run_command
 from slurm_hadar.simulator.traces import table_csv as trace_csv
 
 console = Console()
@@ -119,11 +119,4 @@ def _words(one: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit takes the cluster down, a kill would not
-    try:
-        main(standalone_mode=False)
-    except HadarError as error:
-        click.echo(f"fidelity: {error}", err=True)
-        sys.exit(1)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("fidelity: stopped", err=True)
-        sys.exit(130)
+    run_command(main, "fidelity")

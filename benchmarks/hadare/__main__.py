@@ -8,6 +8,7 @@ python -m benchmarks.hadare page    [--out DIR]     # tables and plots of what i
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -18,7 +19,7 @@ import click
 from benchmarks.hadare import page as results_page
 from benchmarks.hadare import quality as trainings
 from benchmarks.hadare.cluster import MIXES, MixRun, jobs_of, run_mix
-from slurm_hadar.errors import HadarError
+from slurm_hadar.cli.main import run
 
 OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("hadare-results"), show_default=True)
 
@@ -68,11 +69,5 @@ def page(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(standalone_mode=False)
-    except HadarError as error:
-        click.echo(f"hadare: {error}", err=True)
-        sys.exit(1)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("hadare: stopped", err=True)
-        sys.exit(130)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit takes the cluster down, a kill would not
+    run(main, "hadare")

@@ -25,10 +25,11 @@ from rich.table import Table
 from examples.demo.jobs import FASTEST_STEPS_PER_S, JOBS, NODES, DemoJob
 from examples.demo.picture import draw
 from examples.demo.record import RunRecord, final_words, make_track
+from slurm_hadar.cli.main import run as run_command
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.cluster.daemon import controller_beside
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.errors import ClusterError, HadarError
+from slurm_hadar.errors import ClusterError
 from slurm_hadar.slurm.cli import CliBackend
 
 HERE = Path(__file__).resolve().parent
@@ -207,11 +208,4 @@ def _check(records: list[RunRecord]) -> list[str]:
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit takes the cluster down, a kill would not
-    try:
-        main(standalone_mode=False)
-    except HadarError as error:
-        click.echo(f"demo: {error}", err=True)
-        sys.exit(1)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("demo: stopped", err=True)
-        sys.exit(130)
+    run_command(main, "demo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from typing import Any, NoReturn
 
 import click
 
@@ -53,9 +54,15 @@ def hadar() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command: exit code 0 done, 1 refused or failed with one line, 2 wrong usage; never a traceback."""
+    """The command ``hadar``."""
+    run(hadar, "hadar", args=arguments, prog_name="hadar")
+
+
+def run(command: click.Command, name: str, **given: Any) -> NoReturn:
+    """Run a command and exit: 0 done, 1 refused or failed with one line, 2 wrong usage; never a traceback. ``given``
+    are further arguments of :meth:`click.Command.main`."""
     try:
-        code = hadar.main(args=arguments, prog_name="hadar", standalone_mode=False)
+        code = command.main(**given, standalone_mode=False)
     except click.UsageError as error:
         error.show()
         sys.exit(2)
@@ -63,17 +70,17 @@ def main(arguments: list[str] | None = None) -> None:
         error.show()
         sys.exit(1)
     except click.Abort:
-        click.echo("stopped", err=True)
+        click.echo(f"{name}: stopped", err=True)
         sys.exit(130)
     except HadarError as error:
-        click.echo(f"hadar: {error}", err=True)
+        click.echo(f"{name}: {error}", err=True)
         sys.exit(1)
     except BrokenPipeError:
         # The reader (head, less) has seen enough; closing stdout quietly is what it expects.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        click.echo(f"hadar: {error.filename or 'system'}: {error.strerror or error}", err=True)
+        click.echo(f"{name}: {error.filename or 'system'}: {error.strerror or error}", err=True)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
