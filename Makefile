@@ -12,16 +12,18 @@ STAMP := $(VENV)/.installed
 
 # Many tests watch real processes and daemons, which a busy machine can starve: what fails (exit code 1) is run once
 # more by itself, on a fresh cluster. Nothing is hidden: both reports are printed, and who fails twice has failed.
+# Arguments: marker, options of the first run, a command to run it by.
 define pytest
-$(BIN)/python -m pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] && \
+$(3) $(BIN)/python -m pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] && \
   echo "== what failed, once more ==" && \
-  $(BIN)/python -m pytest -m "$(1)" --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+  $(3) $(BIN)/python -m pytest -m "$(1)" --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 endef
 
-.PHONY: help install demo test lint bench clean
+RELEASES := test-22.05 test-24.11 test-26.05
+.PHONY: help install demo test $(RELEASES) lint bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv and install the project into it
 
@@ -36,6 +38,12 @@ test: $(STAMP) ## lint, unit tests, and end-to-end tests on a private Slurm clus
 	$(BIN)/ruff check .
 	@$(call pytest,not slurm,-n auto)
 	@$(call pytest,slurm,)
+
+# Exit code 77 of the script: that release cannot be had here, which it has said.
+test-24.11: ## the end-to-end tests on that release of Slurm; also test-22.05, test-26.05 (root, Debian's mirror)
+$(RELEASES): test-%: $(STAMP)
+	@if tools/slurm_suite.sh $* true; then $(call pytest,slurm,,tools/slurm_suite.sh $*); \
+	elif [ $$? -ne 77 ]; then exit 1; fi
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

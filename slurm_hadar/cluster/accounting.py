@@ -51,6 +51,8 @@ def _options(cluster: PrivateCluster) -> list[str]:
         "--innodb-log-file-size=16M",
         "--innodb-lock-wait-timeout=900",
         "--innodb-flush-log-at-trx-commit=2",
+        # newer servers have it on, and Slurm says that it cannot live with it; older ones do not know it
+        "--loose-innodb-snapshot-isolation=OFF",
     ]
     return [
         "--no-defaults",
