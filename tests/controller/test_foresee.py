@@ -1,4 +1,4 @@
-"""Looking ahead: what explain foresees is what the same policy then does, and other GPU types change it as they would."""
+"""Looking ahead: what explain foresees is what the same policy then does, and what other GPU types would change."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ def test_copies_share_what_is_left() -> None:
 
 
 def test_an_answer() -> None:
-    """Start within the error of what is left of the holder; another type at once, but later done; none it cannot use."""
+    """Start within the error of what is left of the holder; another type at once, but done later; none that it cannot
+    use."""
     seen = snapshot(
         runs("1", 10_000, {"a": {"v100": 1}}), job("2", 500, types=frozenset({"v100"})),
         nodes=(Node("a", {"v100": 1}), Node("b", {"k80": 1}), Node("c", {"a100": 1})),
