@@ -133,7 +133,7 @@ class _Game:
         return not wanted & self._jobs.keys()
 
     def turn(self, hurry: bool) -> bool:
-        """One round and the time until the next, in a ``hurry`` that until something ends; False when nothing can happen
+        """One round and the time until the next; in a ``hurry`` that is when something ends. False when nothing can happen
         any more."""
         shown = replace(
             self._snapshot, time=self.now, nodes=tuple(self._nodes.values()),
