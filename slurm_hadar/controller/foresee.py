@@ -133,8 +133,8 @@ class _Game:
         return not wanted & self._jobs.keys()
 
     def turn(self, hurry: bool) -> bool:
-        """One round and the time until the next; in a ``hurry`` that is when something ends. False when nothing can happen
-        any more."""
+        """One round and the time until the next, in a ``hurry`` until something ends. False when nothing can happen any
+        more."""
         shown = replace(
             self._snapshot, time=self.now, nodes=tuple(self._nodes.values()),
             jobs=tuple(self._shown(j) for j in self._jobs.values()), memory=self._memory,
