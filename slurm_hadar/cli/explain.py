@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
@@ -16,12 +17,16 @@ from slurm_hadar.cli.common import (
     print_json,
     span,
 )  # fmt: skip
+from slurm_hadar.cli.expectation import as_dict, in_words
 from slurm_hadar.config import Config
+from slurm_hadar.controller.answers import Answer, answer
 from slurm_hadar.controller.forecasts import Forecast
 from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.peek import peek
 from slurm_hadar.controller.view import size_source
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
+from slurm_hadar.slurm.select import choose
 
 __all__ = ["explain"]
 
@@ -39,7 +44,8 @@ _TIERS = {
 @json_option
 @config_options
 def explain(config: Config, job_id: str, as_json: bool) -> None:
-    """Why JOB waits, at what price it would run, and where it would."""
+    """Why JOB waits, at what price it would run, who is before it, when it should start, and what if it took other
+    GPUs."""
     journal = open_journal(config)
     try:
         record, wait = journal.job(job_id), journal.wait(job_id)
@@ -50,16 +56,33 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
     if fork is not None and job_id == fork["job_id"]:
         print_json(fork) if as_json else click.echo("\n".join(plain(line) for line in _forked(fork)))
         return
-    if record is None and wait is None:
+    expected, slurm = _look(config, job_id) if record is None or record.ended is None else (None, {})
+    if record is None and wait is None and expected is None and "state" not in slurm:
         raise HadarError(f"job {job_id} is not known to the controller; is the id right (array tasks: 123_4)?")
     if as_json:
         print_json({"job_id": job_id, "wait": wait, "last_decision": last, "record": _record(record), "fork": fork,
-                    "size": size_source(record)})  # fmt: skip
+                    "size": size_source(record), "slurm": slurm,
+                    "expected": None if expected is None else as_dict(expected)})  # fmt: skip
         return
-    for line in _explanation(job_id, record, wait, last):
+    for line in _explanation(job_id, record, wait, last, expected, slurm):
         click.echo(plain(line))
     if fork is not None:
         click.echo(f"  copy         of {_progress(fork)}")
+
+
+def _look(config: Config, job_id: str) -> tuple[Answer | None, dict[str, Any]]:
+    """What is expected of the job as the cluster is now, and what Slurm itself says of it; a Slurm that is away is no
+    reason to keep back what the journal knows."""
+    try:
+        backend = choose("cli", config.slurm.timeout_s, config.slurm.retries)
+        now = peek(backend, config)
+        expected = answer(now, job_id, config)
+    except HadarError as error:
+        return None, {"away": str(error)}
+    job = now.snapshot.job.get(job_id)
+    if job is None:
+        return None, {}
+    return expected, {"state": str(job.state), "reason": job.reason, "pinned": job.pinned}
 
 
 def _fork(journal: Journal, job_id: str) -> dict[str, Any] | None:
@@ -105,7 +128,12 @@ def _record(record: JobRecord | None) -> dict[str, Any] | None:
 
 
 def _explanation(
-    job_id: str, record: JobRecord | None, wait: dict[str, Any] | None, last: dict[str, Any] | None
+    job_id: str,
+    record: JobRecord | None,
+    wait: dict[str, Any] | None,
+    last: dict[str, Any] | None,
+    expected: Answer | None,
+    slurm: dict[str, Any],
 ) -> list[str]:
     lines = []
     if record is not None and record.ended is not None:
@@ -118,8 +146,18 @@ def _explanation(
         if wait.get("price") is not None and wait.get("payoff") is not None:
             utility = wait["price"] + wait["payoff"]
             lines.append(f"  price {wait['price']:.4g} against utility {utility:.4g}: payoff {wait['payoff']:.4g}")
+    elif slurm.get("pinned"):
+        lines.append(f"job {job_id} {_TIERS['pinned']}: {slurm['pinned']}")
+    elif record is None or slurm.get("state") == "pending":
+        lines.append(f"job {job_id} waits for its first round.")
     else:
         lines.append(f"job {job_id} runs.")
+    if slurm.get("pinned") and slurm.get("state") == "pending":
+        lines.append(f"  Slurm says   {slurm['reason'] or 'nothing'}; squeue --start -j {job_id} has its own estimate")
+    if "away" in slurm:
+        lines.append(f"  expected     nothing can be said now: {slurm['away']}")
+    if expected is not None:
+        lines += in_words(expected, time.time())
     if record is not None:
         total = "?" if record.total_steps is None else f"{record.total_steps:.0f}"
         lines.append(f"  steps        {record.steps:.0f} of {total}, last checkpoint at {record.saved_step or 0:.0f}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -36,7 +37,7 @@ __all__ = ["Observation", "Observer", "workload_of"]
 class Observation:
     """One round's view. ``snapshot`` is what the policy gets; ``raw`` what Slurm said, by job; ``records`` the memory
     brought up to date; ``ended`` jobs that are over since the last round, with their final state; ``events`` what else
-    has happened to jobs since."""
+    has happened to jobs since; ``stays`` the steerable jobs that keep their place once they run, however long."""
 
     snapshot: Snapshot
     state: ClusterState
@@ -45,6 +46,7 @@ class Observation:
     facts: Mapping[str, NodeFacts]
     ended: tuple[tuple[JobRecord, str], ...] = ()
     events: tuple[Event, ...] = ()
+    stays: frozenset[str] = frozenset()
 
     @property
     def finished(self) -> tuple[tuple[str, str], ...]:
@@ -89,6 +91,7 @@ class Observer:
         self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
         self._events: list[Event] = []
+        self._stays: set[str] = set()
 
     def deny(self, jobs: Mapping[str, str]) -> None:
         """Leave these jobs alone as long as this controller runs: Slurm said that they are not its to change."""
@@ -100,6 +103,7 @@ class Observer:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
         self._estimates.clear()
         self._events = []
+        self._stays = set()
         if self._forecaster is not None:
             self._forecaster.refresh()
         facts = node_facts(state.nodes)
@@ -116,7 +120,8 @@ class Observer:
             state.time, nodes, tuple(jobs), state.partitions, self._config.controller.round_s,
             user_usage=self._usage.by_user(state.time), account_usage=self._usage.by_account(state.time),
         )  # fmt: skip
-        return Observation(snapshot, state, active, self.records, facts, ended, tuple(self._events))
+        events, stays = tuple(self._events), frozenset(self._stays)
+        return Observation(snapshot, state, active, self.records, facts, ended, events, stays)
 
     def _note_ended(self, state: ClusterState, active: Mapping[str, SlurmJob]) -> tuple[tuple[JobRecord, str], ...]:
         """Close the records of jobs that Slurm shows as over or shows no more."""
@@ -276,13 +281,14 @@ class Observer:
     def _record(self, job: SlurmJob, now: float) -> JobRecord:
         """The job's record, new for a new job; Slurm changes submit time only together with the restart count.
 
-        A slurmctld that crashed may have lost a restart: then both are older than we know.
+        A slurmctld that crashed may have lost a restart: then both are older than we know. Since 24.11 a job that is
+        requeued shows its next count while it still leaves its nodes, and its next submit time only after that.
         """
         record = self.records.get(job.job_id)
         submit = job.submit or now
         same = record is not None and (
             job.restarts > record.restarts
-            or (job.restarts == record.restarts and submit == record.submit)
+            or (job.restarts == record.restarts and (submit == record.submit or job.restarts > 0))
             or (job.restarts < record.restarts and submit <= record.submit)
         )
         if record is None or not same:
@@ -358,12 +364,19 @@ class Observer:
             record.start_s = max(0.0, news.first_step - record.run_since)
 
     def _unmovable(self, job: SlurmJob, comment: JobComment, record: JobRecord, now: float) -> str | None:
+        fixed = self._fixed(comment, record)
+        if fixed is not None:
+            self._stays.add(job.job_id)
         if job.state is not JobState.RUNNING:
             return None
+        return fixed or unmovable_reason(self._config.guard, record.moves, now - (record.run_since or now))
+
+    def _fixed(self, comment: JobComment, record: JobRecord) -> str | None:
+        """Why the job keeps its place once it runs, however long that is; None if it need not."""
         lose = comment.lose if comment.lose is not None else self._config.jobs.lose_progress
         if not (record.resumable or comment.ckpt or lose):
             return "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
-        return unmovable_reason(self._config.guard, record.moves, now - (record.run_since or now))
+        return unmovable_reason(self._config.guard, record.moves, math.inf)
 
     def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
         if comment.restart is not None:

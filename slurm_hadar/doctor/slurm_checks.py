@@ -12,7 +12,8 @@ from slurm_hadar.slurm.survey import COMMANDS, Survey, Unknown
 
 __all__ = ["CHECKS", "SlurmCase"]
 
-_OLDEST, _TRIED, _NEWEST = (22, 5), (22, 5), (26, 5)
+_OLDEST, _NEWEST = (22, 5), (26, 5)
+_TRIED = ((22, 5), (24, 11), (26, 5))  # docs/versions.md
 _DEFAULT_BF_S, _DEFAULT_REQUEUE_S = 30.0, 120.0
 _RATE_BUCKET, _RATE_REFILL = 30.0, 2.0
 _ROUND_CALLS = 10  # a round's reads, its writes in batches, and its looks at what they did
@@ -37,10 +38,11 @@ def _version(case: SlurmCase) -> Answer:
     said = f"{case.slurm.identity.split()[0]} runs Slurm {_release(version)}"
     if version[:2] < _OLDEST:
         return problem(f"{said}, older than {_release(_OLDEST)}", "upgrade Slurm")
-    if version[:2] == _TRIED:
-        return ok(f"{said}, the release that steering is tested on")
+    tried = ", ".join(map(_release, _TRIED))
+    if version[:2] in _TRIED:
+        return ok(f"{said}, one of those that steering is tested on ({tried})")
     if version[:2] <= _NEWEST:
-        return note(f"{said}; its output is understood, but steering is tested on {_release(_TRIED)} only",
+        return note(f"{said}; its output is understood, but steering is tested on {tried} only",
                     "hadar run --once --mode advise    # and begin acting with one small partition")  # fmt: skip
     return warning(f"{said}, newer than any that was looked at ({_release(_NEWEST)})",
                    "hadar run --once --mode observe    # and read its log before any mode that acts")  # fmt: skip

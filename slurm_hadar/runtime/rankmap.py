@@ -112,7 +112,7 @@ def _by_host_file(mapped: GpuMap, ranks: tuple[str, str], given: Mapping[str, st
     counted = () if "ntasks" in given else ("-n", str(len(mapped.hosts)))
     return Layout(
         (*counted, "--distribution=arbitrary"), (ranks, ("SLURM_HOSTFILE", str(path))), mapped.hosts[0],
-        ("ntasks-per-node",),
+        ("ntasks-per-node", "nodes"),  # which the file says; Slurm since 24.11 refuses to be told twice
     )  # fmt: skip
 
 

@@ -55,13 +55,14 @@ def values(options: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def without(options: list[str], names: Collection[str]) -> list[str]:
-    """The options without these long ones."""
+    """The options without those of these long names, also where they stand as a letter of their own (``-N 2``)."""
     kept: list[str] = []
     index = 0
     while index < len(options):
         word = options[index]
         after = index + (2 if _takes_next(word) else 1)
-        if not (word.startswith("--") and word[2:].partition("=")[0] in names):
+        name = word[2:].partition("=")[0] if word.startswith("--") else _LONG.get(word[1:2], "")
+        if name not in names:
             kept += options[index:after]
         index = after
     return kept

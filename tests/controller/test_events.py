@@ -1,10 +1,12 @@
-"""What brings the next round forward."""
+"""What brings the next round forward, and what Slurm shows in an order of its own."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from slurm_hadar.messages import Report
+from slurm_hadar.model import JobState
 
 
 def report(bench, job: str, kind: str = "report", **fields) -> None:
@@ -44,3 +46,26 @@ def test_a_goodbye_of_long_ago_calls_for_nothing(bench) -> None:
     controller.run_round()
 
     assert not b.book.event.is_set()
+
+
+def test_a_requeue_that_shows_its_count_before_its_time_is_the_same_job(bench) -> None:
+    """Slurm since 24.11: COMPLETING with the next restart count and the old submit time, then PENDING with the new one.
+    Its node list is still known to be ours, so it can go elsewhere."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment="hadar:model=resnet18,batch=64,steps=20000")
+    controller = b.new_controller()
+    controller.run_round()
+    first = b.journal.load_jobs()[job]
+    (node,) = b.slurm.jobs[job].nodes
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], state=JobState.COMPLETING, restarts=1)
+    controller.run_round()
+    later = first.submit + 30
+    b.slurm.jobs[job] = replace(
+        b.slurm.jobs[job], state=JobState.PENDING, submit=later, nodes=(), req_nodes=(node,), start=None
+    )
+    b.slurm.drain([node])
+
+    seen = controller.run_round().seen
+
+    assert seen.snapshot.job[job].pinned is None and seen.snapshot.job[job].arrival == first.arrival
+    assert b.slurm.jobs[job].nodes and b.slurm.jobs[job].nodes != (node,)

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,9 @@ def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
     lines = {line["job_id"]: line for line in json.loads(live.hadar("queue", "--json").stdout)}
     assert lines[other]["tier"] == "pinned" and lines[job]["tier"] == "waits-for-capacity"
     assert lines[blocker]["where"].count("-") == 6 and "no hadar: comment" in lines[blocker]["why"]
-    assert live.hadar("explain", job).stdout.startswith(f"job {job} waits for GPUs that others hold: ")
+    told_why = live.hadar("explain", job).stdout
+    assert told_why.startswith(f"job {job} waits for GPUs that others hold: ")
+    assert re.search(rf"^  held by +job {blocker} \({live.cluster.user}, ", told_why, re.MULTILINE), told_why
     assert live.hadar("explain", other).stdout.startswith(f"job {other} is left to Slurm: asks for GPU type v100")
 
     live.cluster.run(["scancel", blocker])
@@ -50,8 +53,11 @@ def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
     assert done.returncode == 0 and done.stdout == "" and "1 start" in done.stderr
     assert live.state_of(job) == "RUNNING"
 
-    assert live.hadar("explain", job).stdout.startswith(f"job {job} runs.")
+    told_why = live.hadar("explain", job).stdout
+    assert told_why.startswith(f"job {job} runs.\n  end          in about "), told_why
     explained = json.loads(live.hadar("explain", job, "--json").stdout)
+    low, high = explained["expected"]["end"]
+    assert time.time() < low < high
     assert explained["last_decision"]["kind"] == "start" and explained["record"]["steered"] is True
     history = live.hadar("history", job)
     assert history.returncode == 0 and re.search(r"starts +\S+ 2x", history.stdout), history.stdout

@@ -234,6 +234,7 @@ def test_options_are_read_as_srun_reads_them() -> None:
         ("mem", "5"), ("t", "5"), ("distribution", "block"),
     ]  # fmt: skip
     assert without(words, ["ntasks-per-node", "mem"]) == ["-lN2", "-n", "8", "--exclusive", "-K", "-t5", "-m", "block"]
+    assert without(["-N", "2", "-N2", "--nodes=2", "--nodes", "2", "-n", "8"], ["nodes"]) == ["-n", "8"]
 
 
 # What the bandwidth job prints

@@ -1,0 +1,90 @@
+"""What is expected of a job, in words and as JSON: the part of ``hadar explain`` that looks ahead."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from slurm_hadar.cli.common import clock, place, span
+from slurm_hadar.controller.answers import Answer, Holder, Interval, WhatIf
+
+__all__ = ["as_dict", "in_words"]
+
+_SAME_S = 60.0  # ends closer than this are no reason to change anything
+
+
+def as_dict(expected: Answer) -> dict[str, Any]:
+    """As JSON has it: times in epoch seconds, intervals as [low, high]."""
+    content = asdict(expected)
+    content["where"] = expected.where.as_dict()
+    content["start"], content["end"] = _pair(expected.start), _pair(expected.end)
+    content["what_if"] = [{**asdict(w), "start": _pair(w.start)} for w in expected.what_if]
+    return content
+
+
+def _pair(interval: Interval | None) -> list[float | None] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
+def in_words(expected: Answer, now: float) -> list[str]:
+    """Lines for people: start, end, who holds the GPUs, and what other GPU types would change."""
+    lines = []
+    if not expected.runs:
+        where = f" on {place(expected.where)}" if expected.where else ""
+        lines.append(f"  start        {_start(expected.start, now, expected.until)}{where}")
+    if expected.end is not None:
+        lines.append(f"  end          {_when(expected.end, now)}")
+    if not expected.runs and (expected.start is not None or expected.end is not None):
+        lines.append("               (if nothing else is submitted, and if jobs take as long as they are expected to)")
+    if expected.holders and (expected.start is None or expected.start.low > now + _SAME_S):
+        lines.append(f"  held by      {_holders(expected.holders)}")
+    return lines + [line for w in expected.what_if if (line := _what_if(w, expected, now))]
+
+
+def _start(start: Interval | None, now: float, until: float) -> str:
+    if start is None:
+        return f"not within the next {span(until - now)}, as far as could be looked ahead"
+    return _when(start, now)
+
+
+def _when(interval: Interval, now: float) -> str:
+    low, high = max(0.0, interval.low - now), interval.high
+    if high is None:
+        return f"in {span(low)} at the earliest ({clock(interval.low)})"
+    late = max(0.0, high - now)
+    if late <= _SAME_S:
+        return "within a minute"
+    if span(low) == span(late):
+        return f"in about {span(late)} ({clock(high)})"
+    return f"in about {span(low)} to {span(late)} ({clock(now + low)} to {clock(high)})"
+
+
+def _holders(holders: tuple[Holder, ...]) -> str:
+    return ", ".join(
+        f"job {h.job_id} ({h.user}, {h.gpus} GPU{'s' if h.gpus > 1 else ''}, "
+        + (f"{span(h.left_s)} left)" if h.left_s is not None else "nobody knows how long)")
+        for h in holders
+    )
+
+
+def _what_if(case: WhatIf, expected: Answer, now: float) -> str:
+    """One line for another type; "" for the one that the job starts on anyhow."""
+    head = f"  on {case.gpu_type:<9}"
+    if set(expected.where.by_type) == {case.gpu_type} and case.accepted:
+        return ""
+    if case.why:
+        return f"{head} {case.why}"
+    if case.start is None:
+        return f"{head} would not start within that time"
+    terms = "" if case.accepted else " if it accepted that type"
+    text = f"{head} would start {_when(case.start, now)}{terms}"
+    if case.end is None:
+        return text
+    text += "," if terms else ""
+    middle = expected.end
+    if middle is None or middle.high is None:
+        return f"{text} and end {clock(case.end)}"
+    late = case.end - (middle.low + middle.high) / 2
+    if abs(late) <= _SAME_S:
+        return f"{text} and end at about the same time"
+    return f"{text} and end {span(abs(late))} {'later' if late > 0 else 'earlier'}"

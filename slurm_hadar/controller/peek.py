@@ -1,0 +1,69 @@
+"""The controller's view of this very moment, for who only looks: nothing is written, to Slurm or to the journal."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.answers import Peek
+from slurm_hadar.controller.forecasts import Forecaster
+from slurm_hadar.controller.job_graphs import GraphBook
+from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.observe import Observer
+from slurm_hadar.controller.recorder import JournalRecorder
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, any_acting, state_dir
+from slurm_hadar.controller.steering import node_facts
+from slurm_hadar.controller.usage import Usage
+from slurm_hadar.errors import StoreError
+from slurm_hadar.policies import registry
+from slurm_hadar.predict.store import VersionStore
+from slurm_hadar.slurm.base import Backend
+from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.store import ThroughputStore
+from slurm_hadar.throughput.table import reference
+
+__all__ = ["peek"]
+
+
+def peek(backend: Backend, config: Config) -> Peek:
+    """Look at Slurm as the controller with this configuration would, with what its journal remembers.
+
+    What jobs have reported since its last round is not known here. Raises SlurmError, StoreError or ConfigError.
+    """
+    directory = state_dir(config)
+    policy = registry.get(config.policy.name, **config.policy.params)
+    with _copy(directory / JOURNAL) as journal:
+        store = ThroughputStore(journal.connection)
+        forecaster = Forecaster(VersionStore(directory / PREDICTOR)) if config.predict.enabled else None
+        graphs = GraphBook(config.network)
+        observer = Observer(
+            config, ReportBook(), Estimator(reference(), store), journal.load_jobs(),
+            Usage(journal, config.fairness.half_life_h * 3600.0), forecaster, graphs,
+        )  # fmt: skip
+        state = backend.read()
+        facts = node_facts(state.nodes)
+        if any("graph=" in job.comment for job in state.jobs):
+            graphs.survey(backend, {n: (f.gpu_type, f.gpus) for n, f in facts.items() if f.gpu_type})
+        seen = observer.observe(state, acting_only=any_acting(config))
+        memory = JournalRecorder(journal, policy.name, config.policy.params, config.controller.keep_days).recall()
+    return Peek(replace(seen.snapshot, memory=memory), policy, seen.stays)
+
+
+@contextlib.contextmanager
+def _copy(path: Path) -> Iterator[Journal]:
+    """The journal as it is now, in memory, where it may be changed; an empty one where there is none."""
+    journal = Journal(":memory:")
+    try:
+        if path.exists():
+            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source:
+                source.backup(journal.connection)
+        yield journal
+    except sqlite3.Error as error:
+        raise StoreError(f"the journal {path} cannot be read: {error}") from None
+    finally:
+        journal.close()

@@ -1,0 +1,189 @@
+"""Looking ahead: what explain foresees is what the same policy then does, and what other GPU types would change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar.config import Config, load
+from slurm_hadar.controller.answers import Interval, Peek, answer, starts
+from slurm_hadar.controller.foresee import LEAST_ERROR, play, remaining_s, uncertainty
+from slurm_hadar.model import Fork, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
+from slurm_hadar.policies import get
+from slurm_hadar.policies.base import Policy
+from slurm_hadar.simulator.run import SimOptions, simulate
+from slurm_hadar.simulator.traces import read_trace
+from slurm_hadar.testing.snapshots import snapshots
+from slurm_hadar.throughput.table import reference
+
+NOW = 1_000_000.0
+POLICIES = ("fifo", "hadar", "srtf", "tiresias", "gavel_las", "asrpt", "hadare")
+
+
+def config(*more: str) -> Config:
+    return load(None, ["guard.min_run_s=0", "guard.max_moves_per_job=1000000", "guard.max_preemptions=1000000",
+                       "controller.round_s=60", "controller.event_round_s=0", *more])  # fmt: skip
+
+
+def job(job_id: str, steps: float | None, workers: int = 1, **fields) -> Job:
+    speeds = {"v100": Speed(10.0), "k80": Speed(1.0)}
+    return Job(job_id, Form(workers, types=fields.pop("types", None)), total_steps=steps, speeds=speeds,
+               arrival=NOW - 100 + float(job_id), user="ada", restart_cost_s=0.0, **fields)  # fmt: skip
+
+
+def runs(job_id: str, steps: float, where: dict[str, dict[str, int]], **fields) -> Job:
+    placement = Placement.of(where)
+    return job(job_id, steps, placement.workers, placement=placement, state=JobState.RUNNING, started=NOW, **fields)
+
+
+def snapshot(*jobs: Job, **fields) -> Snapshot:
+    nodes = fields.pop("nodes", (Node("a", {"v100": 1}), Node("b", {"k80": 1})))
+    return Snapshot(NOW, nodes, jobs, round_s=60.0, **fields)
+
+
+class First(Policy):
+    """Another policy, and the first snapshot that it was shown."""
+
+    name = "first"
+    forks = True
+
+    def __init__(self, inner: str) -> None:
+        self.inner = get(inner)
+        self.shown: Snapshot | None = None
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        self.shown = self.shown or snapshot
+        return self.inner.allocate(snapshot)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_agrees_with_the_simulator(name: str) -> None:
+    """25 jobs that are all there at the beginning: every one starts and ends when the simulator says, to the second."""
+    trace = read_trace("philly:jobs=25,rate=0,seed=3", table=reference())
+    policy = First(name)
+    done = simulate(trace, policy, SimOptions("v100:2x4,k80:2x4", round_s=3600.0, restart_s=30.0))
+
+    future = play(policy.shown, policy.inner, config("controller.round_s=3600"))
+
+    began = policy.shown.time
+    for row in done.jobs:
+        fate = future.fates[row.job_id]
+        assert fate.start - began == pytest.approx(row.first_start_s - done.jobs[0].arrival_s, abs=1.0)
+        assert fate.end - began == pytest.approx(row.completion_s - done.jobs[0].arrival_s, rel=1e-3, abs=1.0)
+
+
+def test_waits_for_the_one_that_runs() -> None:
+    """1,000 steps at 10 a second: the next starts with the round after 100 s, at 120 s, and is done 50 s later."""
+    seen = snapshot(runs("1", 1000, {"a": {"v100": 1}}), job("2", 500, types=frozenset({"v100"})))
+
+    future = play(seen, get("fifo"), config())
+
+    assert future.fates["1"].end == NOW + 100 and future.fates["1"].start is None
+    assert (future.fates["2"].start, future.fates["2"].end) == (NOW + 120, NOW + 170)
+    assert str(future.fates["2"].where) == "a(v100:1)"
+
+
+def test_events_bring_rounds_forward() -> None:
+    """With event rounds it starts half a second after the other's end."""
+    seen = snapshot(runs("1", 1000, {"a": {"v100": 1}}), job("2", 500, types=frozenset({"v100"})))
+
+    assert play(seen, get("fifo"), config("controller.event_round_s=5")).fates["2"].start == NOW + 100.5
+
+
+def test_a_job_that_is_left_to_slurm_leaves_at_its_time_limit() -> None:
+    """Its GPU is taken until then; without a limit, for ever."""
+    held = replace(runs("1", 1000, {"a": {"v100": 1}}), pinned="has no hadar: comment", time_limit_s=600.0)
+    nodes = (Node("a", {"v100": 1}, taken={"v100": 1}),)
+    seen = snapshot(held, job("2", 500), nodes=nodes)
+    endless = snapshot(replace(held, time_limit_s=None), job("2", 500), nodes=nodes)
+
+    assert play(seen, get("fifo"), config()).fates["2"].start == NOW + 600
+    assert play(endless, get("fifo"), config()).fates["2"].start is None
+
+
+def test_young_runs_and_fixed_ones_stay() -> None:
+    """srtf would take the GPU for the shorter job at once: it must wait for min_run_s, or for the end of one that stays
+    for good."""
+    long = runs("1", 100_000, {"a": {"v100": 1}})
+    fixed = replace(long, unmovable="has no checkpoint support")
+    seen = snapshot(long, job("2", 10, types=frozenset({"v100"})), nodes=(Node("a", {"v100": 1}),))
+    young = config("guard.min_run_s=300")
+
+    assert play(seen, get("srtf"), config()).fates["2"].start == NOW
+    assert play(seen, get("srtf"), young).fates["2"].start == NOW + 300
+    kept = snapshot(fixed, seen.jobs[1], nodes=seen.nodes)
+    assert play(kept, get("srtf"), young, stays={"1"}).fates["2"].start == NOW + 10_020
+
+
+def test_copies_share_what_is_left() -> None:
+    """Two copies at 10 and 1 steps/s are done with 1,100 steps together after 100 s."""
+    copies = [
+        replace(runs(str(i), 1100, where), array_id="7", fork=Fork.SPREAD)
+        for i, where in ((1, {"a": {"v100": 1}}), (2, {"b": {"k80": 1}}))
+    ]
+    future = play(snapshot(*copies), get("hadare"), config())
+
+    assert {f.end for f in future.fates.values()} == {NOW + 100}
+
+
+def test_an_answer() -> None:
+    """Start within the error of what is left of the holder; another type at once, but done later; none that it cannot
+    use."""
+    seen = snapshot(
+        runs("1", 10_000, {"a": {"v100": 1}}), job("2", 500, types=frozenset({"v100"})),
+        nodes=(Node("a", {"v100": 1}), Node("b", {"k80": 1}), Node("c", {"a100": 1})),
+    )  # fmt: skip
+    told = answer(Peek(seen, get("fifo")), "2", config())
+
+    assert not told.runs and told.start == Interval(NOW + 900, NOW + 1140)
+    assert [(h.job_id, h.user, h.gpus, h.left_s) for h in told.holders] == [("1", "ada", 1, 1000.0)]
+    by_type = {case.gpu_type: case for case in told.what_if}
+    assert not by_type["k80"].accepted and by_type["v100"].accepted
+    assert by_type["k80"].start == Interval(NOW, NOW) and by_type["k80"].end == NOW + 500
+    assert by_type["v100"].start == told.start
+    assert by_type["a100"].start is None and "no speed above zero is known" in by_type["a100"].why
+
+
+def test_no_answer_for_jobs_that_are_not_steered() -> None:
+    """Nor for those that are not there; one that runs has an end and nothing else."""
+    seen = snapshot(job("1", 10, pinned="pin=yes in its comment"), runs("2", 100, {"b": {"k80": 1}}))
+    peek = Peek(seen, get("fifo"))
+
+    assert answer(peek, "1", config()) is None and answer(peek, "3", config()) is None
+    told = answer(peek, "2", config())
+    assert told.runs and told.start is None and told.end == Interval(NOW + 90, NOW + 110) and told.what_if == ()
+
+
+def test_errors_of_what_is_known() -> None:
+    """A stated length on a measured speed is the surest, a predicted one half as sure, an unknown one hardly at all."""
+    stated, unknown = runs("1", 10, {"a": {"v100": 1}}), runs("1", None, {"a": {"v100": 1}})
+    guessed = replace(stated, speeds={"v100": Speed(10.0, error=0.3)})
+
+    assert uncertainty(stated) == LEAST_ERROR and uncertainty(guessed) == pytest.approx(0.3)
+    assert uncertainty(replace(unknown, predicted_steps=100.0)) == pytest.approx(0.5)
+    assert uncertainty(unknown) == 0.9 and remaining_s(unknown) == 3600.0
+    assert remaining_s(replace(stated, speeds={})) == float("inf")
+
+
+def test_time_runs_out() -> None:
+    """Without CPU time there is no future, and with little the horizon is said."""
+    seen = snapshot(runs("1", 1000, {"a": {"v100": 1}}), job("2", 500, types=frozenset({"v100"})))
+
+    assert play(seen, get("fifo"), config(), cpu_s=0.0).until == NOW
+    assert starts(Peek(seen, get("fifo")), config(), cpu_s=0.0) == {}
+    assert starts(Peek(seen, get("fifo")), config(), cpu_s=60.0) == {"2": Interval(NOW + 120, NOW + 120)}
+
+
+@settings(max_examples=25)
+@given(seen=snapshots(), name=st.sampled_from(POLICIES), lean=st.sampled_from((-1.0, 0.0, 1.0)))
+def test_any_snapshot_has_a_future(seen: Snapshot, name: str, lean: float) -> None:
+    """It ends, starts come before ends and not before now, and the same is foreseen twice."""
+    future = play(seen, get(name), config(), lean=lean, cpu_s=5.0)
+
+    for fate in future.fates.values():
+        assert fate.start is None or seen.time <= fate.start <= future.until
+        assert fate.end is None or (fate.start or seen.time) <= fate.end <= future.until
+    assert play(seen, get(name), config(), lean=lean, cpu_s=1e9 if future.until else 0.0).first == future.first
