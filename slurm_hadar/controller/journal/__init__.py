@@ -1,0 +1,28 @@
+"""What the controller must remember: why it did what it did, and what Slurm forgets about jobs.
+
+``records`` has the kinds of entries, ``schema`` the tables, ``reading`` the questions, ``store`` the file itself.
+"""
+
+from slurm_hadar.controller.journal.records import (
+    Decision,
+    Event,
+    JobRecord,
+    RoundRecord,
+    WriteRecord,
+    placement_from_json,
+    placement_to_json,
+)
+from slurm_hadar.controller.journal.schema import SCHEMA_VERSION
+from slurm_hadar.controller.journal.store import Journal
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Decision",
+    "Event",
+    "JobRecord",
+    "Journal",
+    "RoundRecord",
+    "WriteRecord",
+    "placement_from_json",
+    "placement_to_json",
+]
