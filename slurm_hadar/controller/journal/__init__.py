@@ -1,13 +1,19 @@
 """What the controller must remember: why it did what it did, and what Slurm forgets about jobs.
 
-``records`` has the kinds of entries, ``schema`` the tables, ``reading`` the questions, ``store`` the file itself.
+``records`` has the kinds of entries, ``schema`` the tables, ``reading`` the questions, ``store`` the
+file itself, ``readonly`` the file for those who only look.
 """
 
+from slurm_hadar.controller.journal.reading import Reader
+from slurm_hadar.controller.journal.readonly import ReadOnlyJournal
 from slurm_hadar.controller.journal.records import (
     Decision,
     Event,
+    Gain,
     JobRecord,
     RoundRecord,
+    Run,
+    SightChanges,
     WriteRecord,
     placement_from_json,
     placement_to_json,
@@ -19,9 +25,14 @@ __all__ = [
     "SCHEMA_VERSION",
     "Decision",
     "Event",
+    "Gain",
     "JobRecord",
     "Journal",
+    "ReadOnlyJournal",
+    "Reader",
     "RoundRecord",
+    "Run",
+    "SightChanges",
     "WriteRecord",
     "placement_from_json",
     "placement_to_json",

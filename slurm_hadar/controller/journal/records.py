@@ -9,7 +9,8 @@ from typing import Any
 from slurm_hadar.model import EMPTY, Placement
 
 __all__ = [
-    "Decision", "Event", "JobRecord", "RoundRecord", "WriteRecord", "placement_from_json", "placement_to_json",
+    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "SightChanges", "WriteRecord",
+    "placement_from_json", "placement_to_json",
 ]  # fmt: skip
 
 
@@ -79,7 +80,8 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round as a whole: sizes, what was done, and how long each step took in seconds."""
+    """One round as a whole: sizes, what was done, and how long each step took in seconds. ``round_s`` is how far rounds
+    are apart as configured, 0 where that was not recorded."""
 
     time: float
     mode: str
@@ -99,6 +101,7 @@ class RoundRecord:
     act_s: float = 0.0
     verify_s: float = 0.0
     note: str = ""
+    round_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,54 @@ class WriteRecord:
     command: str
     outcome: str
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """That a job ran: on these GPUs from ``began``, as Slurm says it, to ``ended``, when it was not seen there any more
+    (None = it still runs). ``steered``: its place was ours to choose. Epoch seconds."""
+
+    job_id: str
+    began: float
+    ended: float | None
+    held: Placement
+    steered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What one round says of the worth of knowing GPU types; see :mod:`slurm_hadar.controller.gains` for what it means.
+
+    ``gpu_s``: GPU-seconds of steered jobs since the round before; ``blind_s``: what the same steps take on GPUs chosen
+    without a look at their type; ``measured_s``: those of ``gpu_s`` whose speed was measured here; ``unknown_s``:
+    GPU-seconds that are in none of them, as nothing is known of the job's speed. ``worth`` and ``planned``: GPUs chosen
+    blindly that would do the work of those that steered jobs hold, and of those that they would hold after the plan
+    (None = no plan).
+    """
+
+    time: float
+    mode: str
+    gpu_s: float = 0.0
+    blind_s: float = 0.0
+    measured_s: float = 0.0
+    unknown_s: float = 0.0
+    worth: float = 0.0
+    planned: float | None = None
+
+
+@dataclass(slots=True)
+class SightChanges:
+    """What differs from what the journal has of the cluster as it was last seen. ``queue`` are rows of the table in the
+    order of its columns, ``speeds`` and ``nodes`` JSON by key; ``gone`` names the keys of each table to forget.
+    ``prices`` are (GPU type, lowest, mean, highest over its nodes)."""
+
+    queue: list[tuple[Any, ...]] = field(default_factory=list)
+    speeds: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    gone: dict[str, list[str]] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    prices: list[tuple[str, float, float, float]] = field(default_factory=list)
+    gain: Gain | None = None
 
 
 def placement_to_json(placement: Placement) -> str:

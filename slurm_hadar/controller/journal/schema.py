@@ -9,7 +9,7 @@ from slurm_hadar.errors import StoreError
 
 __all__ = ["SCHEMA_VERSION", "migrate", "newer"]
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -45,6 +45,30 @@ _ADDED = {
         round INTEGER NOT NULL, time REAL NOT NULL, job_id TEXT NOT NULL, event TEXT NOT NULL, why TEXT NOT NULL
     );
     CREATE INDEX events_of_job ON events (job_id, round);""",
+    # what people look at: the cluster as the last round saw it (queue, speeds, nodes), and what became of it over time
+    7: """CREATE TABLE queue (
+        job_id TEXT PRIMARY KEY, number INTEGER NOT NULL, user TEXT NOT NULL, name TEXT NOT NULL,
+        partition TEXT NOT NULL, state TEXT NOT NULL, gpus INTEGER NOT NULL, types TEXT NOT NULL, held TEXT NOT NULL,
+        place TEXT NOT NULL, arrival REAL NOT NULL, started REAL, steps_per_s REAL, done REAL,
+        restarts INTEGER NOT NULL, moves INTEGER NOT NULL, size TEXT NOT NULL, forecast TEXT, workload TEXT NOT NULL
+    );
+    CREATE TABLE speeds (workload TEXT PRIMARY KEY, record TEXT NOT NULL);
+    CREATE TABLE nodes (node TEXT PRIMARY KEY, record TEXT NOT NULL);
+    CREATE TABLE runs (
+        job_id TEXT NOT NULL, began REAL NOT NULL, ended REAL, held TEXT NOT NULL, steered INTEGER NOT NULL,
+        PRIMARY KEY (job_id, began)
+    );
+    CREATE INDEX runs_by_end ON runs (ended);
+    CREATE TABLE price_history (
+        time REAL NOT NULL, gpu_type TEXT NOT NULL, low REAL NOT NULL, mean REAL NOT NULL, high REAL NOT NULL,
+        PRIMARY KEY (time, gpu_type)
+    );
+    CREATE TABLE gains (
+        time REAL PRIMARY KEY, mode TEXT NOT NULL, gpu_s REAL NOT NULL, blind_s REAL NOT NULL,
+        measured_s REAL NOT NULL, unknown_s REAL NOT NULL, worth REAL NOT NULL, planned REAL
+    );
+    CREATE INDEX decisions_by_time ON decisions (time);
+    CREATE INDEX rounds_by_time ON rounds (time);""",
 }
 
 

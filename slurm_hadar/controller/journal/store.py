@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from slurm_hadar.controller.journal.records import (
     Event,
     JobRecord,
     RoundRecord,
+    SightChanges,
     WriteRecord,
     placement_to_json,
 )
@@ -174,6 +175,22 @@ class Journal(Reader):
             db.execute("DELETE FROM prices")
             db.executemany("INSERT INTO prices VALUES (?, ?, ?)", [(n, t, p) for (n, t), p in prices.items()])
 
+    def add_sight(self, now: float, sight: SightChanges) -> None:
+        """Bring up to date what people see of the cluster; only what changed is written, all or nothing."""
+        runs = [(r.job_id, r.began, r.ended, placement_to_json(r.held), r.steered) for r in sight.runs]
+        with self.transaction() as db:
+            for table, keys in sight.gone.items():
+                column = {"queue": "job_id", "speeds": "workload", "nodes": "node"}[table]
+                db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(key,) for key in keys])
+            db.executemany(f"INSERT OR REPLACE INTO queue VALUES ({','.join('?' * 19)})", sight.queue)
+            db.executemany("INSERT OR REPLACE INTO speeds VALUES (?, ?)", sight.speeds.items())
+            db.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?)", sight.nodes.items())
+            db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", runs)
+            prices = [(now, *price) for price in sight.prices]
+            db.executemany("INSERT OR REPLACE INTO price_history VALUES (?, ?, ?, ?, ?)", prices)
+            if sight.gain is not None:
+                db.execute("INSERT OR REPLACE INTO gains VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(sight.gain))
+
     def save_memory(self, owner: str, text: str) -> None:
         """Keep what a policy wants to be given back; whatever another owner kept is dropped."""
         with self.transaction() as db:
@@ -181,9 +198,10 @@ class Journal(Reader):
             db.execute("INSERT INTO memory VALUES (?, ?)", (owner, text))
 
     def expire(self, before: float) -> None:
-        """Forget rounds, decisions, writes, events and ended jobs older than ``before``."""
+        """Forget rounds, decisions, writes, events, runs, prices and ended jobs older than ``before``."""
         with self.transaction() as db:
-            for table in ("rounds", "decisions", "writes", "events"):
+            for table in ("rounds", "decisions", "writes", "events", "price_history", "gains"):
                 db.execute(f"DELETE FROM {table} WHERE time < ?", (before,))
             db.execute("DELETE FROM jobs WHERE ended < ?", (before,))
+            db.execute("DELETE FROM runs WHERE ended < ?", (before,))
             db.execute("DELETE FROM trainings WHERE began < ?", (before,))
