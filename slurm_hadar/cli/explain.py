@@ -19,19 +19,11 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.config import Config
 from slurm_hadar.controller.forecasts import Forecast
 from slurm_hadar.controller.journal import JobRecord, Journal
-from slurm_hadar.controller.view import size_source
+from slurm_hadar.controller.view import TIERS, size_source
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
 
 __all__ = ["explain"]
-
-_TIERS = {
-    "cannot-run": "cannot run here as it was submitted",
-    "waits-for-capacity": "waits for GPUs that others hold",
-    "waits-by-policy": "waits because the policy gives its GPUs to others",
-    "transient": "waits for something that passes by itself",
-    "pinned": "is left to Slurm",
-}
 
 
 @click.command()
@@ -111,7 +103,7 @@ def _explanation(
     if record is not None and record.ended is not None:
         lines.append(f"job {job_id} has ended ({clock(record.ended)}).")
     elif wait is not None:
-        lines.append(f"job {job_id} {_TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}")
+        lines.append(f"job {job_id} {TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}")
         wanted = Placement.of(wait.get("wanted") or {})
         if wanted:
             lines.append(f"  would take   {place(wanted)}")

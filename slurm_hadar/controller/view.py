@@ -21,10 +21,18 @@ from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
-    "Beat", "Line", "NodeView", "TypeUse", "beat", "live_view", "nodes_of", "queue_view", "recorded_lines",
+    "TIERS", "Beat", "Line", "NodeView", "TypeUse", "beat", "live_view", "nodes_of", "queue_view", "recorded_lines",
     "size_source", "type_use",
 ]  # fmt: skip
 
+#: What the tier of a wait means, as the end of a sentence about the job.
+TIERS = {
+    "cannot-run": "cannot run here as it was submitted",
+    "waits-for-capacity": "waits for GPUs that others hold",
+    "waits-by-policy": "waits because the policy gives its GPUs to others",
+    "transient": "waits for something that passes by itself",
+    "pinned": "is left to Slurm",
+}
 _SPARE_S = 30.0  # a round takes some time itself
 
 

@@ -4,7 +4,7 @@
 file itself, ``readonly`` the file for those who only look.
 """
 
-from slurm_hadar.controller.journal.reading import Reader
+from slurm_hadar.controller.journal.reading import SORTS, Reader
 from slurm_hadar.controller.journal.readonly import ReadOnlyJournal
 from slurm_hadar.controller.journal.records import (
     Decision,
@@ -22,6 +22,7 @@ from slurm_hadar.controller.journal.schema import SCHEMA_VERSION
 from slurm_hadar.controller.journal.store import Journal
 
 __all__ = [
+    "SORTS",
     "SCHEMA_VERSION",
     "Decision",
     "Event",

@@ -1,0 +1,66 @@
+"""From an address and a token file to a server that runs until it is told to end."""
+
+from __future__ import annotations
+
+import ipaddress
+import stat
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+from slurm_hadar.errors import ConfigError
+
+__all__ = ["address", "read_token", "serve"]
+
+_LEAST_TOKEN = 16
+
+
+def address(text: str, has_token: bool) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT`` (``[::1]:8641`` for IPv6). Raises ConfigError for any other text, and for a host
+    that others can reach, unless there is a token."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"--listen {text!r} must read HOST:PORT, such as 127.0.0.1:8641")
+    if not has_token and not _is_loopback(host):
+        raise ConfigError(
+            f"--listen {text} can be reached from other hosts: give --token-file, or listen on 127.0.0.1 and put a "
+            "proxy with TLS and a login in front"
+        )
+    return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_token(file: Path) -> str:
+    """The first line of the file, at least 16 characters. Raises ConfigError if it is shorter, or others can read it."""
+    try:
+        mode, lines = file.stat().st_mode, file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"token file {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    token = lines[0].strip() if lines else ""
+    if len(token) < _LEAST_TOKEN or not token.isprintable() or not token.isascii():
+        raise ConfigError(
+            f"token file {file} must hold at least {_LEAST_TOKEN} characters: make one with "
+            f"'openssl rand -hex 24 > {file}; chmod 600 {file}'"
+        )
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        raise ConfigError(f"token file {file} can be read by others: chmod 600 {file}")
+    return token
+
+
+def serve(app: Starlette, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT. Requests are not logged: a token may be in their addresses."""
+    settings = uvicorn.Config(
+        app, host=host, port=port, access_log=False, log_level="warning", server_header=False, lifespan="off",
+        timeout_graceful_shutdown=5,
+    )  # fmt: skip
+    uvicorn.Server(settings).run()
