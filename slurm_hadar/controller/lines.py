@@ -48,6 +48,10 @@ class Line:
     wanted: dict[str, dict[str, int]] | None = None
     starts: tuple[float, float] | None = None
 
+    def as_dict(self) -> dict[str, Any]:
+        """By name of field, for JSON and templates."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 def line_of(
     job: SlurmJob,

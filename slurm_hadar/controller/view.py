@@ -7,8 +7,9 @@ has of the last round.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from slurm_hadar.comment import read
@@ -17,12 +18,14 @@ from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of
+from slurm_hadar.controller.words import in_words
+from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
-    "TIERS", "Beat", "Line", "NodeView", "TypeUse", "beat", "live_view", "nodes_of", "queue_view", "recorded_lines",
-    "size_source", "type_use",
+    "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "by_number", "job_view", "live_view", "look",
+    "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source", "type_use",
 ]  # fmt: skip
 
 #: What the tier of a wait means, as the end of a sentence about the job.
@@ -83,6 +86,75 @@ class TypeUse:
         return self.gpus - self.used - self.down
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The cluster at ``time`` (epoch seconds). ``live``: jobs and nodes are as Slurm says; else they are as the last
+    round saw them, and ``fault`` says why. ``journal_fault`` is why nothing is known of rounds and decisions, or empty.
+    ``total`` and ``waiting``: how many jobs there are, should ``lines`` not have them all."""
+
+    time: float
+    live: bool
+    lines: tuple[Line, ...]
+    nodes: tuple[NodeView, ...]
+    total: int
+    waiting: int
+    beat: Beat = Beat()
+    moves: tuple[dict[str, Any], ...] = ()
+    fault: str = ""
+    journal_fault: str = ""
+
+
+def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
+    """One look for a terminal: at Slurm, or at ``most`` jobs of the journal where Slurm does not answer."""
+    path, journal_fault = chosen_state_dir(config) / JOURNAL, ""
+    try:
+        journal: Reader = ReadOnlyJournal(path)
+    except StoreError as error:
+        journal, journal_fault = Journal(":memory:"), str(error)
+    try:
+        last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
+        try:
+            lines, nodes = live_view(backend, config, journal)
+            total, waiting, fault = len(lines), sum(1 for line in lines if line.state == "pending"), ""
+        except SlurmError as error:
+            rows, total = journal.queue_page(limit=most)
+            lines, nodes, fault = recorded_lines(rows), recorded_nodes(journal), str(error)
+            waiting = journal.queue_counts("state").get("pending", 0)
+    finally:
+        journal.close()
+    return Picture(
+        now, not fault, tuple(lines), tuple(nodes), total, waiting, last, tuple(moves), fault, journal_fault
+    )  # fmt: skip
+
+
+def job_view(journal: Reader, job_id: str) -> dict[str, Any] | None:
+    """All that is known of one job, or of a forked job and its copies; None if it was never heard of."""
+    row, record, wait = journal.queue_row(job_id), journal.job(job_id), journal.wait(job_id)
+    parent = job_id.partition("_")[0]
+    fork = journal.forks().get(parent)
+    if row is None and record is None and (fork is None or parent != job_id):
+        return None
+    copies = recorded_lines(journal.queue_tasks(parent)) if fork else []
+    return {
+        "job_id": job_id, "line": recorded_lines([row])[0].as_dict() if row else None, "wait": wait,
+        "record": None if record is None else asdict(record), "size": size_source(record),
+        "workload": row["workload"] if row else None,
+        "speeds": journal.speeds_of(row["workload"]) if row else {},
+        "runs": [{**asdict(r), "held": r.held.as_dict()} for r in journal.runs_of(job_id)],
+        "fork": None if fork is None else {
+            "job_id": parent, "consolidation": fork[0], "steps": fork[1], "total_steps": fork[2], "closer": fork[3],
+            "copies": [copy.as_dict() for copy in copies],
+        },
+        "history": [said(entry) for entry in journal.history(job_id)],
+    }  # fmt: skip
+
+
+def said(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a job's history with its words: ``what`` and ``detail_words``, as ``hadar history`` has them."""
+    what, detail = in_words(dict(entry))
+    return {**entry, "what": what.strip(), "detail_words": detail}
+
+
 def beat(journal: Reader, config: Config, now: float) -> Beat:
     """The controller's last sign of life, from its journal."""
     rounds = journal.rounds(last=1)
@@ -96,19 +168,19 @@ def beat(journal: Reader, config: Config, now: float) -> Beat:
 
 def queue_view(backend: Backend, config: Config) -> list[Line]:
     """Running jobs first, then the waiting ones by arrival. Works without a journal, with less to say."""
-    return live_view(backend, config)[0]
-
-
-def live_view(backend: Backend, config: Config) -> tuple[list[Line], list[NodeView]]:
-    """The queue as :func:`queue_view` gives it, and the nodes, by one look at Slurm. Raises SlurmError if it does not
-    answer."""
-    state = backend.read()
     path = chosen_state_dir(config) / JOURNAL
     journal: Reader = ReadOnlyJournal(path) if path.exists() else Journal(":memory:")
     try:
-        lines = _lines(state, config, journal)
+        return live_view(backend, config, journal)[0]
     finally:
         journal.close()
+
+
+def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[Line], list[NodeView]]:
+    """The queue as :func:`queue_view` gives it, and the nodes, by one look at Slurm. Raises SlurmError if it does not
+    answer."""
+    state = backend.read()
+    lines = _lines(state, config, journal)
     nodes = {
         n.name: {"gpus": dict(n.gpus), "taken": dict(n.used), "available": n.available, "state": n.state,
                  "reason": n.reason}
@@ -151,6 +223,12 @@ def _recorded(row: Mapping[str, Any]) -> Line:
     )  # fmt: skip
 
 
+def recorded_nodes(journal: Reader) -> list[NodeView]:
+    """Nodes as the last round saw them, with the jobs that held their GPUs then."""
+    nodes = {name: json.loads(text) for name, text in journal.node_texts().items()}
+    return nodes_of(nodes, recorded_lines(journal.queue_holding()))
+
+
 def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_taken: bool = False) -> list[NodeView]:
     """Nodes with the jobs on them. ``nodes`` has gpus, taken, available, state and reason of each; ``taken`` counts the
     GPUs of jobs that cannot be steered, with ``all_taken`` those of all jobs."""
@@ -163,13 +241,19 @@ def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_
                 if all_taken or line.tier == "pinned":
                     pinned[node, gpu_type] = pinned.get((node, gpu_type), 0) + count
     found = []
-    for name, content in nodes.items():
+    for name in sorted(nodes, key=by_number):
+        content = nodes[name]
         others = {t: n - pinned.get((name, t), 0) for t, n in content["taken"].items()}
         found.append(
             NodeView(name, content["gpus"], content["available"], content["state"], content["reason"],
                      tuple(holders.get(name, ())), {t: n for t, n in others.items() if n > 0})
         )  # fmt: skip
     return found
+
+
+def by_number(name: str) -> tuple[tuple[int, str], ...]:
+    """To sort names of nodes as people count: a2 before a10."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
 def type_use(nodes: Sequence[NodeView]) -> list[TypeUse]:

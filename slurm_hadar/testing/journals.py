@@ -123,7 +123,8 @@ def _queue(
             continue
         low, price = now + rng.uniform(60, 40_000), rng.uniform(1, 90)
         waits[record.job_id] = {
-            "tier": rng.choice(("waits-for-capacity", "waits-by-policy")), "price": price, "payoff": rng.uniform(-5, 50),
+            "tier": rng.choice(("waits-for-capacity", "waits-by-policy")), "price": price,
+            "payoff": rng.uniform(-5, 50),
             "why": f"the {types} GPUs go to jobs that gain more from them", "wanted": wanted.as_dict(),
             "starts": [low, low * 1.00001 + 3600],
         }  # fmt: skip
@@ -138,8 +139,8 @@ def _queue(
         })  # fmt: skip
     for node, gpu_type in node_types.items():
         down = rng.random() < 0.03
-        sight.nodes[node] = json.dumps({"gpus": {gpu_type: 4}, "taken": {}, "available": not down, "partitions": ["gpu"],
-                                        "state": "drained" if down else "mixed",
+        sight.nodes[node] = json.dumps({"gpus": {gpu_type: 4}, "taken": {}, "available": not down,
+                                        "partitions": ["gpu"], "state": "drained" if down else "mixed",
                                         "reason": "ECC errors" if down else ""})  # fmt: skip
     journal.save_jobs(line[0] for line in lines)
     journal.replace_waits(1, waits)

@@ -9,9 +9,16 @@ from typing import Any
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import SORTS, Reader
-from slurm_hadar.controller.lines import size_source
-from slurm_hadar.controller.view import Line, beat, nodes_of, recorded_lines, type_use
-from slurm_hadar.controller.words import in_words
+from slurm_hadar.controller.view import (
+    NodeView,
+    beat,
+    by_number,
+    job_view,
+    recorded_lines,
+    recorded_nodes,
+    said,
+    type_use,
+)
 
 __all__ = ["MOST_PER_PAGE", "health", "job", "overview", "prices", "queue", "status", "timeline"]
 
@@ -36,22 +43,21 @@ def health(journal: Reader, config: Config, now: float) -> dict[str, Any]:
 
 def overview(journal: Reader, config: Config, now: float) -> dict[str, Any]:
     """The cluster by GPU type, its jobs in figures, what is gained, and the last decisions."""
-    lines = recorded_lines(journal.queue_holding())
-    nodes = nodes_of({name: json.loads(text) for name, text in journal.node_texts().items()}, lines)
+    nodes = recorded_nodes(journal)
     types = [{**asdict(use), "free": use.free, "nodes": []} for use in type_use(nodes)]
     for node in nodes:
         for entry in types:
             if entry["gpu_type"] in node.gpus:
                 entry["nodes"].append(_node(node, entry["gpu_type"]))
-    users = {line.job_id: line.user for line in lines}
+    users = {row["job_id"]: row["user"] for row in journal.queue_holding()}
     return {
         "status": status(journal, config, now), "types": types, "holders": users,
         "states": journal.queue_counts("state"), "savings": _savings(journal), "shadow": _shadow(journal),
-        "moves": [_said(entry) for entry in journal.last_moves()],
+        "moves": [said(entry) for entry in journal.last_moves()],
     }  # fmt: skip
 
 
-def _node(node: Any, gpu_type: str) -> dict[str, Any]:
+def _node(node: NodeView, gpu_type: str) -> dict[str, Any]:
     """A node's GPUs of one type, each with who holds it."""
     gpus: list[str | None] = []
     for job_id, held_type, count in node.holders:
@@ -99,7 +105,7 @@ def queue(journal: Reader, query: Mapping[str, str]) -> dict[str, Any]:
         for gpu_type in filter(None, text.split("+")):
             types[gpu_type] = types.get(gpu_type, 0) + count
     return {
-        "jobs": [_line(line) for line in recorded_lines(rows)], "total": total, "page": page, "per_page": per_page,
+        "jobs": [line.as_dict() for line in recorded_lines(rows)], "total": total, "page": page, "per_page": per_page,
         "pages": max(1, -(-total // per_page)), "sort": sort, "desc": descending,
         "filters": {k: where["types" if k == "type" else k] for k in ("user", "partition", "state", "type", "text")},
         "choices": {"type": types, **{key: journal.queue_counts(key) for key in ("user", "partition", "state")}},
@@ -110,38 +116,13 @@ def _number(text: str | None, default: int) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and 0 < int(text[:9]) == int(text) else default
 
 
-def _line(line: Line) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in line.__slots__}
-
-
 def job(journal: Reader, job_id: str) -> dict[str, Any] | None:
-    """All that is known of one job, or of a forked job and its copies; None if it was never heard of."""
-    row, record, wait = journal.queue_row(job_id), journal.job(job_id), journal.wait(job_id)
-    parent = job_id.partition("_")[0]
-    fork = journal.forks().get(parent)
-    if row is None and record is None and (fork is None or parent != job_id):
+    """All that is known of one job, the latest part of a long history; None if it was never heard of."""
+    found = job_view(journal, job_id)
+    if found is None:
         return None
-    tasks = recorded_lines(journal.queue_tasks(parent)) if fork else []
-    entries = journal.history(job_id)
-    line = recorded_lines([row])[0] if row else None
-    return {
-        "job_id": job_id, "line": _line(line) if line else None, "wait": wait,
-        "record": None if record is None else asdict(record), "size": size_source(record),
-        "workload": row["workload"] if row else None,
-        "speeds": journal.speeds_of(row["workload"]) if row else {},
-        "runs": [{**asdict(r), "held": r.held.as_dict()} for r in journal.runs_of(job_id)],
-        "fork": None if fork is None else {
-            "job_id": parent, "consolidation": fork[0], "steps": fork[1], "total_steps": fork[2], "closer": fork[3],
-            "copies": [_line(task) for task in tasks],
-        },
-        "history": [_said(entry) for entry in entries[-_MOST_ENTRIES:]], "older": max(0, len(entries) - _MOST_ENTRIES),
-    }  # fmt: skip
-
-
-def _said(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of a job's history with its words, as ``hadar history`` has them."""
-    what, detail = in_words(dict(entry))
-    return {**entry, "what": what.strip(), "detail_words": detail}
+    entries = found["history"]
+    return {**found, "history": entries[-_MOST_ENTRIES:], "older": max(0, len(entries) - _MOST_ENTRIES)}
 
 
 def timeline(journal: Reader, query: Mapping[str, str], now: float) -> dict[str, Any]:
@@ -152,7 +133,10 @@ def timeline(journal: Reader, query: Mapping[str, str], now: float) -> dict[str,
     nodes = [(name, json.loads(text)["gpus"]) for name, text in journal.node_texts().items()]
     types = sorted({t for _, gpus in nodes for t in gpus})
     chosen = query.get("type", "")
-    lanes = sorted((t, name, n) for name, gpus in nodes for t, n in gpus.items() if chosen in ("", t))
+    lanes = sorted(
+        ((t, name, n) for name, gpus in nodes for t, n in gpus.items() if chosen in ("", t)),
+        key=lambda lane: (lane[0], by_number(lane[1])),
+    )
     pages, page = max(1, -(-len(lanes) // NODES_PER_PAGE)), _number(query.get("page"), 1)
     lanes = lanes[(page - 1) * NODES_PER_PAGE : page * NODES_PER_PAGE]
     shown = {(name, t) for t, name, _ in lanes}

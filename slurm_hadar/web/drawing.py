@@ -37,7 +37,7 @@ def ticks(since: float, until: float, width: float, left: float, most: int = 8) 
 
 
 def gantt(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what :func:`slurm_hadar.web.content.timeline` says: ``lanes`` with a title and their GPUs, ``bars`` of jobs."""
+    """Of what :func:`slurm_hadar.web.content.timeline` says: a lane for each node, and bars of the jobs in them."""
     since, until = content["since"], content["until"]
     width, y = _WIDTH - _LEFT - 8, _TOP
     lanes, tops = [], {}

@@ -1,4 +1,4 @@
-"""Who may look, and how: methods, hosts, the token, and the headers that keep a page from doing anything but be shown."""
+"""Who may look, and how: methods, hosts, the token, and headers by which a page can do nothing but be shown."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def read_token(file: Path) -> str:
-    """The first line of the file, at least 16 characters. Raises ConfigError if it is shorter, or others can read it."""
+    """The first line of the file. Raises ConfigError if it is shorter than 16 characters or others can read it."""
     try:
         mode, lines = file.stat().st_mode, file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
