@@ -32,6 +32,5 @@ def web(config: Config, listen: str, token_file: Path | None) -> None:
     token = None if token_file is None else read_token(token_file)
     host, port = address(listen, token is not None)
     app = create_app(chosen_state_dir(config) / JOURNAL, config, token)
-    shown = f"[{host}]" if ":" in host else host
-    click.echo(f"dashboard at http://{shown}:{port}/" + (" (first time with ?token=...)" if token else ""), err=True)
-    serve(app, host, port)
+    hint = " (first time with ?token=...)" if token else ""
+    serve(app, host, port, lambda url: click.echo(f"dashboard at {url}{hint}", err=True))

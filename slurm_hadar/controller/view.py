@@ -36,6 +36,8 @@ TIERS = {
     "transient": "waits for something that passes by itself",
     "pinned": "is left to Slurm",
 }
+# what not every policy says of a wait
+_NO_WAIT = {"tier": "", "why": "", "price": None, "payoff": None, "wanted": None, "starts": None}
 _SPARE_S = 30.0  # a round takes some time itself
 
 
@@ -130,22 +132,24 @@ def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Pict
 def job_view(journal: Reader, job_id: str) -> dict[str, Any] | None:
     """All that is known of one job, or of a forked job and its copies; None if it was never heard of."""
     row, record, wait = journal.queue_row(job_id), journal.job(job_id), journal.wait(job_id)
+    runs, history = journal.runs_of(job_id), journal.history(job_id)
     parent = job_id.partition("_")[0]
     fork = journal.forks().get(parent)
-    if row is None and record is None and (fork is None or parent != job_id):
+    if not (row or record or runs or history or (fork and parent == job_id)):
         return None
     copies = recorded_lines(journal.queue_tasks(parent)) if fork else []
     return {
-        "job_id": job_id, "line": recorded_lines([row])[0].as_dict() if row else None, "wait": wait,
+        "job_id": job_id, "line": recorded_lines([row])[0].as_dict() if row else None,
+        "wait": {**_NO_WAIT, **wait} if wait else None,
         "record": None if record is None else asdict(record), "size": size_source(record),
         "workload": row["workload"] if row else None,
         "speeds": journal.speeds_of(row["workload"]) if row else {},
-        "runs": [{**asdict(r), "held": r.held.as_dict()} for r in journal.runs_of(job_id)],
+        "runs": [{**asdict(r), "held": r.held.as_dict()} for r in runs],
         "fork": None if fork is None else {
             "job_id": parent, "consolidation": fork[0], "steps": fork[1], "total_steps": fork[2], "closer": fork[3],
             "copies": [copy.as_dict() for copy in copies],
         },
-        "history": [said(entry) for entry in journal.history(job_id)],
+        "history": [said(entry) for entry in history],
     }  # fmt: skip
 
 

@@ -149,9 +149,12 @@ class Top(App[None]):
             table.move_cursor(row=min(again, table.row_count - 1))
 
     def on_resize(self) -> None:
-        if self._picture is not None:
-            self._columns = ()
-            self.show(self._picture)
+        """The columns follow the width, once that is known everywhere."""
+        self.call_after_refresh(self._redraw)
+
+    def _redraw(self) -> None:
+        self._columns = ()
+        self._show_again()
 
     @on(DataTable.RowSelected)
     def open_job(self, event: DataTable.RowSelected) -> None:
@@ -167,8 +170,7 @@ class Top(App[None]):
         self._words = words
         self.query_one(Input).set_class(False, "open")
         self.query_one(DataTable).focus()
-        if self._picture is not None:
-            self.show(self._picture)
+        self._show_again()
 
     def action_filter(self) -> None:
         self.query_one(Input).set_class(True, "open").focus()
@@ -180,6 +182,9 @@ class Top(App[None]):
     def action_sort(self, by: int) -> None:
         names = list(SORTS)
         self._sort = names[(names.index(self._sort) + by) % len(names)]
+        self._show_again()
+
+    def _show_again(self) -> None:
         if self._picture is not None:
             self.show(self._picture)
 

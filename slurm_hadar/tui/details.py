@@ -35,11 +35,11 @@ def _standing(found: Mapping[str, Any], now: float) -> list[str]:
         lines.append(f"  has ended ({clock(record['ended'])}, {record['final'].lower() or 'unknown'})")
     elif wait:
         lines.append(f"  {TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}")
-        if wait.get("wanted"):
+        if wait["wanted"]:
             lines.append(f"  would take    {_place(wait['wanted'])}")
-        if wait.get("price") is not None:
+        if wait["price"] is not None:
             lines.append(f"  price         {wait['price']:.4g}" + _payoff(wait))
-        if wait.get("starts"):
+        if wait["starts"]:
             lines.append(f"  starts about  {clock(wait['starts'][0])} to {clock(wait['starts'][1])}")
     elif line:
         lines.append(f"  is {line['state']}" + (f" on {_place(line['held'])}" if line["held"] else ""))
@@ -55,7 +55,7 @@ def _standing(found: Mapping[str, Any], now: float) -> list[str]:
 
 
 def _payoff(wait: Mapping[str, Any]) -> str:
-    if wait.get("payoff") is None:
+    if wait["payoff"] is None:
         return ""
     return f" against utility {wait['price'] + wait['payoff']:.4g}: payoff {wait['payoff']:.4g}"
 

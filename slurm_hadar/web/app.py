@@ -98,9 +98,13 @@ class Dashboard:
         return HTMLResponse(text, status)
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """One clear line: the journal cannot be read (503), or the page does not exist."""
-        status = error.status_code if isinstance(error, HTTPException) else 503
-        words = error.detail if isinstance(error, HTTPException) else str(error)
+        """One clear line: the journal cannot be read (503), the page does not exist, or we are at fault (500)."""
+        if isinstance(error, HTTPException):
+            status, words = error.status_code, error.detail
+        elif isinstance(error, StoreError):
+            status, words = 503, str(error)
+        else:  # its traceback is in the log
+            status, words = 500, "This is a defect of the dashboard; the log of hadar web says more."
         if request.url.path.startswith("/api/") or request.url.path == "/healthz":
             return JSONResponse({"error": words}, status)
         return self.render("failed.html", request, status, words=words, code=status, beat=None)
@@ -119,7 +123,7 @@ def create_app(path: Path, config: Config, token: str | None = None, now: Callab
     return Starlette(
         routes=dashboard.routes(),
         middleware=[Middleware(Guard, token=token)],
-        exception_handlers={StoreError: dashboard.failed, HTTPException: dashboard.failed},
+        exception_handlers=dict.fromkeys((StoreError, HTTPException, Exception), dashboard.failed),
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
+import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
@@ -57,10 +60,25 @@ def read_token(file: Path) -> str:
     return token
 
 
-def serve(app: Starlette, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT. Requests are not logged: a token may be in their addresses."""
+def serve(app: Starlette, host: str, port: int, tell: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT, and return. ``tell`` is given the address once it is ours; port 0 takes a free one.
+    Requests are not logged: a token may be in their addresses. Raises ConfigError if the address cannot be had."""
     settings = uvicorn.Config(
-        app, host=host, port=port, access_log=False, log_level="warning", server_header=False, lifespan="off",
-        timeout_graceful_shutdown=5,
-    )  # fmt: skip
-    uvicorn.Server(settings).run()
+        app, access_log=False, log_level="warning", server_header=False, lifespan="off", timeout_graceful_shutdown=5
+    )
+    server = uvicorn.Server(settings)
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}; see --listen") from None
+
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    # uvicorn raises once more what it was ended by, which then finds these handlers: an ordinary end
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, stop)
+    shown = f"[{host}]" if ":" in host else host
+    tell(f"http://{shown}:{listening.getsockname()[1]}/")
+    with listening:
+        server.run(sockets=[listening])

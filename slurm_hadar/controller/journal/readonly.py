@@ -50,6 +50,8 @@ class ReadOnlyJournal(Reader):
             version = db.execute("PRAGMA user_version").fetchone()[0]
             if version > SCHEMA_VERSION:
                 raise newer(self.path, version)
+            if version == 0:
+                raise StoreError(f"{self.path} is no journal of slurm_hadar, or an empty one")
             if version < SCHEMA_VERSION:
                 raise StoreError(
                     f"journal {self.path} was written by an older slurm_hadar (schema {version}); "
