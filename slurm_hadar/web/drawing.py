@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -49,6 +50,8 @@ def gantt(content: Mapping[str, Any]) -> dict[str, Any]:
     bars = []
     free: dict[tuple[str, str], list[float]] = {key: [-math.inf] * gpus for key, (_, gpus) in tops.items()}
     for run in content["runs"]:
+        until_when = _moment(run["ended"]) if run["ended"] else "now"
+        words = f"job {run['job_id']}: {run['count']} x {run['gpu_type']}, {_moment(run['began'])} to {until_when}"
         key = (run["node"], run["gpu_type"])
         began, ended = max(since, run["began"]), min(until, run["ended"] or until)
         x = _LEFT + (began - since) / (until - since) * width
@@ -56,10 +59,16 @@ def gantt(content: Mapping[str, Any]) -> dict[str, Any]:
         for first, count in _rows(free[key], run["count"], run["began"], run["ended"] or math.inf):
             bars.append({
                 "x": round(x, 1), "y": tops[key][0] + first * _GPU_HEIGHT, "width": round(length, 1),
-                "height": count * _GPU_HEIGHT - 1, "colour": job_colour(run["job_id"]), "run": run,
+                "height": count * _GPU_HEIGHT - 1, "run": run, "words": words,
+                "look": f"c{job_colour(run['job_id'])}" + ("" if run["steered"] else " pinned"),
             })  # fmt: skip
     return {"width": _WIDTH, "height": y + 4, "left": _LEFT, "right": _LEFT + width, "top": _TOP, "lanes": lanes,
             "bars": bars, "ticks": ticks(since, until, width, _LEFT)}  # fmt: skip
+
+
+def _moment(moment: float) -> str:
+    """Local time, quickly made: there are thousands on a page."""
+    return time.strftime("%d %b %H:%M", time.localtime(moment))
 
 
 def _rows(free: list[float], count: int, began: float, ended: float) -> Iterable[tuple[int, int]]:
@@ -91,8 +100,8 @@ def curves(content: Mapping[str, Any], height: float = 300.0) -> dict[str, Any] 
     width, bottom = _WIDTH - left - 12, height - 26.0
     scale = _round_up(top)
 
-    def x(time: float) -> float:
-        return round(left + (time - since) / (until - since) * width, 1)
+    def x(moment: float) -> float:
+        return round(left + (moment - since) / (until - since) * width, 1)
 
     def y(price: float) -> float:
         return round(bottom - price / scale * (bottom - 10.0), 1)
@@ -103,7 +112,7 @@ def curves(content: Mapping[str, Any], height: float = 300.0) -> dict[str, Any] 
         lines.append({
             "gpu_type": gpu_type, "colour": index % COLOURS,
             "line": " ".join(f"{x(p['time'])},{y(p['mean'])}" for p in points),
-            "band": " ".join(f"{x(time)},{y(price)}" for time, price in band),
+            "band": " ".join(f"{x(moment)},{y(price)}" for moment, price in band),
         })  # fmt: skip
     levels = [{"y": y(scale * part / 4), "text": f"{scale * part / 4:.3g}"} for part in range(5)]
     return {"width": _WIDTH, "height": height, "left": left, "right": left + width, "top": 10.0, "bottom": bottom,

@@ -61,8 +61,8 @@ def read_token(file: Path) -> str:
 
 
 def serve(app: Starlette, host: str, port: int, tell: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, and return. ``tell`` is given the address once it is ours; port 0 takes a free one.
-    Requests are not logged: a token may be in their addresses. Raises ConfigError if the address cannot be had."""
+    """Serve until SIGTERM or SIGINT, and return. ``tell`` is given the address once it is ours; port 0 takes a free
+    one. Requests are not logged: a token may be in their addresses. Raises ConfigError if it cannot listen there."""
     settings = uvicorn.Config(
         app, access_log=False, log_level="warning", server_header=False, lifespan="off", timeout_graceful_shutdown=5
     )

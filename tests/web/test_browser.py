@@ -68,8 +68,9 @@ def fetched(browser) -> list[str]:
 def column(browser, title: str) -> list[str]:
     """The texts of the queue's cells below a title."""
     heads = [re.sub(r"[▴▾\s]+", " ", th.text).strip() for th in browser.find_elements("css selector", "thead th")]
-    index = heads.index(title) + 1
-    return [td.text for td in browser.find_elements("css selector", f"tbody td:nth-child({index})")]
+    cells = f"tbody td:nth-child({heads.index(title) + 1})"
+    script = "return [...document.querySelectorAll(arguments[0])].map(cell => cell.innerText.trim())"
+    return browser.execute_script(script, cells)
 
 
 def brightness(browser, name: str) -> int:
@@ -161,8 +162,8 @@ def test_a_nasty_name_stays_text(site: str, browser) -> None:
 @pytest.mark.parametrize("width", [320, 390, 1200])
 def test_every_width_and_both_colour_schemes(site: str, browser, width: int, dark: bool) -> None:
     """The body never scrolls sideways, down to the smallest phones, and text stands out from its paper."""
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
-                            {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 1000})  # fmt: skip
+    device = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 1000}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
     scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
     try:

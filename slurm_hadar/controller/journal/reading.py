@@ -26,8 +26,8 @@ SORTS = {
     "speed": ("q.steps_per_s",),
     "done": ("q.done",),
     "age": ("-q.arrival",),
-    "price": ("json_extract(w.record, '$.price')",),
-    "start": ("json_extract(w.record, '$.starts[0]')",),
+    "price": ("w.price",),
+    "start": ("w.starts",),
 }
 
 _KNOWN = {f.name for f in fields(JobRecord)}
@@ -169,10 +169,13 @@ class Reader:
         condition, args = _conditions(where or {})
         total: int = self._query(f"SELECT count(*) FROM queue q WHERE {condition}", args)[0][0]
         order = "DESC" if descending else "ASC"
-        keys = ", ".join(f"{key} IS NULL, {key} {order}" for key in SORTS[sort])
+        keys = ", ".join(f"{key} {order} NULLS LAST" for key in SORTS[sort])
+        # sorted by their keys alone, and only then looked up, since rows are wide; SQLite keeps the order of the left
+        # side of a cross join
         rows = self._rows(
-            f"SELECT q.*, w.record AS wait FROM queue q LEFT JOIN waits w USING (job_id) WHERE {condition} "
-            f"ORDER BY {keys}, q.number LIMIT ? OFFSET ?", (*args, limit, offset),
+            "SELECT q.*, w.record AS wait FROM (SELECT q.job_id FROM queue q LEFT JOIN waits w USING (job_id) "
+            f"WHERE {condition} ORDER BY {keys}, q.number LIMIT ? OFFSET ?) AS chosen "
+            "CROSS JOIN queue q USING (job_id) LEFT JOIN waits w USING (job_id)", (*args, limit, offset),
         )  # fmt: skip
         return rows, total
 
@@ -217,7 +220,7 @@ class Reader:
         """Runs that go on as far as is known."""
         return [_run(row) for row in self._query("SELECT * FROM runs WHERE ended IS NULL")]
 
-    def runs_since(self, since: float, limit: int = 5000) -> list[Run]:
+    def runs_since(self, since: float, limit: int = 3000) -> list[Run]:
         """Runs that went on at ``since`` or later, the latest ones if there are more than ``limit``; oldest first."""
         rows = self._query(
             "SELECT * FROM runs WHERE ended IS NULL OR ended >= ? ORDER BY began DESC LIMIT ?", (since, limit)

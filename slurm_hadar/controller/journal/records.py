@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from slurm_hadar.model import EMPTY, Placement
@@ -189,6 +190,7 @@ def placement_to_json(placement: Placement) -> str:
     return json.dumps(placement.as_dict(), separators=(",", ":"))
 
 
+@lru_cache(maxsize=4096)
 def placement_from_json(text: str) -> Placement:
-    """The placement that :func:`placement_to_json` wrote."""
+    """The placement that :func:`placement_to_json` wrote; kept, since most of a journal's are alike."""
     return Placement.of(json.loads(text))

@@ -45,7 +45,8 @@ _ADDED = {
         round INTEGER NOT NULL, time REAL NOT NULL, job_id TEXT NOT NULL, event TEXT NOT NULL, why TEXT NOT NULL
     );
     CREATE INDEX events_of_job ON events (job_id, round);""",
-    # what people look at: the cluster as the last round saw it (queue, speeds, nodes), and what became of it over time
+    # what people look at: the cluster as the last round saw it (queue, speeds, nodes), and what became of it over time;
+    # of a wait what the queue is sorted by
     7: """CREATE TABLE queue (
         job_id TEXT PRIMARY KEY, number INTEGER NOT NULL, user TEXT NOT NULL, name TEXT NOT NULL,
         partition TEXT NOT NULL, state TEXT NOT NULL, gpus INTEGER NOT NULL, types TEXT NOT NULL, held TEXT NOT NULL,
@@ -67,6 +68,8 @@ _ADDED = {
         time REAL PRIMARY KEY, mode TEXT NOT NULL, gpu_s REAL NOT NULL, blind_s REAL NOT NULL,
         measured_s REAL NOT NULL, unknown_s REAL NOT NULL, worth REAL NOT NULL, planned REAL
     );
+    ALTER TABLE waits ADD COLUMN price REAL;
+    ALTER TABLE waits ADD COLUMN starts REAL;
     CREATE INDEX decisions_by_time ON decisions (time);
     CREATE INDEX rounds_by_time ON rounds (time);""",
 }

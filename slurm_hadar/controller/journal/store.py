@@ -165,10 +165,13 @@ class Journal(Reader):
 
     def replace_waits(self, number: int, waits: Mapping[str, Mapping[str, Any]]) -> None:
         """The reasons of all jobs that wait as of this round."""
-        rows = [(job, number, json.dumps(wait)) for job, wait in waits.items()]
+        rows = [
+            (job, number, json.dumps(wait), wait.get("price"), (wait.get("starts") or [None])[0])
+            for job, wait in waits.items()
+        ]
         with self.transaction() as db:
             db.execute("DELETE FROM waits")
-            db.executemany("INSERT INTO waits VALUES (?, ?, ?)", rows)
+            db.executemany("INSERT INTO waits VALUES (?, ?, ?, ?, ?)", rows)
 
     def replace_prices(self, prices: Mapping[tuple[str, str], float]) -> None:
         with self.transaction() as db:
