@@ -23,7 +23,7 @@ from slurm_hadar.controller.view import (
 __all__ = ["MOST_PER_PAGE", "health", "job", "overview", "prices", "queue", "status", "timeline"]
 
 PER_PAGE, MOST_PER_PAGE = 100, 1000
-NODES_PER_PAGE = 32
+NODES_PER_PAGE = 24
 #: What pages can look back: {name in the address: (words, seconds)}
 SPANS = {"6h": ("6 hours", 21_600.0), "1d": ("a day", 86_400.0), "7d": ("7 days", 604_800.0)}
 _POINTS = 240

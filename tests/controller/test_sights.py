@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.controller.gains import basis, blind_rate, gain_of
-from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, SightChanges
+from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, SightChanges
 from slurm_hadar.controller.view import by_number, look, recorded_lines
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
 
@@ -229,22 +230,36 @@ def test_a_reader_leaves_no_trace(tmp_path: Path) -> None:
     assert {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.iterdir()} == before
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_reads_a_journal_that_nobody_has_open(short_tmp: Path) -> None:
-    """With no right to write beside it, as a dashboard has under a user of its own."""
-    Journal(short_tmp / "journal.db").close()
+def rounds_as_nobody(path: Path) -> str:
+    """What a process of another user, who may write nothing beside the journal, reads of its rounds."""
     code = (
         "import os, pwd, sys; from pathlib import Path; from slurm_hadar.controller.journal import ReadOnlyJournal\n"
         "os.setgroups([]); os.setgid(pwd.getpwnam('nobody').pw_gid); os.setuid(pwd.getpwnam('nobody').pw_uid)\n"
-        "with ReadOnlyJournal(Path(sys.argv[1])) as journal: print(journal.rounds())"
+        "with ReadOnlyJournal(Path(sys.argv[1])) as journal: print([r['mode'] for r in journal.rounds()])"
     )
-
     done = subprocess.run(
-        [sys.executable, "-c", code, str(short_tmp / "journal.db")], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60,
         cwd=Path(__file__).resolve().parents[2], check=False,
     )  # fmt: skip
+    return done.stdout + done.stderr
 
-    assert done.stdout == "[]\n", done.stderr
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_may_read(short_tmp: Path) -> None:
+    """As a dashboard with a user of its own: while a controller has the journal open, when it has ended, and when it
+    was killed."""
+    path, killed = short_tmp / "journal.db", short_tmp / "killed"
+    journal = Journal(path)
+    journal.add_round(RoundRecord(1.0, "act", "hadar"))
+    assert rounds_as_nobody(path) == "['act']\n"
+    killed.mkdir()
+    for name in ("journal.db", "journal.db-wal", "journal.db-shm"):
+        shutil.copy(short_tmp / name, killed / name)
+    journal.close()
+    assert rounds_as_nobody(path) == "['act']\n"
+
+    assert rounds_as_nobody(killed / "journal.db") == "['act']\n"
+    assert sorted(p.name for p in killed.iterdir()) == ["journal.db", "journal.db-shm", "journal.db-wal"]
 
 
 def test_slurm_away_is_said_and_the_last_round_shown(bench, tmp_path: Path) -> None:
