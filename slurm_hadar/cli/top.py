@@ -16,6 +16,8 @@ from slurm_hadar.slurm.select import choose
 
 __all__ = ["top"]
 
+_PATIENCE_S = 10.0
+
 
 @click.command()
 @click.option("--refresh", type=click.FloatRange(min=1), default=30.0, show_default=True,
@@ -31,7 +33,8 @@ def top(config: Config, refresh: float) -> None:
         from slurm_hadar.tui.details import in_lines
     except ModuleNotFoundError as error:
         raise ConfigError(f"hadar top needs {error.name}: pip install 'slurm_hadar[tui]'") from None
-    backend = choose("cli", config.slurm.timeout_s, retries=0)
+    # who watches does not want to wait for a Slurm that is away, and looks again anyway
+    backend = choose("cli", min(_PATIENCE_S, config.slurm.timeout_s), retries=0)
 
     def details(job_id: str) -> list[str]:
         try:

@@ -104,7 +104,7 @@ def _line(job: Job, seen: Observation, waits: Mapping[str, dict], change: Change
 
 def _row(line: Line, job: Job) -> _Row:
     """The columns of the table ``queue``."""
-    compact = json.dumps(line.held or {}, separators=(",", ":"))
+    compact = json.dumps(line.held, separators=(",", ":")) if line.held else "{}"
     forecast = None if line.forecast is None else json.dumps(line.forecast)
     return (
         line.job_id, _number(line.job_id), line.user, line.name, line.partition, line.state, line.gpus,

@@ -100,7 +100,8 @@ class Dashboard:
     def failed(self, request: Request, error: Exception) -> Response:
         """One clear line: the journal cannot be read (503), the page does not exist, or we are at fault (500)."""
         if isinstance(error, HTTPException):
-            status, words = error.status_code, error.detail
+            status = error.status_code
+            words = "There is no such page." if error.detail == "Not Found" else error.detail
         elif isinstance(error, StoreError):
             status, words = 503, str(error)
         else:  # its traceback is in the log
