@@ -3,9 +3,10 @@
     python -m benchmarks.web [--jobs 10000] [--nodes 60] [--repeat 40] [--json FILE]
 
 Each page and its JSON is asked for ``repeat`` times, through everything but the network; the times are those of the
-server, percentiles over the requests; the first of a page, which also reads its template, is told apart. ``cpu_ms`` is
-the processor time of a request, which another load on the machine does not change. A process beside it writes to the
-journal all the time as a controller does: a round, its waits, prices and 200 changed jobs, then a pause of 0.5 s.
+server, percentiles over the requests; the first of a page, which also reads its template, is told apart. ``cpu`` is the
+processor time of a request, which does not depend on what else the machine does, and by which it is judged.
+A process beside it writes to the journal all the time as a controller does: a round, its waits, prices and 200 changed
+jobs, then a pause of 0.5 s.
 """
 
 from __future__ import annotations
@@ -71,10 +72,11 @@ def _page(client: TestClient, page: str, repeat: int) -> dict[str, object]:
         if answer.status_code != 200:
             raise SystemExit(f"{page}: {answer.status_code} {answer.text[:200]}")
         size = len(answer.content)
-    parts = statistics.quantiles(times[1:], n=100, method="inclusive")
-    return {"page": page, "first_ms": round(1000 * times[0], 1), "p50_ms": round(1000 * parts[49], 1),
-            "p95_ms": round(1000 * parts[94], 1), "max_ms": round(1000 * max(times[1:]), 1),
-            "cpu_ms": round(1000 * statistics.median(cpu[1:]), 1), "bytes": size}  # fmt: skip
+    found: dict[str, object] = {"page": page, "bytes": size, "first_cpu_ms": round(1000 * cpu[0], 1)}
+    for name, values in (("cpu", cpu[1:]), ("wall", times[1:])):
+        parts = statistics.quantiles(values, n=100, method="inclusive")
+        found |= {f"{name}_p50_ms": round(1000 * parts[49], 1), f"{name}_p95_ms": round(1000 * parts[94], 1)}
+    return found
 
 
 @click.command()
@@ -83,14 +85,14 @@ def _page(client: TestClient, page: str, repeat: int) -> dict[str, object]:
 @click.option("--repeat", default=40, show_default=True)
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False))
 def main(jobs: int, nodes: int, repeat: int, file: Path | None) -> None:
-    """Measure, print one object, and fail where the 95th percentile of a page is above 200 ms."""
+    """Measure, print one object, and fail where the 95th percentile of a page's processor time is above 200 ms."""
     pages = measure(jobs, nodes, repeat)
     result = {"jobs": jobs, "nodes": nodes, "repeat": repeat, "pages": pages}
     text = json.dumps(result, indent=2)
     click.echo(text)
     if file is not None:
         file.write_text(text + "\n")
-    slow = [p["page"] for p in pages if float(str(p["p95_ms"])) > 1000 * LIMIT_S]
+    slow = [p["page"] for p in pages if float(str(p["cpu_p95_ms"])) > 1000 * LIMIT_S]
     if slow:
         raise SystemExit(f"above {1000 * LIMIT_S:g} ms: {', '.join(map(str, slow))}")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import Placement
 
-__all__ = ["clock", "in_words", "place", "plain", "span", "summary"]
+__all__ = ["about", "clock", "in_words", "place", "plain", "span", "summary"]
 
 _DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "end": "has ended"}
 # what a policy would do, where nobody lets it
@@ -32,6 +33,11 @@ def clock(moment: float) -> str:
     when = dt.datetime.fromtimestamp(moment).astimezone()
     today = when.date() == dt.datetime.now().astimezone().date()
     return when.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
+
+
+def about(between: Sequence[float]) -> str:
+    """An approximate interval of time, to the minute: ``14:05 to 16:30``, with the date where it is not today's."""
+    return " to ".join(clock(moment)[:-3] for moment in between)
 
 
 def span(seconds: float | None) -> str:

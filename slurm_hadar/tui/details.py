@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_hadar.controller.view import TIERS
-from slurm_hadar.controller.words import clock, place, plain, span
+from slurm_hadar.controller.words import about, clock, place, plain, span
 from slurm_hadar.model import Placement
 
 __all__ = ["in_lines"]
@@ -40,7 +40,7 @@ def _standing(found: Mapping[str, Any], now: float) -> list[str]:
         if wait["price"] is not None:
             lines.append(f"  price         {wait['price']:.4g}" + _payoff(wait))
         if wait["starts"]:
-            lines.append(f"  starts about  {clock(wait['starts'][0])} to {clock(wait['starts'][1])}")
+            lines.append(f"  starts about  {about(wait['starts'])}")
     elif line:
         lines.append(f"  is {line['state']}" + (f" on {_place(line['held'])}" if line["held"] else ""))
     if line:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slurm_hadar.controller.view import Line
-from slurm_hadar.controller.words import clock, place, plain, span
+from slurm_hadar.controller.words import about, place, plain, span
 from slurm_hadar.model import Placement
 
 __all__ = ["COLUMNS", "SORTS", "Column", "cells", "chosen"]
@@ -15,7 +15,7 @@ __all__ = ["COLUMNS", "SORTS", "Column", "cells", "chosen"]
 Column = tuple[str, int, int]
 COLUMNS: tuple[Column, ...] = (
     ("JOB", 9, 0), ("USER", 8, 0), ("NAME", 16, 112), ("STATE", 9, 0), ("GPUS", 4, 0), ("STEPS/S", 7, 0),
-    ("DONE", 5, 0), ("PRICE", 6, 0), ("AGE", 8, 112), ("STARTS ABOUT", 19, 140), ("WHERE OR WHY", 0, 0),
+    ("DONE", 5, 0), ("PRICE", 6, 0), ("AGE", 8, 112), ("STARTS ABOUT", 36, 150), ("WHERE OR WHY", 0, 0),
 )  # fmt: skip
 
 _LAST = (1, 0.0)
@@ -56,7 +56,7 @@ def _text(line: Line) -> str:
 def cells(line: Line, now: float) -> dict[str, str]:
     """The texts of a job by title of column."""
     where = place(Placement.of(line.held)) if line.held else line.where if line.where != "-" else ""
-    starts = f"{clock(line.starts[0])[-8:]}-{clock(line.starts[1])[-8:]}" if line.starts else "-"
+    starts = about(line.starts) if line.starts else "-"
     return {
         "JOB": plain(line.job_id), "USER": plain(line.user), "NAME": plain(line.name), "STATE": line.state,
         "GPUS": str(line.gpus), "STEPS/S": _figure(line.steps_per_s),

@@ -21,7 +21,7 @@ from slurm_hadar import __version__
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import Reader, ReadOnlyJournal
 from slurm_hadar.controller.view import TIERS
-from slurm_hadar.controller.words import clock, place, span
+from slurm_hadar.controller.words import about, clock, place, span
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 from slurm_hadar.simulator.page import STYLE, hours, percent
@@ -147,7 +147,7 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     found.filters.update(
-        clock=clock, span=span, hours=hours, percent=percent, colour=drawing.job_colour, number=_number,
+        about=about, clock=clock, span=span, hours=hours, percent=percent, colour=drawing.job_colour, number=_number,
         place=lambda held: place(Placement.of(held or {})),
     )  # fmt: skip
     found.globals.update(gantt=drawing.gantt, curves=drawing.curves, link=_link, SPANS=content.SPANS, TIERS=TIERS)
