@@ -259,6 +259,8 @@ def test_another_user_may_read(short_tmp: Path) -> None:
     assert rounds_as_nobody(path) == "['act']\n"
 
     assert rounds_as_nobody(killed / "journal.db") == "['act']\n"
+    killed.chmod(0o700)
+    assert "StoreError: cannot read the journal" in rounds_as_nobody(killed / "journal.db")
     assert sorted(p.name for p in killed.iterdir()) == ["journal.db", "journal.db-shm", "journal.db-wal"]
 
 

@@ -26,11 +26,11 @@ class ReadOnlyJournal(Reader):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not path.exists():
-            raise StoreError(f"no journal at {path}: has the controller (hadar run) run here?")
         try:
+            if not path.exists():
+                raise StoreError(f"no journal at {path}: has the controller (hadar run) run here?")
             self._db = self._connect()
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise StoreError(f"cannot read the journal {path}: {error}") from None
 
     def __enter__(self) -> ReadOnlyJournal:
