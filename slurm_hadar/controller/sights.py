@@ -6,6 +6,7 @@ Only what changed since the round before is written: a dashboard must cost a qui
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -155,5 +156,6 @@ def _differing(before: Mapping[str, _T], now: Mapping[str, _T]) -> tuple[dict[st
 def _prices(plan: Plan) -> list[tuple[str, float, float, float]]:
     by_type: dict[str, list[float]] = {}
     for (_, gpu_type), price in plan.prices.items():
-        by_type.setdefault(gpu_type, []).append(price)
+        if math.isfinite(price):  # a price that forbids a GPU is none to draw
+            by_type.setdefault(gpu_type, []).append(price)
     return [(t, min(p), sum(p) / len(p), max(p)) for t, p in sorted(by_type.items())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -86,7 +87,10 @@ class Dashboard:
                 found = say(journal, request)
             if found is None:
                 raise HTTPException(404, _UNKNOWN_JOB)
-            return JSONResponse(found)
+            try:
+                return JSONResponse(found)
+            except ValueError:  # JSON has no infinite numbers, a price may be one
+                return JSONResponse(_finite(found))
 
         return answer
 
@@ -152,6 +156,15 @@ def _templates() -> jinja2.Environment:
     )  # fmt: skip
     found.globals.update(gantt=drawing.gantt, curves=drawing.curves, link=_link, SPANS=content.SPANS, TIERS=TIERS)
     return found
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for numbers that are infinite or none."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _number(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -163,7 +164,8 @@ def prices(journal: Reader, query: Mapping[str, str], now: float) -> dict[str, A
 def _latest(by_node: Mapping[tuple[str, str], float]) -> dict[str, dict[str, float]]:
     by_type: dict[str, list[float]] = {}
     for (_, gpu_type), price in by_node.items():
-        by_type.setdefault(gpu_type, []).append(price)
+        if math.isfinite(price):
+            by_type.setdefault(gpu_type, []).append(price)
     return {t: {"low": min(p), "mean": _mean(p), "high": max(p), "nodes": len(p)} for t, p in sorted(by_type.items())}
 
 

@@ -169,6 +169,23 @@ def test_a_wait_of_which_little_is_known(browse, tmp_path: Path) -> None:
     assert "not known to the controller" in client.get("/job/9").text
 
 
+def test_an_infinite_price(browse, tmp_path: Path) -> None:
+    """A policy may forbid a GPU by its price: pages and JSON still come."""
+    journal = Journal(tmp_path / "journal.db")
+    number = journal.add_round(RoundRecord(time.time(), "act", "mine"))
+    journal.replace_waits(number, {"7": {"tier": "waits-by-policy", "why": "dear", "price": float("inf")}})
+    journal.replace_prices({("n1", "v100"): float("inf"), ("n2", "v100"): 2.0})
+    row = ("u", "n", "p", "pending", 1, "v100", "{}", "-", 0.0, None, None, None, 0, 0, "", None, "w")
+    journal.add_sight(1.0, SightChanges(queue=[("7", 1, *row)]))
+    journal.close()
+    client = browse(tmp_path / "journal.db")
+
+    for page in ("/queue", "/job/7", "/prices"):
+        assert client.get(page).status_code == 200
+    assert client.get("/api/queue.json").json()["jobs"][0]["price"] is None
+    assert client.get("/api/prices.json").json()["now"]["v100"]["high"] == 2.0
+
+
 def test_copies_of_a_forked_job(browse, tmp_path: Path) -> None:
     """The page of the parent and those of its copies name all copies and the common progress."""
     journal = Journal(tmp_path / "journal.db")
