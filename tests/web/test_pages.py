@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.journal import Decision, JobRecord, Journal, ReadOnlyJournal, RoundRecord, SightChanges
+from slurm_hadar.controller.journal import (
+    Decision,
+    Gain,
+    JobRecord,
+    Journal,
+    ReadOnlyJournal,
+    RoundRecord,
+    SightChanges,
+)
 from slurm_hadar.testing.journals import write_journal
 
 PAGES = ("/", "/queue", "/job/1", "/timeline", "/prices")
@@ -50,6 +58,19 @@ def test_savings_are_those_of_rounds_that_acted(client) -> None:
     assert data["savings"]["measured_share"] == pytest.approx(0.6)
     assert data["shadow"]["share"] == pytest.approx(1.25 / 1.1 - 1)
     assert "How this is reckoned" in text and "60 % of these GPU-hours the speed was measured" in text
+
+
+@pytest.mark.parametrize(
+    ("blind_s", "words"), [(3600 * 12.0, "2.0 GPU-hours saved"), (3600 * 9.0, "1.0 GPU-hours lost"),
+                           (3600 * 10.0 - 1e-9, "Neither saved nor lost")],
+)  # fmt: skip
+def test_losses_are_said_too(browse, tmp_path: Path, blind_s: float, words: str) -> None:
+    """10 GPU-hours that would have taken more, less, or as long."""
+    journal = Journal(tmp_path / "journal.db")
+    journal.add_sight(1.0, SightChanges(gain=Gain(1.0, "act", 36000.0, blind_s)))
+    journal.close()
+
+    assert words in browse(tmp_path / "journal.db").get("/").text
 
 
 def test_nothing_is_claimed_where_nothing_is_known(browse, tmp_path: Path) -> None:
