@@ -12,6 +12,7 @@ BENCHES = (
     ("a gang on unlike GPUs, shared equally and by speed", ["benchmarks.uneven"]),
     ("hadar against the optimum of tiny rounds", ["benchmarks.brute_force"]),
     ("placements of job graphs against all placements of small ones", ["benchmarks.mapping", "--instances", "500"]),
+    ("a page of the dashboard, 10,000 jobs", ["benchmarks.web"]),
     ("what a checkpoint costs the training, beside it and waited for", ["benchmarks.checkpoint"]),
 )
 

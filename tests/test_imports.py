@@ -31,9 +31,11 @@ NEVER = {
     "slurm": {"policies", "controller", "runtime", "cli", "cluster", "throughput", "config", "simulator"},
     "runtime": {"controller", "policies", "slurm", "cli", "cluster", "config", "throughput", "simulator"},
     "cluster": {"controller", "policies", "runtime", "cli", "slurm", "simulator"},
-    "controller": {"cli", "cluster", "runtime", "simulator"},
+    "controller": {"cli", "cluster", "runtime", "simulator", "web", "tui"},
     "simulator": {"cli", "runtime", "messages"},
     "doctor": {"cli", "runtime", "simulator"},
+    "web": {"slurm", "cluster", "policies", "runtime", "cli", "predict", "tui"},
+    "tui": {"slurm", "cluster", "policies", "runtime", "cli", "predict", "simulator", "web"},
     "config": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "simulator"},
     "comment": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config", "simulator"},
     "messages": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "config", "simulator"},
@@ -41,7 +43,12 @@ NEVER = {
 
 # what a room may import of ours at all, and by whom a room may be imported
 ONLY = {"graphs": {"errors"}}
-USERS = {"graphs": {"policies", "simulator", "controller", "runtime", "cli"}, "doctor": {"cli"}}
+USERS = {
+    "graphs": {"policies", "simulator", "controller", "runtime", "cli"},
+    "doctor": {"cli"},
+    "web": {"cli"},
+    "tui": {"cli"},
+}
 
 
 def _room(path: Path) -> str:

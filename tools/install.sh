@@ -28,5 +28,12 @@ pip() { "$VENV/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 say "installing into $VENV (PyTorch is large: a few minutes at first)"
 # torch first and by itself: a range asked for together with other packages may take a build with CUDA.
 pip install "$TORCH"
-pip install -e ".[torch,test,lint]"
+pip install -e ".[torch,web,tui,test,lint]"
+
+# The dashboard is tested in a real browser too; without one those tests are skipped and say so.
+if ! command -v chromedriver >/dev/null && as_root && [ -e /etc/debian_version ]; then
+    say "installing Chromium for the tests of the dashboard"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        chromium chromium-driver >/dev/null; } || say "Chromium cannot be installed; tests that need it will be skipped"
+fi
 say "done: $VENV/bin/hadar"

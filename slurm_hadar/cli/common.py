@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -16,8 +15,8 @@ from rich.text import Text
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.setup import JOURNAL, state_dir
+from slurm_hadar.controller.words import clock, place, plain, span
 from slurm_hadar.errors import ConfigError, StoreError
-from slurm_hadar.model import Placement
 
 __all__ = [
     "cell", "clock", "config_options", "console", "json_option", "open_journal", "place", "plain", "policy_settings",
@@ -53,11 +52,6 @@ def open_journal(config: Config) -> Journal:
     return Journal(path)
 
 
-def plain(text: str) -> str:
-    """``text`` with ``?`` for what is not printable: names and comments are other users', and a terminal obeys."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
 def cell(text: str, style: str = "") -> Text:
     """``text`` for one line of a table: printable, not read as markup, cut only where the terminal is too narrow."""
     return Text(plain(text), style=style, no_wrap=True, overflow="ellipsis")
@@ -81,32 +75,3 @@ def policy_settings(settings: Iterable[str]) -> dict[str, str]:
 
 def print_json(content: Any) -> None:
     click.echo(json.dumps(content, indent=2, sort_keys=True, default=str))
-
-
-def clock(moment: float) -> str:
-    """Local wall-clock time, with the date where it is not today's."""
-    when = dt.datetime.fromtimestamp(moment).astimezone()
-    today = when.date() == dt.datetime.now().astimezone().date()
-    return when.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
-
-
-def span(seconds: float | None) -> str:
-    """A length of time in at most two units: ``45 s``, ``12 min``, ``3 h 05``, ``2 d 4 h``."""
-    if seconds is None:
-        return "-"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes:02d}"
-    return f"{hours // 24} d {hours % 24} h"
-
-
-def place(placement: Placement) -> str:
-    """A placement for people: ``v100-1 2xv100, p100-2 2xp100``."""
-    if not placement:
-        return "-"
-    return ", ".join(f"{node} {'+'.join(f'{n}x{t}' for t, n in counts)}" for node, counts in placement.shares)

@@ -23,20 +23,12 @@ from slurm_hadar.controller.answers import Answer, answer
 from slurm_hadar.controller.forecasts import Forecast
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.peek import peek
-from slurm_hadar.controller.view import size_source
+from slurm_hadar.controller.view import TIERS, size_source
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.select import choose
 
 __all__ = ["explain"]
-
-_TIERS = {
-    "cannot-run": "cannot run here as it was submitted",
-    "waits-for-capacity": "waits for GPUs that others hold",
-    "waits-by-policy": "waits because the policy gives its GPUs to others",
-    "transient": "waits for something that passes by itself",
-    "pinned": "is left to Slurm",
-}
 
 
 @click.command()
@@ -139,7 +131,7 @@ def _explanation(
     if record is not None and record.ended is not None:
         lines.append(f"job {job_id} has ended ({clock(record.ended)}).")
     elif wait is not None:
-        lines.append(f"job {job_id} {_TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}")
+        lines.append(f"job {job_id} {TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}")
         wanted = Placement.of(wait.get("wanted") or {})
         if wanted:
             lines.append(f"  would take   {place(wanted)}")
@@ -147,7 +139,7 @@ def _explanation(
             utility = wait["price"] + wait["payoff"]
             lines.append(f"  price {wait['price']:.4g} against utility {utility:.4g}: payoff {wait['payoff']:.4g}")
     elif slurm.get("pinned"):
-        lines.append(f"job {job_id} {_TIERS['pinned']}: {slurm['pinned']}")
+        lines.append(f"job {job_id} {TIERS['pinned']}: {slurm['pinned']}")
     elif record is None or slurm.get("state") == "pending":
         lines.append(f"job {job_id} waits for its first round.")
     else:

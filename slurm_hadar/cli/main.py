@@ -31,6 +31,8 @@ COMMANDS = {
     "run": "slurm_hadar.cli.run:run",
     "simulate": "slurm_hadar.cli.simulate:simulate",
     "speeds": "slurm_hadar.cli.speeds:speeds",
+    "top": "slurm_hadar.cli.top:top",
+    "web": "slurm_hadar.cli.web:web",
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import click
 from rich.table import Table
@@ -25,16 +24,12 @@ def queue(config: Config, user: str | None, as_json: bool) -> None:
     backend = choose("cli", config.slurm.timeout_s, config.slurm.retries)
     lines = [line for line in queue_view(backend, config) if user in (None, line.user)]
     if as_json:
-        print_json([_as_dict(line) for line in lines])
+        print_json([line.as_dict() for line in lines])
         return
     if not lines:
         click.echo("The queue is empty.")
         return
     console().print(_table(lines))
-
-
-def _as_dict(line: Line) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in line.__slots__}
 
 
 def _table(lines: list[Line]) -> Table:

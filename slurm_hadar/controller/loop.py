@@ -80,7 +80,13 @@ class Controller:
         except SlurmError as error:
             kind = "away" if isinstance(error, SlurmUnavailable) else "unclear"
             log.warning("round skipped, Slurm is %s: %s", kind, error)
-            record = RoundRecord(self._cluster.now(), mode, self._policy.name, note=f"skipped: {error}")
+            record = RoundRecord(
+                self._cluster.now(),
+                mode,
+                self._policy.name,
+                note=f"skipped: {error}",
+                round_s=self._config.controller.round_s,
+            )
             return RoundResult(self._recorder.begin(record), record)
 
     def _overall_mode(self) -> Mode:
@@ -99,7 +105,7 @@ class Controller:
         record = RoundRecord(
             snapshot.time, mode, self._policy.name, len(snapshot.nodes), len(snapshot.jobs),
             len(snapshot.steerable_jobs), sum(1 for j in snapshot.jobs if j.running), read_s=seen.read_s,
-            decide_s=decide_s, note=fault or broken,
+            decide_s=decide_s, note=fault or broken, round_s=self._config.controller.round_s,
         )  # fmt: skip
         number = self._recorder.begin(record)
         self._recorder.planned(number, snapshot, plan, changes)

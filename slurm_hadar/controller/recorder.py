@@ -11,6 +11,8 @@ from typing import Any
 from slurm_hadar.controller.cluster import Outcome, Seen
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
+from slurm_hadar.controller.observe import Observation
+from slurm_hadar.controller.sights import Sights
 from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot
 
 __all__ = ["JournalRecorder", "Recorder"]
@@ -56,6 +58,8 @@ class JournalRecorder(Recorder):
         self._last_change: dict[str, tuple[str, str, Placement, Placement]] = {}
         self._expired = 0.0
         self._kept: Mapping[str, Any] = {}
+        self._sights = Sights(journal)
+        self._planned: tuple[Plan, dict[str, dict[str, Any]]] = Plan(policy, abstains=True), {}
 
     def begin(self, record: RoundRecord) -> int:
         return self._journal.add_round(record)
@@ -73,11 +77,13 @@ class JournalRecorder(Recorder):
         for job in snapshot.jobs:
             if job.pinned is not None:
                 waits[job.job_id] = {"tier": "pinned", "why": job.pinned}
+        self._planned = plan, waits
         self._journal.replace_waits(number, waits)
         self._journal.replace_prices(plan.prices)
 
-    def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
+    def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:  # type: ignore[override]
         self._journal.update_round(number, record)
+        self._sights.note(record, seen, *self._planned, outcome)
         self._journal.add_events(number, record.time, seen.events)
         self._note_decisions(number, record.time, seen, outcome)
         if record.time - self._expired > 3600:

@@ -1,56 +1,201 @@
-"""The queue as people want to see it: Slurm's state joined with what the journal knows."""
+"""The cluster as people want to see it, in one place for the terminal and the dashboard.
+
+What Slurm says now joined with what the journal knows, or, where Slurm is away or shall not be asked, what the journal
+has of the last round.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config
-from slurm_hadar.controller.forecasts import Forecast
-from slurm_hadar.controller.journal import JobRecord, Journal
-from slurm_hadar.controller.setup import JOURNAL, state_dir
+from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
+from slurm_hadar.controller.lines import Line, line_of, size_source, wait_fields
+from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of
-from slurm_hadar.model import JobState
+from slurm_hadar.controller.words import in_words
+from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.slurm.state import ClusterState
 
-__all__ = ["Line", "queue_view", "size_source"]
+__all__ = [
+    "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "by_number", "job_view", "live_view", "look",
+    "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source", "type_use",
+]  # fmt: skip
+
+#: What the tier of a wait means, as the end of a sentence about the job.
+TIERS = {
+    "cannot-run": "cannot run here as it was submitted",
+    "waits-for-capacity": "waits for GPUs that others hold",
+    "waits-by-policy": "waits because the policy gives its GPUs to others",
+    "transient": "waits for something that passes by itself",
+    "pinned": "is left to Slurm",
+}
+# what not every policy says of a wait
+_NO_WAIT = {"tier": "", "why": "", "price": None, "payoff": None, "wanted": None, "starts": None}
+_SPARE_S = 30.0  # a round takes some time itself
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One job. ``done_share`` is the share of its steps done; None where the total is unknown. ``size`` says where its
-    length is known from: ``stated`` in the comment, ``reported`` by the script, ``predicted``, or "" where nothing is
-    known; ``forecast`` is what it was expected to be, None if it was never asked about."""
+class Beat:
+    """When the controller was last heard of. ``time`` is the begin of its last round in epoch seconds, None if there
+    was none; ``note`` what was wrong in it. It counts as ``alive`` for two rounds."""
 
-    job_id: str
-    user: str
+    time: float | None = None
+    age_s: float | None = None
+    alive: bool = False
+    mode: str = ""
+    policy: str = ""
+    note: str = ""
+    round: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node, its GPUs, and who holds them. ``holders`` are (job, GPU type, count); ``others`` GPUs per type that are
+    in use by nobody that can be named."""
+
     name: str
+    gpus: Mapping[str, int]
+    available: bool
     state: str
+    reason: str
+    holders: tuple[tuple[str, str, int], ...] = ()
+    others: Mapping[str, int] = field(default_factory=dict)
+
+    def free(self, gpu_type: str) -> int:
+        """GPUs of a type that nobody holds, whether or not the node can be used."""
+        held = sum(n for _, t, n in self.holders if t == gpu_type)
+        return max(0, self.gpus.get(gpu_type, 0) - held - self.others.get(gpu_type, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class TypeUse:
+    """GPUs of one type: all, in use, and out of use (free ones on nodes that are down or drained)."""
+
+    gpu_type: str
     gpus: int
-    where: str
-    steps_per_s: float | None
-    done_share: float | None
-    arrival: float
-    restarts: int
-    moves: int
-    tier: str
-    why: str
-    size: str = ""
-    forecast: dict[str, Any] | None = None
+    used: int
+    down: int
+
+    @property
+    def free(self) -> int:
+        return self.gpus - self.used - self.down
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The cluster at ``time`` (epoch seconds). ``live``: jobs and nodes are as Slurm says; else they are as the last
+    round saw them, and ``fault`` says why. ``journal_fault`` is why nothing is known of rounds and decisions, or empty.
+    ``total`` and ``waiting``: how many jobs there are, should ``lines`` not have them all."""
+
+    time: float
+    live: bool
+    lines: tuple[Line, ...]
+    nodes: tuple[NodeView, ...]
+    total: int
+    waiting: int
+    beat: Beat = Beat()
+    moves: tuple[dict[str, Any], ...] = ()
+    fault: str = ""
+    journal_fault: str = ""
+
+
+def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
+    """One look for a terminal: at Slurm, or at ``most`` jobs of the journal where Slurm does not answer."""
+    path, journal_fault = chosen_state_dir(config) / JOURNAL, ""
+    try:
+        journal: Reader = ReadOnlyJournal(path)
+    except StoreError as error:
+        journal, journal_fault = Journal(":memory:"), str(error)
+    try:
+        last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
+        try:
+            lines, nodes = live_view(backend, config, journal)
+            total, waiting, fault = len(lines), sum(1 for line in lines if line.state == "pending"), ""
+        except SlurmError as error:
+            rows, total = journal.queue_page(limit=most)
+            lines, nodes, fault = recorded_lines(rows), recorded_nodes(journal), str(error)
+            waiting = journal.queue_counts("state").get("pending", 0)
+    finally:
+        journal.close()
+    return Picture(
+        now, not fault, tuple(lines), tuple(nodes), total, waiting, last, tuple(moves), fault, journal_fault
+    )  # fmt: skip
+
+
+def job_view(journal: Reader, job_id: str) -> dict[str, Any] | None:
+    """All that is known of one job, or of a forked job and its copies; None if it was never heard of."""
+    row, record, wait = journal.queue_row(job_id), journal.job(job_id), journal.wait(job_id)
+    runs, history = journal.runs_of(job_id), journal.history(job_id)
+    parent = job_id.partition("_")[0]
+    fork = journal.forks().get(parent)
+    if not (row or record or runs or history or (fork and parent == job_id)):
+        return None
+    copies = recorded_lines(journal.queue_tasks(parent)) if fork else []
+    return {
+        "job_id": job_id, "line": recorded_lines([row])[0].as_dict() if row else None,
+        "wait": {**_NO_WAIT, **wait} if wait else None,
+        "record": None if record is None else asdict(record), "size": size_source(record),
+        "workload": row["workload"] if row else None,
+        "speeds": journal.speeds_of(row["workload"]) if row else {},
+        "runs": [{**asdict(r), "held": r.held.as_dict()} for r in runs],
+        "fork": None if fork is None else {
+            "job_id": parent, "consolidation": fork[0], "steps": fork[1], "total_steps": fork[2], "closer": fork[3],
+            "copies": [copy.as_dict() for copy in copies],
+        },
+        "history": [said(entry) for entry in history],
+    }  # fmt: skip
+
+
+def said(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a job's history with its words: ``what`` and ``detail_words``, as ``hadar history`` has them."""
+    what, detail = in_words(dict(entry))
+    return {**entry, "what": what.strip(), "detail_words": detail}
+
+
+def beat(journal: Reader, config: Config, now: float) -> Beat:
+    """The controller's last sign of life, from its journal."""
+    rounds = journal.rounds(last=1)
+    if not rounds:
+        return Beat()
+    last = rounds[0]
+    age_s = max(0.0, now - last["time"])
+    round_s = last.get("round_s") or config.controller.round_s
+    return Beat(last["time"], age_s, age_s <= 2 * round_s + _SPARE_S, last["mode"], last["policy"], last["note"], last)
 
 
 def queue_view(backend: Backend, config: Config) -> list[Line]:
     """Running jobs first, then the waiting ones by arrival. Works without a journal, with less to say."""
-    state = backend.read()
-    facts = node_facts(state.nodes)
-    path = state_dir(config) / JOURNAL
-    journal = Journal(path) if path.exists() else Journal(":memory:")
+    path = chosen_state_dir(config) / JOURNAL
+    journal: Reader = ReadOnlyJournal(path) if path.exists() else Journal(":memory:")
     try:
-        records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
+        return live_view(backend, config, journal)[0]
     finally:
         journal.close()
+
+
+def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[Line], list[NodeView]]:
+    """The queue as :func:`queue_view` gives it, and the nodes, by one look at Slurm. Raises SlurmError if it does not
+    answer."""
+    state = backend.read()
+    lines = _lines(state, config, journal)
+    nodes = {
+        n.name: {"gpus": dict(n.gpus), "taken": dict(n.used), "available": n.available, "state": n.state,
+                 "reason": n.reason}
+        for n in state.nodes
+    }  # fmt: skip
+    return lines, nodes_of(nodes, lines, all_taken=True)
+
+
+def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
+    facts = node_facts(state.nodes)
+    records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
     lines = []
     for job in state.jobs:
         if not job.state.active:
@@ -58,40 +203,70 @@ def queue_view(backend: Backend, config: Config) -> list[Line]:
         record = records.get(job.job_id)
         comment, fault = read(job.comment)
         pinned = fault or pinned_reason(job, comment, record, config, facts)
-        wait = waits.get(job.job_id, {})
-        tier, why = ("pinned", pinned) if pinned else (wait.get("tier", ""), wait.get("why", ""))
-        if job.state is not JobState.PENDING and not pinned:
-            tier, why = "", ""
-        where = str(placement_of(job, facts)) if job.state is JobState.RUNNING else "-"
         fork = forks.get(job.array_id or "") if comment.fork is not None else None
-        lines.append(_line(job, record, where, tier, why, fork))
+        progress = None if fork is None else (float(fork[1]), fork[2])
+        lines.append(line_of(job, record, placement_of(job, facts), pinned, waits.get(job.job_id, {}), progress))
     return sorted(lines, key=lambda line: (line.state != "running", line.arrival, line.job_id))
 
 
-def _line(
-    job: SlurmJob, record: JobRecord | None, where: str, tier: str, why: str,
-    fork: tuple[int, int, float | None, int | None] | None = None,
-) -> Line:  # fmt: skip
-    """``fork``: the progress of the forked job that this is a copy of, which all its copies show."""
-    running = job.state is JobState.RUNNING
-    gpus = record.workers if record else sum(r.count for r in job.gpus)
-    steps = (record.steps if running else record.saved_step or 0.0) if record else 0.0
-    total = record.total_steps if record else None
-    if fork is not None:
-        steps, total = float(fork[1]), fork[2] or total
-    forecast = Forecast.of(record) if record else None
+def recorded_lines(rows: Iterable[Mapping[str, Any]]) -> list[Line]:
+    """Jobs from rows of the journal's queue, as the last round saw and left them."""
+    return [_recorded(row) for row in rows]
+
+
+def _recorded(row: Mapping[str, Any]) -> Line:
+    wait = json.loads(row["wait"]) if row["wait"] else {}
+    pinned = wait.get("tier") == "pinned"
+    if row["state"] != "pending" and not pinned:
+        wait = {}
     return Line(
-        job.job_id, job.user, job.name, str(job.state), gpus, where if where != "-" else ",".join(job.nodes) or "-",
-        record.steps_per_s if record and running else None, min(1.0, steps / total) if total else None,
-        record.arrival if record else job.submit or 0.0, job.restarts, record.moves if record else 0, tier, why,
-        size_source(record), None if forecast is None else asdict(forecast),
+        row["job_id"], row["user"], row["name"], row["state"], row["gpus"], row["place"], row["steps_per_s"],
+        row["done"], row["arrival"], row["restarts"], row["moves"], wait.get("tier", ""), wait.get("why", ""),
+        row["size"], json.loads(row["forecast"]) if row["forecast"] else None, row["partition"], row["started"],
+        tuple(t for t in row["types"].split("+") if t), json.loads(row["held"]), **wait_fields(wait),
     )  # fmt: skip
 
 
-def size_source(record: JobRecord | None) -> str:
-    """Where what is known of a job's length is from: stated, reported, predicted or "" (nothing is known)."""
-    if record is None:
-        return ""
-    if record.total_steps is not None:
-        return "reported" if record.reported else "stated"
-    return "predicted" if Forecast.of(record) is not None else ""
+def recorded_nodes(journal: Reader) -> list[NodeView]:
+    """Nodes as the last round saw them, with the jobs that held their GPUs then."""
+    nodes = {name: json.loads(text) for name, text in journal.node_texts().items()}
+    return nodes_of(nodes, recorded_lines(journal.queue_holding()))
+
+
+def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_taken: bool = False) -> list[NodeView]:
+    """Nodes with the jobs on them. ``nodes`` has gpus, taken, available, state and reason of each; ``taken`` counts the
+    GPUs of jobs that cannot be steered, with ``all_taken`` those of all jobs."""
+    holders: dict[str, list[tuple[str, str, int]]] = {}
+    pinned: dict[tuple[str, str], int] = {}
+    for line in lines:
+        for node, types in (line.held or {}).items():
+            for gpu_type, count in types.items():
+                holders.setdefault(node, []).append((line.job_id, gpu_type, count))
+                if all_taken or line.tier == "pinned":
+                    pinned[node, gpu_type] = pinned.get((node, gpu_type), 0) + count
+    found = []
+    for name in sorted(nodes, key=by_number):
+        content = nodes[name]
+        others = {t: n - pinned.get((name, t), 0) for t, n in content["taken"].items()}
+        found.append(
+            NodeView(name, content["gpus"], content["available"], content["state"], content["reason"],
+                     tuple(holders.get(name, ())), {t: n for t, n in others.items() if n > 0})
+        )  # fmt: skip
+    return found
+
+
+def by_number(name: str) -> tuple[tuple[int, str], ...]:
+    """To sort names of nodes as people count: a2 before a10."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
+
+
+def type_use(nodes: Sequence[NodeView]) -> list[TypeUse]:
+    """GPUs by type, in the order of their names."""
+    total: dict[str, list[int]] = {}
+    for node in nodes:
+        for gpu_type, count in node.gpus.items():
+            sums, free = total.setdefault(gpu_type, [0, 0, 0]), node.free(gpu_type)
+            sums[0] += count
+            sums[1] += count - free
+            sums[2] += 0 if node.available else free
+    return [TypeUse(t, *sums) for t, sums in sorted(total.items())]

@@ -10,6 +10,7 @@ from typing import Any
 from slurm_hadar import __version__
 
 __all__ = [
+    "STYLE",
     "Cell",
     "best_of",
     "code",
@@ -24,7 +25,8 @@ __all__ = [
     "table",
 ]
 
-_STYLE = """
+#: The look that all our pages share.
+STYLE = """
 :root{color-scheme:light dark;--paper:#fff;--ink:#1d232b;--faint:#d5dae1;--soft:#f4f6f8;--dim:#5b6570;--mark:#0072b2}
 @media (prefers-color-scheme:dark){:root{--paper:#15191f;--ink:#d9dee5;--faint:#3a424d;--soft:#1d232b;--dim:#9aa5b1;
 --mark:#56b4e9}}
@@ -64,7 +66,7 @@ def page(title: str, lead: str, body: Iterable[str], made: str) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
         f'<h1>{_text(title)}</h1>\n<p class="dim">{_text(lead)}</p>\n'
         + "\n".join(body)
         + f'\n<footer class="dim">slurm_hadar {_text(__version__)}, {_text(made)}</footer>\n</main>\n</body>\n</html>\n'

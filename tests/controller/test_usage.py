@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.journal import _SCHEMA, SCHEMA_VERSION, Journal
+from slurm_hadar.controller.journal import SCHEMA_VERSION, Journal
+from slurm_hadar.controller.journal.schema import _SCHEMA
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.errors import StoreError
 

@@ -1,0 +1,47 @@
+"""``hadar top``: the cluster live in a terminal."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from slurm_hadar.cli.common import config_options
+from slurm_hadar.config import Config
+from slurm_hadar.controller.journal import ReadOnlyJournal
+from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
+from slurm_hadar.controller.view import job_view, look
+from slurm_hadar.errors import ConfigError, StoreError
+from slurm_hadar.slurm.select import choose
+
+__all__ = ["top"]
+
+_PATIENCE_S = 10.0
+
+
+@click.command()
+@click.option("--refresh", type=click.FloatRange(min=1), default=30.0, show_default=True,
+              help="Seconds between two looks at Slurm.")  # fmt: skip
+@config_options
+def top(config: Config, refresh: float) -> None:
+    """Watch GPUs, jobs and decisions live. Keys are shown at the bottom; ? explains them.
+
+    Where Slurm does not answer, it shows what the controller's last round saw.
+    """
+    try:
+        from slurm_hadar.tui.app import Top
+        from slurm_hadar.tui.details import in_lines
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"hadar top needs {error.name}: pip install 'slurm_hadar[tui]'") from None
+    # who watches does not want to wait for a Slurm that is away, and looks again anyway
+    backend = choose("cli", min(_PATIENCE_S, config.slurm.timeout_s), retries=0)
+
+    def details(job_id: str) -> list[str]:
+        try:
+            with ReadOnlyJournal(chosen_state_dir(config) / JOURNAL) as journal:
+                found = job_view(journal, job_id)
+        except StoreError as error:
+            return [str(error)]
+        return in_lines(found, time.time()) if found else [f"The controller has not seen job {job_id} yet."]
+
+    Top(lambda: look(backend, config, time.time()), details, refresh).run()

@@ -1,0 +1,84 @@
+"""What it is worth that jobs are placed by GPU type, against GPUs that are chosen without a look at their type.
+
+A job that runs at r steps/s would run at b steps/s on average where its GPUs were drawn blindly from those that it
+accepts, each type as often as the cluster has GPUs of it. The steps that it makes in t GPU-seconds then take t r / b.
+What is gained is the difference, summed over all steered jobs: whoever is on slower GPUs than the average counts as
+a loss. With b the mean of rates, and not of times per step, the figure is the lower of the two: a job that stays on
+the GPUs that it has drawn would lose more. Speeds are those that the policy reckons with; a job of which only data
+sheets are known is left out, and how much of the rest was measured here is kept beside it. What all jobs would have
+done under another scheduler is not told by this: for that there is ``hadar replay``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_hadar.controller.journal import Gain
+from slurm_hadar.model import Job, Placement, Plan, Snapshot, Speed
+
+__all__ = ["basis", "blind_rate", "gain_of"]
+
+
+def basis(speed: Speed) -> str:
+    """How a speed is known: ``measured`` (here, on this type and gang), ``estimated`` from what was measured or
+    published, or ``unknown`` where nothing but data sheets is known."""
+    if speed.error is None:
+        return "unknown"
+    carried_over = ";" in speed.source
+    return "measured" if speed.source.startswith("measured here") and not carried_over else "estimated"
+
+
+def capacity_of(snapshot: Snapshot) -> dict[str, int]:
+    """GPUs per type on nodes that can be used."""
+    total: dict[str, int] = {}
+    for node in snapshot.nodes:
+        if node.available:
+            for gpu_type, count in node.gpus.items():
+                total[gpu_type] = total.get(gpu_type, 0) + count
+    return total
+
+
+def blind_rate(job: Job, workers: int, nodes: int, capacity: Mapping[str, int]) -> float | None:
+    """Steps/s of a gang on so many nodes, on average over the GPUs that the job accepts; None where the speed on one of
+    their types is not known."""
+    speeds, total, weighted = job.speeds_at(workers), 0, 0.0
+    for gpu_type, count in capacity.items():
+        if job.form.admits_type(gpu_type):
+            speed = speeds.get(gpu_type)
+            if speed is None or basis(speed) == "unknown":
+                return None
+            total, weighted = total + count, weighted + count * speed.on(nodes)
+    return weighted / total if total and weighted > 0 else None
+
+
+def gain_of(snapshot: Snapshot, plan: Plan | None, mode: str, since: float | None) -> Gain:
+    """Of one round. ``since`` is when the round before looked (epoch seconds), None = nothing is counted yet; ``plan``
+    is None where there is none."""
+    capacity = capacity_of(snapshot)
+    gpu_s = blind_s = measured_s = unknown_s = worth = 0.0
+    planned = 0.0
+    for job in snapshot.steerable_jobs:
+        held = job.placement
+        if job.running and held:
+            ratio, began = _ratio(job, held, capacity), job.started or snapshot.time
+            served = held.workers * max(0.0, snapshot.time - max(began, since)) if since is not None else 0.0
+            worth += held.workers * ratio if ratio is not None else 0.0
+            if ratio is None:
+                unknown_s += served
+            else:
+                gpu_s, blind_s = gpu_s + served, blind_s + served * ratio
+                known = (job.speeds_at(held.workers).get(t) for t in held.by_type)
+                measured_s += served if all(s is not None and basis(s) == "measured" for s in known) else 0.0
+        wanted = plan.placement(job.job_id) if plan is not None else held
+        ratio = _ratio(job, wanted, capacity) if wanted else None
+        planned += wanted.workers * ratio if ratio is not None else 0.0
+    return Gain(
+        snapshot.time, mode, gpu_s, blind_s, measured_s, unknown_s, worth, planned if plan is not None else None
+    )  # fmt: skip
+
+
+def _ratio(job: Job, placement: Placement, capacity: Mapping[str, int]) -> float | None:
+    """How much faster the job is there than blindly; None where that is not known."""
+    blind = blind_rate(job, placement.workers, len(placement.nodes), capacity)
+    rate = job.rate(placement)
+    return rate / blind if blind and rate > 0 else None

@@ -1,0 +1,40 @@
+"""What the controller must remember: why it did what it did, and what Slurm forgets about jobs.
+
+``records`` has the kinds of entries, ``schema`` the tables, ``reading`` the questions, ``store`` the
+file itself, ``readonly`` the file for those who only look.
+"""
+
+from slurm_hadar.controller.journal.reading import SORTS, Reader
+from slurm_hadar.controller.journal.readonly import ReadOnlyJournal
+from slurm_hadar.controller.journal.records import (
+    Decision,
+    Event,
+    Gain,
+    JobRecord,
+    RoundRecord,
+    Run,
+    SightChanges,
+    WriteRecord,
+    placement_from_json,
+    placement_to_json,
+)
+from slurm_hadar.controller.journal.schema import SCHEMA_VERSION
+from slurm_hadar.controller.journal.store import Journal
+
+__all__ = [
+    "SORTS",
+    "SCHEMA_VERSION",
+    "Decision",
+    "Event",
+    "Gain",
+    "JobRecord",
+    "Journal",
+    "ReadOnlyJournal",
+    "Reader",
+    "RoundRecord",
+    "Run",
+    "SightChanges",
+    "WriteRecord",
+    "placement_from_json",
+    "placement_to_json",
+]

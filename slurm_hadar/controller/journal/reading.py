@@ -1,0 +1,279 @@
+"""What can be asked of a journal."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.controller.journal.records import JobRecord, Run, placement_from_json
+from slurm_hadar.errors import StoreError
+
+__all__ = ["SORTS", "Reader"]
+
+#: What the queue can be sorted by, and the columns that this means.
+SORTS = {
+    "job": ("q.number",),
+    "user": ("q.user",),
+    "name": ("q.name",),
+    "partition": ("q.partition",),
+    "state": ("q.state = 'pending'", "q.state != 'running'", "q.arrival"),
+    "gpus": ("q.gpus",),
+    "where": ("q.types", "q.place"),
+    "speed": ("q.steps_per_s",),
+    "done": ("q.done",),
+    "age": ("-q.arrival",),
+    "price": ("w.price",),
+    "start": ("w.starts",),
+}
+
+_KNOWN = {f.name for f in fields(JobRecord)}
+
+
+def _record(text: str) -> JobRecord:
+    """Fields that an older version did not have take their defaults; those of a newer one are passed over."""
+    return JobRecord(**{k: v for k, v in json.loads(text).items() if k in _KNOWN})
+
+
+def _conditions(where: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """The filters of :meth:`Reader.queue_page` in SQL, and their values."""
+    clauses, args = ["1"], []
+    for key in ("user", "partition", "state"):
+        if where.get(key):
+            clauses.append(f"q.{key} = ?")
+            args.append(where[key])
+    if where.get("types"):
+        clauses.append("instr('+' || q.types || '+', ?)")
+        args.append(f"+{where['types']}+")
+    if where.get("text"):
+        clauses.append("(instr(lower(q.name), lower(?)) OR q.job_id = ? OR q.job_id LIKE ? || '\\_%' ESCAPE '\\')")
+        args += [where["text"]] * 3
+    return " AND ".join(clauses), tuple(args)
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    job_id, began, ended, held, steered = row
+    return Run(job_id, began, ended, placement_from_json(held), bool(steered))
+
+
+class Reader:
+    """The questions. Every method raises StoreError if the database cannot be read."""
+
+    path: Path | str
+    _db: sqlite3.Connection
+
+    def close(self) -> None:
+        self._db.close()
+
+    # What is remembered of jobs
+
+    def load_jobs(self) -> dict[str, JobRecord]:
+        """Records of jobs not known to have ended. Fields that an older version did not have take their defaults."""
+        rows = self._query("SELECT job_id, record FROM jobs WHERE ended IS NULL")
+        return {job_id: _record(text) for job_id, text in rows}
+
+    def usage(self) -> dict[tuple[str, str, str], tuple[float, float]]:
+        """{(user, account, GPU type): (GPU-seconds as they counted at that time, epoch seconds)}."""
+        rows = self._query("SELECT user, account, gpu_type, gpu_s, updated FROM usage")
+        return {(user, account, gpu_type): (gpu_s, updated) for user, account, gpu_type, gpu_s, updated in rows}
+
+    def forks(self) -> dict[str, tuple[int, int, float | None, int | None]]:
+        """{forked job: (number of its newest consolidation, steps in it, total, the copy that ends the script)}."""
+        rows = self._query("SELECT parent, number, steps, total, closer FROM forks")
+        return {parent: tuple(rest) for parent, *rest in rows}
+
+    def trainings(self, last: int = 20) -> list[dict[str, Any]]:
+        """What became of predictors' trainings, the newest first: began, ended, version, predictor, detail."""
+        return self._rows("SELECT * FROM trainings ORDER BY began DESC LIMIT ?", (last,))
+
+    def load_memory(self, owner: str) -> str | None:
+        """What :meth:`save_memory` kept for ``owner``; None if another one's was kept since."""
+        rows = self._query("SELECT content FROM memory WHERE owner = ?", (owner,))
+        return rows[0][0] if rows else None
+
+    # What people ask
+
+    def rounds(self, last: int = 20) -> list[dict[str, Any]]:
+        rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
+        return [{"round": number, **json.loads(text)} for number, text in rows]
+
+    def rounds_since(self, since: float) -> list[dict[str, Any]]:
+        """Rounds from ``since`` (epoch seconds) on, oldest first."""
+        rows = self._query("SELECT round, record FROM rounds WHERE time >= ? ORDER BY round", (since,))
+        return [{"round": number, **json.loads(text)} for number, text in rows]
+
+    def decisions_since(self, since: float) -> list[dict[str, Any]]:
+        """Decisions about all jobs from ``since`` on, oldest first, each with the ``mode`` of its round."""
+        found = self._rows(
+            "SELECT d.time, d.job_id, d.kind, d.old, d.new, d.why, r.mode FROM decisions d JOIN rounds r USING (round) "
+            "WHERE d.time >= ? ORDER BY d.time, d.rowid", (since,)
+        )  # fmt: skip
+        for entry in found:
+            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+        return found
+
+    def jobs_since(self, since: float) -> list[JobRecord]:
+        """Records of jobs that had not ended at ``since``, in order of arrival."""
+        rows = self._query("SELECT record FROM jobs WHERE ended IS NULL OR ended >= ?", (since,))
+        return sorted((_record(text) for (text,) in rows), key=lambda r: (r.arrival, r.job_id))
+
+    def history(self, job_id: str) -> list[dict[str, Any]]:
+        """What became of one job in order of time: events (``event``), decisions (``kind``, with the ``mode`` of the
+        round: only those of mode act were carried out) and writes (``command``)."""
+        events = self._rows("SELECT round, time, event, why FROM events WHERE job_id = ?", (job_id,))
+        decisions = self._rows(
+            "SELECT d.round, d.time, r.mode, kind, old, new, why, price, payoff FROM decisions d "
+            "LEFT JOIN rounds r USING (round) WHERE job_id = ?", (job_id,)
+        )  # fmt: skip
+        writes = self._rows("SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ?", (job_id,))
+        for entry in decisions:
+            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+        return sorted(events + decisions + writes, key=lambda e: (e["time"], "event" not in e, "command" in e))
+
+    def wait(self, job_id: str) -> dict[str, Any] | None:
+        for number, text in self._query("SELECT round, record FROM waits WHERE job_id = ?", (job_id,)):
+            return {"round": number, **json.loads(text)}
+        return None
+
+    def waits(self) -> dict[str, dict[str, Any]]:
+        return {job: json.loads(text) for job, text in self._query("SELECT job_id, record FROM waits")}
+
+    def prices(self) -> dict[tuple[str, str], float]:
+        return {(n, t): p for n, t, p in self._query("SELECT node, gpu_type, price FROM prices")}
+
+    def job(self, job_id: str) -> JobRecord | None:
+        for (text,) in self._query("SELECT record FROM jobs WHERE job_id = ?", (job_id,)):
+            return _record(text)
+        return None
+
+    # What the last rounds saw
+
+    def queue_rows(self) -> list[tuple[Any, ...]]:
+        """The table ``queue`` as it is."""
+        return self._query("SELECT * FROM queue")
+
+    def queue_page(
+        self,
+        where: Mapping[str, str] | None = None,
+        sort: str = "state",
+        descending: bool = False,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Some rows of the queue, each with the text of its ``wait`` (None = it does not wait), and how many there are
+        in all. ``where`` filters by ``user``, ``partition``, ``state``, ``types`` (one GPU type that it holds or wants)
+        and ``text`` (in its id or name); ``sort`` is one of :data:`SORTS`."""
+        condition, args = _conditions(where or {})
+        total: int = self._query(f"SELECT count(*) FROM queue q WHERE {condition}", args)[0][0]
+        order = "DESC" if descending else "ASC"
+        keys = ", ".join(f"{key} {order} NULLS LAST" for key in SORTS[sort])
+        # sorted by their keys alone, and only then looked up, since rows are wide; SQLite keeps the order of the left
+        # side of a cross join
+        rows = self._rows(
+            "SELECT q.*, w.record AS wait FROM (SELECT q.job_id FROM queue q LEFT JOIN waits w USING (job_id) "
+            f"WHERE {condition} ORDER BY {keys}, q.number LIMIT ? OFFSET ?) AS chosen "
+            "CROSS JOIN queue q USING (job_id) LEFT JOIN waits w USING (job_id)", (*args, limit, offset),
+        )  # fmt: skip
+        return rows, total
+
+    def queue_holding(self) -> list[dict[str, Any]]:
+        """Rows of the jobs that hold GPUs, or are about to."""
+        return self._rows("SELECT *, NULL AS wait FROM queue WHERE held != '{}' ORDER BY number")
+
+    def queue_row(self, job_id: str) -> dict[str, Any] | None:
+        rows = self._rows(
+            "SELECT q.*, w.record AS wait FROM queue q LEFT JOIN waits w USING (job_id) WHERE q.job_id = ?", (job_id,)
+        )
+        return rows[0] if rows else None
+
+    def queue_tasks(self, array_id: str) -> list[dict[str, Any]]:
+        """Rows of the tasks of a job array."""
+        return self._rows(
+            "SELECT q.*, w.record AS wait FROM queue q LEFT JOIN waits w USING (job_id) "
+            "WHERE q.job_id >= ? AND q.job_id < ? ORDER BY q.number", (f"{array_id}_", f"{array_id}`")
+        )  # fmt: skip
+
+    def queue_counts(self, column: str) -> dict[str, int]:
+        """How many jobs of the queue there are by ``user``, ``partition``, ``state`` or ``types``."""
+        if column not in ("user", "partition", "state", "types"):
+            raise ValueError(f"jobs are not counted by {column}")
+        return dict(self._query(f"SELECT {column}, count(*) FROM queue GROUP BY 1 ORDER BY 1"))
+
+    def node_texts(self) -> dict[str, str]:
+        """{node: JSON of gpus, taken, available, state, reason, partitions}."""
+        return dict(self._query("SELECT node, record FROM nodes ORDER BY node"))
+
+    def speed_texts(self) -> dict[str, str]:
+        """{workload: JSON of what is known of its speed on each GPU type}."""
+        return dict(self._query("SELECT workload, record FROM speeds"))
+
+    def speeds_of(self, workload: str) -> dict[str, dict[str, Any]]:
+        """{GPU type: steps_per_s, spread, source, error, basis}; empty if nothing is known."""
+        for (text,) in self._query("SELECT record FROM speeds WHERE workload = ?", (workload,)):
+            return dict(json.loads(text))
+        return {}
+
+    def open_runs(self) -> list[Run]:
+        """Runs that go on as far as is known."""
+        return [_run(row) for row in self._query("SELECT * FROM runs WHERE ended IS NULL")]
+
+    def runs_since(self, since: float, limit: int = 3000) -> list[Run]:
+        """Runs that went on at ``since`` or later, the latest ones if there are more than ``limit``; oldest first."""
+        rows = self._query(
+            "SELECT * FROM runs WHERE ended IS NULL OR ended >= ? ORDER BY began DESC LIMIT ?", (since, limit)
+        )
+        return [_run(row) for row in reversed(rows)]
+
+    def runs_of(self, job_id: str) -> list[Run]:
+        return [_run(row) for row in self._query("SELECT * FROM runs WHERE job_id = ? ORDER BY began", (job_id,))]
+
+    def last_gain(self) -> float | None:
+        """When the last round was counted in ``gains``, in epoch seconds."""
+        latest: float | None = self._query("SELECT max(time) FROM gains")[0][0]
+        return latest
+
+    def gains(self) -> list[dict[str, Any]]:
+        """By mode, what all remembered rounds add up to: ``since``, ``rounds``, and the sums of ``gpu_s``, ``blind_s``,
+        ``measured_s`` and ``unknown_s``; ``worth`` and ``planned`` are those of rounds with a plan."""
+        return self._rows(
+            "SELECT mode, min(time) AS since, count(*) AS rounds, sum(gpu_s) AS gpu_s, sum(blind_s) AS blind_s, "
+            "sum(measured_s) AS measured_s, sum(unknown_s) AS unknown_s, "
+            "sum(iif(planned IS NULL, 0, worth)) AS worth, total(planned) AS planned FROM gains GROUP BY mode"
+        )
+
+    def price_history(self, since: float, step_s: float) -> list[dict[str, Any]]:
+        """Prices per GPU type from ``since`` on, one row for each ``step_s`` seconds: ``time`` (the middle of them),
+        ``gpu_type``, ``low`` and ``high`` over nodes and rounds, ``mean`` over both."""
+        return self._rows(
+            "SELECT ? + (CAST((time - ?) / ? AS INTEGER) + 0.5) * ? AS time, gpu_type, min(low) AS low, "
+            "avg(mean) AS mean, max(high) AS high FROM price_history WHERE time >= ? GROUP BY 1, 2 ORDER BY 1",
+            (since, since, step_s, step_s, since),
+        )
+
+    def last_moves(self, last: int = 10) -> list[dict[str, Any]]:
+        """The last decisions to start, move or stop a job, the newest first, each with the ``mode`` of its round."""
+        found = self._rows(
+            "SELECT d.round, d.time, d.job_id, d.kind, d.old, d.new, d.why, d.price, d.payoff, r.mode FROM decisions d "
+            "LEFT JOIN rounds r USING (round) WHERE d.kind IN ('start', 'move', 'preempt') "
+            "ORDER BY d.time DESC, d.rowid DESC LIMIT ?", (last,)
+        )  # fmt: skip
+        for entry in found:
+            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+        return found
+
+    def _rows(self, sql: str, args: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+        try:
+            cursor = self._db.execute(sql, args)
+            names = [c[0] for c in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the journal {self.path}: {error}") from None
+
+    def _query(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(sql, args).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the journal {self.path}: {error}") from None

@@ -1,0 +1,64 @@
+"""The journal for those who only look: nothing of it is created, changed or held up."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from slurm_hadar.controller.journal.reading import Reader
+from slurm_hadar.controller.journal.schema import SCHEMA_VERSION, newer
+from slurm_hadar.errors import StoreError
+
+__all__ = ["ReadOnlyJournal"]
+
+_BUSY_S = 2.0
+
+
+class ReadOnlyJournal(Reader):
+    """A journal as it is at this moment: everything read through one object is of one state, and the controller goes on
+    writing meanwhile. Keep it open for one answer only, since the file cannot shrink its log as long as someone reads.
+
+    Raises StoreError where there is none, or it is damaged, locked, or of another version.
+    """
+
+    path: Path
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            if not path.exists():
+                raise StoreError(f"no journal at {path}: has the controller (hadar run) run here?")
+            self._db = self._connect()
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"cannot read the journal {path}: {error}") from None
+
+    def __enter__(self) -> ReadOnlyJournal:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        # Without a log beside it nobody has the file open, and SQLite would have to create one to read it. It is then
+        # read as a file that does not change, which needs no right to write.
+        alone = not self.path.with_name(self.path.name + "-wal").exists()
+        uri = f"file:{quote(str(self.path.resolve()))}?mode=ro{'&immutable=1' if alone else ''}"
+        db = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
+        try:
+            db.execute("BEGIN")
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version > SCHEMA_VERSION:
+                raise newer(self.path, version)
+            if version == 0:
+                raise StoreError(f"{self.path} is no journal of slurm_hadar, or an empty one")
+            if version < SCHEMA_VERSION:
+                raise StoreError(
+                    f"journal {self.path} was written by an older slurm_hadar (schema {version}); "
+                    "start the controller of this version once, which brings it up to date"
+                )
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except BaseException:
+            db.close()
+            raise
+        return db

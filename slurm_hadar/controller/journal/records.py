@@ -1,0 +1,196 @@
+"""What the journal keeps, one dataclass for each kind of entry."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from slurm_hadar.model import EMPTY, Placement
+
+__all__ = [
+    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "SightChanges", "WriteRecord",
+    "placement_from_json", "placement_to_json",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """What is remembered of one job between rounds.
+
+    ``submit`` and ``restarts`` as Slurm last showed them tell a job from a later one with the same id. ``arrival`` is
+    the first submission. ``workers``, ``nodes``, ``tasks`` and ``cpus`` are the shape its owner asked for. ``steered``
+    says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it, and
+    ``defer_until`` the latest that a round which may have been killed can have given it.
+    ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
+    the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start.
+    ``reported`` says that ``total_steps`` is the script's own word; else it is the comment's. ``forecast`` is what the
+    job was last expected to be (:class:`slurm_hadar.controller.forecasts.Forecast`), {} = it was never asked about.
+    ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at last) and
+    ``final``, the state in which it ended, are what a predictor learns from.
+    ``graph_fault``: why the graph that its comment names cannot be used.
+    """
+
+    job_id: str
+    submit: float = 0.0
+    restarts: int = 0
+    arrival: float = 0.0
+    workers: int = 0
+    nodes: int = 1
+    tasks: int = 1
+    cpus: int = 1
+    steered: bool = False
+    lease: float | None = None
+    defer_until: float | None = None
+    run_since: float | None = None
+    booked: float | None = None
+    attained_s: float = 0.0
+    moves: int = 0
+    steps: float = 0.0
+    steps_per_s: float | None = None
+    total_steps: float | None = None
+    resumable: bool = False
+    saved_step: float | None = None
+    save_s: float | None = None
+    stall_s: float | None = None
+    start_s: float | None = None
+    lost_steps: float = 0.0
+    work_dir: str = ""
+    avoid: dict[str, float] = field(default_factory=dict)
+    slow: int = 0
+    graph_fault: str = ""
+    ended: float | None = None
+    last_seen: float = 0.0
+    reported: bool = False
+    forecast: dict[str, Any] = field(default_factory=dict)
+    user: str = ""
+    name: str = ""
+    model: str = ""
+    batch: int | None = None
+    ran_s: dict[str, float] = field(default_factory=dict)
+    last_type: str = ""
+    final: str = ""
+
+    def deferred(self, eligible: float | None) -> bool:
+        """Whether a start time that is to come is of our making."""
+        return self.lease is not None or (
+            self.defer_until is not None and eligible is not None and eligible <= self.defer_until
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round as a whole: sizes, what was done, and how long each step took in seconds. ``round_s`` is how far rounds
+    are apart as configured, 0 where that was not recorded."""
+
+    time: float
+    mode: str
+    policy: str
+    nodes: int = 0
+    jobs: int = 0
+    steered: int = 0
+    running: int = 0
+    starts: int = 0
+    moves: int = 0
+    preemptions: int = 0
+    leases: int = 0
+    writes: int = 0
+    failed: int = 0
+    read_s: float = 0.0
+    decide_s: float = 0.0
+    act_s: float = 0.0
+    verify_s: float = 0.0
+    note: str = ""
+    round_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about one job, recorded when it differs from the last one: start, move, preempt, wait, end."""
+
+    job_id: str
+    kind: str
+    old: Placement = EMPTY
+    new: Placement = EMPTY
+    why: str = ""
+    price: float | None = None
+    payoff: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What was seen to happen to a job, as opposed to decided: ``kind`` is restart, forecast or graph."""
+
+    job_id: str
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """One write to Slurm about one job and what became of it: ok, refused, ineffective, undone."""
+
+    job_id: str
+    command: str
+    outcome: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """That a job ran: on these GPUs from ``began``, as Slurm says it, to ``ended``, when it was not seen there any more
+    (None = it still runs). ``steered``: its place was ours to choose. Epoch seconds."""
+
+    job_id: str
+    began: float
+    ended: float | None
+    held: Placement
+    steered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What one round says of the worth of knowing GPU types; see :mod:`slurm_hadar.controller.gains` for what it means.
+
+    ``gpu_s``: GPU-seconds of steered jobs since the round before; ``blind_s``: what the same steps take on GPUs chosen
+    without a look at their type; ``measured_s``: those of ``gpu_s`` whose speed was measured here; ``unknown_s``:
+    GPU-seconds that are in none of them, as nothing is known of the job's speed. ``worth`` and ``planned``: GPUs chosen
+    blindly that would do the work of those that steered jobs hold, and of those that they would hold after the plan
+    (None = no plan).
+    """
+
+    time: float
+    mode: str
+    gpu_s: float = 0.0
+    blind_s: float = 0.0
+    measured_s: float = 0.0
+    unknown_s: float = 0.0
+    worth: float = 0.0
+    planned: float | None = None
+
+
+@dataclass(slots=True)
+class SightChanges:
+    """What differs from what the journal has of the cluster as it was last seen. ``queue`` are rows of the table in the
+    order of its columns, ``speeds`` and ``nodes`` JSON by key; ``gone`` names the keys of each table to forget.
+    ``prices`` are (GPU type, lowest, mean, highest over its nodes)."""
+
+    queue: list[tuple[Any, ...]] = field(default_factory=list)
+    speeds: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    gone: dict[str, list[str]] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    prices: list[tuple[str, float, float, float]] = field(default_factory=list)
+    gain: Gain | None = None
+
+
+def placement_to_json(placement: Placement) -> str:
+    """Compact JSON of a placement."""
+    return json.dumps(placement.as_dict(), separators=(",", ":"))
+
+
+@lru_cache(maxsize=4096)
+def placement_from_json(text: str) -> Placement:
+    """The placement that :func:`placement_to_json` wrote; kept, since most of a journal's are alike."""
+    return Placement.of(json.loads(text))

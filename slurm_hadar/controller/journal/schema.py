@@ -1,0 +1,95 @@
+"""The tables of the journal, and how those of an older version are brought up to date."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from slurm_hadar.errors import StoreError
+
+__all__ = ["SCHEMA_VERSION", "migrate", "newer"]
+
+SCHEMA_VERSION = 7
+_SCHEMA = """
+CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
+CREATE TABLE rounds (
+    round INTEGER PRIMARY KEY, time REAL NOT NULL, mode TEXT NOT NULL, policy TEXT NOT NULL, record TEXT NOT NULL
+);
+CREATE TABLE decisions (
+    round INTEGER NOT NULL, time REAL NOT NULL, job_id TEXT NOT NULL, kind TEXT NOT NULL, old TEXT NOT NULL,
+    new TEXT NOT NULL, why TEXT NOT NULL, price REAL, payoff REAL
+);
+CREATE INDEX decisions_of_job ON decisions (job_id, round);
+CREATE TABLE writes (
+    round INTEGER NOT NULL, time REAL NOT NULL, job_id TEXT NOT NULL, command TEXT NOT NULL, outcome TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+CREATE INDEX writes_of_job ON writes (job_id, round);
+CREATE TABLE waits (job_id TEXT PRIMARY KEY, round INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE TABLE prices (node TEXT NOT NULL, gpu_type TEXT NOT NULL, price REAL NOT NULL, PRIMARY KEY (node, gpu_type));
+"""
+# What a version adds to the one before; a new journal gets _SCHEMA and then all of these.
+_ADDED = {
+    2: "CREATE TABLE memory (owner TEXT PRIMARY KEY, content TEXT NOT NULL);",
+    3: """CREATE TABLE usage (
+        user TEXT NOT NULL, account TEXT NOT NULL, gpu_type TEXT NOT NULL, gpu_s REAL NOT NULL, updated REAL NOT NULL,
+        PRIMARY KEY (user, account, gpu_type)
+    );""",
+    4: """CREATE TABLE forks (
+        parent TEXT PRIMARY KEY, number INTEGER NOT NULL, steps INTEGER NOT NULL, total REAL, closer INTEGER
+    );""",
+    5: """CREATE TABLE trainings (
+        began REAL PRIMARY KEY, ended REAL, version TEXT NOT NULL, predictor TEXT NOT NULL, detail TEXT NOT NULL
+    );""",
+    6: """CREATE TABLE events (
+        round INTEGER NOT NULL, time REAL NOT NULL, job_id TEXT NOT NULL, event TEXT NOT NULL, why TEXT NOT NULL
+    );
+    CREATE INDEX events_of_job ON events (job_id, round);""",
+    # what people look at: the cluster as the last round saw it (queue, speeds, nodes), and what became of it over time;
+    # of a wait what the queue is sorted by
+    7: """CREATE TABLE queue (
+        job_id TEXT PRIMARY KEY, number INTEGER NOT NULL, user TEXT NOT NULL, name TEXT NOT NULL,
+        partition TEXT NOT NULL, state TEXT NOT NULL, gpus INTEGER NOT NULL, types TEXT NOT NULL, held TEXT NOT NULL,
+        place TEXT NOT NULL, arrival REAL NOT NULL, started REAL, steps_per_s REAL, done REAL,
+        restarts INTEGER NOT NULL, moves INTEGER NOT NULL, size TEXT NOT NULL, forecast TEXT, workload TEXT NOT NULL
+    );
+    CREATE TABLE speeds (workload TEXT PRIMARY KEY, record TEXT NOT NULL);
+    CREATE TABLE nodes (node TEXT PRIMARY KEY, record TEXT NOT NULL);
+    CREATE TABLE runs (
+        job_id TEXT NOT NULL, began REAL NOT NULL, ended REAL, held TEXT NOT NULL, steered INTEGER NOT NULL,
+        PRIMARY KEY (job_id, began)
+    );
+    CREATE INDEX runs_by_end ON runs (ended);
+    CREATE TABLE price_history (
+        time REAL NOT NULL, gpu_type TEXT NOT NULL, low REAL NOT NULL, mean REAL NOT NULL, high REAL NOT NULL,
+        PRIMARY KEY (time, gpu_type)
+    );
+    CREATE TABLE gains (
+        time REAL PRIMARY KEY, mode TEXT NOT NULL, gpu_s REAL NOT NULL, blind_s REAL NOT NULL,
+        measured_s REAL NOT NULL, unknown_s REAL NOT NULL, worth REAL NOT NULL, planned REAL
+    );
+    ALTER TABLE waits ADD COLUMN price REAL;
+    ALTER TABLE waits ADD COLUMN starts REAL;
+    CREATE INDEX decisions_by_time ON decisions (time);
+    CREATE INDEX rounds_by_time ON rounds (time);""",
+}
+
+
+def migrate(db: sqlite3.Connection, path: Path | str) -> None:
+    """Bring the tables of an open database up to date, all or nothing; a new database gets all of them.
+
+    Raises StoreError if a newer slurm_hadar wrote it.
+    """
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version == SCHEMA_VERSION:
+        return
+    if version > SCHEMA_VERSION:
+        raise newer(path, version)
+    steps = "" if version else _SCHEMA
+    steps += "".join(sql for added_in, sql in sorted(_ADDED.items()) if added_in > version)
+    db.executescript(f"BEGIN;{steps}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+
+
+def newer(path: Path | str, version: int) -> StoreError:
+    """What is said of a journal that this version cannot read."""
+    return StoreError(f"journal {path} was written by a newer slurm_hadar (schema {version}); upgrade this one")

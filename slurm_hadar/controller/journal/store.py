@@ -1,0 +1,210 @@
+"""The journal's file, and what is written to it.
+
+SQLite in WAL mode on a local disk. Losing the file costs knowledge, never a job: a file that is not a database any
+more is moved aside, said so, and a new one begun.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.controller.journal.reading import Reader
+from slurm_hadar.controller.journal.records import (
+    Decision,
+    Event,
+    JobRecord,
+    RoundRecord,
+    SightChanges,
+    WriteRecord,
+    placement_to_json,
+)
+from slurm_hadar.controller.journal.schema import migrate
+from slurm_hadar.errors import StoreError
+
+__all__ = ["Journal"]
+
+
+class Journal(Reader):
+    """The controller's memory. ``path`` may be ``:memory:``; all methods raise StoreError with one clear line."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = path
+        self.moved_aside: Path | None = None
+        self._db = self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return self._connect()
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"cannot open the journal {self.path}: {error}") from None
+        except sqlite3.DatabaseError as error:
+            return self._replace(error)
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(str(self.path), timeout=10.0, isolation_level=None)
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("its content is damaged")
+            migrate(db, self.path)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _replace(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+        """Move a broken file and its companions aside and begin a new one."""
+        path = Path(self.path)
+        aside = path.with_name(f"{path.name}.broken-{time.strftime('%Y%m%dT%H%M%S')}")
+        try:
+            path.rename(aside)
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            db = self._connect()
+        except (OSError, sqlite3.Error) as second:
+            raise StoreError(f"journal {path} is broken ({error}) and cannot be replaced: {second}") from None
+        self.moved_aside = aside
+        return db
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The open database, for stores that live in the same file."""
+        return self._db
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing: a kill in between leaves the state before."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._rollback()
+            raise StoreError(f"cannot write the journal {self.path}: {error}") from None
+        except BaseException:
+            self._rollback()
+            raise
+
+    def _rollback(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    # What is remembered of jobs
+
+    def save_jobs(self, records: Iterable[JobRecord]) -> None:
+        rows = [(r.job_id, r.ended, json.dumps(asdict(r), separators=(",", ":"))) for r in records]
+        with self.transaction() as db:
+            db.executemany("INSERT OR REPLACE INTO jobs (job_id, ended, record) VALUES (?, ?, ?)", rows)
+
+    def save_usage(self, totals: Mapping[tuple[str, str, str], tuple[float, float]]) -> None:
+        """Replace these entries by what :meth:`usage` shall give."""
+        with self.transaction() as db:
+            rows = [(*key, *value) for key, value in totals.items()]
+            db.executemany("INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?, ?)", rows)
+
+    def save_forks(self, state: Mapping[str, tuple[int, int, float | None, int | None]]) -> None:
+        """Replace all that :meth:`forks` gives."""
+        with self.transaction() as db:
+            db.execute("DELETE FROM forks")
+            db.executemany("INSERT INTO forks VALUES (?, ?, ?, ?, ?)", [(p, *rest) for p, rest in state.items()])
+
+    def add_training(self, began: float, ended: float | None, version: str, predictor: str, detail: str) -> bool:
+        """Remember a training that is over; False if it was known already."""
+        with self.transaction() as db:
+            row = (began, ended, version, predictor, detail)
+            return db.execute("INSERT OR IGNORE INTO trainings VALUES (?, ?, ?, ?, ?)", row).rowcount > 0
+
+    # What was done
+
+    def add_round(self, record: RoundRecord) -> int:
+        with self.transaction() as db:
+            row = (record.time, record.mode, record.policy, json.dumps(asdict(record)))
+            cursor = db.execute("INSERT INTO rounds (time, mode, policy, record) VALUES (?, ?, ?, ?)", row)
+            return int(cursor.lastrowid or 0)
+
+    def update_round(self, number: int, record: RoundRecord) -> None:
+        with self.transaction() as db:
+            db.execute("UPDATE rounds SET record = ? WHERE round = ?", (json.dumps(asdict(record)), number))
+
+    def add_decisions(self, number: int, now: float, decisions: Iterable[Decision]) -> None:
+        rows = [
+            (
+                number,
+                now,
+                d.job_id,
+                d.kind,
+                placement_to_json(d.old),
+                placement_to_json(d.new),
+                d.why,
+                d.price,
+                d.payoff,
+            )
+            for d in decisions
+        ]
+        with self.transaction() as db:
+            db.executemany("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def add_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
+        rows = [(number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes]
+        with self.transaction() as db:
+            db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def add_events(self, number: int, now: float, events: Iterable[Event]) -> None:
+        rows = [(number, now, e.job_id, e.kind, e.why) for e in events]
+        if rows:
+            with self.transaction() as db:
+                db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
+
+    def replace_waits(self, number: int, waits: Mapping[str, Mapping[str, Any]]) -> None:
+        """The reasons of all jobs that wait as of this round."""
+        rows = [
+            (job, number, json.dumps(wait), wait.get("price"), (wait.get("starts") or [None])[0])
+            for job, wait in waits.items()
+        ]
+        with self.transaction() as db:
+            db.execute("DELETE FROM waits")
+            db.executemany("INSERT INTO waits VALUES (?, ?, ?, ?, ?)", rows)
+
+    def replace_prices(self, prices: Mapping[tuple[str, str], float]) -> None:
+        with self.transaction() as db:
+            db.execute("DELETE FROM prices")
+            db.executemany("INSERT INTO prices VALUES (?, ?, ?)", [(n, t, p) for (n, t), p in prices.items()])
+
+    def add_sight(self, now: float, sight: SightChanges) -> None:
+        """Bring up to date what people see of the cluster; only what changed is written, all or nothing."""
+        runs = [(r.job_id, r.began, r.ended, placement_to_json(r.held), r.steered) for r in sight.runs]
+        with self.transaction() as db:
+            for table, keys in sight.gone.items():
+                column = {"queue": "job_id", "speeds": "workload", "nodes": "node"}[table]
+                db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(key,) for key in keys])
+            db.executemany(f"INSERT OR REPLACE INTO queue VALUES ({','.join('?' * 19)})", sight.queue)
+            db.executemany("INSERT OR REPLACE INTO speeds VALUES (?, ?)", sight.speeds.items())
+            db.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?)", sight.nodes.items())
+            db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", runs)
+            prices = [(now, *price) for price in sight.prices]
+            db.executemany("INSERT OR REPLACE INTO price_history VALUES (?, ?, ?, ?, ?)", prices)
+            if sight.gain is not None:
+                db.execute("INSERT OR REPLACE INTO gains VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(sight.gain))
+
+    def save_memory(self, owner: str, text: str) -> None:
+        """Keep what a policy wants to be given back; whatever another owner kept is dropped."""
+        with self.transaction() as db:
+            db.execute("DELETE FROM memory")
+            db.execute("INSERT INTO memory VALUES (?, ?)", (owner, text))
+
+    def expire(self, before: float) -> None:
+        """Forget rounds, decisions, writes, events, runs, prices and ended jobs older than ``before``."""
+        with self.transaction() as db:
+            for table in ("rounds", "decisions", "writes", "events", "price_history", "gains"):
+                db.execute(f"DELETE FROM {table} WHERE time < ?", (before,))
+            db.execute("DELETE FROM jobs WHERE ended < ?", (before,))
+            db.execute("DELETE FROM runs WHERE ended < ?", (before,))
+            db.execute("DELETE FROM trainings WHERE began < ?", (before,))

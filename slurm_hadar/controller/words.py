@@ -1,0 +1,117 @@
+"""What is in the journal in words, for the terminal and for pages: times, placements, and what became of a job."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_hadar.config import Mode
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.model import Placement
+
+__all__ = ["about", "clock", "in_words", "place", "plain", "span", "summary"]
+
+_DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "end": "has ended"}
+# what a policy would do, where nobody lets it
+_WOULD = {"start": "would start", "move": "would move", "preempt": "would be stopped", "wait": "would wait"}
+_HAPPENED = {"restart": "begins again", "forecast": "is expected to take", "graph": "goes on without its graph"}
+_OUTCOMES = {
+    "ok": "Slurm was told", "refused": "Slurm refused", "ineffective": "without effect", "undone": "undone",
+    "slow": "Slurm takes time",
+}  # fmt: skip
+
+
+def plain(text: str) -> str:
+    """``text`` with ``?`` for what is not printable: names and comments are other users', and a terminal obeys."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def clock(moment: float) -> str:
+    """Local wall-clock time, with the date where it is not today's."""
+    when = dt.datetime.fromtimestamp(moment).astimezone()
+    today = when.date() == dt.datetime.now().astimezone().date()
+    return when.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
+
+
+def about(between: Sequence[float]) -> str:
+    """An approximate interval of time, to the minute: ``14:05 to 16:30``, with the date where it is not today's."""
+    return " to ".join(clock(moment)[:-3] for moment in between)
+
+
+def span(seconds: float | None) -> str:
+    """A length of time in at most two units: ``45 s``, ``12 min``, ``3 h 05``, ``2 d 4 h``."""
+    if seconds is None:
+        return "-"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d}"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def place(placement: Placement) -> str:
+    """A placement for people: ``v100-1 2xv100, p100-2 2xp100``."""
+    if not placement:
+        return "-"
+    return ", ".join(f"{node} {'+'.join(f'{n}x{t}' for t, n in counts)}" for node, counts in placement.shares)
+
+
+def summary(record: JobRecord) -> str:
+    """The job in one line: whose it is, since when, and how often it was moved and begun again."""
+    parts = [f"job {record.job_id} of {record.user or 'unknown'} ({record.name or 'no name'})",
+             f"submitted {clock(record.arrival)}", _times(record.moves, "move"), _times(record.restarts, "restart"),
+             f"{span(record.attained_s)} of GPU time"]  # fmt: skip
+    if record.lost_steps:
+        parts.append(f"{record.lost_steps:.0f} steps done twice")
+    if record.ended is not None:
+        parts.append(f"ended {clock(record.ended)} ({record.final.lower() or 'unknown'})")
+    return ", ".join(parts)
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def in_words(entry: dict[str, Any]) -> tuple[str, str]:
+    """An entry of :meth:`Journal.history` for people: what, and the detail."""
+    if "event" in entry:
+        return _HAPPENED.get(entry["event"], entry["event"]), entry["why"]
+    if "command" in entry:
+        told = _told(entry["command"], entry["time"])
+        return f"  {_OUTCOMES.get(entry['outcome'], entry['outcome'])}", told + (
+            f" ({entry['detail']})" if entry["detail"] else ""
+        )
+    new, old = Placement.of(entry["new"]), Placement.of(entry["old"])
+    where = f"from {place(old)} to {place(new)}" if old and new else place(new or old)
+    what = _DECIDED if entry.get("mode") in (None, Mode.ACT) else _WOULD
+    kind = entry["kind"]
+    detail = "; ".join(part for part in (where if where != "-" else "", entry["why"]) if part)
+    return what.get(kind, _DECIDED.get(kind, kind)), detail
+
+
+def _told(command: str, moment: float) -> str:
+    """A write to Slurm in words; word for word if it is none of those that the controller makes.
+
+    ``moment`` is when it was written: its start times are relative to that.
+    """
+    verb, _, rest = command.partition(" ")
+    if verb in ("requeue", "release"):
+        return "stop it and put it back into the queue" if verb == "requeue" else "release it"
+    fields = dict(re.findall(r"(\w+)=(\S*)", rest))
+    start = re.fullmatch(r"now(?:\+(\d+))?", fields.get("StartTime", ""))
+    if verb != "update" or start is None:
+        return command
+    later = int(start[1] or 0)
+    if fields.get("NodeList"):
+        gpus = re.search(r"gpu:(\d+)$", fields.get("TresPerNode", ""))
+        each = f", {gpus[1]} GPUs on each" if gpus else ""
+        return f"start it on {fields['NodeList']}{each}" + (f" in {later} s" if later else "")
+    if later:
+        return f"not to start it before {clock(moment + later)}, unless told otherwise (lease)"
+    return "start it anywhere, as it was submitted" if "NodeList" in fields else "start it now"

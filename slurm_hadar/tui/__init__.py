@@ -1,0 +1,1 @@
+"""``hadar top``: the cluster live in a terminal. Needs the extra ``[tui]``."""

@@ -1,0 +1,89 @@
+"""A job in words, for a terminal: what it does or why it waits, its speeds, and its history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_hadar.controller.view import TIERS
+from slurm_hadar.controller.words import about, clock, place, plain, span
+from slurm_hadar.model import Placement
+
+__all__ = ["in_lines"]
+
+
+def in_lines(found: Mapping[str, Any], now: float) -> list[str]:
+    """Of what :func:`slurm_hadar.controller.view.job_view` says, one text per line."""
+    lines = [*_standing(found, now), *_speeds(found["speeds"]), *_fork(found["fork"])]
+    if found["runs"]:
+        lines += ["", "Where it ran"]
+        lines += [f"  {clock(r['began'])} to {clock(r['ended']) if r['ended'] else 'now'}  {_place(r['held'])}"
+                  for r in found["runs"][-10:]]  # fmt: skip
+    lines += ["", "History"]
+    lines += [
+        f"  {clock(entry['time'])}  {entry['what']}" + (f": {entry['detail_words']}" if entry["detail_words"] else "")
+        for entry in found["history"]
+    ] or ["  nothing was decided about it yet"]
+    return [plain(line) for line in lines]
+
+
+def _standing(found: Mapping[str, Any], now: float) -> list[str]:
+    line, record, wait = found["line"], found["record"], found["wait"]
+    who = line or record
+    lines = [f"Job {found['job_id']}" + (f", {who['name']} of {who['user']}" if who else "")]
+    if record is not None and record["ended"]:
+        lines.append(f"  has ended ({clock(record['ended'])}, {record['final'].lower() or 'unknown'})")
+    elif wait:
+        lines.append(f"  {TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}")
+        if wait["wanted"]:
+            lines.append(f"  would take    {_place(wait['wanted'])}")
+        if wait["price"] is not None:
+            lines.append(f"  price         {wait['price']:.4g}" + _payoff(wait))
+        if wait["starts"]:
+            lines.append(f"  starts about  {about(wait['starts'])}")
+    elif line:
+        lines.append(f"  is {line['state']}" + (f" on {_place(line['held'])}" if line["held"] else ""))
+    if line:
+        lines.append(
+            f"  submitted     {clock(line['arrival'])}, {span(now - line['arrival'])} ago; {line['gpus']} GPUs"
+        )
+    if record is not None:
+        total = "?" if record["total_steps"] is None else f"{record['total_steps']:.0f}"
+        lines.append(f"  steps         {record['steps']:.0f} of {total} ({found['size'] or 'its length is not known'})")
+        lines.append(f"  moved         {record['moves']} times, {record['attained_s'] / 3600:.2f} GPU-hours so far")
+    return lines
+
+
+def _payoff(wait: Mapping[str, Any]) -> str:
+    if wait["payoff"] is None:
+        return ""
+    return f" against utility {wait['price'] + wait['payoff']:.4g}: payoff {wait['payoff']:.4g}"
+
+
+def _speeds(speeds: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    if not speeds:
+        return []
+    lines = ["", "Speed on each GPU type"]
+    for gpu_type, speed in speeds.items():
+        if speed["basis"] == "unknown":
+            lines.append(f"  {gpu_type:<10} not known: {speed['source']}")
+        else:
+            error = f"± {100 * speed['error']:.0f} %"
+            lines.append(f"  {gpu_type:<10} {speed['steps_per_s']:>8.3g} steps/s {error:>7}  {speed['source']}")
+    return lines
+
+
+def _fork(fork: Mapping[str, Any] | None) -> list[str]:
+    if fork is None:
+        return []
+    total = "?" if fork["total_steps"] is None else f"{fork['total_steps']:.0f}"
+    lines = ["", f"Copies of job {fork['job_id']}: {fork['steps']} of {total} steps are consolidated"]
+    for copy in fork["copies"]:
+        lines.append(
+            f"  {copy['job_id']:<12} {copy['state']:<9} {_place(copy['held']) if copy['held'] else copy['why']}"
+        )
+    return lines
+
+
+def _place(held: Mapping[str, Mapping[str, int]]) -> str:
+    return place(Placement.of(held))

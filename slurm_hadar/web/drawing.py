@@ -1,0 +1,127 @@
+"""Where things stand in the pictures: geometry in plain numbers, which the templates turn into SVG."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["COLOURS", "curves", "gantt", "job_colour", "ticks"]
+
+#: How many colours of their own jobs and GPU types have; the style sheet says which.
+COLOURS = 7
+_WIDTH, _LEFT, _TOP = 1000.0, 112.0, 22.0
+_GPU_HEIGHT, _NODE_GAP = 10.0, 4.0
+
+
+def job_colour(job_id: str) -> int:
+    """Always the same for a job, and for all copies of a forked one."""
+    return zlib.crc32(job_id.partition("_")[0].encode()) % COLOURS
+
+
+def ticks(since: float, until: float, width: float, left: float, most: int = 8) -> list[dict[str, Any]]:
+    """Round local times between two epoch seconds: ``x`` and ``text``."""
+    steps = (600, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
+    step = next((s for s in steps if (until - since) / s <= most), steps[-1])
+    offset = dt.datetime.fromtimestamp(since).astimezone().utcoffset() or dt.timedelta()
+    first = math.ceil((since + offset.total_seconds()) / step) * step - offset.total_seconds()
+    found = []
+    while first <= until:
+        when = dt.datetime.fromtimestamp(first).astimezone()
+        text = when.strftime("%d %b" if step >= 86_400 or (when.hour, when.minute) == (0, 0) else "%H:%M")
+        found.append({"x": round(left + (first - since) / (until - since) * width, 1), "text": text})
+        first += step
+    return found
+
+
+def gantt(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what :func:`slurm_hadar.web.content.timeline` says: a lane for each node, and bars of the jobs in them."""
+    since, until = content["since"], content["until"]
+    width, y = _WIDTH - _LEFT - 8, _TOP
+    lanes, tops = [], {}
+    for lane in content["lanes"]:
+        height = lane["gpus"] * _GPU_HEIGHT
+        tops[lane["node"], lane["gpu_type"]] = (y, lane["gpus"])
+        lanes.append({**lane, "y": y, "height": height})
+        y += height + _NODE_GAP
+    bars = []
+    free: dict[tuple[str, str], list[float]] = {key: [-math.inf] * gpus for key, (_, gpus) in tops.items()}
+    for run in content["runs"]:
+        until_when = _moment(run["ended"]) if run["ended"] else "now"
+        words = f"job {run['job_id']}: {run['count']} x {run['gpu_type']}, {_moment(run['began'])} to {until_when}"
+        key = (run["node"], run["gpu_type"])
+        began, ended = max(since, run["began"]), min(until, run["ended"] or until)
+        x = _LEFT + (began - since) / (until - since) * width
+        length = max(0.8, (ended - began) / (until - since) * width)
+        for first, count in _rows(free[key], run["count"], run["began"], run["ended"] or math.inf):
+            bars.append({
+                "x": round(x, 1), "y": tops[key][0] + first * _GPU_HEIGHT, "width": round(length, 1),
+                "height": count * _GPU_HEIGHT - 1, "run": run, "words": words,
+                "look": f"c{job_colour(run['job_id'])}" + ("" if run["steered"] else " pinned"),
+            })  # fmt: skip
+    return {"width": _WIDTH, "height": y + 4, "left": _LEFT, "right": _LEFT + width, "top": _TOP, "lanes": lanes,
+            "bars": bars, "ticks": ticks(since, until, width, _LEFT)}  # fmt: skip
+
+
+def _moment(moment: float) -> str:
+    """Local time, quickly made: there are thousands on a page."""
+    return time.strftime("%d %b %H:%M", time.localtime(moment))
+
+
+def _rows(free: list[float], count: int, began: float, ended: float) -> Iterable[tuple[int, int]]:
+    """Which of a node's rows a run takes, as (first, how many): free ones, else those that are free soonest, since the
+    end of a run is only known from one look to the next."""
+    open_rows = [i for i, until in enumerate(free) if until <= began]
+    chosen = sorted(open_rows[:count])
+    if len(chosen) < count:
+        rest = sorted((i for i in range(len(free)) if i not in chosen), key=lambda i: free[i])
+        chosen = sorted(chosen + rest[: count - len(chosen)])
+    groups: list[list[int]] = []
+    for row in chosen:
+        free[row] = ended
+        if groups and groups[-1][-1] == row - 1:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return [(group[0], len(group)) for group in groups]
+
+
+def curves(content: Mapping[str, Any], height: float = 300.0) -> dict[str, Any] | None:
+    """Of what :func:`slurm_hadar.web.content.prices` says: a line for each GPU type and the band between its cheapest
+    and dearest node; None where there is nothing to draw."""
+    series: Mapping[str, Sequence[Mapping[str, float]]] = content["series"]
+    top = max((p["high"] for points in series.values() for p in points), default=0.0)
+    if not series:
+        return None
+    since, until, left = content["since"], content["until"], 64.0
+    width, bottom = _WIDTH - left - 12, height - 26.0
+    scale = _round_up(top)
+
+    def x(moment: float) -> float:
+        return round(left + (moment - since) / (until - since) * width, 1)
+
+    def y(price: float) -> float:
+        return round(bottom - price / scale * (bottom - 10.0), 1)
+
+    lines = []
+    for index, (gpu_type, points) in enumerate(sorted(series.items())):
+        band = [(p["time"], p["high"]) for p in points] + [(p["time"], p["low"]) for p in reversed(points)]
+        lines.append({
+            "gpu_type": gpu_type, "colour": index % COLOURS,
+            "line": " ".join(f"{x(p['time'])},{y(p['mean'])}" for p in points),
+            "band": " ".join(f"{x(moment)},{y(price)}" for moment, price in band),
+        })  # fmt: skip
+    levels = [{"y": y(scale * part / 4), "text": f"{scale * part / 4:.3g}"} for part in range(5)]
+    return {"width": _WIDTH, "height": height, "left": left, "right": left + width, "top": 10.0, "bottom": bottom,
+            "lines": lines, "levels": levels, "ticks": ticks(since, until, width, left)}  # fmt: skip
+
+
+def _round_up(value: float) -> float:
+    """The next number that reads well: 1, 2, 4, 8 or 10 times a power of ten; 1 for zero."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1.0, 2.0, 4.0, 8.0, 10.0) if value <= step * power * (1 + 1e-9))

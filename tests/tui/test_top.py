@@ -1,0 +1,260 @@
+"""``hadar top``, driven by keys in a terminal that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from textual.widgets import DataTable, Input, Static
+
+from slurm_hadar.config import load
+from slurm_hadar.controller.journal import Journal, ReadOnlyJournal
+from slurm_hadar.controller.view import job_view, look
+from slurm_hadar.testing.fake_slurm import FakeSlurm
+from slurm_hadar.testing.journals import write_journal
+from slurm_hadar.tui.app import MOST_ROWS, Top, Words
+from slurm_hadar.tui.details import in_lines
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state directory of a controller with 800 jobs on 8 nodes."""
+    folder = tmp_path_factory.mktemp("state")
+    write_journal(folder / "journal.db", time.time(), jobs=800, nodes=8, name="\x1b[31m[red]name").close()
+    return folder
+
+
+class Seat:
+    """Someone at the terminal: what Slurm is, what the journal has, and how often they looked."""
+
+    def __init__(self, state: Path) -> None:
+        self.slurm = FakeSlurm({"v100-1": ("v100", 4), "k80-1": ("k80", 2)})
+        self.state = state
+        self.looks = 0
+
+    def look(self):
+        self.looks += 1
+        return look(self.slurm, load(None, [f"controller.state_dir={self.state}"]), time.time())
+
+    def details(self, job_id: str) -> list[str]:
+        with ReadOnlyJournal(self.state / "journal.db") as journal:
+            found = job_view(journal, job_id)
+        return in_lines(found, time.time()) if found else [f"job {job_id} is not known"]
+
+    def sit(self, what: Callable, size: tuple[int, int] = (80, 24)) -> None:
+        """Run ``what(app, pilot)`` in a terminal of that size, once the first look is on the screen."""
+
+        async def run() -> None:
+            app = Top(self.look, self.details, 3600)
+            async with app.run_test(size=size) as pilot:
+                await self.looked(app, pilot)
+                await what(app, pilot)
+
+        asyncio.run(run())
+
+    @staticmethod
+    async def looked(app: Top, pilot) -> None:
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+@pytest.fixture
+def seat(state: Path) -> Seat:
+    """At a cluster whose Slurm answers, with three jobs in it, of which the journal says that 3 came before 2."""
+    seat = Seat(state)
+    for gpus, user in ((2, "ann"), (2, "bob"), (4, "eve")):
+        seat.slurm.submit(gpus=gpus, user=user, name="\x1b[31mnet", comment="hadar:model=resnet18,batch=64")
+    seat.slurm.start("1", "v100-1")
+    return seat
+
+
+def text_of(app: Top, name: str) -> str:
+    return str(app.query_one(f"#{name}", Static).render())
+
+
+def screen(app: Top) -> str:
+    """Every line as it is on the terminal."""
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+def ids(app: Top) -> list[str]:
+    return [str(row.key.value) for row in app.query_one(DataTable).ordered_rows]
+
+
+def test_slurm_as_it_is_now(seat: Seat) -> None:
+    """Running jobs first with their place, GPUs in use by type, and the controller's last round; nothing is cut off in
+    80 columns, and no name can write to the terminal."""
+
+    async def what(app: Top, pilot) -> None:
+        assert ids(app) == ["1", "3", "2"]
+        assert "3 jobs, 2 wait" in text_of(app, "beat") and "act hadar" in text_of(app, "beat")
+        assert "v100 " in text_of(app, "types") and "2 of 4 used" in text_of(app, "types")
+        shown = screen(app)
+        assert "v100-1 2xv100" in shown and "\x1b" not in shown and text_of(app, "fault") == ""
+        assert app.query_one(DataTable).virtual_size.width <= 80
+        assert "quit" in shown.splitlines()[-1]
+
+    seat.sit(what)
+
+
+def test_slurm_away(seat: Seat) -> None:
+    """The journal's last round is shown, and that it is; when Slurm is back it is asked again."""
+
+    async def what(app: Top, pilot) -> None:
+        assert "Slurm is away" in text_of(app, "fault") and "connection refused" in text_of(app, "fault")
+        assert "800 jobs" in text_of(app, "beat")
+        assert app.query_one(DataTable).row_count == MOST_ROWS
+        assert "\x1b" not in screen(app)
+        seat.slurm.away = False
+        await pilot.press("r")
+        await seat.looked(app, pilot)
+        assert text_of(app, "fault") == "" and ids(app) == ["1", "3", "2"]
+
+    seat.slurm.away = True
+    seat.sit(what)
+
+
+def test_neither_slurm_nor_a_journal(seat: Seat, tmp_path: Path) -> None:
+    """Two reasons, no traceback."""
+
+    async def what(app: Top, pilot) -> None:
+        assert "Slurm is away" in text_of(app, "fault") and "no journal at" in text_of(app, "fault")
+        assert ids(app) == []
+        await pilot.press("s", "r", "enter")
+        await seat.looked(app, pilot)
+
+    seat.slurm.away, seat.state = True, tmp_path
+    seat.sit(what, size=(160, 40))
+
+
+def test_sorting_and_the_chosen_job(seat: Seat) -> None:
+    """``s`` goes through the columns and ``S`` back; the chosen job stays chosen when it moves in the list."""
+
+    async def what(app: Top, pilot) -> None:
+        await pilot.press("down")
+        table = app.query_one(DataTable)
+        assert ids(app)[table.cursor_row] == "3"
+        await pilot.press("s")
+        assert "by job" in text_of(app, "beat") and ids(app) == ["1", "2", "3"]
+        assert ids(app)[table.cursor_row] == "3"
+        await pilot.press("s", "s")
+        assert "by GPUs" in text_of(app, "beat")
+        await pilot.press("S")
+        assert "by user" in text_of(app, "beat") and ids(app) == ["1", "2", "3"]
+
+    seat.sit(what)
+
+
+def test_filtering(seat: Seat) -> None:
+    """Every word must match somewhere; keys typed there are text, and escape shows all jobs again."""
+
+    async def what(app: Top, pilot) -> None:
+        await pilot.press("slash", *"eve", "enter")
+        assert ids(app) == ["3"] and "with 'eve'" in text_of(app, "beat")
+        await pilot.press("slash", "end", *" pending q", "enter")
+        assert ids(app) == [] and "pending q'" in text_of(app, "beat")
+        await pilot.press("escape")
+        assert ids(app) == ["1", "3", "2"] and app.query_one(Input).value == ""
+
+    seat.sit(what)
+
+
+def test_details_and_help(seat: Seat) -> None:
+    """Enter opens what is known of the chosen job, ? the keys; escape and q lead back."""
+
+    async def what(app: Top, pilot) -> None:
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Words)
+        words = str(app.screen.query_one("#words", Static).render())
+        assert "Job 1" in words and "Speed on each GPU type" in words and "run 2 from its checkpoint" in words
+        assert "\x1b" not in words and "?[31m[red]name" in words
+        await pilot.press("escape", "question_mark")
+        await pilot.pause()
+        assert "one squeue" in str(app.screen.query_one("#words", Static).render())
+        await pilot.press("q")
+        await pilot.pause()
+        assert not isinstance(app.screen, Words)
+        await pilot.press("q")
+
+    seat.sit(what)
+
+
+def test_a_wider_terminal_shows_more(seat: Seat) -> None:
+    """Names, age and expected start where there is room; the table follows a change of size."""
+
+    async def what(app: Top, pilot) -> None:
+        titles = [str(column.label).strip() for column in app.query_one(DataTable).ordered_columns]
+        assert {"NAME", "AGE", "STARTS ABOUT"} <= set(titles)
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        await pilot.pause()
+        titles = [str(column.label).strip() for column in app.query_one(DataTable).ordered_columns]
+        assert "NAME" not in titles and "WHERE OR WHY" in titles and ids(app)
+
+    seat.slurm.away = True
+    seat.sit(what, size=(160, 40))
+
+
+def test_a_slow_slurm_holds_up_no_key(seat: Seat) -> None:
+    """Keys work while a look is under way."""
+    import threading
+
+    go = threading.Event()
+    first = seat.look
+
+    def slow():
+        picture = first()
+        if seat.looks > 1:
+            assert go.wait(30)
+        return picture
+
+    async def what(app: Top, pilot) -> None:
+        await pilot.press("r", "s")
+        assert "by job" in text_of(app, "beat")
+        go.set()
+        await seat.looked(app, pilot)
+
+    seat.look = slow
+    seat.sit(what)
+
+
+def test_a_wait_in_words(state: Path) -> None:
+    """Why, at what price, where to, and about when."""
+    with ReadOnlyJournal(state / "journal.db") as journal:
+        (row,), _ = journal.queue_page({"state": "pending"}, limit=1)
+        found = job_view(journal, row["job_id"])
+
+    text = "\n".join(in_lines(found, time.time()))
+
+    assert found["wait"]["why"] in text and "would take" in text and "starts about" in text and "payoff" in text
+
+
+def test_without_textual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says what to install."""
+    from slurm_hadar.cli.top import top
+    from slurm_hadar.errors import ConfigError
+
+    monkeypatch.setitem(__import__("sys").modules, "textual", None)
+    monkeypatch.delitem(__import__("sys").modules, "slurm_hadar.tui.app", raising=False)
+
+    result = CliRunner().invoke(top, [])
+
+    assert isinstance(result.exception, ConfigError)
+    assert "pip install 'slurm_hadar[tui]'" in str(result.exception)
+
+
+def test_an_empty_journal_shows_nothing_and_fails_nowhere(tmp_path: Path) -> None:
+    """A controller that has never made a round."""
+    Journal(tmp_path / "journal.db").close()
+    seat = Seat(tmp_path)
+    seat.slurm.away = True
+
+    async def what(app: Top, pilot) -> None:
+        assert "no round yet" in text_of(app, "beat") and ids(app) == []
+
+    seat.sit(what)

@@ -1,0 +1,192 @@
+"""The dashboard in a real browser: what people see, click and filter. Skipped where Chromium is not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (BROWSER and DRIVER), reason="no browser: on Debian `apt install chromium chromium-driver`"
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+PAGES = ("/", "/queue", "/job/1", "/timeline", "/prices")
+
+
+@pytest.fixture(scope="module")
+def site(state: Path) -> Iterator[str]:
+    """``hadar web`` as an administrator starts it, on a free port; its address. It ends well when it is told to."""
+    argv = [sys.executable, "-m", "slurm_hadar.cli.main", "web", "--listen", "127.0.0.1:0",
+            "--set", f"controller.state_dir={state}"]  # fmt: skip
+    process = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
+    try:
+        said = process.stderr.readline()
+        yield re.fullmatch(r"dashboard at (http://127\.0\.0\.1:\d+)/\n", said)[1]
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """A headless Chromium with a profile of its own, which notes what it fetches."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}", "--window-size=1200,900"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.get("about:blank")  # the browser's own first page asks for things
+    yield driver
+    driver.quit()
+
+
+def fetched(browser) -> list[str]:
+    """The addresses that were asked for since the last call."""
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+
+
+def column(browser, title: str) -> list[str]:
+    """The texts of the queue's cells below a title."""
+    heads = [re.sub(r"[▴▾\s]+", " ", th.text).strip() for th in browser.find_elements("css selector", "thead th")]
+    cells = f"tbody td:nth-child({heads.index(title) + 1})"
+    script = "return [...document.querySelectorAll(arguments[0])].map(cell => cell.innerText.trim())"
+    return browser.execute_script(script, cells)
+
+
+def brightness(browser, name: str) -> int:
+    """The sum of red, green and blue (0 to 765) of one of the body's colours."""
+    colour = browser.execute_script(f"return getComputedStyle(document.body).{name}")
+    return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
+
+
+def follow(browser, text: str) -> None:
+    browser.find_element("partial link text", text).click()
+
+
+def test_every_page_loads_without_a_complaint(site: str, browser) -> None:
+    """Nothing is refused, missing or fetched from another host, whatever page it is."""
+    fetched(browser)
+    browser.get_log("browser")
+    for page in PAGES:
+        browser.get(site + page)
+        assert browser.find_element("tag name", "h1").text
+        assert browser.execute_script("return getComputedStyle(document.body).marginTop") == "0px"  # the style is there
+
+    assert browser.get_log("browser") == []
+    addresses = [urlsplit(url) for url in fetched(browser)]
+    assert {a.netloc for a in addresses if a.scheme in ("http", "https", "ws", "wss")} == {urlsplit(site).netloc}
+
+
+def test_links_lead_through_all_pages(site: str, browser) -> None:
+    """From the map to a job, and by the navigation to every other page."""
+    browser.get(site + "/")
+    gpu = browser.find_element("css selector", "a.gpu")
+    job = gpu.get_attribute("href").rsplit("/", 1)[1]
+    gpu.click()
+    assert browser.find_element("tag name", "h1").text.startswith(f"Job {job} ")
+    for words, title in (("Queue", "The queue"), ("Timeline", "Who ran where"), ("Prices", "What a GPU costs"),
+                         ("Overview", "The cluster")):  # fmt: skip
+        follow(browser, words)
+        assert browser.find_element("tag name", "h1").text == title
+        assert browser.find_element("css selector", "nav [aria-current]").text == words
+    addresses = {a.get_attribute("href") for a in browser.find_elements("css selector", "main a[href]")}
+    for address in sorted(addresses)[:60]:
+        assert address.startswith(site)
+        assert httpx.get(address, trust_env=False).status_code == 200
+
+
+def test_the_queue_is_sorted_and_filtered_by_hand(site: str, browser) -> None:
+    """A click on a title sorts, another turns it round; the form filters and keeps the order."""
+    from selenium.webdriver.support.ui import Select
+
+    browser.get(site + "/queue")
+    follow(browser, "GPUs")
+    up = [int(text) for text in column(browser, "GPUs")]
+    follow(browser, "GPUs")
+    down = [int(text) for text in column(browser, "GPUs")]
+    assert up == sorted(up) and down == sorted(down, reverse=True) and up[0] < down[0]
+
+    Select(browser.find_element("name", "user")).select_by_value("ann")
+    Select(browser.find_element("name", "state")).select_by_value("pending")
+    browser.find_element("css selector", ".filters button").click()
+    assert set(column(browser, "user")) == {"ann"} and set(column(browser, "state")) == {"pending"}
+    kept = [int(text) for text in column(browser, "GPUs")]
+    assert kept == sorted(kept, reverse=True)
+
+    browser.find_element("name", "text").send_keys("no such job")
+    browser.find_element("css selector", ".filters button").click()
+    assert "No job matches" in browser.find_element("tag name", "main").text
+
+
+def test_pages_of_the_queue(site: str, browser) -> None:
+    """Next and previous lead on and back."""
+    browser.get(site + "/queue?sort=job")
+    first = column(browser, "job")
+    follow(browser, "next")
+    second = column(browser, "job")
+    follow(browser, "previous")
+
+    assert len(first) == len(second) == 100 and not set(first) & set(second)
+    assert column(browser, "job") == first
+
+
+def test_a_nasty_name_stays_text(site: str, browser) -> None:
+    """It is read as it was written, and nothing of it runs."""
+    browser.get(site + "/job/1")
+
+    assert '<script>alert("1")</script>' in browser.find_element("tag name", "h1").text
+    assert browser.find_elements("tag name", "script") == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [320, 390, 1200])
+def test_every_width_and_both_colour_schemes(site: str, browser, width: int, dark: bool) -> None:
+    """The body never scrolls sideways, down to the smallest phones, and text stands out from its paper."""
+    device = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 1000}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
+    scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
+    try:
+        for page in (*PAGES, "/job/399", "/nowhere"):
+            browser.get(site + page)
+            assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth"), page
+            paper, ink = (brightness(browser, name) for name in ("backgroundColor", "color"))
+            assert paper < 150 < 500 < ink if dark else ink < 150 < 600 < paper
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_it_reads_the_same_without_colours(site: str, browser) -> None:
+    """What a colour says, a title or a label says too: GPUs of the map, lines of the prices."""
+    browser.get(site + "/")
+    gpus = browser.find_elements("css selector", ".gpu")[:20]
+    assert gpus and all(gpu.get_attribute("title") for gpu in gpus)
+    browser.get(site + "/prices")
+    dashes = {
+        browser.execute_script("return getComputedStyle(arguments[0]).strokeDasharray", line)
+        for line in browser.find_elements("css selector", "figure > svg .curve")
+    }
+    assert len(dashes) == 4
+    assert [s.text for s in browser.find_elements("css selector", ".legend span")] == ["a100", "k80", "p100", "v100"]

@@ -1,0 +1,155 @@
+"""Who may look, and how."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.web.guard import COOKIE, HEADERS
+from slurm_hadar.web.serve import address, read_token
+
+TOKEN = "0123456789abcdef-secret"
+PATHS = ("/", "/queue", "/job/1", "/timeline", "/prices", "/api/queue.json", "/style.css", "/icon.svg", "/nowhere")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
+def test_only_looking_is_allowed(client, method: str) -> None:
+    """Whatever could change something is refused before anything is read."""
+    for path in ("/", "/queue", "/api/queue.json", "/healthz"):
+        answer = client.request(method, path)
+        assert answer.status_code == 405 and answer.headers["allow"] == "GET, HEAD"
+
+
+def test_head_is_get_without_a_body(client) -> None:
+    """Monitoring may ask so."""
+    answer = client.head("/queue")
+
+    assert answer.status_code == 200 and answer.content == b""
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/healthz"])
+def test_every_answer_has_the_headers(client, path: str) -> None:
+    """No scripts, nothing from elsewhere, no frames, no referrer: also where there is no such page."""
+    answer = client.get(path)
+
+    assert HEADERS.items() <= {k.title(): v for k, v in answer.headers.items()}.items() | {
+        (name, answer.headers[name]) for name in HEADERS
+    }
+    assert "script-src" not in HEADERS["Content-Security-Policy"]  # none, by default-src
+
+
+def test_pages_ask_for_nothing_from_elsewhere(client) -> None:
+    """No address in any page leads to another host, and nothing is inline that the policy would refuse."""
+    for path in PATHS[:5]:
+        text = client.get(path).text
+        assert "//" not in text.replace("<!doctype", "")
+        assert "style=" not in text and "<style" not in text and "onclick" not in text and "<script" not in text
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8641", "127.0.0.1.evil.example", "10.0.0.1", ""])
+def test_another_name_for_this_host_is_refused(client, host: str) -> None:
+    """A site that points a name of its own to this address cannot read the pages in a visitor's browser."""
+    assert client.get("/", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8641", "[::1]:8641", "[::1]"])
+def test_names_of_this_host(client, host: str) -> None:
+    """However a browser on this host, or at the other end of an ssh tunnel, names it."""
+    assert client.get("/", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_the_token_nothing_is_shown(browse, state: Path, path: str) -> None:
+    """Not even which pages there are; a wrong token or cookie is as good as none."""
+    client = browse(state / "journal.db", TOKEN)
+
+    for given in (
+        {}, {"headers": {"authorization": "Bearer wrong"}}, {"params": {"token": "wrong"}},
+        {"headers": {"authorization": f"Basic {TOKEN}"}}, {"headers": {"cookie": f"{COOKIE}={TOKEN}"}},
+        {"params": {"token": "ä" * 20}}, {"headers": {"authorization": "Bearer"}},
+    ):  # fmt: skip
+        answer = client.get(path, **given)
+        assert answer.status_code == 401 and "needs its token" in answer.text
+
+
+def test_the_token_as_a_header(browse, state: Path) -> None:
+    """For scripts; any name of the host will do."""
+    client = browse(state / "journal.db", TOKEN)
+    headers = {"authorization": f"bearer {TOKEN}", "host": "head.example:8641"}
+
+    assert client.get("/api/queue.json", headers=headers).status_code == 200
+
+
+def test_the_token_in_an_address_becomes_a_cookie(browse, state: Path) -> None:
+    """It leaves the address at once, and the cookie is neither the token nor open to scripts or other sites."""
+    client = browse(state / "journal.db", TOKEN)
+
+    answer = client.get("/queue", params={"token": TOKEN, "user": "ann"}, follow_redirects=False)
+
+    assert answer.status_code == 303 and answer.headers["location"] == "/queue?user=ann"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and TOKEN not in cookie
+    assert client.get("/queue").status_code == 200  # with the cookie alone
+    other = browse(state / "journal.db", TOKEN + "2", cookies=dict(client.cookies))
+    assert other.get("/queue").status_code == 401
+
+
+def test_the_redirect_stays_on_this_host(browse, state: Path) -> None:
+    """An address that begins with two slashes is not followed to another host."""
+    client = browse(state / "journal.db", TOKEN)
+
+    answer = client.get(f"http://localhost:8641//evil.example/?token={TOKEN}", follow_redirects=False)
+
+    assert answer.headers["location"].startswith("/evil.example")
+
+
+def test_monitoring_needs_no_token(browse, state: Path) -> None:
+    """``/healthz`` says nothing about jobs."""
+    assert set(browse(state / "journal.db", TOKEN).get("/healthz").json()) == {
+        "status", "controller", "last_round_age_s"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("127.0.0.1:8641", ("127.0.0.1", 8641)), ("localhost:1", ("localhost", 1)), ("[::1]:80", ("::1", 80)),
+     ("127.9.9.9:65535", ("127.9.9.9", 65535))],
+)  # fmt: skip
+def test_addresses_of_this_host_need_no_token(text: str, found: tuple[str, int]) -> None:
+    """Loopback in all its forms."""
+    assert address(text, has_token=False) == found
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:8641", "[::]:8641", "10.1.2.3:80", "head.example:80", "127.0.0.1.nip.io:80"])
+def test_other_addresses_need_a_token(text: str) -> None:
+    """Refused without, accepted with one."""
+    with pytest.raises(ConfigError, match="--token-file"):
+        address(text, has_token=False)
+    assert address(text, has_token=True)[1] in (80, 8641)
+
+
+@pytest.mark.parametrize("text", ["", "8641", "127.0.0.1", "127.0.0.1:", "h:x", ":80", "h:70000", "h:-1", "h:²"])
+def test_an_address_that_is_none(text: str) -> None:
+    """One line with an example."""
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        address(text, has_token=True)
+
+
+def test_token_files(tmp_path: Path) -> None:
+    """Long enough, readable by its owner alone, and there."""
+    file = tmp_path / "token"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_token(file)
+    for content in ("", "short", "x" * 10 + "\n", "ä" * 20, "\x07" * 20):
+        file.write_text(content)
+        file.chmod(0o600)
+        with pytest.raises(ConfigError, match="at least 16 characters"):
+            read_token(file)
+    file.write_text(TOKEN + "\n# more\n")
+    assert read_token(file) == TOKEN
+    os.chmod(file, 0o640)  # noqa: PTH101 - as an administrator would
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_token(file)

@@ -1,0 +1,400 @@
+"""What the pages and their JSON say."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.controller.journal import (
+    Decision,
+    Gain,
+    JobRecord,
+    Journal,
+    ReadOnlyJournal,
+    RoundRecord,
+    SightChanges,
+)
+from slurm_hadar.testing.journals import write_journal
+
+PAGES = ("/", "/queue", "/job/1", "/timeline", "/prices")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_comes_with_its_data(client, page: str) -> None:
+    """Each page links to JSON that holds the same content."""
+    text = client.get(page).text
+    (address,) = re.findall(r'href="(/api/[^"]+)">as JSON', text)
+
+    answer = client.get(html.unescape(address))
+
+    assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
+    assert answer.json()
+
+
+def test_the_overview_names_who_holds_what(client) -> None:
+    """GPU types with their use, and each held GPU leads to its job."""
+    text, data = client.get("/").text, client.get("/api/overview.json").json()
+
+    assert [t["gpu_type"] for t in data["types"]] == ["a100", "k80", "p100", "v100"]
+    held = {gpu for t in data["types"] for node in t["nodes"] for gpu in node["gpus"] if gpu}
+    assert held and all(f'href="/job/{job}"' in text for job in held)
+    assert sum(t["used"] for t in data["types"]) == sum(
+        gpu is not None for t in data["types"] for node in t["nodes"] for gpu in node["gpus"]
+    )
+    assert "controller alive" in text
+
+
+def test_savings_are_those_of_rounds_that_acted(client) -> None:
+    """The generated rounds do 20 % more per GPU-hour in mode act; those of mode observe are told apart."""
+    data, text = client.get("/api/overview.json").json(), client.get("/").text
+
+    assert data["savings"]["share"] == pytest.approx(0.2)
+    assert data["savings"]["measured_share"] == pytest.approx(0.6)
+    assert data["shadow"]["share"] == pytest.approx(1.25 / 1.1 - 1)
+    assert "How this is reckoned" in text and "60 % of these GPU-hours the speed was measured" in text
+
+
+@pytest.mark.parametrize(
+    ("blind_s", "words"), [(3600 * 12.0, "2.0 GPU-hours saved"), (3600 * 9.0, "1.0 GPU-hours lost"),
+                           (3600 * 10.0 - 1e-9, "Neither saved nor lost")],
+)  # fmt: skip
+def test_losses_are_said_too(browse, tmp_path: Path, blind_s: float, words: str) -> None:
+    """10 GPU-hours that would have taken more, less, or as long."""
+    journal = Journal(tmp_path / "journal.db")
+    journal.add_sight(1.0, SightChanges(gain=Gain(1.0, "act", 36000.0, blind_s)))
+    journal.close()
+
+    assert words in browse(tmp_path / "journal.db").get("/").text
+
+
+def test_nothing_is_claimed_where_nothing_is_known(browse, tmp_path: Path) -> None:
+    """Without a round there are no figures, and each page says so instead of failing."""
+    Journal(tmp_path / "journal.db").close()
+    client = browse(tmp_path / "journal.db")
+
+    assert "Nothing is known yet" in client.get("/").text and "no round yet" in client.get("/").text
+    assert client.get("/api/overview.json").json()["savings"] is None
+    assert "No job matches" in client.get("/queue").text
+    assert "No node has been seen" in client.get("/timeline").text
+    assert "No prices" in client.get("/prices").text
+
+
+@pytest.mark.parametrize("page", [*PAGES, "/queue?text=script", "/queue?sort=name"])
+def test_names_of_jobs_are_never_markup(client, page: str) -> None:
+    """A job may be named as it likes: no page has its name as a tag."""
+    assert "<script" not in client.get(page).text.lower()
+
+
+def test_a_nasty_name_is_shown(client) -> None:
+    """It is escaped, not dropped."""
+    assert html.escape('<script>alert("1")</script>', quote=False).replace('"', "&#34;") in client.get("/job/1").text
+
+
+def test_settings_in_the_address_are_never_markup(client) -> None:
+    """What is asked for comes back in forms and links, escaped."""
+    bad = '"><script>x</script>'
+    for page in ("/queue", "/timeline", "/prices"):
+        text = client.get(page, params={"text": bad, "user": bad, "type": bad, "span": bad, "sort": bad}).text
+        assert "<script>" not in text
+
+
+def ids(client, **query: object) -> list[str]:
+    return [job["job_id"] for job in client.get("/api/queue.json", params=query).json()["jobs"]]
+
+
+def test_the_queue_is_filtered(client) -> None:
+    """By user, partition, state, GPU type and words, alone or together."""
+    every = client.get("/api/queue.json", params={"per_page": 1000}).json()["jobs"]
+
+    assert len(every) == 400
+    for query, matches in (
+        ({"user": "ann"}, lambda j: j["user"] == "ann"),
+        ({"partition": "gpu", "state": "running"}, lambda j: (j["partition"], j["state"]) == ("gpu", "running")),
+        ({"type": "k80"}, lambda j: "k80" in j["types"]),
+        ({"text": "RESNET18"}, lambda j: "resnet18" in j["name"]),
+        ({"text": "17"}, lambda j: j["job_id"] == "17" or "17" in j["name"]),
+    ):
+        found = ids(client, per_page=1000, **query)
+        assert found and set(found) == {j["job_id"] for j in every if matches(j)}
+
+
+@pytest.mark.parametrize(
+    ("sort", "key"),
+    [
+        ("job", lambda j: int(j["job_id"])),
+        ("user", lambda j: j["user"]),
+        ("gpus", lambda j: j["gpus"]),
+        ("speed", lambda j: j["steps_per_s"]),
+        ("done", lambda j: j["done_share"]),
+        ("age", lambda j: -j["arrival"]),
+        ("price", lambda j: j["price"]),
+        ("start", lambda j: j["starts"] and j["starts"][0]),
+    ],
+)
+def test_the_queue_is_sorted(client, sort: str, key) -> None:
+    """Up and down; what is not known comes last both ways."""
+    for desc in ("0", "1"):
+        jobs = client.get("/api/queue.json", params={"sort": sort, "desc": desc, "per_page": 1000}).json()["jobs"]
+        values = [key(job) for job in jobs]
+        known = [v for v in values if v is not None]
+        assert values[: len(known)] == known == sorted(known, reverse=desc == "1")
+
+
+def test_the_queue_comes_in_pages(client) -> None:
+    """Every job is on exactly one page; pages that are not there are empty, and nonsense counts as the first."""
+    pages = [ids(client, page=n, sort="job") for n in (1, 2, 3, 4, 5)]
+
+    assert [len(p) for p in pages] == [100, 100, 100, 100, 0]
+    assert len({job for page in pages for job in page}) == 400
+    assert ids(client, page="-1", sort="job") == ids(client, page="x", sort="job") == pages[0]
+    assert len(ids(client, per_page=10**12)) == 100
+
+
+def test_a_job_that_waits_says_why_and_about_when_it_starts(client) -> None:
+    """Reason, price, what it would take, and the interval in which it is expected to start."""
+    (job,) = ids(client, state="pending", per_page=1)
+    data, text = client.get(f"/api/job/{job}.json").json(), client.get(f"/job/{job}").text
+
+    assert html.escape(data["wait"]["why"]) in text
+    assert "starts about" in text and "payoff" in text
+    assert data["line"]["starts"] == data["wait"]["starts"]
+
+
+def test_a_job_that_runs_shows_speeds_runs_and_history(client) -> None:
+    """Measured and estimated speeds are told apart, and the history reads as on the command line."""
+    text = client.get("/job/1").text
+
+    assert "<b>measured</b>: measured here 5 times" in text and "<b>estimated</b>" in text
+    assert "Where it ran" in text
+    assert "Slurm was told" in text and "start it on a100-1" in text and "run 2 from its checkpoint" in text
+
+
+def test_a_wait_of_which_little_is_known(browse, tmp_path: Path) -> None:
+    """A pinned job has a reason and nothing else; ended jobs and unknown ones are told apart."""
+    journal = Journal(tmp_path / "journal.db")
+    number = journal.add_round(RoundRecord(time.time(), "act", "hadar"))
+    journal.replace_waits(number, {"7": {"tier": "pinned", "why": "has no hadar: comment"}})
+    journal.save_jobs([JobRecord("7", name="n"), JobRecord("8", ended=time.time(), final="DONE")])
+    journal.close()
+    client = browse(tmp_path / "journal.db")
+
+    assert "is left to Slurm: has no hadar: comment" in client.get("/job/7").text
+    assert "It has ended" in client.get("/job/8").text
+    assert client.get("/job/9").status_code == client.get("/api/job/9.json").status_code == 404
+    assert "not known to the controller" in client.get("/job/9").text
+
+
+def test_an_infinite_price(browse, tmp_path: Path) -> None:
+    """A policy may forbid a GPU by its price: pages and JSON still come."""
+    journal = Journal(tmp_path / "journal.db")
+    number = journal.add_round(RoundRecord(time.time(), "act", "mine"))
+    journal.replace_waits(number, {"7": {"tier": "waits-by-policy", "why": "dear", "price": float("inf")}})
+    journal.replace_prices({("n1", "v100"): float("inf"), ("n2", "v100"): 2.0})
+    row = ("u", "n", "p", "pending", 1, "v100", "{}", "-", 0.0, None, None, None, 0, 0, "", None, "w")
+    journal.add_sight(1.0, SightChanges(queue=[("7", 1, *row)]))
+    journal.close()
+    client = browse(tmp_path / "journal.db")
+
+    for page in ("/queue", "/job/7", "/prices"):
+        assert client.get(page).status_code == 200
+    assert client.get("/api/queue.json").json()["jobs"][0]["price"] is None
+    assert client.get("/api/prices.json").json()["now"]["v100"]["high"] == 2.0
+
+
+def test_copies_of_a_forked_job(browse, tmp_path: Path) -> None:
+    """The page of the parent and those of its copies name all copies and the common progress."""
+    journal = Journal(tmp_path / "journal.db")
+    row = ("u", "n", "p", "running", 1, "v100", '{"n1":{"v100":1}}', "n1", 0.0, 0.0, 5.0, 0.5, 0, 0, "", None, "w")
+    queue = [("12_0", 1, *row), ("12_10", 2, *row), ("123", 3, *row)]
+    journal.add_sight(1.0, SightChanges(queue=queue))
+    journal.save_forks({"12": (3, 500, 1000.0, None)})
+    journal.close()
+    client = browse(tmp_path / "journal.db")
+
+    for job in ("12", "12_0"):
+        data = client.get(f"/api/job/{job}.json").json()
+        assert [copy["job_id"] for copy in data["fork"]["copies"]] == ["12_0", "12_10"]
+        assert "500 of 1000 steps are in consolidation 3" in client.get(f"/job/{job}").text
+    assert client.get("/api/job/123.json").json()["fork"] is None
+
+
+def test_the_timeline_shows_runs_of_its_time_only(client, state: Path) -> None:
+    """Each bar is a run that went on in the time shown, on a node of the type shown."""
+    data = client.get("/api/timeline.json", params={"span": "6h", "type": "v100"}).json()
+
+    assert data["runs"] and {run["gpu_type"] for run in data["runs"]} == {"v100"}
+    assert all(run["ended"] is None or run["ended"] >= data["since"] for run in data["runs"])
+    with ReadOnlyJournal(state / "journal.db") as journal:
+        running = {r.job_id for r in journal.open_runs() if any(t == "v100" for _, t, _ in r.held.items())}
+    assert running <= {run["job_id"] for run in data["runs"]}
+
+
+def test_gpus_of_a_node_never_overlap_in_the_timeline(client) -> None:
+    """Bars on one node that go on at the same time lie on different rows, inside the node's lane."""
+    from slurm_hadar.web.drawing import gantt
+
+    drawn = gantt(client.get("/api/timeline.json").json())
+    lanes = {lane["node"]: lane for lane in drawn["lanes"]}
+    assert drawn["bars"]
+    for bar in drawn["bars"]:
+        lane = lanes[bar["run"]["node"]]
+        assert lane["y"] <= bar["y"] and bar["y"] + bar["height"] <= lane["y"] + lane["height"]
+        assert drawn["left"] - 0.1 <= bar["x"] and bar["x"] + bar["width"] <= drawn["right"] + 1
+        for other in drawn["bars"]:
+            same = other is bar or other["run"]["node"] != bar["run"]["node"]
+            beside = other["x"] + other["width"] <= bar["x"] + 0.9 or bar["x"] + bar["width"] <= other["x"] + 0.9
+            above = other["y"] + other["height"] <= bar["y"] or bar["y"] + bar["height"] <= other["y"]
+            assert same or beside or above
+
+
+def test_prices_over_time(client) -> None:
+    """A curve for each GPU type, dearer types above cheaper ones."""
+    data, text = client.get("/api/prices.json").json(), client.get("/prices").text
+
+    assert set(data["series"]) == {"a100", "v100", "p100", "k80"}
+    assert all(p["low"] <= p["mean"] <= p["high"] for points in data["series"].values() for p in points)
+    assert text.count("<polyline") == 4
+    assert data["now"]["a100"]["mean"] > data["now"]["k80"]["mean"]
+
+
+def test_healthz_tells_whether_the_controller_goes_on(browse, tmp_path: Path) -> None:
+    """Alive for two rounds, silent after; the pages say since when."""
+    for age_s, word in ((30, "alive"), (4000, "silent")):
+        path = tmp_path / f"{word}.db"
+        journal = Journal(path)
+        journal.add_round(RoundRecord(time.time() - age_s, "observe", "hadar", round_s=60.0))
+        journal.close()
+        answer = browse(path).get("/healthz")
+        assert answer.status_code == 200 and answer.json()["controller"] == word
+        assert ("controller silent for 1 h 06" in browse(path).get("/").text) is (word == "silent")
+
+
+def test_a_large_queue_costs_no_more_questions(browse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many jobs there are, a page asks the journal as often, and fetches no more rows than it shows."""
+    counts: dict[int, dict[str, tuple[int, int]]] = {}
+    for jobs in (150, 1500):
+        path = tmp_path / f"{jobs}.db"
+        write_journal(path, time.time(), jobs=jobs, nodes=8).close()
+        client = browse(path)
+        for page in (*PAGES, "/queue?sort=price&user=ann"):
+            asked: list[int] = []
+
+            def fetched(self, sql, args=(), asked=asked):
+                rows = self._db.execute(sql, args).fetchall()
+                asked.append(len(rows))
+                return rows
+
+            def named(self, sql, args=(), asked=asked):
+                cursor = self._db.execute(sql, args)
+                rows = [dict(zip([c[0] for c in cursor.description], row, strict=True)) for row in cursor]
+                asked.append(len(rows))
+                return rows
+
+            monkeypatch.setattr("slurm_hadar.controller.journal.reading.Reader._query", fetched)
+            monkeypatch.setattr("slurm_hadar.controller.journal.reading.Reader._rows", named)
+            assert client.get(page).status_code == 200
+            counts.setdefault(jobs, {})[page] = len(asked), max(asked)
+
+    assert {page: n for page, (n, _) in counts[150].items()} == {page: n for page, (n, _) in counts[1500].items()}
+    assert all(n <= 16 for n, _ in counts[1500].values())
+    assert all(rows <= 960 for _, rows in counts[1500].values())  # four curves of 240 points
+
+
+# A journal that cannot be shown
+
+
+def test_no_journal(browse, tmp_path: Path) -> None:
+    """One clear page, and nothing is created; once there is one it is shown without a restart."""
+    client = browse(tmp_path / "journal.db")
+
+    answer = client.get("/")
+    assert answer.status_code == 503 and "has the controller (hadar run) run here?" in answer.text
+    assert client.get("/api/overview.json").json()["error"].startswith("no journal at")
+    assert client.get("/healthz").status_code == 503
+    assert list(tmp_path.iterdir()) == []
+
+    Journal(tmp_path / "journal.db").close()
+    assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("content", [b"not a database at all" * 400, b"SQLite format 3\0" + b"x" * 5000])
+def test_a_broken_journal(browse, tmp_path: Path, content: bytes) -> None:
+    """It is not touched, and said to be unreadable in one line."""
+    path = tmp_path / "journal.db"
+    path.write_bytes(content)
+
+    answer = browse(path).get("/queue")
+
+    assert answer.status_code == 503 and "cannot read the journal" in answer.text and "Traceback" not in answer.text
+    assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [(99, "newer slurm_hadar"), (6, "older slurm_hadar"), (0, "is no journal")]
+)
+def test_a_journal_of_another_version(browse, tmp_path: Path, version: int, words: str) -> None:
+    """It is left as it is, and the page says what to do."""
+    db = sqlite3.connect(tmp_path / "journal.db")
+    db.execute(f"PRAGMA user_version = {version}")
+    db.execute("CREATE TABLE rounds (x)")
+    db.close()
+
+    answer = browse(tmp_path / "journal.db").get("/")
+
+    assert answer.status_code == 503 and words in answer.text
+
+
+def test_a_locked_journal(browse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever locks the whole file is not waited for without end."""
+    monkeypatch.setattr("slurm_hadar.controller.journal.readonly._BUSY_S", 0.05)
+    path = tmp_path / "journal.db"
+    Journal(path).close()
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute("BEGIN EXCLUSIVE")
+    db.execute("CREATE TABLE x (y)")
+
+    answer = browse(path).get("/")
+    db.close()
+
+    assert answer.status_code == 503 and "locked" in answer.text
+
+
+def test_a_defect_is_one_line_too(browse, tmp_path: Path) -> None:
+    """What nobody thought of is no traceback in a browser."""
+    journal = Journal(tmp_path / "journal.db")
+    journal.add_sight(1.0, SightChanges(nodes={"n1": json.dumps({"gpus": "none of this"})}))
+    journal.close()
+
+    answer = browse(tmp_path / "journal.db", raise_server_exceptions=False).get("/")
+
+    assert answer.status_code == 500 and "defect of the dashboard" in answer.text and "Traceback" not in answer.text
+
+
+def test_the_controller_writes_while_pages_are_read(browse, tmp_path: Path) -> None:
+    """Reader and writer do not stop one another, and each page is as new as the last round."""
+    journal = Journal(tmp_path / "journal.db")
+    client = browse(tmp_path / "journal.db")
+    with ReadOnlyJournal(tmp_path / "journal.db") as reader:
+        before = reader.rounds()
+        for number in range(1, 6):
+            journal.add_round(RoundRecord(time.time(), "act", "hadar"))
+            journal.add_decisions(number, time.time(), [Decision(str(number), "start")])
+            assert client.get("/api/overview.json").json()["moves"][0]["job_id"] == str(number)
+        assert reader.rounds() == before == []  # what it saw first
+    journal.close()
+
+
+def test_a_name_of_a_file_that_needs_quoting(browse, tmp_path: Path) -> None:
+    """A path may have what means something in an address."""
+    folder = tmp_path / "a?b#c %41"
+    folder.mkdir()
+    Journal(folder / "journal.db").close()
+
+    assert browse(folder / "journal.db").get("/").status_code == 200
