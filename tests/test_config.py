@@ -53,7 +53,7 @@ def test_origin_of_each_value(write) -> None:
     ("text", "named"),
     [
         ("[guard]\nmax_preemption = 3\n", "unknown key guard.max_preemption; valid here: exempt_partitions"),
-        ("[gard]\nx = 3\n", "unknown key gard; valid here: channel, controller"),
+        ("[gard]\nx = 3\n", "unknown key gard; valid here: audit, channel, controller"),
         ('[controller]\nround_s = "long"\n', "controller.round_s = 'long'"),
         ("[controller]\nround_s = 0.1\n", "greater than or equal to 1"),
         ('[controller]\nmode = "do"\n', "'observe', 'advise' or 'act'"),

@@ -31,7 +31,8 @@ NEVER = {
     "slurm": {"policies", "controller", "runtime", "cli", "cluster", "throughput", "config", "simulator"},
     "runtime": {"controller", "policies", "slurm", "cli", "cluster", "config", "throughput", "simulator"},
     "cluster": {"controller", "policies", "runtime", "cli", "slurm", "simulator"},
-    "controller": {"cli", "cluster", "runtime", "simulator"},
+    "controller": {"cli", "cluster", "runtime", "simulator", "service"},
+    "service": {"cli", "cluster", "runtime", "simulator"},
     "simulator": {"cli", "runtime", "messages"},
     "doctor": {"cli", "runtime", "simulator"},
     "config": {"slurm", "cluster", "controller", "runtime", "cli", "policies", "throughput", "simulator"},
@@ -41,7 +42,7 @@ NEVER = {
 
 # what a room may import of ours at all, and by whom a room may be imported
 ONLY = {"graphs": {"errors"}}
-USERS = {"graphs": {"policies", "simulator", "controller", "runtime", "cli"}, "doctor": {"cli"}}
+USERS = {"graphs": {"policies", "simulator", "controller", "runtime", "cli"}, "doctor": {"cli"}, "service": {"cli"}}
 
 
 def _room(path: Path) -> str:

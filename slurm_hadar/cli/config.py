@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from slurm_hadar.cli.common import config_options, json_option, print_json
@@ -32,16 +30,9 @@ def check(config: Config) -> None:
 @config_options
 def show(config: Config, origin: bool, as_json: bool) -> None:
     """Print every setting in force."""
-    values = dict(_flat(config.model_dump(mode="json")))
+    values = config.flat()
     if as_json:
         print_json({k: {"value": v, "origin": config.origin(k)} if origin else v for k, v in values.items()})
         return
     for key, value in values.items():
         click.echo(f"{key} = {value!r}" + (f"    # {config.origin(key)}" if origin else ""))
-
-
-def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in content.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
-    return pairs
