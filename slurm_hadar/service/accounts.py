@@ -25,7 +25,7 @@ def write_entries(
 ) -> list[dict[str, Any]]:
     """One entry per write and job. Leases that were given in the same words for the same reason share one, with each
     job's begin time before and after."""
-    why = {c.job_id: c.why for c in outcome.changes}
+    why = {c.job_id: c.why or f"{c.kind} {c.new}" for c in outcome.changes}
     entries: list[dict[str, Any]] = []
     leases: dict[tuple[str, str], dict[str, Any]] = {}
     for write in outcome.log:

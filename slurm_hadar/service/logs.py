@@ -56,7 +56,7 @@ class LogFormatter(logging.Formatter):
             content["round"] = self.round
         content |= {name: record.__dict__[name] for name in _EXTRA if name in record.__dict__}
         if isinstance(figures := record.__dict__.get("figures"), Mapping):
-            content |= figures
+            content = {**figures, **content}
         if record.exc_info:
             content["traceback"] = self.formatException(record.exc_info)
         return json.dumps(content, default=str)

@@ -11,7 +11,15 @@ from collections import Counter as Tally
 from collections.abc import Mapping
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Info, start_http_server, write_to_textfile
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Info,
+    disable_created_metrics,
+    start_http_server,
+    write_to_textfile,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from slurm_hadar import __version__
@@ -39,6 +47,7 @@ class Metrics:
         self._told: dict[tuple[str, tuple[str, ...]], int] = {}
         self._series: dict[Gauge, set[tuple[str, ...]]] = {}
         registry = self.registry
+        disable_created_metrics()  # a series more for each counter, which no board needs
         Info("hadar_build", "Version of slurm_hadar", registry=registry).info({"version": __version__})
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -135,7 +144,7 @@ class Metrics:
 
     def _cluster(self, snapshot: Snapshot, plan: Plan) -> None:
         jobs = Tally((str(j.state), "yes" if j.steerable else "no") for j in snapshot.jobs)
-        self._replace(self.jobs, dict(jobs))
+        self._replace(self.jobs, {key: float(count) for key, count in jobs.items()})
         total: Tally[str] = Tally()
         up: Tally[str] = Tally()
         held: Tally[str] = Tally()
