@@ -51,14 +51,15 @@ def write_entries(
 
 
 def release_entries(results: Iterable[WriteResult], by: str) -> list[dict[str, Any]]:
-    """What ``hadar release`` did, on the word of user ``by``."""
-    return [
+    """What ``hadar release`` did, on the word of user ``by``: an entry for the command, and one per job."""
+    jobs = [
         {
-            "event": "release", "by": by, "job": r.job_id, "command": str(r.write),
-            "outcome": "refused" if r.error else "ok", "detail": r.error or "",
+            "event": "write", "by": by, "job": r.job_id, "command": str(r.write),
+            "outcome": "refused" if r.error else "ok", "detail": r.error or "", "why": "hadar release",
         }
         for r in results
     ]  # fmt: skip
+    return [{"event": "release", "by": by, "jobs": len(jobs)}, *jobs]
 
 
 def shown(job: SlurmJob | None) -> dict[str, Any] | None:

@@ -141,7 +141,8 @@ class ThroughputStore:
             self._connection.execute("INSERT INTO throughput_version VALUES (?)", (VERSION,))
             self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
             raise
 
     def _version(self) -> int:
