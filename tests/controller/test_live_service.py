@@ -6,12 +6,11 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import urllib.request
 from pathlib import Path
 
 import pytest
-
-from slurm_hadar.cluster import PrivateCluster
 
 pytestmark = pytest.mark.slurm
 
@@ -86,24 +85,66 @@ def test_a_life_under_systemd(live, manager: Manager, poll) -> None:
     assert daemon.wait(60) == 0
     assert manager.fields()["STOPPING"] == "1"
     told = [json.loads(line) for line in audit.read_text().splitlines()]
-    assert [e["event"] for e in told if e["event"] in ("start", "config", "stop")] == ["start", "config", "config", "stop"]
+    assert [e["event"] for e in told if e["event"] in ("start", "config", "stop")] == [
+        "start",
+        "config",
+        "config",
+        "stop",
+    ]
     assert all({"time", "level", "message"} <= set(line) for line in lines)
 
     released = live.hadar("release")
     assert released.returncode == 0
-    assert [e["by"] for e in map(json.loads, audit.read_text().splitlines()) if e["event"] == "release"]
+    assert [e for e in map(json.loads, audit.read_text().splitlines()) if e["event"] == "release"]
     live.finish()
 
 
-def test_beside_a_backup_slurmctld(make_cluster, make_live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two SlurmctldHost, of which the other is down, this host's controller acts, and the other's would not."""
-    cluster: PrivateCluster = make_cluster("v100:1x2", extra_conf=("SlurmctldHost=elsewhere(127.0.0.2)",))
-    live = make_live(cluster)
-    live.submit("--gres=gpu:2")
+def _may_unshare() -> bool:
+    """Whether this process may have a host name and an /etc/hosts of its own."""
+    done = subprocess.run(["unshare", "--uts", "--mount", "hostname", "spare"], capture_output=True, check=False)
+    return done.returncode == 0
 
-    here = live.hadar("run", "--once", "--json")
-    assert here.returncode == 0 and json.loads(here.stdout)["mode"] == "act", here.stderr
 
-    elsewhere = [d.host for d in live.backend.daemons()]
-    assert elsewhere == [socket.gethostname().split(".")[0], "elsewhere"]
-    assert [d.up for d in live.backend.daemons()] == [True, False]
+@pytest.mark.skipif(not _may_unshare(), reason="two hosts on one machine need namespaces, which need root")
+def test_the_controller_follows_slurmctld_to_the_backup(make_cluster, make_live, short_tmp: Path, poll) -> None:
+    """Two slurmctld, the second under a host name of its own. While the first acts, the second host's controller only
+    observes; when the first is killed it takes over, without the other's journal, and starts what comes."""
+    extra = ("SlurmctldHost=spare(127.0.0.2)", "SlurmctldTimeout=3")
+    live = make_live(make_cluster("v100:1x2", extra_conf=extra))
+    cluster, hosts, conf = live.cluster, short_tmp / "hosts", live.cluster.conf.with_name("spare.conf")
+    hosts.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n127.0.0.2 spare\n")
+    text = cluster.conf.read_text()
+    conf.write_text(text.replace("run/slurmctld.pid", "run/spare.pid").replace("log/slurmctld.log", "log/spare.log"))
+    namespaces = ["unshare", "--uts", "--mount", "sh", "-c",
+                  f'mount --bind {hosts} /etc/hosts && hostname spare && exec "$@"', "sh"]  # fmt: skip
+
+    def there(*arguments: str) -> dict:
+        argv = live._argv(("run", "--once", "--json", *arguments), (f"controller.state_dir={short_tmp}/spare",))
+        done = subprocess.run(
+            [*namespaces, *argv], env=live._env({}), capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+    spare = subprocess.Popen([*namespaces, "slurmctld", "-D", "-f", str(conf)], env=cluster.env,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        poll(lambda: [d.up for d in live.backend.daemons()] == [True, True])
+        job = live.submit("--gres=gpu:2", script="sleep 1\n")
+        standby = there()
+        assert standby["mode"] == "observe" and standby["writes"] == 0
+        assert standby["note"].startswith("standby: slurmctld acts on ") and standby["note"].endswith(
+            "this host is backup"
+        )
+        assert json.loads(live.hadar("run", "--once", "--json").stdout)["mode"] == "act"
+        poll(lambda: live.state_of(job) == "COMPLETED")
+
+        cluster.kill_slurmctld()
+        poll(lambda: cluster.run(["squeue"], check=False).returncode == 0, 60)
+        waiting = live.submit("--gres=gpu:2")
+        poll(lambda: (found := there()) and found["mode"] == "act" and not found["note"], 60)
+        audit = short_tmp / "spare" / "audit.jsonl"
+        poll(lambda: there()["mode"] == "act" and f'"{waiting}"' in audit.read_text(), 60)
+    finally:
+        spare.terminate()
+        spare.wait(30)

@@ -29,7 +29,7 @@ def audit(tmp_path: Path):
 
 
 def test_lines_are_synced_once_a_call(audit: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each entry is an object with its time; the disk is asked once for all of a round, and not for what is only asked."""
+    """Each entry is an object with its time; the disk is asked once for a round, and not for what is only asked."""
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
 

@@ -82,7 +82,9 @@ def test_what_a_program_leaves_running_holds_up_nothing(script, tmp_path: Path, 
 
 def test_so_many_at_once(script, tmp_path: Path, poll) -> None:
     """Others wait their turn; the caller never does."""
-    runner = HookRunner(HooksSection(moved=script("touch began.$HADAR_JOB_ID; until [ -e go ]; do sleep 0.05; done"), at_once=2))
+    runner = HookRunner(
+        HooksSection(moved=script("touch began.$HADAR_JOB_ID; until [ -e go ]; do sleep 0.05; done"), at_once=2)
+    )
 
     for n in range(5):
         runner.run({"HADAR_JOB_ID": str(n)})
