@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+
 import click
 
 from slurm_hadar.cli.common import config_options, json_option, print_json
 from slurm_hadar.config import Config
+from slurm_hadar.errors import ConfigError
 from slurm_hadar.policies import registry
 
 __all__ = ["config"]
@@ -19,8 +23,11 @@ def config() -> None:
 @config.command()
 @config_options
 def check(config: Config) -> None:
-    """Say whether the configuration is valid."""
+    """Say whether the configuration is valid: its values, the policy's parameters, and the programs that it names."""
     registry.get(config.policy.name, **config.policy.params)
+    program = next(iter(shlex.split(config.hooks.moved)), "")
+    if program and shutil.which(program) is None:
+        raise ConfigError(f"{config.origin('hooks.moved')}: hooks.moved = {program!r}: is no program that can be run")
     click.echo("configuration is valid")
 
 

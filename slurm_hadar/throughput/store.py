@@ -123,8 +123,8 @@ class ThroughputStore:
         found = self._version()
         if found > VERSION:
             raise _NewerStore(
-                f"the measured speeds in {self._file() or 'memory'} were written by a newer slurm_hadar (version {found}); "
-                "upgrade this one"
+                f"the measured speeds in {self._file() or 'memory'} were written by a newer slurm_hadar "
+                f"(version {found}); upgrade this one"
             )
         if found == VERSION:
             return
