@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-
 import click
 
 from slurm_hadar.cli.common import config_options, json_option, print_json
@@ -11,7 +9,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.release import release_all
 from slurm_hadar.controller.setup import JOURNAL, state_dir
-from slurm_hadar.service.accounts import release_entries
+from slurm_hadar.service.accounts import acting_user, release_entries
 from slurm_hadar.service.audit import AuditLog
 from slurm_hadar.slurm.select import choose
 
@@ -36,7 +34,7 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     finally:
         journal.close()
     audit = AuditLog(directory, config.audit)
-    audit.write(release_entries(results, getpass.getuser()))
+    audit.write(release_entries(results, acting_user()))
     audit.close()
     failed = [r for r in results if r.error]
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,8 +14,9 @@ from slurm_hadar.controller.journal import WriteRecord
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, WriteResult
+from slurm_hadar.slurm.survey import name_of
 
-__all__ = ["hook_variables", "release_entries", "write_entries"]
+__all__ = ["acting_user", "hook_variables", "release_entries", "write_entries"]
 
 # a start time and nothing else, given to many jobs in one command
 _LEASE = re.compile(r"update \S+ (StartTime=now\+\d+)")
@@ -60,6 +62,12 @@ def release_entries(results: Iterable[WriteResult], by: str) -> list[dict[str, A
         for r in results
     ]  # fmt: skip
     return [{"event": "release", "by": by, "jobs": len(jobs)}, *jobs]
+
+
+def acting_user() -> str:
+    """Who this process acts for: its effective user, and behind sudo who called it."""
+    user, caller = name_of(os.geteuid()), os.environ.get("SUDO_USER", "")
+    return f"{user} (sudo by {caller})" if caller and caller != user else user
 
 
 def shown(job: SlurmJob | None) -> dict[str, Any] | None:

@@ -135,7 +135,7 @@ class Metrics:
             seconds = getattr(record, f"{step}_s")
             self.last_step.labels(step).set(seconds)
             self.steps.labels(step).inc(seconds)
-        if record.mode == Mode.ACT:
+        if record.mode == Mode.ACT and not record.note:  # else they were planned, and not done
             for kind, count in (
                 ("start", record.starts), ("move", record.moves), ("preempt", record.preemptions)
             ):  # fmt: skip

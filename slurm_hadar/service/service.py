@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
 import socket
@@ -20,7 +19,7 @@ from slurm_hadar.controller.setup import Assembly, assemble
 from slurm_hadar.errors import HadarError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.service import logs
-from slurm_hadar.service.accounts import hook_variables, write_entries
+from slurm_hadar.service.accounts import acting_user, hook_variables, write_entries
 from slurm_hadar.service.audit import AuditLog
 from slurm_hadar.service.hooks import HookRunner
 from slurm_hadar.service.metrics import Metrics
@@ -218,7 +217,7 @@ class Service(Attendant):
         return "; ".join(part for part in (self._last, *faults) if part)
 
     def _who(self) -> dict[str, Any]:
-        return {"version": __version__, "host": socket.gethostname(), "process": os.getpid(), "user": getpass.getuser()}
+        return {"version": __version__, "host": socket.gethostname(), "process": os.getpid(), "user": acting_user()}
 
     def _settings(self) -> dict[str, Any]:
         """What differs from the defaults."""

@@ -18,7 +18,7 @@ from slurm_hadar.errors import SlurmError
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.state import ClusterState, Daemon
 
-__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "survey"]
+__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "name_of", "survey"]
 
 COMMANDS = ("scontrol", "squeue", "sinfo", "scancel")
 _EXTRA = ("sacct", "sacctmgr", "sdiag")
@@ -102,7 +102,7 @@ def survey(backend: CliBackend) -> Survey | Unknown:
         return Unknown(str(error))
     uid = os.geteuid()
     return Survey(
-        user=_name_of(uid),
+        user=name_of(uid),
         uid=uid,
         version=_version(settings),
         identity=identity,
@@ -111,7 +111,7 @@ def survey(backend: CliBackend) -> Survey | Unknown:
         state=_tried(backend.read),
         clock_ahead_s=_tried(lambda: _clock(backend)),
         latest_start=_tried(lambda: _latest_start(backend.ask("scontrol", "-o", "show", "node"))),
-        admin_level=_level(backend, settings, _name_of(uid)),
+        admin_level=_level(backend, settings, name_of(uid)),
         accounting=_accounting(backend, settings),
         missing=missing,
     )
@@ -124,7 +124,8 @@ def _tried(question: Callable[[], _T | Unknown]) -> _T | Unknown:
         return Unknown(str(error))
 
 
-def _name_of(uid: int) -> str:
+def name_of(uid: int) -> str:
+    """A user's name, or the number where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -121,6 +121,15 @@ def test_the_account_is_made(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (line,) = [x for x in (tmp_path / "etc/passwd").read_text().splitlines() if x.startswith("slurm-hadar:")]
     assert line.split(":")[5] == "/var/lib/slurm-hadar"
+    done = subprocess.run(
+        ["systemd-tmpfiles", f"--root={tmp_path}", "--create", UNITS / "slurm-hadar.tmpfiles"], capture_output=True,
+        text=True, check=False, timeout=60,
+    )  # fmt: skip
+    link = tmp_path / "etc/slurm-hadar/hadar-channel.json"
+    if os.geteuid() == 0:
+        assert done.returncode == 0, done.stderr
+        assert str(link.readlink()) == "/var/lib/slurm-hadar/hadar-channel.json"
+        assert (tmp_path / "etc/slurm-hadar").stat().st_uid == 0 != (tmp_path / "var/lib/slurm-hadar").stat().st_uid
 
 
 def test_state_where_systemd_says(monkeypatch: pytest.MonkeyPatch) -> None:
