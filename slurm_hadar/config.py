@@ -260,7 +260,7 @@ class Config(_Section):
         return section.mode if section else self.controller.mode
 
     def flat(self) -> dict[str, Any]:
-        """Every setting as ``section.key``, with its value as JSON has it."""
+        """Every setting as ``section.key``, with its value as JSON has it; a table without entries is {}."""
         return dict(_flat(self.model_dump(mode="json")))
 
     def keeping(self, old: Config, keys: Iterable[str]) -> Config:
@@ -306,7 +306,7 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in content.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

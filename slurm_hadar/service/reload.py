@@ -37,6 +37,7 @@ def compare(old: Config, new: Config) -> Reload:
     """``new`` as far as it can be had without a restart of what runs by ``old``."""
     before, after = old.flat(), new.flat()
     keys = [k for k in (*after, *(k for k in before if k not in after)) if before.get(k) != after.get(k)]
+    keys = [k for k in keys if {} not in (before.get(k), after.get(k))]  # the entries of a table are told
     changed: dict[str, tuple[Any, Any]] = {}
     waiting: dict[str, tuple[Any, Any]] = {}
     for key in keys:
