@@ -26,6 +26,7 @@ from slurm_hadar.controller.steering import node_facts
 from slurm_hadar.controller.tracker import JobTracker
 from slurm_hadar.controller.training import Trainer
 from slurm_hadar.controller.usage import Usage
+from slurm_hadar.errors import ChannelError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
@@ -134,7 +135,10 @@ class SlurmCluster(Cluster[Observation]):
             if standby:
                 self._channel.quiet = True
             elif self._channel.quiet:
-                self._channel.tell_jobs()
+                try:
+                    self._channel.tell_jobs()
+                except ChannelError as error:  # jobs leave word in their directories then; tried again each round
+                    log.error("jobs cannot be told to report here: %s", error)
         return standby
 
     def observe(self, acting_only: bool) -> Observation:
@@ -233,9 +237,10 @@ class SlurmCluster(Cluster[Observation]):
         with self._keeping():
             self._journal.save_forks(self._tracker.state())
             self._journal.save_jobs([*seen.records.values(), *(r for r, _ in seen.ended)])
-        self._keeping.round_over()
         if self._trainer is not None:
-            self._trainer.look(time.time())
+            with self._keeping():
+                self._trainer.look(time.time())
+        self._keeping.round_over()
 
     def _leaves(self, job: SlurmJob) -> bool:
         """Whether the job has said goodbye lately, and Slurm still has it on its nodes."""

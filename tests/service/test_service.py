@@ -316,6 +316,10 @@ class TestStandby:
             assert json.loads(file.read_text())["address"].startswith("tcp://")
 
             file.unlink()
+            file.mkdir()  # cannot be written: reports come by the jobs' directories, and rounds go on
+            service._assembly.channel.quiet = True
+            assert service.round().record.mode == "act"
+            file.rmdir()
             site.daemons = (Daemon("primary", "elsewhere", True), Daemon("backup", here, True))
             assert service.round().record.mode == "observe" and not file.exists()
 
@@ -369,6 +373,7 @@ class TestDiskFull:
                     raise StoreError("cannot write the journal journal.db: database or disk is full")
 
                 patched.setattr(journal, "transaction", full)
+                patched.setattr(service._assembly.trainer, "look", lambda now: full())
                 patched.setattr("slurm_hadar.service.audit.os.write", _no_space)
                 first, second = service.round(), service.round()
                 assert (first.record.starts, second.number) == (1, first.number + 1)
