@@ -137,7 +137,9 @@ class Channel:
             try:
                 self._socket.send_multipart([identity, encode(order)], zmq.NOBLOCK)
             except zmq.ZMQError as error:
-                log.warning("order %s for job %s was not sent: %s", order.kind, order.job, error)
+                log.warning(
+                    "order %s for job %s was not sent: %s", order.kind, order.job, error, extra={"job_id": order.job}
+                )
 
     def _complain(self, error: ChannelError) -> None:
         """Log the first few, then only each hundredth: a flood of bad messages must not become a flood of log lines."""
