@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import enum
 import os
+import shlex
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -62,6 +63,9 @@ class ControllerSection(_Section):
     users: tuple[str, ...] = Field((), description="steer only these users' jobs; empty = everybody's")
     partitions: tuple[str, ...] = Field((), description="steer only these partitions; empty = all")
     keep_days: float = Field(30.0, gt=0, description="journal entries older than this are deleted")
+    ha: Literal["primary", "any"] = Field(
+        "primary", description="with several SlurmctldHost: act only on the host whose slurmctld acts; any = everywhere"
+    )
 
 
 class PartitionSection(_Section):
@@ -168,6 +172,64 @@ class NetworkSection(_Section):
     )
 
 
+class LogSection(_Section):
+    """What ``hadar run`` says of itself on stderr."""
+
+    format: Literal["text", "json"] = Field("text", description="lines for people, or one JSON object per line")
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="the least that is worth a line")
+
+
+class MetricsSection(_Section):
+    """Figures for Prometheus; their names are in operations.md."""
+
+    listen: str = Field("", description="HOST:PORT to serve them at, such as 127.0.0.1:9641; empty = nowhere")
+    textfile: Path | None = Field(
+        None, description="written after each round, for the textfile collector of node_exporter; ends in .prom"
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if value and not (host and port.isascii() and port.isdigit() and int(port) <= 65535):
+            raise ValueError("must read HOST:PORT, such as 127.0.0.1:9641")
+        return value
+
+    @field_validator("textfile")
+    @classmethod
+    def _suffix(cls, value: Path | None) -> Path | None:
+        if value is not None and value.suffix != ".prom":
+            raise ValueError("must end in .prom, else node_exporter passes it over")
+        return value
+
+
+class AuditSection(_Section):
+    """The record of every change to Slurm, ``audit.jsonl`` in the state directory."""
+
+    enabled: bool = Field(True, description="keep it")
+    max_bytes: int = Field(64 << 20, ge=0, description="a file as large is rotated; 0 = left to logrotate")
+    keep: int = Field(10, ge=1, le=1000, description="rotated files that are kept")
+
+
+class HooksSection(_Section):
+    """Programs that are told what happened."""
+
+    moved: str = Field(
+        "", description="command for each job that was moved or stopped, such as `wrappers/mail_user.sh`; empty = none"
+    )
+    timeout_s: float = Field(60.0, gt=0, le=3600, description="a program that runs longer is ended")
+    at_once: int = Field(4, ge=1, le=64, description="so many run at the same time; others wait their turn")
+
+    @field_validator("moved")
+    @classmethod
+    def _words(cls, value: str) -> str:
+        try:
+            shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"cannot be split into words: {error}") from None
+        return value
+
+
 class Config(_Section):
     """The whole configuration."""
 
@@ -181,6 +243,10 @@ class Config(_Section):
     predict: PredictSection = PredictSection()
     channel: ChannelSection = ChannelSection()
     network: NetworkSection = NetworkSection()
+    log: LogSection = LogSection()
+    metrics: MetricsSection = MetricsSection()
+    audit: AuditSection = AuditSection()
+    hooks: HooksSection = HooksSection()
     origins: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
 
     @field_validator("origins", mode="before")
@@ -192,6 +258,21 @@ class Config(_Section):
         """The mode in force in ``partition`` (a job's comma list counts as its first entry)."""
         section = self.partitions.get(partition.split(",")[0])
         return section.mode if section else self.controller.mode
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting as ``section.key``, with its value as JSON has it; a table without entries is {}."""
+        return dict(_flat(self.model_dump(mode="json")))
+
+    def keeping(self, old: Config, keys: Iterable[str]) -> Config:
+        """This configuration with ``keys`` (sections, or ``section.key``) as they are in ``old``."""
+        content, before = self.model_dump(), old.model_dump()
+        for key in keys:
+            section, _, name = key.partition(".")
+            if name:
+                content[section][name] = before[section][name]
+            else:
+                content[section] = before[section]
+        return _validated(content, self.origins)
 
     def origin(self, key: str) -> str:
         """Where ``section.key`` was set: a file, ``command line`` or ``default``."""
@@ -221,6 +302,14 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
         content[section][name] = value
         origins[key] = "command line"
     return _validated(content, origins)
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _validated(content: Mapping[str, Any], origins: Mapping[str, str]) -> Config:

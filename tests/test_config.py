@@ -53,11 +53,16 @@ def test_origin_of_each_value(write) -> None:
     ("text", "named"),
     [
         ("[guard]\nmax_preemption = 3\n", "unknown key guard.max_preemption; valid here: exempt_partitions"),
-        ("[gard]\nx = 3\n", "unknown key gard; valid here: channel, controller"),
+        ("[gard]\nx = 3\n", "unknown key gard; valid here: audit, channel, controller"),
         ('[controller]\nround_s = "long"\n', "controller.round_s = 'long'"),
         ("[controller]\nround_s = 0.1\n", "greater than or equal to 1"),
         ('[controller]\nmode = "do"\n', "'observe', 'advise' or 'act'"),
         ("[partitions.gpu]\nmodus = 1\n", "partitions.gpu"),
+        ('[metrics]\nlisten = "9641"\n', "metrics.listen = '9641': must read HOST:PORT, such as 127.0.0.1:9641"),
+        ('[metrics]\nlisten = "0.0.0.0:99999"\n', "must read HOST:PORT"),
+        ('[metrics]\ntextfile = "/x/hadar.txt"\n', "must end in .prom"),
+        ('[hooks]\nmoved = "mail \\"x"\n', "cannot be split into words: No closing quotation"),
+        ('[log]\nformat = "xml"\n', "'text' or 'json'"),
         ("[controller\n", "not valid TOML"),
         ("controller = 3\n", "controller"),
     ],
@@ -72,6 +77,40 @@ def test_faults_name_file_and_key(write, text: str, named: str) -> None:
     assert named in str(caught.value)
     assert str(path) in str(caught.value) or "configuration:" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_every_setting_has_a_name_and_an_origin(write) -> None:
+    """What is set and what is not; the same names as in --set."""
+    path = write('[partitions.gpu]\nmode = "act"\n[network.types.a100]\ninside_bytes_s = 1e9\n')
+    config = load(path, ["log.level=debug"])
+    flat = config.flat()
+
+    assert flat["partitions.gpu.mode"] == "act" and flat["log.level"] == "debug" and flat["hooks.at_once"] == 4
+    origins = {key: config.origin(key) for key in flat}
+    assert origins["partitions.gpu.mode"] == origins["network.types.a100.inside_bytes_s"] == str(path)
+    assert origins["log.level"] == "command line" and origins["hooks.at_once"] == "default"
+
+
+def test_files_of_the_system_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """config.toml, then config.d by name; the last one wins, and each value knows its file."""
+    monkeypatch.delenv("HADAR_CONFIG", raising=False)
+    monkeypatch.setattr("slurm_hadar.config.SYSTEM_DIR", tmp_path)
+    (tmp_path / "config.d").mkdir()
+    (tmp_path / "config.toml").write_text("[controller]\nround_s = 60\nkeep_days = 3\n")
+    (tmp_path / "config.d" / "20-site.toml").write_text("[controller]\nround_s = 120\n")
+    (tmp_path / "config.d" / "10-base.toml").write_text('[controller]\nround_s = 90\nmode = "act"\n')
+    config = load()
+
+    assert (config.controller.round_s, config.controller.mode, config.controller.keep_days) == (120, Mode.ACT, 3)
+    assert config.origin("controller.round_s") == str(tmp_path / "config.d" / "20-site.toml")
+
+
+def test_keeping_part_of_another(write) -> None:
+    """Sections and single settings of the old configuration, all else of the new one."""
+    old = load(None, ["channel.enabled=false", "slurm.timeout_s=5", "slurm.slow_read_s=1"])
+    new = load(None, ["slurm.slow_read_s=2"]).keeping(old, ["channel", "slurm.timeout_s"])
+
+    assert (new.channel.enabled, new.slurm.timeout_s, new.slurm.slow_read_s) == (False, 5, 2)
 
 
 def test_missing_file() -> None:

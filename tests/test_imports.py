@@ -31,7 +31,8 @@ NEVER = {
     "slurm": {"policies", "controller", "runtime", "cli", "cluster", "throughput", "config", "simulator"},
     "runtime": {"controller", "policies", "slurm", "cli", "cluster", "config", "throughput", "simulator"},
     "cluster": {"controller", "policies", "runtime", "cli", "slurm", "simulator"},
-    "controller": {"cli", "cluster", "runtime", "simulator", "web", "tui"},
+    "controller": {"cli", "cluster", "runtime", "simulator", "service", "web", "tui"},
+    "service": {"cli", "cluster", "runtime", "simulator", "web", "tui"},
     "simulator": {"cli", "runtime", "messages"},
     "doctor": {"cli", "runtime", "simulator"},
     "web": {"slurm", "cluster", "policies", "runtime", "cli", "predict", "tui"},
@@ -46,6 +47,7 @@ ONLY = {"graphs": {"errors"}}
 USERS = {
     "graphs": {"policies", "simulator", "controller", "runtime", "cli"},
     "doctor": {"cli"},
+    "service": {"cli"},
     "web": {"cli"},
     "tui": {"cli"},
 }

@@ -19,9 +19,11 @@ from slurm_hadar.controller.words import clock, place, plain, span
 from slurm_hadar.errors import ConfigError, StoreError
 
 __all__ = [
-    "cell", "clock", "config_options", "console", "json_option", "open_journal", "place", "plain", "policy_settings",
-    "print_json", "span",
+    "cell", "clock", "config_loader", "config_options", "console", "json_option", "open_journal", "place", "plain",
+    "policy_settings", "print_json", "span",
 ]  # fmt: skip
+
+_LOADER = "slurm_hadar.config_loader"
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -33,6 +35,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting.")
     @click.pass_context
     def wrapped(ctx: click.Context, path: Path | None, settings: tuple[str, ...], **rest: Any) -> Any:
+        ctx.meta[_LOADER] = lambda: load(path, settings)
         return ctx.invoke(command, config=load(path, settings), **rest)
 
     wrapped.__name__ = command.__name__
@@ -42,6 +45,12 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
         *wrapped.__click_params__,  # type: ignore[attr-defined]
     ]
     return wrapped
+
+
+def config_loader() -> Callable[[], Config]:
+    """What loads the configuration of the command at work anew, from the same files and settings."""
+    loader: Callable[[], Config] = click.get_current_context().meta[_LOADER]
+    return loader
 
 
 def open_journal(config: Config) -> Journal:

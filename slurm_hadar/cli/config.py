@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+import shutil
 
 import click
 
 from slurm_hadar.cli.common import config_options, json_option, print_json
 from slurm_hadar.config import Config
+from slurm_hadar.errors import ConfigError
 from slurm_hadar.policies import registry
 
 __all__ = ["config"]
@@ -21,8 +23,11 @@ def config() -> None:
 @config.command()
 @config_options
 def check(config: Config) -> None:
-    """Say whether the configuration is valid."""
+    """Say whether the configuration is valid: its values, the policy's parameters, and the programs that it names."""
     registry.get(config.policy.name, **config.policy.params)
+    program = next(iter(shlex.split(config.hooks.moved)), "")
+    if program and shutil.which(program) is None:
+        raise ConfigError(f"{config.origin('hooks.moved')}: hooks.moved = {program!r}: is no program that can be run")
     click.echo("configuration is valid")
 
 
@@ -32,16 +37,9 @@ def check(config: Config) -> None:
 @config_options
 def show(config: Config, origin: bool, as_json: bool) -> None:
     """Print every setting in force."""
-    values = dict(_flat(config.model_dump(mode="json")))
+    values = config.flat()
     if as_json:
         print_json({k: {"value": v, "origin": config.origin(k)} if origin else v for k, v in values.items()})
         return
     for key, value in values.items():
         click.echo(f"{key} = {value!r}" + (f"    # {config.origin(key)}" if origin else ""))
-
-
-def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in content.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
-    return pairs

@@ -9,6 +9,8 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.release import release_all
 from slurm_hadar.controller.setup import JOURNAL, state_dir
+from slurm_hadar.service.accounts import acting_user, release_entries
+from slurm_hadar.service.audit import AuditLog
 from slurm_hadar.slurm.select import choose
 
 __all__ = ["release"]
@@ -25,11 +27,15 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     stop it first.
     """
     backend = choose("cli", config.slurm.timeout_s, config.slurm.retries)
-    journal = Journal(state_dir(config) / JOURNAL)
+    directory = state_dir(config)
+    journal = Journal(directory / JOURNAL)
     try:
         results = release_all(backend, journal, job_ids)
     finally:
         journal.close()
+    audit = AuditLog(directory, config.audit)
+    audit.write(release_entries(results, acting_user()))
+    audit.close()
     failed = [r for r in results if r.error]
     if as_json:
         print_json(

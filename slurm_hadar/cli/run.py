@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import sys
 from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import config_options, json_option, place, print_json
+from slurm_hadar.cli.common import config_loader, config_options, json_option, place, print_json
 from slurm_hadar.config import Config, Mode, changed
 from slurm_hadar.controller.guard import ChangeKind
 from slurm_hadar.controller.loop import RoundResult
-from slurm_hadar.controller.setup import assemble
+from slurm_hadar.service.service import Service
 
 __all__ = ["run"]
 
@@ -32,28 +30,22 @@ def run(
     """Schedule the cluster, round by round.
 
     Starts in mode observe: reads only. `advise` also prints what it would do; `act` does it. SIGTERM ends it after
-    the current write; jobs that wait become eligible by themselves within two rounds.
+    the current write; jobs that wait become eligible by themselves within two rounds. SIGHUP reads the configuration
+    again between two rounds; where it is wrong, the old one goes on.
     """
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
     options = {"controller.mode": mode, "policy.name": policy, "controller.round_s": round_s}
-    config = changed(config, {key: value for key, value in options.items() if value is not None})
-    with assemble(config, on_round=lambda result: _tell(result, as_json)) as assembly:
-        for note in assembly.notes:
-            click.echo(f"hadar: {note}", err=True)
+    given = {key: value for key, value in options.items() if value is not None}
+    load_again = config_loader()
+    with Service(
+        changed(config, given), lambda: changed(load_again(), given), lambda result: _tell(result, as_json), quiet, once
+    ) as service:
         for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, lambda *_: assembly.controller.stop())
-        if not once:
-            assembly.controller.run()
-            if assembly.trainer is not None:
-                assembly.trainer.stop()
-            return 0
-        result = assembly.controller.run_round()
-        _tell(result, as_json)
-        return 1 if result.plan is None else 0
+            signal.signal(name, lambda *_: service.stop())
+        signal.signal(signal.SIGHUP, lambda *_: service.reload_soon())
+        if once:
+            return 1 if service.round().plan is None else 0
+        service.run()
+        return 0
 
 
 def _tell(result: RoundResult, as_json: bool) -> None:

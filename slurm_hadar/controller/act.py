@@ -53,7 +53,8 @@ class _Planned:
 
 
 class Actor:
-    """Everything that writes to Slurm. ``stopping`` says whether to end after the current write."""
+    """Everything that writes to Slurm. ``stopping`` says whether to end after the current write; ``alive`` is called
+    again and again while something is waited for."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Actor:
         channel: Channel | None,
         spool: SpoolReader,
         stopping: Callable[[], bool] = lambda: False,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self._backend = backend
         self._config = config
@@ -70,6 +72,13 @@ class Actor:
         self._channel = channel
         self._spool = spool
         self._stopping = stopping
+        self._alive = alive
+        #: What the last read showed since :meth:`carry_out` began; empty = there was none.
+        self.shown: dict[str, SlurmJob] = {}
+
+    def reconfigure(self, config: Config) -> None:
+        """Go by another configuration. Between rounds only."""
+        self._config = config
 
     @property
     def lease_s(self) -> float:
@@ -87,6 +96,7 @@ class Actor:
         Raises SlurmUnavailable if slurmctld goes away; what was done until then stands, and is in ``outcome``.
         """
         began = time.monotonic()
+        self.shown = {}
         ready, vetoed = self._save(seen, [c for c in changes if c.kind.stops])
         outcome.marks["saved"] = time.time()
         outcome.changes = settle(seen.snapshot, changes, vetoed)
@@ -136,6 +146,7 @@ class Actor:
             over = {j for j in waiting if (news := self._book.get(j)) is None or news.ended}
             if over == waiting:
                 return waiting
+            self._alive()
             time.sleep(POLL_S)
         return waiting
 
@@ -227,6 +238,7 @@ class Actor:
         deadline = time.monotonic() + self._config.jobs.end_timeout_s
         pace = _Pace()
         while True:
+            self._alive()
             jobs = {j.job_id: j for j in self._backend.read_jobs() if j.job_id in set(job_ids) and j.state.active}
             busy = [j for j in jobs.values() if j.state is not JobState.PENDING]
             if not busy or time.monotonic() > deadline:
@@ -261,7 +273,8 @@ class Actor:
         jobs: dict[str, SlurmJob] = {}
         pace, nudged = _Pace(), set()
         while outcome.log or open_:
-            jobs = {j.job_id: j for j in self._backend.read_jobs()}
+            self._alive()
+            jobs = self._look()
             for job_id, change in list(open_.items()):
                 verdict = _verdict(jobs.get(job_id), change)
                 if verdict is not None:
@@ -279,8 +292,12 @@ class Actor:
         for job_id in refused - outcome.denied.keys():
             self._refused(seen, outcome, job_id, jobs.get(job_id))
         if any(w.outcome == "undone" for w in outcome.log):
-            jobs = {j.job_id: j for j in self._backend.read_jobs()}
+            jobs = self._look()
         self._check_leases(seen, outcome, jobs)
+
+    def _look(self) -> dict[str, SlurmJob]:
+        self.shown = {j.job_id: j for j in self._backend.read_jobs()}
+        return self.shown
 
     def _nudge(self, job_ids: Sequence[str], outcome: Outcome) -> None:
         """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute

@@ -37,9 +37,12 @@ class Channel:
     bind: ZeroMQ address; a port of ``*`` takes the port of last time if it is free, else any.
     host: name or address under which compute nodes reach this host.
     file: the channel file that jobs read; replaced atomically.
+    quiet: listen, but do not tell jobs yet: :meth:`tell_jobs` does.
     """
 
-    def __init__(self, book: ReportBook, state_dir: Path, bind: str, host: str, file: Path, max_bytes: int) -> None:
+    def __init__(
+        self, book: ReportBook, state_dir: Path, bind: str, host: str, file: Path, max_bytes: int, quiet: bool = False
+    ) -> None:
         self._book = book
         self._orders: queue.SimpleQueue[tuple[bytes, Order]] = queue.SimpleQueue()
         self._stop = threading.Event()
@@ -56,10 +59,18 @@ class Channel:
         port = _bind(self._socket, bind, state_dir / "channel.port")
         self.info = ChannelInfo(f"tcp://{host or socket.gethostname()}:{port}", public.decode())
         self._wake, self._woken = _pair(self._context)
-        announce(file, self.info)
         self.file = file
+        #: Whether jobs are to report to another host's controller.
+        self.quiet = quiet
+        if not quiet:
+            self.tell_jobs()
         self._thread = threading.Thread(target=self._serve, name="channel", daemon=True)
         self._thread.start()
+
+    def tell_jobs(self) -> None:
+        """Write the channel file: jobs report here from now on. Raises ChannelError if it cannot be written."""
+        announce(self.file, self.info)
+        self.quiet = False
 
     def order(self, job_id: str, kind: str, why: str, pause_s: float = 0.0, plan: str = "") -> bool:
         """Send an order to the job's agent; False if it has never been heard on the channel. From any thread."""
@@ -126,11 +137,14 @@ class Channel:
             try:
                 self._socket.send_multipart([identity, encode(order)], zmq.NOBLOCK)
             except zmq.ZMQError as error:
-                log.warning("order %s for job %s was not sent: %s", order.kind, order.job, error)
+                log.warning(
+                    "order %s for job %s was not sent: %s", order.kind, order.job, error, extra={"job_id": order.job}
+                )
 
     def _complain(self, error: ChannelError) -> None:
         """Log the first few, then only each hundredth: a flood of bad messages must not become a flood of log lines."""
         self._quarrels += 1
+        self._book.drop()
         if self._quarrels <= 20 or self._quarrels % 100 == 0:
             log.warning("%s (bad message %d)", error, self._quarrels)
 

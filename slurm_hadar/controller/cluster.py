@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from slurm_hadar.config import Config
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Event, WriteRecord
 from slurm_hadar.model import Snapshot
@@ -93,6 +94,14 @@ class Cluster(abc.ABC, Generic[S]):
     @abc.abstractmethod
     def out_of_order(self) -> str:
         """Why nothing may be changed any more, in words for the log; empty if all is well."""
+
+    def reconfigure(self, config: Config) -> None:
+        """Go by another configuration from now on. Between rounds only."""
+        return
+
+    def standby(self) -> str:
+        """Why another controller acts on this cluster now, in words for the log; empty where this one may."""
+        return ""
 
     @abc.abstractmethod
     def carry_out(self, number: int, seen: S, changes: Sequence[Change]) -> Outcome:

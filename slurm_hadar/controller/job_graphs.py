@@ -118,7 +118,9 @@ class GraphBook:
             found = self._read(value, workers, folder, user)
             self._graphs[key] = (found, now + _AGAIN_S)
             if isinstance(found, str):
-                log.warning("job %s is scheduled without its graph: %s", job, found)
+                log.warning(
+                    "job %s is scheduled without its graph: %s", job, found, extra={"job_id": job.partition("/")[0]}
+                )
         return (None, found) if isinstance(found, str) else (found, "")
 
     @staticmethod

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.cluster import Cluster, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit
 from slurm_hadar.controller.journal import RoundRecord
@@ -42,7 +43,7 @@ class Controller:
     Parameters
     ----------
     cluster: what is steered. policy: who decides. config: limits and modes. recorder: who keeps what was done.
-    on_round: called after each round (live tables, tests).
+    on_round: called after each round (live tables, tests). attendant: who looks after it.
     """
 
     def __init__(
@@ -52,17 +53,31 @@ class Controller:
         config: Config,
         recorder: Recorder,
         on_round: Callable[[RoundResult], None] | None = None,
+        attendant: Attendant | None = None,
     ) -> None:
         self._cluster = cluster
         self._policy = policy
         self._config = config
         self._recorder = recorder
         self._on_round = on_round
+        self._attendant = attendant or Attendant()
         self._memory = recorder.recall()
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy that decides."""
+        return self._policy.name
 
     def stop(self) -> None:
         """End after the current write. Safe to call from a signal handler."""
         self._cluster.stop()
+
+    def reconfigure(self, config: Config, policy: Policy) -> None:
+        """Go on by another configuration and policy from the next round on. Between rounds only."""
+        self._config, self._policy = config, policy
+        self._cluster.reconfigure(config)
+        self._recorder.reconfigure(policy.name, config.policy.params, config.controller.keep_days * 86400)
+        self._memory = self._recorder.recall()
 
     def run(self) -> None:
         """Rounds until :meth:`stop`. slurmctld being away is waited out; nothing is touched meanwhile."""
@@ -76,10 +91,11 @@ class Controller:
         """One round. Returns instead of raising when Slurm is away or its answer is not understood."""
         mode = self._overall_mode()
         try:
-            return self._round(mode)
+            standby = self._cluster.standby()
+            return self._round(Mode.OBSERVE if standby else mode, standby)
         except SlurmError as error:
             kind = "away" if isinstance(error, SlurmUnavailable) else "unclear"
-            log.warning("round skipped, Slurm is %s: %s", kind, error)
+            log.warning("round skipped, Slurm is %s: %s", kind, error, extra={"event": "skipped"})
             record = RoundRecord(
                 self._cluster.now(),
                 mode,
@@ -94,7 +110,7 @@ class Controller:
         order = (Mode.OBSERVE, Mode.ADVISE, Mode.ACT)
         return max(modes, key=order.index)
 
-    def _round(self, mode: Mode) -> RoundResult:
+    def _round(self, mode: Mode, standby: str = "") -> RoundResult:
         seen = self._cluster.observe(acting_only=mode is Mode.ACT)
         broken = self._cluster.out_of_order() if mode is Mode.ACT else ""
         snapshot = replace(seen.snapshot, memory=self._memory) if self._memory else seen.snapshot
@@ -105,9 +121,10 @@ class Controller:
         record = RoundRecord(
             snapshot.time, mode, self._policy.name, len(snapshot.nodes), len(snapshot.jobs),
             len(snapshot.steerable_jobs), sum(1 for j in snapshot.jobs if j.running), read_s=seen.read_s,
-            decide_s=decide_s, note=fault or broken, round_s=self._config.controller.round_s,
+            decide_s=decide_s, note=fault or broken or standby, round_s=self._config.controller.round_s,
         )  # fmt: skip
         number = self._recorder.begin(record)
+        self._attendant.began(number)
         self._recorder.planned(number, snapshot, plan, changes)
         outcome = Outcome(changes)
         if mode is Mode.ACT and not (broken or fault or plan.abstains):
@@ -153,5 +170,5 @@ class Controller:
             "read %.3f s, decide %.3f s, act %.3f s, verify %.3f s",
             number, record.mode, record.policy, record.jobs, record.steered, record.running, record.starts,
             record.moves, record.preemptions, record.leases, record.failed, record.read_s, record.decide_s,
-            record.act_s, record.verify_s,
+            record.act_s, record.verify_s, extra={"event": "round", "figures": {"round": number, **asdict(record)}},
         )  # fmt: skip

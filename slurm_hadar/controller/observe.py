@@ -13,6 +13,7 @@ from slurm_hadar.controller.forecasts import Forecast, Forecaster, in_words
 from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.job_graphs import GraphBook, NamedGraph
 from slurm_hadar.controller.journal import Event, JobRecord
+from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import (
     NodeFacts,
@@ -79,6 +80,7 @@ class Observer:
         usage: Usage,
         forecaster: Forecaster | None = None,
         graphs: GraphBook | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         self._config = config
         self._forecaster = forecaster
@@ -87,11 +89,16 @@ class Observer:
         self.records = records
         self._usage = usage
         self._graphs = graphs or GraphBook(config.network)
+        self._keeping = keeping or Keeping()
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
         self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
         self._events: list[Event] = []
         self._stays: set[str] = set()
+
+    def reconfigure(self, config: Config, forecaster: Forecaster | None) -> None:
+        """Go by another configuration. Between rounds only."""
+        self._config, self._forecaster = config, forecaster
 
     def deny(self, jobs: Mapping[str, str]) -> None:
         """Leave these jobs alone as long as this controller runs: Slurm said that they are not its to change."""
@@ -115,7 +122,8 @@ class Observer:
         jobs = [self._job(j, *comments[j.job_id], facts, state.time, acting_only) for j in active.values()]
         ours = _held_by_ours(jobs)
         nodes = tuple(_node(n, facts[n.name], ours.get(n.name, {})) for n in state.nodes)
-        self._usage.save()
+        with self._keeping():
+            self._usage.save()
         snapshot = Snapshot(
             state.time, nodes, tuple(jobs), state.partitions, self._config.controller.round_s,
             user_usage=self._usage.by_user(state.time), account_usage=self._usage.by_account(state.time),
@@ -275,7 +283,8 @@ class Observer:
             self._estimates[wanted] = speeds
             if now is not None and wanted not in self._noted:
                 self._noted.add(wanted)
-                self._estimator.note(key, workers, speeds, now)
+                with self._keeping():
+                    self._estimator.note(key, workers, speeds, now)
         return self._estimates[wanted]
 
     def _record(self, job: SlurmJob, now: float) -> JobRecord:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,13 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers import Peek
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.job_graphs import GraphBook
-from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.journal import Journal, ReadOnlyJournal
 from slurm_hadar.controller.observe import Observer
 from slurm_hadar.controller.recorder import JournalRecorder
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, any_acting, state_dir
 from slurm_hadar.controller.steering import node_facts
 from slurm_hadar.controller.usage import Usage
-from slurm_hadar.errors import StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.slurm.base import Backend
@@ -60,10 +58,8 @@ def _copy(path: Path) -> Iterator[Journal]:
     journal = Journal(":memory:")
     try:
         if path.exists():
-            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source:
-                source.backup(journal.connection)
+            with ReadOnlyJournal(path) as source:
+                source.copy_to(journal.connection)
         yield journal
-    except sqlite3.Error as error:
-        raise StoreError(f"the journal {path} cannot be read: {error}") from None
     finally:
         journal.close()

@@ -11,6 +11,7 @@ from typing import Any
 from slurm_hadar.controller.cluster import Outcome, Seen
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
+from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.sights import Sights
 from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot
@@ -36,6 +37,10 @@ class Recorder(abc.ABC):
     def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
         """What was done."""
 
+    def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
+        """Another policy decides from now on, or with other parameters; what is older than ``keep_s`` is forgotten."""
+        return
+
     @abc.abstractmethod
     def recall(self) -> Mapping[str, Any]:
         """The policy's memory as it was last kept; empty if there is none of this policy with these parameters."""
@@ -49,20 +54,31 @@ class JournalRecorder(Recorder):
     """Writes rounds, reasons, prices and decisions to the journal, and forgets what is older than ``keep_s``.
 
     ``policy`` and ``params`` say whose memory is kept: that of another policy, or of other parameters, is dropped.
+    ``keeping`` is where a journal that cannot be written is complained of.
     """
 
-    def __init__(self, journal: Journal, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
+    def __init__(
+        self, journal: Journal, policy: str, params: Mapping[str, Any], keep_s: float, keeping: Keeping | None = None
+    ) -> None:
         self._journal = journal
-        self._owner = json.dumps([policy, dict(params)], sort_keys=True)
-        self._keep_s = keep_s
+        self._keeping = keeping or Keeping()
+        self._number = 0
+        self.reconfigure(policy, params, keep_s)
         self._last_change: dict[str, tuple[str, str, Placement, Placement]] = {}
         self._expired = 0.0
         self._kept: Mapping[str, Any] = {}
         self._sights = Sights(journal)
         self._planned: tuple[Plan, dict[str, dict[str, Any]]] = Plan(policy, abstains=True), {}
 
+    def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
+        self._owner = json.dumps([policy, dict(params)], sort_keys=True)
+        self._keep_s = keep_s
+
     def begin(self, record: RoundRecord) -> int:
-        return self._journal.add_round(record)
+        self._number += 1  # where the journal cannot give one
+        with self._keeping():
+            self._number = self._journal.add_round(record)
+        return self._number
 
     def planned(self, number: int, snapshot: Snapshot, plan: Plan, changes: Sequence[Change]) -> None:
         """Why each job that does not run waits, pinned ones included, and what the GPUs cost: what explain shows."""
@@ -78,17 +94,19 @@ class JournalRecorder(Recorder):
             if job.pinned is not None:
                 waits[job.job_id] = {"tier": "pinned", "why": job.pinned}
         self._planned = plan, waits
-        self._journal.replace_waits(number, waits)
-        self._journal.replace_prices(plan.prices)
+        with self._keeping():
+            self._journal.replace_waits(number, waits)
+            self._journal.replace_prices(plan.prices)
 
     def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:  # type: ignore[override]
-        self._journal.update_round(number, record)
-        self._sights.note(record, seen, *self._planned, outcome)
-        self._journal.add_events(number, record.time, seen.events)
-        self._note_decisions(number, record.time, seen, outcome)
-        if record.time - self._expired > 3600:
-            self._expired = record.time
-            self._journal.expire(record.time - self._keep_s)
+        with self._keeping():
+            self._journal.update_round(number, record)
+            self._sights.note(record, seen, *self._planned, outcome)
+            self._journal.add_events(number, record.time, seen.events)
+            self._note_decisions(number, record.time, seen, outcome)
+            if record.time - self._expired > 3600:
+                self._expired = record.time
+                self._journal.expire(record.time - self._keep_s)
 
     def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
         """Record changes, and reasons of waiting when they change; staying needs no word."""
@@ -114,10 +132,12 @@ class JournalRecorder(Recorder):
     def keep(self, memory: Mapping[str, Any]) -> None:
         if memory == self._kept:
             return
-        self._kept = memory
         try:
             text = json.dumps(memory)
         except (TypeError, ValueError) as error:  # a plug-in's fault must not end the controller
             log.warning("the policy's memory cannot be written as JSON (%s); a restart will lose it", error)
+            self._kept = memory
             return
-        self._journal.save_memory(self._owner, text)
+        with self._keeping():
+            self._journal.save_memory(self._owner, text)
+            self._kept = memory

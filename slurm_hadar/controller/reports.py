@@ -52,6 +52,8 @@ class ReportBook:
         self.event = threading.Event()
         self.listener: Callable[[Report], None] | None = None
         self.refused = 0
+        #: Reports taken in, and messages of any kind that were dropped; for the metrics.
+        self.accepted = self.dropped = 0
 
     def expect(self, keys: dict[str, str | None]) -> None:
         """Tell which jobs exist, and the fingerprint of the report token that each one's comment names (None = none).
@@ -81,8 +83,14 @@ class ReportBook:
             _update(news, report, identity, live)
             if report.kind == "bye" or report.closes:
                 self.event.set()
+            self.accepted += 1
         if self.listener is not None:
             self.listener(report)
+
+    def drop(self) -> None:
+        """Count a message that was not acceptable."""
+        with self._lock:
+            self.dropped += 1
 
     def _check_token(self, report: Report) -> None:
         key = self._keys.get(report.job)
@@ -168,5 +176,6 @@ class SpoolReader:
                 raise ChannelError(f"spool of job {job_id} speaks of job {report.job}")
             self._book.ingest(report, live=False)
         except ChannelError:
+            self._book.drop()
             return False
         return True

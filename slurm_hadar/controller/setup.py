@@ -10,23 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.channel import Channel, announce, leave_network
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.job_graphs import network_of
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.lock import ScopeLock
 from slurm_hadar.controller.loop import Controller, RoundResult
+from slurm_hadar.controller.primacy import Primacy
 from slurm_hadar.controller.recorder import JournalRecorder
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.slurm_cluster import SlurmCluster
 from slurm_hadar.controller.training import Trainer
-from slurm_hadar.errors import StoreError
+from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL, ChannelInfo
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.select import choose
+from slurm_hadar.slurm.watched import WatchedBackend
 
 __all__ = [
     "JOURNAL", "PREDICTOR", "Assembly", "any_acting", "assemble", "channel_address", "channel_file", "chosen_state_dir",
@@ -47,7 +51,10 @@ class Assembly:
     journal: Journal
     book: ReportBook
     channel: Channel | None
-    trainer: Trainer | None
+    trainer: Trainer
+    keeping: Keeping
+    primacy: Primacy
+    directory: Path
     notes: list[str]
     _stack: ExitStack
 
@@ -73,6 +80,8 @@ def chosen_state_dir(config: Config) -> Path:
     private = private_cluster()
     if private is not None and os.access(private, os.W_OK):
         return private / "hadar"
+    if os.environ.get("STATE_DIRECTORY"):  # of systemd's StateDirectory=
+        return Path(os.environ["STATE_DIRECTORY"].split(":")[0])
     if os.geteuid() == 0:
         return Path("/var/lib/slurm-hadar")
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
@@ -91,12 +100,19 @@ def state_dir(config: Config) -> Path:
     return chosen
 
 
-def assemble(config: Config, on_round: Callable[[RoundResult], None] | None = None) -> Assembly:
-    """Build everything. Raises the HadarError of whatever cannot be had; nothing stays open then."""
+def assemble(
+    config: Config, on_round: Callable[[RoundResult], None] | None = None, attendant: Attendant | None = None
+) -> Assembly:
+    """Build everything; ``attendant`` looks after it.
+
+    Raises the HadarError of whatever cannot be had; nothing stays open then.
+    """
     notes: list[str] = []
     policy = registry.get(config.policy.name, **config.policy.params)
     with ExitStack() as stack:
-        backend = choose(config.slurm.backend, config.slurm.timeout_s, config.slurm.retries)
+        backend: Backend = choose(config.slurm.backend, config.slurm.timeout_s, config.slurm.retries)
+        if attendant is not None:
+            backend = WatchedBackend(backend, attendant)
         stack.callback(backend.close)
         directory = state_dir(config)
         lock = ScopeLock(directory, backend.identity(), config.controller.users)
@@ -106,14 +122,19 @@ def assemble(config: Config, on_round: Callable[[RoundResult], None] | None = No
         if journal.moved_aside:
             notes.append(f"the journal was broken and moved to {journal.moved_aside}; a new one is begun")
         book = ReportBook()
-        channel = _channel(config, directory, book)
+        primacy = Primacy(backend, config.controller.ha)
+        channel = _channel(config, directory, book, quiet=_stands_by(primacy))
         if channel is not None:
             stack.callback(channel.close)
-        trainer = None
-        if config.predict.enabled:
-            trainer = Trainer(config.predict, directory, directory / PREDICTOR, journal)
-        controller = steer(backend, policy, config, journal, book, channel, on_round, directory / PREDICTOR, trainer)
-        return Assembly(controller, backend, journal, book, channel, trainer, notes, stack.pop_all())
+        trainer = Trainer(config.predict, directory, directory / PREDICTOR, journal)
+        keeping = Keeping()
+        controller = steer(
+            backend, policy, config, journal, book, channel, on_round, directory / PREDICTOR, trainer, attendant,
+            keeping, primacy,
+        )  # fmt: skip
+        return Assembly(
+            controller, backend, journal, book, channel, trainer, keeping, primacy, directory, notes, stack.pop_all()
+        )
 
 
 def steer(
@@ -126,25 +147,42 @@ def steer(
     on_round: Callable[[RoundResult], None] | None = None,
     versions: Path | None = None,
     trainer: Trainer | None = None,
+    attendant: Attendant | None = None,
+    keeping: Keeping | None = None,
+    primacy: Primacy | None = None,
 ) -> Controller:
-    """A controller of a live Slurm, from its parts. ``versions`` is the folder of the stored predictors."""
+    """A controller of a live Slurm, from its parts. ``versions`` is the folder of the stored predictors; ``primacy``
+    says whether this host may act, None = it always may."""
+    keeping = keeping or Keeping()
     params = config.policy.params if config.policy.name == policy.name else {}
-    recorder = JournalRecorder(journal, policy.name, params, config.controller.keep_days * 86400)
-    forecaster = Forecaster(VersionStore(versions)) if versions is not None and config.predict.enabled else None
-    cluster = SlurmCluster(backend, config, journal, book, channel, forecaster, trainer)
-    return Controller(cluster, policy, config, recorder, on_round)
+    recorder = JournalRecorder(journal, policy.name, params, config.controller.keep_days * 86400, keeping)
+    forecaster = Forecaster(VersionStore(versions)) if versions is not None else None
+    cluster = SlurmCluster(
+        backend, config, journal, book, channel, forecaster, trainer, attendant, keeping, primacy
+    )  # fmt: skip
+    return Controller(cluster, policy, config, recorder, on_round, attendant)
 
 
-def _channel(config: Config, directory: Path, book: ReportBook) -> Channel | None:
-    """Listen for reports wherever jobs are told to report; in mode observe too, since speeds are worth knowing."""
+def _stands_by(primacy: Primacy) -> bool:
+    """Whether another host may be the one that jobs report to; the first round that Slurm answers in knows."""
+    try:
+        return bool(primacy.standby())
+    except SlurmError:
+        return True
+
+
+def _channel(config: Config, directory: Path, book: ReportBook, quiet: bool = False) -> Channel | None:
+    """Listen for reports wherever jobs are told to report; in mode observe too, since speeds are worth knowing.
+    ``quiet``: tell jobs nothing, as another host's controller may be theirs."""
     settings = config.channel
     file = channel_file(config, directory)
     leave_network(file, network_of(config.network))
     if not settings.enabled:
-        announce(file, ChannelInfo("", ""))  # jobs then write spool files
+        if not quiet:
+            announce(file, ChannelInfo("", ""))  # jobs then write spool files
         return None
     bind, host = channel_address(config)
-    return Channel(book, directory, bind, host, file, settings.max_message_bytes)
+    return Channel(book, directory, bind, host, file, settings.max_message_bytes, quiet)
 
 
 def channel_address(config: Config) -> tuple[str, str]:

@@ -28,10 +28,15 @@ _T = TypeVar("_T")
 
 
 class Sights:
-    """Writes what changed from round to round; after a restart it goes on from what the journal has."""
+    """Writes what changed from round to round; after a restart, or a write that failed, it goes on from what the journal
+    has."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self._recall()
+
+    def _recall(self) -> None:
+        journal, self._lost = self._journal, False
         self._queue: dict[str, _Row] = {row[0]: row for row in journal.queue_rows()}
         self._nodes = journal.node_texts()
         self._speeds = journal.speed_texts()
@@ -42,6 +47,8 @@ class Sights:
         self, record: RoundRecord, seen: Observation, plan: Plan, waits: Mapping[str, dict], outcome: Outcome
     ) -> None:
         """After a round: ``waits`` are those that the journal was given, ``outcome`` what was carried out."""
+        if self._lost:
+            self._recall()
         snapshot = seen.snapshot
         sight = SightChanges()
         acted = {c.job_id: c for c in outcome.changes} if _carried_out(record, plan) else {}
@@ -60,7 +67,9 @@ class Sights:
         sight.prices = _prices(plan)
         sight.gain = gain_of(snapshot, None if plan.abstains else plan, record.mode, self._before)
         self._before = snapshot.time
+        self._lost = True
         self._journal.add_sight(snapshot.time, sight)
+        self._lost = False
 
     def _note_runs(self, snapshot: Snapshot) -> list[Run]:
         """Runs that began or are over since the last look."""

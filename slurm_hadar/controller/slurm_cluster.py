@@ -11,18 +11,22 @@ from dataclasses import replace
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act import Actor
+from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.job_graphs import GraphBook
 from slurm_hadar.controller.journal import Journal, WriteRecord
+from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
+from slurm_hadar.controller.primacy import Primacy
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
 from slurm_hadar.controller.steering import node_facts
 from slurm_hadar.controller.tracker import JobTracker
 from slurm_hadar.controller.training import Trainer
 from slurm_hadar.controller.usage import Usage
+from slurm_hadar.errors import ChannelError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
@@ -35,6 +39,7 @@ __all__ = ["SlurmCluster"]
 
 log = logging.getLogger(__name__)
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
+_IDLE_S = 1.0  # the attendant comes by at least as often between two rounds
 _SILENT_S = 30.0  # after this long without a word on the channel, a running job's spool file is read
 
 
@@ -46,27 +51,37 @@ class SlurmCluster(Cluster[Observation]):
     backend: how to talk to Slurm. config: limits and intervals. journal: what is remembered of jobs.
     book, channel: reports from jobs; ``channel`` may be None.
     forecaster, trainer: say what jobs are expected to be, and learn it; None = nobody does.
+    attendant: who looks after the controller. keeping: where a journal that cannot be written is complained of.
+    primacy: whether this host may act; None = it always may.
     """
 
     def __init__(
         self, backend: Backend, config: Config, journal: Journal, book: ReportBook, channel: Channel | None = None,
-        forecaster: Forecaster | None = None, trainer: Trainer | None = None,
+        forecaster: Forecaster | None = None, trainer: Trainer | None = None, attendant: Attendant | None = None,
+        keeping: Keeping | None = None, primacy: Primacy | None = None,
     ) -> None:  # fmt: skip
         self._backend = backend
         self._config = config
         self._journal = journal
         self._book = book
         self._store = ThroughputStore(journal.connection)
-        usage = Usage(journal, config.fairness.half_life_h * 3600.0)
+        self._attendant = attendant or Attendant()
+        self._keeping = keeping or Keeping()
+        self._primacy = primacy
+        self._channel = channel
+        self._usage = Usage(journal, config.fairness.half_life_h * 3600.0)
         self._graphs = GraphBook(config.network)
         estimator = Estimator(reference(), self._store)
-        self._observer = Observer(config, book, estimator, journal.load_jobs(), usage, forecaster, self._graphs)
-        self._trainer = trainer
+        self._observer = Observer(
+            config, book, estimator, journal.load_jobs(), self._usage,
+            forecaster if config.predict.enabled else None, self._graphs, self._keeping,
+        )  # fmt: skip
+        self._forecaster, self._trainer = forecaster, trainer
         self._spool = SpoolReader(book)
-        self._tracker = JobTracker(lambda job_id, plan: self._pass_on(channel, job_id, plan), journal.forks())
+        self._tracker = JobTracker(self._pass_on, journal.forks())
         self._book.listener = self._tracker.hear
         self._stop = threading.Event()
-        self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set)
+        self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set, self._attendant.alive)
         self._failed_in_a_row = 0
         self._began = time.monotonic()
         self._slow = False
@@ -85,14 +100,46 @@ class SlurmCluster(Cluster[Observation]):
 
     def pause(self) -> None:
         """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly."""
-        settings = self._config.controller
-        due = self._began + settings.round_s * (2 if self._slow else 1)
-        early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
-        while not self._stop.is_set() and (now := time.monotonic()) < due:
-            if self._book.event.wait(due - now):
-                self._stop.wait(min(due, max(early, time.monotonic() + SETTLE_S)) - time.monotonic())
+        until = None  # set by an event
+        while not self._stop.is_set():
+            self._attendant.idle()  # which may change the length of a round
+            settings, now = self._config.controller, time.monotonic()
+            due = self._began + settings.round_s * (2 if self._slow else 1)
+            early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
+            if until is None and self._book.event.is_set():
+                until = max(early, now + SETTLE_S)
+            left = min(due, due if until is None else until) - now
+            if left <= 0:
                 break
+            if until is None:
+                self._book.event.wait(min(left, _IDLE_S))
+            else:
+                self._stop.wait(min(left, _IDLE_S))
         self._book.event.clear()
+
+    def reconfigure(self, config: Config) -> None:
+        """Go by another configuration, as far as it does not need a restart. Between rounds only."""
+        self._config = config
+        self._usage.reconfigure(config.fairness.half_life_h * 3600.0)
+        self._observer.reconfigure(config, self._forecaster if config.predict.enabled else None)
+        self._actor.reconfigure(config)
+        if self._trainer is not None:
+            self._trainer.reconfigure(config.predict)
+        if self._primacy is not None:
+            self._primacy.reset(config.controller.ha)
+
+    def standby(self) -> str:
+        """By :class:`Primacy`. Who takes over tells the jobs where to report to."""
+        standby = self._primacy.standby() if self._primacy is not None else ""
+        if self._channel is not None:
+            if standby:
+                self._channel.quiet = True
+            elif self._channel.quiet:
+                try:
+                    self._channel.tell_jobs()
+                except ChannelError as error:  # jobs leave word in their directories then; tried again each round
+                    log.error("jobs cannot be told to report here: %s", error)
+        return standby
 
     def observe(self, acting_only: bool) -> Observation:
         self._began, self._slow = time.monotonic(), False
@@ -119,9 +166,10 @@ class SlurmCluster(Cluster[Observation]):
         jobs = [self._tracker.with_progress(j) if j.fork is not None else j for j in seen.snapshot.jobs]
         return replace(seen, snapshot=seen.snapshot.with_jobs(jobs))
 
-    @staticmethod
-    def _pass_on(channel: Channel | None, job_id: str, plan: PeriodPlan) -> bool:
-        return channel is not None and channel.order(job_id, "plan", "shares of the next periods", plan=plan.to_json())
+    def _pass_on(self, job_id: str, plan: PeriodPlan) -> bool:
+        return self._channel is not None and self._channel.order(
+            job_id, "plan", "shares of the next periods", plan=plan.to_json()
+        )
 
     def out_of_order(self) -> str:
         if self._failed_in_a_row < self._config.guard.max_failed_writes:
@@ -139,14 +187,17 @@ class SlurmCluster(Cluster[Observation]):
             record = seen.records[change.job_id]
             record.steered = record.steered or change.kind.occupies
             record.defer_until = None if change.kind is ChangeKind.STAY else latest
-        self._journal.save_jobs(seen.records.values())
+        with self._keeping():
+            self._journal.save_jobs(seen.records.values())
         outcome = Outcome(list(changes))
         try:
             self._actor.carry_out(seen, changes, outcome)
             self._end_copies(seen, outcome)
         finally:  # slurmctld may go away in the middle: what was done until then is not forgotten
-            self._journal.add_writes(number, time.time(), outcome.log)
-            self._journal.save_jobs(seen.records.values())
+            with self._keeping():
+                self._journal.add_writes(number, time.time(), outcome.log)
+                self._journal.save_jobs(seen.records.values())
+            self._attendant.wrote(number, seen, outcome, self._actor.shown)
         self._judge(outcome)
         return outcome
 
@@ -175,15 +226,21 @@ class SlurmCluster(Cluster[Observation]):
             )  # fmt: skip
         for write in outcome.log:
             if write.outcome in ("refused", "ineffective", "undone") and write.job_id not in outcome.denied:
-                log.warning("job %s: %s %s %s", write.job_id, write.command, write.outcome, write.detail)
+                log.warning(
+                    "job %s: %s %s %s", write.job_id, write.command, write.outcome, write.detail,
+                    extra={"event": "write", "job_id": write.job_id},
+                )  # fmt: skip
 
     def conclude(self, seen: Observation) -> None:
         if any(self._leaves(job) for job in seen.raw.values()):
             self._book.event.set()  # its GPUs will be free in a moment: the next round shall not be a whole one away
-        self._journal.save_forks(self._tracker.state())
-        self._journal.save_jobs([*seen.records.values(), *(r for r, _ in seen.ended)])
+        with self._keeping():
+            self._journal.save_forks(self._tracker.state())
+            self._journal.save_jobs([*seen.records.values(), *(r for r, _ in seen.ended)])
         if self._trainer is not None:
-            self._trainer.look(time.time())
+            with self._keeping():
+                self._trainer.look(time.time())
+        self._keeping.round_over()
 
     def _leaves(self, job: SlurmJob) -> bool:
         """Whether the job has said goodbye lately, and Slurm still has it on its nodes."""
@@ -202,15 +259,16 @@ class SlurmCluster(Cluster[Observation]):
                 continue
             (gpu_type,) = job.placement.by_type
             speeds, news.speeds = news.speeds, []
-            self._store.record(
-                workload_of(job),
-                gpu_type,
-                job.placement.workers,
-                sum(speeds) / len(speeds),
-                seen.snapshot.time,
-                spread=len(job.placement.nodes) > 1,
-                nodes=len(job.placement.nodes) if job.graph else None,
-            )
+            with self._keeping():
+                self._store.record(
+                    workload_of(job),
+                    gpu_type,
+                    job.placement.workers,
+                    sum(speeds) / len(speeds),
+                    seen.snapshot.time,
+                    spread=len(job.placement.nodes) > 1,
+                    nodes=len(job.placement.nodes) if job.graph else None,
+                )
 
     def _read_spools(self) -> None:
         """Jobs that run and are silent on the channel may have left word in their directories."""

@@ -62,6 +62,10 @@ class Trainer:
         self._failed = False
         self._told: Attempt | None = None
 
+    def reconfigure(self, settings: PredictSection) -> None:
+        """Other times or another source from now on; where it is not enabled no training begins."""
+        self._settings = settings
+
     def look(self, now: float) -> None:
         """Once a round: tell the outcome of a training that is over, and begin one that is due."""
         try:
@@ -94,7 +98,7 @@ class Trainer:
 
     def _due(self, last: Attempt | None, now: float) -> bool:
         every_s = self._settings.retrain_s
-        if every_s <= 0:
+        if every_s <= 0 or not self._settings.enabled:
             return False
         if last is None:
             return True

@@ -25,6 +25,10 @@ class Usage:
         self._totals: dict[_Key, tuple[float, float]] = journal.usage()
         self._fresh: set[_Key] = set()
 
+    def reconfigure(self, half_life_s: float) -> None:
+        """Another half-life, for all that is remembered."""
+        self._half_life_s = half_life_s
+
     def book(self, user: str, account: str, gpu_seconds: Mapping[str, float], at: float) -> None:
         """Add what a job has had until ``at`` (epoch seconds), by GPU type."""
         for gpu_type, served in gpu_seconds.items():

@@ -70,9 +70,11 @@ def _primary(host: Host) -> Answer:
         return cannot_tell("no slurmctld is up")
     if acting in here:
         return ok(f"this host runs the slurmctld that acts ({acting.role})")
+    if here and host.config.controller.ha == "primary":
+        return note(f"this host is a {here[0].role} of slurmctld; {acting.host} acts, and a controller here stands by")
     if here:
         return warning(f"this host is a {here[0].role} of slurmctld; {acting.host} acts",
-                       f"ssh {acting.host} systemctl enable --now slurm-hadar    # one only")  # fmt: skip
+                       "hadar run --set controller.ha=primary    # it then stands by")  # fmt: skip
     others = f"; run one controller only, as there are {len(daemons)} slurmctld" if len(daemons) > 1 else ""
     return note(f"this host runs no slurmctld; {acting.host} does, over the network{others}")
 

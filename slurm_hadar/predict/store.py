@@ -32,6 +32,8 @@ from slurm_hadar.predict.predictors import ForestPredictor, GroupMean, GroupMedi
 __all__ = ["FORMAT", "KEPT", "Stored", "Version", "VersionStore"]
 
 FORMAT = 2
+# What a manifest of each format says beyond the one before, with what held before it was said.
+_ADDED: dict[int, dict[str, Any]] = {2: {"predictor": "forest", "refused": ""}}
 #: So many versions are kept, the newest.
 KEPT = 5
 _NAME = re.compile(r"\d{4,9}")
@@ -152,8 +154,8 @@ class VersionStore:
     def _manifest(self, name: str) -> Version:
         path = self._folder / f"{name}.json"
         try:
-            found = json.loads(_read(path))
-            if found["format"] != FORMAT or found["features"] != list(FEATURES):
+            found = _brought_forward(json.loads(_read(path)), path)
+            if found["features"] != list(FEATURES):
                 raise PredictionError(f"{path}: is of another version of this program; {_RETRAIN}")
             version = Version(**{**{k: found[k] for k in Version.__slots__}, "gpu_types": tuple(found["gpu_types"])})
             good = isinstance(version.sha256, str) and isinstance(version.grown_by, str) and version.name == name
@@ -173,6 +175,19 @@ class VersionStore:
                 for suffix in ("json", "npz"):
                     with contextlib.suppress(OSError):
                         (self._folder / f"{name}.{suffix}").unlink()
+
+
+def _brought_forward(manifest: dict[str, Any], path: Path) -> dict[str, Any]:
+    """A manifest of any earlier format as one of :data:`FORMAT`. The file stays as it is: an older program may go on
+    with it."""
+    number = manifest["format"]
+    if isinstance(number, int) and number > FORMAT:
+        raise PredictionError(
+            f"{path}: was written by a newer slurm_hadar (format {number}); upgrade this one, or {_RETRAIN}"
+        )
+    for after in range(number, FORMAT):
+        manifest = {**manifest, **_ADDED[after + 1]}
+    return manifest
 
 
 def _read(path: Path) -> bytes:

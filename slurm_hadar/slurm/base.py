@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 
-from slurm_hadar.slurm.state import ClusterState, SlurmJob, Write, WriteResult
+from slurm_hadar.slurm.state import ClusterState, Daemon, SlurmJob, Write, WriteResult
 
 __all__ = ["Backend"]
 
@@ -34,6 +34,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def topology(self) -> str:
         """What ``scontrol show topology`` says; empty where the site has told Slurm of no switches."""
+
+    def daemons(self) -> tuple[Daemon, ...]:
+        """Every slurmctld, in the order in which they act: the first that is up does. Empty where nobody can tell."""
+        return ()
 
     @abc.abstractmethod
     def read_jobs(self) -> tuple[SlurmJob, ...]:

@@ -18,7 +18,7 @@ from slurm_hadar.errors import SlurmError, SlurmRejected, SlurmUnavailable
 from slurm_hadar.slurm import parsing
 from slurm_hadar.slurm.accounting import FIELDS
 from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.state import ClusterState, SlurmJob, Write, WriteResult
+from slurm_hadar.slurm.state import ClusterState, Daemon, SlurmJob, Write, WriteResult
 
 __all__ = ["CliBackend"]
 
@@ -101,6 +101,12 @@ class CliBackend(Backend):
         if code != 0 and "topology" not in stderr.lower():  # without switches it complains, some releases with a code
             raise SlurmError(f"scontrol show topology failed: {_first_line(stderr)}", command="scontrol show topology")
         return stdout if code == 0 else ""
+
+    def daemons(self) -> tuple[Daemon, ...]:
+        stdout, stderr, code = self._run(["scontrol", "ping"])  # some releases end with a code if one is down
+        if code != 0 and not stdout.strip():
+            raise SlurmError(f"scontrol ping failed: {_first_line(stderr)}", command="scontrol ping")
+        return parsing.parse_ping(stdout)
 
     def read_jobs(self) -> tuple[SlurmJob, ...]:
         mark = secrets.token_hex(8)

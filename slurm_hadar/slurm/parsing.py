@@ -13,11 +13,11 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
-from slurm_hadar.slurm.state import GpuRequest, SlurmJob, SlurmNode
+from slurm_hadar.slurm.state import Daemon, GpuRequest, SlurmJob, SlurmNode
 
 __all__ = [
     "JOB_FIELDS", "NODE_FIELDS", "SEP", "expand", "fold", "format_option", "job_state", "node_is_bad", "parse_gres",
-    "parse_jobs", "parse_nodes", "parse_request", "parse_time_limit", "text_or_empty",
+    "parse_jobs", "parse_nodes", "parse_ping", "parse_request", "parse_time_limit", "text_or_empty",
 ]  # fmt: skip
 
 SEP = "\x1f"
@@ -271,3 +271,11 @@ def _time(r: dict[str, str], field: str) -> float | None:
     if not value.lstrip("-").isdigit():
         raise SlurmParseError(f"squeue shows {field}={value!r} for job {r['JobArrayID']}, where epoch seconds belong")
     return float(value)
+
+
+def parse_ping(text: str) -> tuple[Daemon, ...]:
+    """Every slurmctld that ``scontrol ping`` names, in the order in which they act. Raises SlurmParseError for none."""
+    found = re.findall(r"^Slurmctld\((\w+)\) at (\S+) is (UP|DOWN)", text, re.MULTILINE)
+    if not found:
+        raise SlurmParseError("scontrol ping says nothing that this version understands")
+    return tuple(Daemon(role, host, state == "UP") for role, host, state in found)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.model import JobState, Partition
 
-__all__ = ["ClusterState", "GpuRequest", "SlurmJob", "SlurmNode", "Write", "WriteResult"]
+__all__ = ["ClusterState", "Daemon", "GpuRequest", "SlurmJob", "SlurmNode", "Write", "WriteResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,15 @@ class ClusterState:
     nodes: tuple[SlurmNode, ...] = ()
     partitions: tuple[Partition, ...] = ()
     read_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One slurmctld as ``scontrol ping`` shows it: ``role`` is primary, backup or backupN."""
+
+    role: str
+    host: str
+    up: bool
 
 
 @dataclass(frozen=True, slots=True)

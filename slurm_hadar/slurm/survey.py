@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.slurm.cli import CliBackend
-from slurm_hadar.slurm.state import ClusterState
+from slurm_hadar.slurm.state import ClusterState, Daemon
 
-__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "survey"]
+__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "name_of", "survey"]
 
 COMMANDS = ("scontrol", "squeue", "sinfo", "scancel")
 _EXTRA = ("sacct", "sacctmgr", "sdiag")
@@ -33,15 +33,6 @@ class Unknown:
 
 
 NOT_ASKED = Unknown("not asked")
-
-
-@dataclass(frozen=True, slots=True)
-class Daemon:
-    """One slurmctld as ``scontrol ping`` shows it."""
-
-    role: str
-    host: str
-    up: bool
 
 
 @dataclass(frozen=True)
@@ -111,16 +102,16 @@ def survey(backend: CliBackend) -> Survey | Unknown:
         return Unknown(str(error))
     uid = os.geteuid()
     return Survey(
-        user=_name_of(uid),
+        user=name_of(uid),
         uid=uid,
         version=_version(settings),
         identity=identity,
         settings=settings,
-        daemons=_tried(lambda: _daemons(backend.ask("scontrol", "ping"))),
+        daemons=_tried(backend.daemons),
         state=_tried(backend.read),
         clock_ahead_s=_tried(lambda: _clock(backend)),
         latest_start=_tried(lambda: _latest_start(backend.ask("scontrol", "-o", "show", "node"))),
-        admin_level=_level(backend, settings, _name_of(uid)),
+        admin_level=_level(backend, settings, name_of(uid)),
         accounting=_accounting(backend, settings),
         missing=missing,
     )
@@ -133,7 +124,8 @@ def _tried(question: Callable[[], _T | Unknown]) -> _T | Unknown:
         return Unknown(str(error))
 
 
-def _name_of(uid: int) -> str:
+def name_of(uid: int) -> str:
+    """A user's name, or the number where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -152,13 +144,6 @@ def _version(settings: Mapping[str, str]) -> tuple[int, ...] | Unknown:
     text = settings.get("SLURM_VERSION", "")
     match = re.match(r"\d+(?:\.\d+)+", text)
     return tuple(int(n) for n in match[0].split(".")) if match else Unknown(f"SLURM_VERSION is {text!r}")
-
-
-def _daemons(text: str) -> tuple[Daemon, ...] | Unknown:
-    found = re.findall(r"^Slurmctld\((\w+)\) at (\S+) is (UP|DOWN)", text, re.MULTILINE)
-    if not found:
-        return Unknown("scontrol ping says nothing that this version understands")
-    return tuple(Daemon(role, host, state == "UP") for role, host, state in found)
 
 
 def _clock(backend: CliBackend) -> tuple[float, float] | Unknown:

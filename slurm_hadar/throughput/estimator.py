@@ -13,7 +13,10 @@ from slurm_hadar.throughput.gpus import find
 from slurm_hadar.throughput.store import Measurement, ThroughputStore
 from slurm_hadar.throughput.table import ReferenceTable, Row, worker_batch, workload
 
-__all__ = ["BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "SPREAD", "Estimator", "elastic_growth", "relative_speed"]
+__all__ = [
+    "BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "MEASURED_ERROR", "SPREAD", "Estimator", "elastic_growth",
+    "relative_speed",
+]  # fmt: skip
 
 #: Share of a step that is bound by arithmetic, the rest by memory bandwidth; untested choice. On the reference table
 #: the median error of carrying a rate from one type to another is the same for 0.3 to 0.9.
@@ -26,7 +29,7 @@ BATCH_EXPONENT = 0.6
 SPREAD = 0.8
 
 # Expected relative errors of each inference, combined as independent.
-_MEASURED, _PUBLISHED = 0.05, 0.5
+MEASURED_ERROR, _PUBLISHED = 0.05, 0.5
 _TYPE_BY_TABLE, _TYPE_BY_DATA_SHEET, _TYPE_PER_DOUBLING, _TYPE_UNKNOWN = 0.15, 0.3, 0.05, 0.9
 _GANG_BY_TABLE, _GANG_PER_DOUBLING = 0.15, 0.25
 _BATCH_BY_TABLE, _BATCH_PER_DOUBLING, _BATCH_UNKNOWN = 0.15, 0.25, 0.5
@@ -203,7 +206,7 @@ class Estimator:
         """``by_nodes``: factors of a graph for gangs of ``workers``."""
         anchors = []
         for m, batch in zip(measured, batches, strict=True):
-            rate, error = m.steps_per_s, _MEASURED
+            rate, error = m.steps_per_s, MEASURED_ERROR
             if m.spread and m.nodes and m.gpus == workers and m.gpu_type in by_nodes:
                 rate, error = rate / _factor(by_nodes[m.gpu_type], m.nodes), math.hypot(error, _SPREAD_ASSUMED)
             elif m.spread:

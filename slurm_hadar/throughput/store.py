@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ ALPHA = 0.5
 
 _BUSY_TIMEOUT_S = 5.0
 
+#: Version of these tables. The first had none written down; ``throughput_version`` came with the second.
+VERSION = 2
+_ADDED = {2: ("CREATE TABLE throughput_version (version INTEGER NOT NULL)",)}
+_TABLES = ("throughput_measurement", "throughput_estimate")
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS throughput_measurement (
         workload TEXT NOT NULL, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL, spread INTEGER NOT NULL,
@@ -92,6 +97,10 @@ class EstimateError:
         return self.estimated / self.measured - 1.0
 
 
+class _NewerStore(StoreError):
+    """The tables are those of a later version of this program."""
+
+
 class ThroughputStore:
     """Two tables in a SQLite database that may hold others' tables as well.
 
@@ -106,9 +115,65 @@ class ThroughputStore:
     def __init__(self, connection: sqlite3.Connection, alpha: float = ALPHA) -> None:
         self._connection = connection
         self._alpha = alpha
-        with self._errors("set up"), connection:
+        with self._errors("set up"):
+            self._migrate()
+
+    def _migrate(self) -> None:
+        """Bring the tables to :data:`VERSION`; what an older program had is copied to a file beside first."""
+        found = self._version()
+        if found > VERSION:
+            raise _NewerStore(
+                f"the measured speeds in {self._file() or 'memory'} were written by a newer slurm_hadar "
+                f"(version {found}); upgrade this one"
+            )
+        if found == VERSION:
+            return
+        if found:
+            self._back_up(found)
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
             for statement in _SCHEMA:
-                connection.execute(statement)
+                self._connection.execute(statement)
+            for number in range(self._version() or 1, VERSION):  # another process may have done it meanwhile
+                for statement in _ADDED[number + 1]:
+                    self._connection.execute(statement)
+            self._connection.execute("DELETE FROM throughput_version")
+            self._connection.execute("INSERT INTO throughput_version VALUES (?)", (VERSION,))
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _version(self) -> int:
+        """0 where there are no tables yet."""
+        rows = self._connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'throughput%'")
+        names = {name for (name,) in rows}
+        if "throughput_version" in names:
+            return int(self._connection.execute("SELECT max(version) FROM throughput_version").fetchone()[0])
+        return 1 if _TABLES[0] in names else 0
+
+    def _file(self) -> str:
+        """The database file; empty in memory."""
+        return str(next(row[2] for row in self._connection.execute("PRAGMA database_list") if row[1] == "main"))
+
+    def _back_up(self, version: int) -> None:
+        """Copy the tables to ``FILE.throughput-vN``, once."""
+        if not self._file():
+            return
+        path = Path(f"{self._file()}.throughput-v{version}")
+        if path.exists():
+            return
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.unlink(missing_ok=True)
+        self._connection.execute("ATTACH ? AS backup", (str(partial),))
+        try:
+            for table in _TABLES:
+                self._connection.execute(f"CREATE TABLE backup.{table} AS SELECT * FROM main.{table}")
+        finally:
+            self._connection.commit()
+            self._connection.execute("DETACH backup")
+        partial.replace(path)
 
     @classmethod
     def open(cls, path: Path | str, alpha: float = ALPHA) -> ThroughputStore:
@@ -119,6 +184,10 @@ class ThroughputStore:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             return cls(connection, alpha)
+        except _NewerStore:
+            if connection is not None:
+                connection.close()
+            raise
         except (sqlite3.Error, StoreError) as error:
             if connection is not None:
                 connection.close()

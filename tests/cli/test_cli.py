@@ -77,6 +77,15 @@ def test_config_show_and_check(hadar, tmp_path: Path) -> None:
     assert "guard.min_run_s = 300.0    # default" in hadar("config", "show", "--origin").stdout
 
 
+def test_config_check_looks_for_programs(hadar) -> None:
+    """A hook that is not there is found before a job is moved."""
+    assert hadar("config", "check", "--set", "hooks.moved=/bin/sh -c true").returncode == 0
+    done = hadar("config", "check", "--set", "hooks.moved=/nowhere/mail.sh -x")
+
+    assert done.returncode == 1
+    assert done.stderr == "hadar: command line: hooks.moved = '/nowhere/mail.sh': is no program that can be run\n"
+
+
 def test_config_check_reads_policy_parameters(hadar) -> None:
     """A misspelt parameter of a policy is found before a round is run."""
     done = hadar("config", "check", "--set", "policy.params.objectve=jct")

@@ -110,7 +110,9 @@ def _change(path: Path, **what: object) -> None:
         (lambda f: (f / "0001.json").write_text("{"), "0001.json: is no manifest of a predictor"),
         (lambda f: (f / "0001.json").write_text("[]"), "0001.json: is no manifest"),
         (lambda f: (f / "0001.json").write_bytes(b"\xff"), "0001.json: is no manifest"),
-        (lambda f: _change(f / "0001.json", format=99), "0001.json: is of another version of this program"),
+        (lambda f: _change(f / "0001.json", format=99), "0001.json: was written by a newer slurm_hadar .format 99."),
+        (lambda f: _change(f / "0001.json", format="x"), "0001.json: is no manifest"),
+        (lambda f: _change(f / "0001.json", format=0), "0001.json: is no manifest"),
         (lambda f: _change(f / "0001.json", features=["x"]), "0001.json: is of another version of this program"),
         (lambda f: _change(f / "0001.json", samples="many"), "0001.json: is no manifest"),
         (lambda f: _change(f / "0001.json", gpu_types=3), "0001.json: is no manifest"),
@@ -126,6 +128,18 @@ def test_damage_is_told(store: VersionStore, training, history, damage, error: s
 
     with pytest.raises(PredictionError, match=error):
         store.load()
+
+
+def test_the_first_format_is_still_read(store: VersionStore, training, history) -> None:
+    """Its manifests did not say that a forest answers, as nothing else could. The file stays as it was written."""
+    add(store, training, history[:60])
+    path = store._folder / "0001.json"
+    manifest = json.loads(path.read_text())
+    old = {k: v for k, v in manifest.items() if k not in ("predictor", "refused")} | {"format": 1}
+    path.write_text(json.dumps(old))
+
+    assert isinstance(store.load().predictor, ForestPredictor)
+    assert json.loads(path.read_text()) == old
 
 
 @pytest.mark.parametrize("kind", ["pickled", "no zip", "other arrays", "no history"])

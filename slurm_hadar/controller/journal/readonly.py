@@ -39,6 +39,14 @@ class ReadOnlyJournal(Reader):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def copy_to(self, target: sqlite3.Connection) -> None:
+        """Make ``target`` a copy, which may be changed without anybody's noticing. Raises StoreError."""
+        try:
+            self._db.execute("COMMIT")  # a backup reads as one state by itself, and does not like to be inside another
+            self._db.backup(target)
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the journal {self.path}: {error}") from None
+
     def _connect(self) -> sqlite3.Connection:
         # Without a log beside it nobody has the file open, and SQLite would have to create one to read it. It is then
         # read as a file that does not change, which needs no right to write.

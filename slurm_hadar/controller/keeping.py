@@ -1,0 +1,48 @@
+"""Going on without the database: what cannot be kept costs knowledge, never a round."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from slurm_hadar.errors import StoreError
+
+__all__ = ["Keeping"]
+
+log = logging.getLogger(__name__)
+_REMIND_S = 3600.0
+
+
+class Keeping:
+    """Turns a StoreError into a loud line and a count: ``with keeping(): journal.save_jobs(...)``.
+
+    A disk that is full must not stop scheduling: what the controller remembers is in memory too, and is written again
+    in the next round. ``fault`` says what is wrong; empty after everything of a round could be written.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.fault = ""
+        self._now = ""
+        self._said = 0.0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            self.failures += 1
+            self._now = str(error)
+            if not self.fault or time.monotonic() - self._said > _REMIND_S:
+                self._said = time.monotonic()
+                log.error("JOURNAL NOT WRITTEN: %s; scheduling goes on from memory", error, extra={"event": "journal"})
+            self.fault = str(error)
+
+    def round_over(self) -> None:
+        """A round is over; if all of it could be kept, all is well again."""
+        if self.fault and not self._now:
+            log.warning("the journal is written again")
+            self.fault = ""
+        self._now = ""

@@ -1,0 +1,67 @@
+"""Of several controllers, one per slurmctld host, only the one whose slurmctld acts may act."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Literal
+
+from slurm_hadar.slurm.base import Backend
+
+__all__ = ["Primacy"]
+
+log = logging.getLogger(__name__)
+
+
+class Primacy:
+    """Whether this host is the one that acts, by ``scontrol ping``.
+
+    With one slurmctld everybody may act, and nothing is asked any more. So may a host that is none of several
+    slurmctld's hosts: who runs a controller there runs one only.
+
+    Parameters
+    ----------
+    backend: whom to ask. ha: as in the configuration. host: this host's name.
+    """
+
+    def __init__(self, backend: Backend, ha: Literal["primary", "any"], host: str | None = None) -> None:
+        self._backend = backend
+        self._ha = ha
+        self._host = (host or socket.gethostname()).split(".")[0]
+        self._several: bool | None = None
+        self._last: str | None = None
+
+    def reset(self, ha: Literal["primary", "any"]) -> None:
+        """The configuration was read again: ask anew, also how many there are."""
+        self._ha, self._several = ha, None
+
+    @property
+    def standing_by(self) -> bool:
+        """What :meth:`standby` came to last."""
+        return bool(self._last)
+
+    def standby(self) -> str:
+        """Why this host may not act now; empty if it may. Raises SlurmError if Slurm does not say."""
+        if self._ha == "any" or self._several is False:
+            return self._note("")
+        daemons = self._backend.daemons()
+        self._several = len(daemons) > 1
+        here = [d for d in daemons if d.host.split(".")[0] == self._host]
+        if not self._several or not here:
+            return self._note("")
+        acting = next((d for d in daemons if d.up), None)
+        if acting is None:
+            return self._note("no slurmctld is up")
+        if acting in here:
+            return self._note("")
+        return self._note(f"standby: slurmctld acts on {acting.host} ({acting.role}), and this host is {here[0].role}")
+
+    def _note(self, standby: str) -> str:
+        """Say in the log when it changes."""
+        if standby != self._last:
+            if standby:
+                log.warning("%s; rounds are observed only (controller.ha)", standby, extra={"event": "standby"})
+            elif self._last:
+                log.warning("taking over: this host's slurmctld acts now", extra={"event": "takeover"})
+        self._last = standby
+        return standby

@@ -1,0 +1,137 @@
+"""Programs that are told of moves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.config import HooksSection
+from slurm_hadar.service import hooks
+from slurm_hadar.service.hooks import HookRunner
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    def make(body: str) -> str:
+        path = tmp_path / "hook.sh"
+        path.write_text(f"#!/bin/sh\ncd {tmp_path}\n{body}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+def test_it_runs_with_its_variables_and_words(script, tmp_path: Path) -> None:
+    """The command is split as a shell does, and started without one."""
+    runner = HookRunner(HooksSection(moved=f"{script('echo $HADAR_JOB_ID $1 > out')} 'two words;'"))
+
+    runner.run({"HADAR_JOB_ID": "7"})
+    runner.close(10)
+
+    assert (tmp_path / "out").read_text() == "7 two words;\n"
+    assert runner.outcomes == {"ok": 1}
+
+
+def test_failures_are_logged_with_what_was_said(script, caplog: pytest.LogCaptureFixture) -> None:
+    runner = HookRunner(HooksSection(moved=script("echo no mail today >&2; exit 3")))
+
+    with caplog.at_level(logging.WARNING):
+        runner.run({"HADAR_JOB_ID": "7"})
+        runner.close(10)
+
+    assert "for job 7: ended with 3: no mail today" in caplog.text and runner.outcomes == {"failed": 1}
+
+
+def test_a_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    runner = HookRunner(HooksSection(moved="/nonexistent/hook"))
+
+    with caplog.at_level(logging.WARNING):
+        runner.run({"HADAR_JOB_ID": "7"})
+        runner.close(10)
+
+    assert "/nonexistent/hook for job 7: cannot be run: No such file" in caplog.text
+
+
+def test_a_program_that_hangs_is_ended_with_its_children(script, tmp_path: Path, poll) -> None:
+    """All of its process group goes; nothing is left behind."""
+    runner = HookRunner(HooksSection(moved=script("sleep 1000 & echo $! > child; wait"), timeout_s=0.5))
+
+    runner.run({"HADAR_JOB_ID": "7"})
+    runner.close(20)
+
+    assert runner.outcomes == {"timeout": 1}
+    child = int((tmp_path / "child").read_text())
+    poll(lambda: not _alive(child), 10)
+
+
+def test_what_a_program_leaves_running_holds_up_nothing(script, tmp_path: Path, poll) -> None:
+    """A child in the background that keeps stdout open is the program's own affair."""
+    runner = HookRunner(HooksSection(moved=script("sleep 1000 & echo $! > child"), timeout_s=600))
+
+    runner.run({"HADAR_JOB_ID": "7"})
+    runner.close(20)
+
+    assert runner.outcomes == {"ok": 1}
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def test_so_many_at_once(script, tmp_path: Path, poll) -> None:
+    """Others wait their turn; the caller never does."""
+    runner = HookRunner(
+        HooksSection(moved=script("touch began.$HADAR_JOB_ID; until [ -e go ]; do sleep 0.05; done"), at_once=2)
+    )
+
+    for n in range(5):
+        runner.run({"HADAR_JOB_ID": str(n)})
+    poll(lambda: len(list(tmp_path.glob("began.*"))) == 2)
+    (tmp_path / "go").touch()
+    runner.close(20)
+
+    assert runner.outcomes == {"ok": 5}
+
+
+def test_too_many_waiting_are_dropped(script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A hook that cannot keep up costs mails, not memory."""
+    monkeypatch.setattr(hooks, "MOST_WAITING", 3)
+    runner = HookRunner(HooksSection(moved=script("until [ -e go ]; do sleep 0.05; done"), at_once=1))
+
+    for n in range(10):
+        runner.run({"HADAR_JOB_ID": str(n)})
+    (tmp_path / "go").touch()
+    runner.close(20)
+
+    assert runner.outcomes["dropped"] >= 6 and runner.outcomes["ok"] + runner.outcomes["dropped"] == 10
+
+
+def test_the_end_of_the_controller_does_not_wait_for_ever(script, tmp_path: Path, poll) -> None:
+    """Those that run are ended, those that wait not begun."""
+    runner = HookRunner(HooksSection(moved=script("echo $$ > pid; exec sleep 1000"), at_once=1))
+    runner.run({"HADAR_JOB_ID": "1"})
+    runner.run({"HADAR_JOB_ID": "2"})
+    pid = int(poll(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()))
+
+    runner.close(0.2)
+
+    poll(lambda: not _alive(pid), 10)
+    runner.run({"HADAR_JOB_ID": "3"})
+    assert runner.outcomes["dropped"] == 1
+
+
+def test_no_command_no_run() -> None:
+    runner = HookRunner(HooksSection())
+    runner.run({"HADAR_JOB_ID": "1"})
+    runner.close(0)
+
+    assert not runner.outcomes
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
