@@ -10,6 +10,7 @@ from typing import Any
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.simulator import page, plots
+from slurm_hadar.simulator.worth import worth_by_accounting, worth_by_rounds
 from slurm_hadar.throughput.store import EstimateError
 
 __all__ = ["journal_page"]
@@ -19,14 +20,22 @@ _OCCUPY, _RELEASE = ("start", "move"), ("preempt", "end")
 
 
 def journal_page(
-    journal: Journal, errors: Sequence[EstimateError], half_life_s: float, since: float, now: float, command: str
+    journal: Journal,
+    errors: Sequence[EstimateError],
+    half_life_s: float,
+    since: float,
+    now: float,
+    command: str,
+    replayed: Mapping[str, Any] | None = None,
 ) -> str:
     """The page, in one file. ``errors`` are those of the estimates that turned out by now (ThroughputStore.errors);
-    times are epoch seconds. Raises StoreError if the journal cannot be read."""
+    times are epoch seconds; ``replayed`` is the comparison of ``hadar replay`` (check_document), if there is one.
+    Raises StoreError if the journal cannot be read."""
     rounds = journal.rounds_since(since)
     decisions = [d for d in journal.decisions_since(since) if d["mode"] == "act"]
     records = journal.jobs_since(since)
     body = [page.listing(_findings(rounds, records))]
+    body += [worth_by_rounds(journal.gains(since)), worth_by_accounting(replayed)]
     if rounds:
         body.append(_queue(rounds, since))
         intervals = _intervals(decisions, since, now)
