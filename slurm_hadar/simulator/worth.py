@@ -41,9 +41,9 @@ def worth_by_rounds(gains: Iterable[Mapping[str, Any]]) -> str:
         ))  # fmt: skip
     if looked is not None:
         parts.append(page.paragraph(
-            f"Modes observe and advise, {looked['rounds']} rounds since {_when(looked['since'])}: had the decisions "
-            f"been carried out, the GPUs would have done {100 * looked['share']:+.1f} % work in each round, jobs that it "
-            "would have started or stopped included. Each round by itself; what a move costs is not taken off."
+            f"Modes observe and advise, {looked['rounds']} rounds since {_when(looked['since'])}: had the "
+            f"decisions been carried out, the GPUs would have done {100 * looked['share']:+.1f} % work in each round, "
+            "jobs that they would have started or stopped included. Each round by itself; what a move costs is not taken off."
         ))  # fmt: skip
     parts.append(page.paragraph(_HOW if parts else _NOT_KNOWN, dim=True))
     return page.section("What it gained, or would have", *parts)
