@@ -43,7 +43,8 @@ def worth_by_rounds(gains: Iterable[Mapping[str, Any]]) -> str:
         parts.append(page.paragraph(
             f"Modes observe and advise, {looked['rounds']} rounds since {_when(looked['since'])}: had the "
             f"decisions been carried out, the GPUs would have done {100 * looked['share']:+.1f} % work in each round, "
-            "jobs that they would have started or stopped included. Each round by itself; what a move costs is not taken off."
+            "jobs that they would have started or stopped included. Each round by itself; what moves cost is not "
+            "taken off."
         ))  # fmt: skip
     parts.append(page.paragraph(_HOW if parts else _NOT_KNOWN, dim=True))
     return page.section("What it gained, or would have", *parts)
