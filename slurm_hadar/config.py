@@ -63,6 +63,10 @@ class ControllerSection(_Section):
     users: tuple[str, ...] = Field((), description="steer only these users' jobs; empty = everybody's")
     partitions: tuple[str, ...] = Field((), description="steer only these partitions; empty = all")
     keep_days: float = Field(30.0, gt=0, description="journal entries older than this are deleted")
+    foresee_s: float = Field(
+        2.0, ge=0, le=60, description="CPU seconds a round, and at most 2 % of its length, for expected starts of the "
+        "jobs that wait, which the dashboard, `top` and `queue --json` show; 0 = none"
+    )  # fmt: skip
     ha: Literal["primary", "any"] = Field(
         "primary", description="with several SlurmctldHost: act only on the host whose slurmctld acts; any = everywhere"
     )

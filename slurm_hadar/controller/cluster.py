@@ -20,13 +20,17 @@ SETTLE_S = 0.5
 
 class Seen(Protocol):
     """One look at a cluster. ``finished`` are (job id, final state) of the jobs that are over since the last look;
-    ``events`` what else has happened to jobs since; ``read_s`` is how long looking took."""
+    ``stays`` steerable jobs that keep their place once they run; ``events`` what else has happened to jobs since;
+    ``read_s`` is how long looking took."""
 
     @property
     def snapshot(self) -> Snapshot: ...
 
     @property
     def finished(self) -> Iterable[tuple[str, str]]: ...
+
+    @property
+    def stays(self) -> frozenset[str]: ...
 
     @property
     def events(self) -> Iterable[Event]: ...

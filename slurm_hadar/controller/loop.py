@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.answers import Peek
 from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.cluster import Cluster, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit
@@ -22,6 +23,7 @@ from slurm_hadar.policies.check import check_plan
 __all__ = ["Controller", "RoundResult"]
 
 log = logging.getLogger(__name__)
+_FORESEE_SHARE = 0.02  # of a round
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,14 @@ class Controller:
         if mode is Mode.ACT and not (broken or fault or plan.abstains):
             outcome = self._cluster.carry_out(number, seen, changes)
         record = self._conclude(number, record, seen, outcome)
+        if self._foresee_s > 0 and plan.waits and not plan.abstains:
+            self._recorder.foresee(Peek(snapshot, self._policy, seen.stays), self._config, self._foresee_s)
         return RoundResult(number, record, seen, plan, tuple(outcome.changes), outcome)
+
+    @property
+    def _foresee_s(self) -> float:
+        settings = self._config.controller
+        return min(settings.foresee_s, _FORESEE_SHARE * settings.round_s)
 
     def _decide(self, snapshot: Snapshot) -> tuple[Plan, str]:
         """The policy's plan; an abstaining one, and what is wrong, where it breaks the contract."""

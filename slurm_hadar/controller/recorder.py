@@ -8,6 +8,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_hadar.config import Config
+from slurm_hadar.controller.answers import Peek, starts
 from slurm_hadar.controller.cluster import Outcome, Seen
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
@@ -36,6 +38,10 @@ class Recorder(abc.ABC):
     @abc.abstractmethod
     def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
         """What was done."""
+
+    def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
+        """The moment to work out when the jobs that wait will start, in ``cpu_s`` CPU seconds."""
+        return
 
     def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
         """Another policy decides from now on, or with other parameters; what is older than ``keep_s`` is forgotten."""
@@ -107,6 +113,11 @@ class JournalRecorder(Recorder):
             if record.time - self._expired > 3600:
                 self._expired = record.time
                 self._journal.expire(record.time - self._keep_s)
+
+    def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
+        found = starts(peek, config, cpu_s)
+        with self._keeping():
+            self._journal.note_starts({j: (i.low, i.high) for j, i in found.items() if i.high is not None})
 
     def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
         """Record changes, and reasons of waiting when they change; staying needs no word."""

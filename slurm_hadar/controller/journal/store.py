@@ -173,6 +173,14 @@ class Journal(Reader):
             db.execute("DELETE FROM waits")
             db.executemany("INSERT INTO waits VALUES (?, ?, ?, ?, ?)", rows)
 
+    def note_starts(self, starts: Mapping[str, tuple[float, float]]) -> None:
+        """When jobs that wait are expected to start, as intervals in epoch seconds."""
+        rows = [(json.dumps(interval), interval[0], job) for job, interval in starts.items()]
+        with self.transaction() as db:
+            db.executemany(
+                "UPDATE waits SET record = json_set(record, '$.starts', json(?)), starts = ? WHERE job_id = ?", rows
+            )
+
     def replace_prices(self, prices: Mapping[tuple[str, str], float]) -> None:
         with self.transaction() as db:
             db.execute("DELETE FROM prices")
