@@ -11,10 +11,11 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slurm_hadar.controller.salvage import numbers_only, row_object, row_record
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import EMPTY, Placement
 
@@ -174,7 +175,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """One write to Slurm about one job and what became of it: ok, refused, ineffective, undone."""
+    """One write to Slurm about one job and what became of it: ok, refused, ineffective, slow, undone; sent where nobody
+    knows, since Slurm gave no answer or the controller was killed before it came."""
 
     job_id: str
     command: str
@@ -210,6 +212,7 @@ class Journal:
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(str(self.path), timeout=10.0, isolation_level=None)
+        db.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged letter must not hide the other rows
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
@@ -264,7 +267,7 @@ class Journal:
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self._rollback()
-            raise StoreError(f"cannot write the journal {self.path}: {error}") from None
+            raise StoreError.of(f"cannot write the journal {self.path}", error) from None
         except BaseException:
             self._rollback()
             raise
@@ -276,13 +279,9 @@ class Journal:
     # What is remembered of jobs
 
     def load_jobs(self) -> dict[str, JobRecord]:
-        """Records of jobs not known to have ended. Fields that an older version did not have take their defaults."""
-        known = {f.name for f in fields(JobRecord)}
-        records = {}
-        for job_id, text in self._query("SELECT job_id, record FROM jobs WHERE ended IS NULL"):
-            content = {k: v for k, v in json.loads(text).items() if k in known}
-            records[job_id] = JobRecord(**content)
-        return records
+        """Records of jobs not known to have ended; a damaged one is left out, as if its job were new."""
+        rows = self._query("SELECT record FROM jobs WHERE ended IS NULL")
+        return {r.job_id: r for (text,) in rows if (r := row_record(JobRecord, text)) is not None}
 
     def save_jobs(self, records: Iterable[JobRecord]) -> None:
         rows = [(r.job_id, r.ended, json.dumps(asdict(r), separators=(",", ":"))) for r in records]
@@ -292,7 +291,7 @@ class Journal:
     def usage(self) -> dict[tuple[str, str, str], tuple[float, float]]:
         """{(user, account, GPU type): (GPU-seconds as they counted at that time, epoch seconds)}."""
         rows = self._query("SELECT user, account, gpu_type, gpu_s, updated FROM usage")
-        return {(user, account, gpu_type): (gpu_s, updated) for user, account, gpu_type, gpu_s, updated in rows}
+        return numbers_only({(user, account, gpu): tuple(values) for user, account, gpu, *values in rows})
 
     def save_usage(self, totals: Mapping[tuple[str, str, str], tuple[float, float]]) -> None:
         """Replace these entries by what :meth:`usage` shall give."""
@@ -303,7 +302,7 @@ class Journal:
     def forks(self) -> dict[str, tuple[int, int, float | None, int | None]]:
         """{forked job: (number of its newest consolidation, steps in it, total, the copy that ends the script)}."""
         rows = self._query("SELECT parent, number, steps, total, closer FROM forks")
-        return {parent: tuple(rest) for parent, *rest in rows}
+        return numbers_only({parent: tuple(rest) for parent, *rest in rows})
 
     def save_forks(self, state: Mapping[str, tuple[int, int, float | None, int | None]]) -> None:
         """Replace all that :meth:`forks` gives."""
@@ -356,6 +355,13 @@ class Journal:
         with self.transaction() as db:
             db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
 
+    def settle_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
+        """What came of this round's writes, instead of what was announced of them before they were sent."""
+        rows = [(number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes]
+        with self.transaction() as db:
+            db.execute("DELETE FROM writes WHERE round = ? AND outcome = 'sent'", (number,))
+            db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
+
     def add_events(self, number: int, now: float, events: Iterable[Event]) -> None:
         rows = [(number, now, e.job_id, e.kind, e.why) for e in events]
         if rows:
@@ -397,12 +403,12 @@ class Journal:
 
     def rounds(self, last: int = 20) -> list[dict[str, Any]]:
         rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
-        return [{"round": number, **json.loads(text)} for number, text in rows]
+        return [{"round": number, **content} for number, text in rows if (content := row_object(text)) is not None]
 
     def rounds_since(self, since: float) -> list[dict[str, Any]]:
         """Rounds from ``since`` (epoch seconds) on, oldest first."""
         rows = self._query("SELECT round, record FROM rounds WHERE time >= ? ORDER BY round", (since,))
-        return [{"round": number, **json.loads(text)} for number, text in rows]
+        return [{"round": number, **content} for number, text in rows if (content := row_object(text)) is not None]
 
     def decisions_since(self, since: float) -> list[dict[str, Any]]:
         """Decisions about all jobs from ``since`` on, oldest first, each with the ``mode`` of its round."""
@@ -411,14 +417,13 @@ class Journal:
             "WHERE d.time >= ? ORDER BY d.time, d.rowid", (since,)
         )  # fmt: skip
         for entry in found:
-            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+            entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         return found
 
     def jobs_since(self, since: float) -> list[JobRecord]:
         """Records of jobs that had not ended at ``since``, in order of arrival."""
-        known = {f.name for f in fields(JobRecord)}
         rows = self._query("SELECT record FROM jobs WHERE ended IS NULL OR ended >= ?", (since,))
-        records = [JobRecord(**{k: v for k, v in json.loads(text).items() if k in known}) for (text,) in rows]
+        records = [record for (text,) in rows if (record := row_record(JobRecord, text)) is not None]
         return sorted(records, key=lambda r: (r.arrival, r.job_id))
 
     def history(self, job_id: str) -> list[dict[str, Any]]:
@@ -431,24 +436,24 @@ class Journal:
         )  # fmt: skip
         writes = self._rows("SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ?", (job_id,))
         for entry in decisions:
-            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+            entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         return sorted(events + decisions + writes, key=lambda e: (e["time"], "event" not in e, "command" in e))
 
     def wait(self, job_id: str) -> dict[str, Any] | None:
         for number, text in self._query("SELECT round, record FROM waits WHERE job_id = ?", (job_id,)):
-            return {"round": number, **json.loads(text)}
+            return {"round": number, **content} if (content := row_object(text)) is not None else None
         return None
 
     def waits(self) -> dict[str, dict[str, Any]]:
-        return {job: json.loads(text) for job, text in self._query("SELECT job_id, record FROM waits")}
+        rows = self._query("SELECT job_id, record FROM waits")
+        return {job: content for job, text in rows if (content := row_object(text)) is not None}
 
     def prices(self) -> dict[tuple[str, str], float]:
         return {(n, t): p for n, t, p in self._query("SELECT node, gpu_type, price FROM prices")}
 
     def job(self, job_id: str) -> JobRecord | None:
-        known = {f.name for f in fields(JobRecord)}
         for (text,) in self._query("SELECT record FROM jobs WHERE job_id = ?", (job_id,)):
-            return JobRecord(**{k: v for k, v in json.loads(text).items() if k in known})
+            return row_record(JobRecord, text)
         return None
 
     def _rows(self, sql: str, args: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
@@ -457,10 +462,10 @@ class Journal:
             names = [c[0] for c in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
         except sqlite3.Error as error:
-            raise StoreError(f"cannot read the journal {self.path}: {error}") from None
+            raise StoreError.of(f"cannot read the journal {self.path}", error) from None
 
     def _query(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(sql, args).fetchall()
         except sqlite3.Error as error:
-            raise StoreError(f"cannot read the journal {self.path}: {error}") from None
+            raise StoreError.of(f"cannot read the journal {self.path}", error) from None

@@ -11,6 +11,7 @@ from typing import Any
 from slurm_hadar.controller.cluster import Outcome, Seen
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
+from slurm_hadar.controller.salvage import row_object
 from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot
 
 __all__ = ["JournalRecorder", "Recorder"]
@@ -102,7 +103,7 @@ class JournalRecorder(Recorder):
 
     def recall(self) -> Mapping[str, Any]:
         text = self._journal.load_memory(self._owner)
-        self._kept = dict(json.loads(text)) if text else {}
+        self._kept = (row_object(text) or {}) if text else {}
         return self._kept
 
     def keep(self, memory: Mapping[str, Any]) -> None:

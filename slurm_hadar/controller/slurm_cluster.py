@@ -16,7 +16,7 @@ from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.job_graphs import GraphBook
-from slurm_hadar.controller.journal import Journal, WriteRecord
+from slurm_hadar.controller.journal import JobRecord, Journal, WriteRecord
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
 from slurm_hadar.controller.steering import node_facts
@@ -66,7 +66,9 @@ class SlurmCluster(Cluster[Observation]):
         self._tracker = JobTracker(lambda job_id, plan: self._pass_on(channel, job_id, plan), journal.forks())
         self._book.listener = self._tracker.hear
         self._stop = threading.Event()
-        self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set)
+        self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set, self._announce)
+        self._number = 0
+        self._over: list[JobRecord] = []  # ended, and not yet written down as such
         self._failed_in_a_row = 0
         self._began = time.monotonic()
         self._slow = False
@@ -103,6 +105,7 @@ class SlurmCluster(Cluster[Observation]):
             facts = node_facts(state.nodes)
             self._graphs.survey(self._backend, {n: (f.gpu_type, f.gpus) for n, f in facts.items() if f.gpu_type})
         seen = self._track(self._observer.observe(state, acting_only=acting_only))
+        self._over += [record for record, _ in seen.ended]
         self._learn(seen)
         return seen
 
@@ -140,12 +143,12 @@ class SlurmCluster(Cluster[Observation]):
             record.steered = record.steered or change.kind.occupies
             record.defer_until = None if change.kind is ChangeKind.STAY else latest
         self._journal.save_jobs(seen.records.values())
-        outcome = Outcome(list(changes))
+        outcome, self._number = Outcome(list(changes)), number
         try:
             self._actor.carry_out(seen, changes, outcome)
             self._end_copies(seen, outcome)
         finally:  # slurmctld may go away in the middle: what was done until then is not forgotten
-            self._journal.add_writes(number, time.time(), outcome.log)
+            self._journal.settle_writes(number, time.time(), [*outcome.log, *outcome.unanswered])
             self._journal.save_jobs(seen.records.values())
         self._judge(outcome)
         return outcome
@@ -158,9 +161,16 @@ class SlurmCluster(Cluster[Observation]):
             if job_id in seen.raw and self._config.mode(seen.raw[job_id].partition) is Mode.ACT
         }
         if over:
-            self._backend.cancel(sorted(over))
             outcome.commands += 1
+            outcome.unanswered = [WriteRecord(job_id, "cancel", "sent", why) for job_id, why in over.items()]
+            self._announce(outcome.unanswered)
+            self._backend.cancel(sorted(over))
+            outcome.unanswered = []
             outcome.log += [WriteRecord(job_id, "cancel", "ok", why) for job_id, why in over.items()]
+
+    def _announce(self, writes: Sequence[WriteRecord]) -> None:
+        """Into the journal before it goes to Slurm; what came of it replaces it when the round's changes are done."""
+        self._journal.add_writes(self._number, time.time(), writes)
 
     def _judge(self, outcome: Outcome) -> None:
         """Count failures, warn about them, and leave alone from now on what is not ours to change."""
@@ -181,7 +191,8 @@ class SlurmCluster(Cluster[Observation]):
         if any(self._leaves(job) for job in seen.raw.values()):
             self._book.event.set()  # its GPUs will be free in a moment: the next round shall not be a whole one away
         self._journal.save_forks(self._tracker.state())
-        self._journal.save_jobs([*seen.records.values(), *(r for r, _ in seen.ended)])
+        self._journal.save_jobs([*seen.records.values(), *self._over])
+        self._over.clear()
         if self._trainer is not None:
             self._trainer.look(time.time())
 
