@@ -26,7 +26,14 @@ import sqlite3
 
 
 class HadarError(Exception):
-    """Base of all expected errors; ``str(error)`` is one line that names the thing and the fix."""
+    """Base of all expected errors; ``str(error)`` is one line that names the thing and the fix.
+
+    What it quotes may be anything that a user has typed: line ends and what steers a terminal are shown by their names.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class ConfigError(HadarError):

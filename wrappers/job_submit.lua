@@ -24,7 +24,7 @@ LEASE_S = 0
 
 local PREFIX = "hadar:"
 local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "prefer", "ckpt", "lose", "pin", "weight",
-    "deadline", "restart", "fork", "period", "lease", "key" }
+    "deadline", "restart", "fork", "period", "lease", "asked", "key" }
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
 local STALE = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET" }

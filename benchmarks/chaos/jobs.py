@@ -17,7 +17,9 @@ from benchmarks.chaos.stage import ROOT, Stage
 
 __all__ = ["ForkedJob", "PlainJob", "submit_all"]
 
-# A killed program is started again inside the job, as a careful user's script does; a requeue ends all of it.
+# A killed program is started again inside the job, as a careful user's script does; a requeue ends all of it. Slurm
+# 22.05 sometimes gives a job that it starts in the first seconds after its own start GPUs that no step can have: such a
+# job helps itself by going back into the queue.
 SCRIPT = """#!/bin/bash
 trap 'exit 143' TERM
 for try in $(seq 40); do
@@ -25,6 +27,7 @@ for try in $(seq 40); do
     code=$?
     echo "try $try ended with $code"
     sleep 1 & wait $!
+    [ $((try % 6)) = 0 ] && scontrol requeue $SLURM_JOB_ID && sleep 30
 done
 exit $code
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -138,6 +137,13 @@ class Daemon:
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(signum)
 
+    def settle(self, seconds: float = 8.0) -> None:
+        """Wait until it has run for so long: one that has just been started does not mind signals yet."""
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline and (self.pid is None or time.time() - self.starts[-1] < seconds):
+            self.look()
+            time.sleep(0.2)
+
     def stop(self, patience_s: float = 60.0) -> int | None:
         """End it in good order; its exit code, None if it was not there or had to be killed."""
         with self._lock:
@@ -240,11 +246,6 @@ class Stage:
     def log(self) -> str:
         path = self.folder / "controller.log"
         return path.read_text(errors="replace") if path.exists() else ""
-
-    def rounds_since(self, moment: float) -> int:
-        """How many rounds the controller's log tells of since ``moment``; its stamps are whole seconds."""
-        stamps = re.findall(r"^(\S+ \S+),\d+ INFO round \d+ \(act", self.log, re.MULTILINE)
-        return sum(1 for s in stamps if time.mktime(time.strptime(s, "%Y-%m-%d %H:%M:%S")) >= moment)
 
 
 def _mount(folder: Path) -> bool:

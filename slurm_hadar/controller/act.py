@@ -186,7 +186,7 @@ class Actor:
         job, record = seen.raw[change.job_id], seen.records[change.job_id]
         just_stopped = job.restarts > 0 and job.submit is not None and time.time() - job.submit < RESTART_GAP_S
         write = writes.place(job, record, change.new, RESTART_GAP_S if just_stopped else 0.0)
-        shaped = len(write.fields) > 2
+        shaped = any(name == "NumNodes" for name, _ in write.fields)
         deferred = record.lease is not None or job.eligible is None or job.eligible > time.time()
         if not shaped and not deferred and record.steered and set(job.req_nodes) == set(change.new.nodes):
             return []
@@ -256,8 +256,9 @@ class Actor:
     def _send(self, batch: Sequence[Write], outcome: Outcome) -> list[WriteResult]:
         """The one way to Slurm. The journal is told before: a kill in between must leave no change unexplained."""
         outcome.commands += 1
-        outcome.unanswered = [_record(w, job_id, "sent") for w in batch for job_id in w.job_ids]
-        self._announce(outcome.unanswered)
+        announced = [_record(w, job_id, "sent") for w in batch for job_id in w.job_ids]
+        self._announce(announced)
+        outcome.unanswered = announced
         results = self._backend.write(batch)
         outcome.unanswered = []
         return results

@@ -286,8 +286,11 @@ class Observer:
             or (job.restarts < record.restarts and submit <= record.submit)
         )
         if record is None or not same:
+            shape, steered = _shape(job), False
+            if job.req_nodes and (asked := read(job.comment)[0].asked) is not None:
+                shape, steered = asked, True  # we knew it once: these nodes are ours, whatever became of the journal
             record = JobRecord(
-                job.job_id, submit, job.restarts, submit, *_shape(job), work_dir=job.work_dir, last_seen=now
+                job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now
             )
             self.records[job.job_id] = record
         if job.restarts > record.restarts:

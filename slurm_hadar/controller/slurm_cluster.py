@@ -12,6 +12,7 @@ from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act import Actor
 from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.clock import ClockWatch
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.guard import Change, ChangeKind
@@ -67,6 +68,7 @@ class SlurmCluster(Cluster[Observation]):
         self._book.listener = self._tracker.hear
         self._stop = threading.Event()
         self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set, self._announce)
+        self._clock = ClockWatch(backend)
         self._number = 0
         self._over: list[JobRecord] = []  # ended, and not yet written down as such
         self._failed_in_a_row = 0
@@ -100,6 +102,8 @@ class SlurmCluster(Cluster[Observation]):
         self._began, self._slow = time.monotonic(), False
         state = self._backend.read()
         self._slow = state.read_s > self._config.slurm.slow_read_s
+        if acting_only:
+            self._clock.check()
         self._read_spools()
         if any("graph=" in job.comment for job in state.jobs):
             facts = node_facts(state.nodes)
@@ -162,14 +166,16 @@ class SlurmCluster(Cluster[Observation]):
         }
         if over:
             outcome.commands += 1
-            outcome.unanswered = [WriteRecord(job_id, "cancel", "sent", why) for job_id, why in over.items()]
-            self._announce(outcome.unanswered)
+            announced = [WriteRecord(job_id, "cancel", "sent", why) for job_id, why in over.items()]
+            self._announce(announced)
+            outcome.unanswered = announced
             self._backend.cancel(sorted(over))
             outcome.unanswered = []
             outcome.log += [WriteRecord(job_id, "cancel", "ok", why) for job_id, why in over.items()]
 
     def _announce(self, writes: Sequence[WriteRecord]) -> None:
         """Into the journal before it goes to Slurm; what came of it replaces it when the round's changes are done."""
+        self._clock.before_writing()
         self._journal.add_writes(self._number, time.time(), writes)
 
     def _judge(self, outcome: Outcome) -> None:
