@@ -20,7 +20,7 @@ from slurm_hadar.model import JobState
 from slurm_hadar.runtime.forks.room import Room
 from slurm_hadar.slurm.state import ClusterState
 
-__all__ = ["Watch", "check_end", "unexplained"]
+__all__ = ["End", "Watch", "changes_of", "check_end", "check_log", "check_result", "steps_counted_twice", "unexplained"]
 
 LOOK_EVERY_S = 1.0
 REQUEUE_DELAY_S = 121.0  # Slurm's own, after each requeue
@@ -121,7 +121,7 @@ def check_end(stage: Stage, injector: Injector, plain: list[PlainJob], forked: l
         else:
             end.completed += 1
             end.restarts += found.restarts
-        _check_result(job, injector, end)
+        check_result(job, injector, end)
     for fork in forked:
         _check_forked(fork, end)
     left = [j for j in jobs.values() if j.state.active]
@@ -132,7 +132,7 @@ def check_end(stage: Stage, injector: Injector, plain: list[PlainJob], forked: l
     return end
 
 
-def _check_result(job: PlainJob, injector: Injector, end: End) -> None:
+def check_result(job: PlainJob, injector: Injector, end: End) -> None:
     ends = job.ends()
     if not ends:
         end.problems.append(f"job {job.job_id} ({job.name}) gave no result: {_last_words(job.said)}")
@@ -206,7 +206,7 @@ def unexplained(stage: Stage, injector: Injector) -> tuple[int, list[str]]:
     sent: Counter[tuple[str, str]] = Counter()
     for file in stage.sent.glob("*.sent"):
         if file.stat().st_mtime > last_cut:
-            sent.update(_changes(file))
+            sent.update(changes_of(file))
     told: Counter[tuple[str, str]] = Counter()
     for journal in stage.state.glob("journal.db*"):
         if not journal.name.endswith(("-wal", "-shm")):
@@ -216,7 +216,7 @@ def unexplained(stage: Stage, injector: Injector) -> tuple[int, list[str]]:
     return sum(sent.values()), problems
 
 
-def _changes(file: Path) -> list[tuple[str, str]]:
+def changes_of(file: Path) -> list[tuple[str, str]]:
     """(job, command) of one call of scontrol or scancel."""
     if file.name.startswith("scancel"):
         words = file.read_text().split()

@@ -18,10 +18,10 @@ from slurm_hadar.throughput.table import reference
 
 COMMENTS = (
     b"hadar:model=resnet18,batch=128,steps=200000",
-    b"hadar:model=lm,batch=20,gpus=2-8,nodes=1-4,mix=balanced,types=v100;p100,prefer=v100,weight=2.5,ckpt=yes,lose=no",
+    b"hadar:model=lm,batch=20,gpus=2-8,nodes=1-4,mix=balanced,types=v100+p100,prefer=v100,weight=2.5,ckpt=yes,lose=no",
     b"hadar:fork=auto,model=resnet18,batch=64,steps=900,period=30s,restart=12,key=0123456789abcdef",
-    b"hadar:graph=bert-large;pp=2;dp=2,deadline=2026-12-01T12:00:00Z",
-    b"hadar:deadline=+2h30m,user text",
+    b"hadar:graph=gpt2-xl/pp4/dp2/tp2/mb8,deadline=2026-12-01T12:00+00:00,asked=4/2/2/8",
+    b"hadar:deadline=6h,pin=no,lease=10,gpus=2+4+8",
 )
 CONFIG = b"""[slurm]
 backend = "cli"
@@ -112,7 +112,7 @@ inside_bytes = 4.0e7
 compute_s = 0.15
 parameter_bytes = 1.5e9
 """
-GRAPHS = (b"bert-large;pp=2;dp=2", b"gpt2-xl;pp=4;mb=8", b"./graph.toml", b"resnet50;dp=4", b"gpt3-2.7b;pp=2;tp=2")
+GRAPHS = (b"gpt2-xl/pp4/dp2/tp2/mb8", b"gpt2-xl/pp4", b"../graphs/mine.toml", b"resnet50/dp4", b"bert-large/pp2/dp2")
 
 
 class Answers(CliBackend):

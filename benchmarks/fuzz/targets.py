@@ -106,8 +106,11 @@ def _spool(data: bytes, folder: Path) -> None:
 
 def _manifest(data: bytes, folder: Path) -> None:
     directory = folder / "gen-1-step-400"
+    if not directory.exists():
+        for name, entry in json.loads((DATA / "manifest.json").read_text())["files"].items():
+            _file(bytes(entry["size"]), directory, name)
     _file(data, directory, "manifest.json")
-    Store(folder, "10", 2, warn=lambda line: None).verify(Checkpoint(1, 400, directory))
+    Store(folder, "10", 2, warn=lambda line: None).verify(Checkpoint(1, 400, directory), sums=False)
 
 
 def _room(data: bytes, folder: Path) -> None:

@@ -284,7 +284,7 @@ class Journal:
         return {r.job_id: r for (text,) in rows if (r := row_record(JobRecord, text)) is not None}
 
     def save_jobs(self, records: Iterable[JobRecord]) -> None:
-        rows = [(r.job_id, r.ended, json.dumps(asdict(r), separators=(",", ":"))) for r in records]
+        rows = ((r.job_id, r.ended, json.dumps(asdict(r), separators=(",", ":"))) for r in records)  # one at a time
         with self.transaction() as db:
             db.executemany("INSERT OR REPLACE INTO jobs (job_id, ended, record) VALUES (?, ?, ?)", rows)
 
@@ -351,13 +351,13 @@ class Journal:
             db.executemany("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def add_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
-        rows = [(number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes]
+        rows = ((number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes)
         with self.transaction() as db:
             db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def settle_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
         """What came of this round's writes, instead of what was announced of them before they were sent."""
-        rows = [(number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes]
+        rows = ((number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes)
         with self.transaction() as db:
             db.execute("DELETE FROM writes WHERE round = ? AND outcome = 'sent'", (number,))
             db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -370,7 +370,7 @@ class Journal:
 
     def replace_waits(self, number: int, waits: Mapping[str, Mapping[str, Any]]) -> None:
         """The reasons of all jobs that wait as of this round."""
-        rows = [(job, number, json.dumps(wait)) for job, wait in waits.items()]
+        rows = ((job, number, json.dumps(wait)) for job, wait in waits.items())
         with self.transaction() as db:
             db.execute("DELETE FROM waits")
             db.executemany("INSERT INTO waits VALUES (?, ?, ?)", rows)
