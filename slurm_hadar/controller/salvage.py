@@ -76,6 +76,8 @@ def _is(value: Any, hint: Any) -> bool:
         return True
     if isinstance(hint, types.UnionType):
         return any(_is(value, one) for one in typing.get_args(hint))
+    if typing.get_origin(hint) is list:
+        return isinstance(value, list) and all(_is(v, typing.get_args(hint)[0]) for v in value)
     if typing.get_origin(hint) is dict:
         of_key, of_value = typing.get_args(hint)
         return isinstance(value, dict) and all(_is(k, of_key) and _is(v, of_value) for k, v in value.items())

@@ -155,6 +155,36 @@ def test_damaged_rows_are_left_out(tmp_path: Path, spoilt: str) -> None:
     assert journal.moved_aside is None
 
 
+def test_a_job_whose_node_was_lost_is_not_started_there_again_at_once(bench: Callable[..., Any]) -> None:
+    """What is left of the lost run is ended when the node is back, and the new run would be ended with it."""
+    one = bench()
+    job = one.slurm.submit()
+    controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
+    controller.run_round()
+    controller.run_round()
+    assert one.slurm.jobs[job].nodes == ("v100-1",)
+    one.slurm._requeue(one.slurm.jobs[job])
+
+    seen = controller.run_round().seen
+
+    assert seen.snapshot.job[job].form.nodes == frozenset({"k80-1"})
+    assert one.slurm.jobs[job].state is JobState.PENDING
+
+
+def test_a_job_that_was_moved_may_come_back(bench: Callable[..., Any]) -> None:
+    """It has left its nodes before it was started elsewhere."""
+    one = bench()
+    job = one.slurm.submit(comment="hadar:lose=yes")
+    controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
+    controller.run_round()
+    one.new_controller(policy=Told(j1=on("k80-1", "k80"))).run_round()
+    assert one.slurm.jobs[job].restarts == 1
+
+    seen = one.new_controller(policy=Told(j1=on("k80-1", "k80"))).run_round().seen
+
+    assert seen.snapshot.job[job].form.nodes is None
+
+
 class Forgetful(Policy):
     """Fails with a memory that it does not understand."""
 
