@@ -217,7 +217,6 @@ class Actor:
                 outcome.log.append(_not_requeued(change.job_id, job))
                 continue
             record.moves += 1
-            record.ran_on = []  # it has left them
             if change.kind is ChangeKind.MOVE:
                 gap_s = _gap_s(change, seen.snapshot.job[change.job_id])
                 batch.append(_Planned(writes.place(job, record, change.new, gap_s), steered=True))

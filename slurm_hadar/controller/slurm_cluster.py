@@ -146,6 +146,8 @@ class SlurmCluster(Cluster[Observation]):
             record = seen.records[change.job_id]
             record.steered = record.steered or change.kind.occupies
             record.defer_until = None if change.kind is ChangeKind.STAY else latest
+            if change.kind.stops:
+                record.ran_on = []  # it is waited for until it has left them
         self._journal.save_jobs(seen.records.values())
         outcome, self._number = Outcome(list(changes)), number
         try:
