@@ -97,6 +97,16 @@ local function mix(text)
     return text == "never" or text == "gated" or text == "balanced" or nil, "must be one of never, gated, balanced"
 end
 
+local function asked(text)
+    local wrong = "must be four numbers: GPUs, nodes, tasks and CPUs"
+    local count = 0
+    for part in (text .. "/"):gmatch("([^/]*)/") do
+        count = count + 1
+        if count > 4 or not is_number_up_to(part, 9) then return nil, wrong end
+    end
+    return count == 4 or nil, wrong
+end
+
 local function graph(text)
     local wrong = "must be a model with degrees pp, dp, tp, mb, each at most once, or a path ending in .toml"
     if text:find("%.toml$") then
@@ -178,6 +188,7 @@ local KEYS = {
     fork = { fork, "auto" },
     period = { period, "60s" },
     lease = { positive_int, "10" },
+    asked = { asked, "4/2/2/8" },
     key = { hash, "0123456789abcdef" },
 }
 

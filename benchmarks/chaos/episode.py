@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import shutil
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -37,6 +38,7 @@ class Plan:
     chains: int
     trainings: int
     copies: int
+    nap_s: float = 0.08
 
     @classmethod
     def of(cls, seed: int, seconds: float = 90.0, faults: int = 14, kinds: tuple[str, ...] = tuple(KINDS)) -> Plan:
@@ -92,7 +94,7 @@ def play(plan: Plan, say: Callable[[str], None], keep: Path | None = None) -> Ep
 
 
 def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]) -> None:
-    plain, forked = submit_all(stage, plan.seed, plan.chains, plan.trainings, plan.copies)
+    plain, forked = submit_all(stage, plan.seed, plan.chains, plan.trainings, plan.copies, plan.nap_s)
     # saved now: what follows is about what we lose, not about jobs of which slurmctld has not yet written down a word
     stage.cluster.stop_slurmctld()
     stage.cluster.start_slurmctld()
@@ -111,7 +113,7 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
     episode.problems += [*watch.problems, *injector.problems, *end.problems, *untold, *check_log(stage)]
     episode.problems += steps_counted_twice(stage, plain, injector)
     episode.problems += _left_behind(stage)
-    if code not in (0, None):
+    if code not in (0, None, -signal.SIGTERM):  # by the signal itself where it had only just begun to start
         episode.problems.append(f"the controller ended with {code} when it was told to end")
     episode.injected = Counter(kind for _, kind, _ in injector.done)
     episode.skipped = injector.skipped

@@ -71,18 +71,18 @@ class ForkedJob:
 
 
 def submit_all(
-    stage: Stage, seed: int, chains: int, trainings: int, copies: int
+    stage: Stage, seed: int, chains: int, trainings: int, copies: int, nap_s: float
 ) -> tuple[list[PlainJob], list[ForkedJob]]:
     """Submit the episode's jobs, sizes drawn from its seed."""
     rng = random.Random(seed)
-    plain = [_chain(stage, f"chain{i}", rng) for i in range(chains)]
+    plain = [_chain(stage, f"chain{i}", rng, nap_s) for i in range(chains)]
     plain += [_training(stage, f"torch{i}", rng) for i in range(trainings)]
     return plain, [_forked(stage, copies, rng)] if copies else []
 
 
-def _chain(stage: Stage, name: str, rng: random.Random) -> PlainJob:
+def _chain(stage: Stage, name: str, rng: random.Random, nap_s: float) -> PlainJob:
     steps = rng.randrange(350, 800)
-    command = f"{sys.executable} -m benchmarks.chaos.chain --steps {steps} --nap 0.08"
+    command = f"{sys.executable} -m benchmarks.chaos.chain --steps {steps} --nap {nap_s}"
     return _plain(stage, name, steps, result_of(steps), command, rng.choice((1, 1, 2)), "chain")
 
 

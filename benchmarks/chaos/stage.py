@@ -26,7 +26,7 @@ DISK_BYTES = 48 << 20
 RESTART_S = 1.0
 SETTINGS = (
     "controller.mode=act", "controller.round_s=3", "controller.event_round_s=1", "guard.min_run_s=10",
-    "guard.max_moves_per_job=1000", "jobs.start_timeout_s=5", "jobs.ack_timeout_s=5", "jobs.end_timeout_s=12",
+    "guard.max_moves_per_job=6", "jobs.start_timeout_s=5", "jobs.ack_timeout_s=5", "jobs.end_timeout_s=12",
     "jobs.restart_cost_s=3", "slurm.timeout_s=6", "slurm.retries=0", "slurm.backend=cli", "predict.retrain_s=0",
 )  # fmt: skip
 # Stands before scontrol and scancel on the controller's PATH, and keeps what was sent before it is sent. scontrol reads

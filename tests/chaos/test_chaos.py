@@ -24,7 +24,7 @@ SHORT = (
 @pytest.mark.timeout(420)
 def test_a_short_episode(tmp_path: Path) -> None:
     """Eight faults within twenty seconds: all jobs end with the weights of an undisturbed run, and all else holds."""
-    plan = Plan(2, "shuffle", draw(2, 20.0, 8, SHORT), 20.0, 5, 0, 0)
+    plan = Plan(2, "shuffle", draw(2, 20.0, 8, SHORT), 20.0, 5, 0, 0, nap_s=0.03)
 
     episode = play(plan, print, tmp_path)
 
