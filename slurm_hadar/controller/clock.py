@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from slurm_hadar.errors import SlurmError
+from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.slurm.base import Backend
 
 __all__ = ["ClockWatch"]
@@ -32,7 +32,12 @@ class ClockWatch:
         """
         if not self.jumped and time.monotonic() - self._asked < ASK_EVERY_S:
             return
-        ahead = self._backend.clock_ahead_s()
+        try:
+            ahead = self._backend.clock_ahead_s()
+        except SlurmUnavailable:
+            raise
+        except SlurmError:  # sdiag is not installed, or not for this user
+            ahead = None
         if ahead is not None and not -TOLERATED_S <= sum(ahead) / 2 <= TOLERATED_S:
             self._offset_s = None
             raise SlurmError(

@@ -56,7 +56,7 @@ class Backend(abc.ABC):
 
     def clock_ahead_s(self) -> tuple[float, float] | None:
         """How far slurmctld's clock is ahead of this host's: at least and at most so many seconds. None: it does not
-        tell."""
+        tell. Raises SlurmError if it may not be asked."""
         return None
 
     def close(self) -> None:
