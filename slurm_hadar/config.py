@@ -339,7 +339,7 @@ def _read(file: Path) -> dict[str, Any]:
             return tomllib.load(stream)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # not UTF-8, thousands of digits or of brackets
         raise ConfigError(f"cannot read {file}: {error}") from None
 
 
@@ -350,7 +350,7 @@ def _override(text: str) -> dict[str, Any]:
         raise ConfigError(f"setting {text!r} must read section.key=value")
     try:
         parsed = tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value  # a bare word is a string, so that users need not quote twice in a shell
     nested: Any = parsed
     for part in reversed(parts):

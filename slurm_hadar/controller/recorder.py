@@ -13,6 +13,7 @@ from slurm_hadar.controller.answers import Peek, starts
 from slurm_hadar.controller.cluster import Outcome, Seen
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
+from slurm_hadar.controller.journal.salvage import row_object
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.sights import Sights
@@ -137,7 +138,7 @@ class JournalRecorder(Recorder):
 
     def recall(self) -> Mapping[str, Any]:
         text = self._journal.load_memory(self._owner)
-        self._kept = dict(json.loads(text)) if text else {}
+        self._kept = (row_object(text) or {}) if text else {}
         return self._kept
 
     def keep(self, memory: Mapping[str, Any]) -> None:
