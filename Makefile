@@ -20,7 +20,7 @@ $(3) $(BIN)/python -m pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] &&
 endef
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo test $(RELEASES) lint docs bench clean
+.PHONY: help install demo test $(RELEASES) lint docs bench chaos fuzz clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,16 @@ docs: $(STAMP) ## the documentation as web pages, build/docs/index.html; warning
 
 bench: $(STAMP) ## measure: rounds at 1,000 and 5,000 jobs, move latency, cost of the hooks
 	$(BIN)/python -m benchmarks
+
+# one episode again: make chaos SEED=17; many: make chaos MINUTES=60
+SEED ?= 1
+MINUTES ?= 0
+chaos: $(STAMP) ## break a real controller on a real private Slurm on purpose, and check what must hold (about 4 minutes)
+	$(BIN)/python -m benchmarks.chaos --seed $(SEED) $(if $(filter 0,$(MINUTES)),--episodes 1,--minutes $(MINUTES))
+
+FUZZ_SECONDS ?= 60
+fuzz: $(STAMP) ## feed every parser mutations of real samples: only clear errors may come of it
+	$(BIN)/python -m benchmarks.fuzz --seconds $(FUZZ_SECONDS)
 
 clean: ## remove what was built here
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache

@@ -33,6 +33,8 @@ _TIME = re.compile(
 )
 _GRAPH = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})((?:/(?:pp|dp|tp|mb)[1-9][0-9]{0,3})*)", re.ASCII)
 _GRAPH_FILE = re.compile(r"[A-Za-z0-9._/+@-]{1,250}\.toml", re.ASCII)
+_PLAIN = re.compile(r"[!-~]{1,512}")  # what scontrol takes unquoted and unchanged
+_SHAPE = re.compile(r"[1-9][0-9]{0,8}(?:/[1-9][0-9]{0,8}){3}")
 _BLANKS = " \t\n\r\v\f"
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -61,6 +63,7 @@ class JobComment:
     period_steps: int | None = None
     period_s: float | None = None
     lease: int | None = None
+    asked: tuple[int, int, int, int] | None = None
     key: str | None = None
 
 
@@ -184,6 +187,15 @@ def _deadline(text: str) -> dict[str, Any]:
     return {"deadline": when.timestamp()}
 
 
+def _asked(text: str) -> dict[str, Any]:
+    if not _SHAPE.fullmatch(text):
+        raise ValueError("must be four numbers: GPUs, nodes, tasks and CPUs")
+    workers, nodes, tasks, cpus = map(int, text.split("/"))
+    if workers % nodes:
+        raise ValueError("must be GPUs that its nodes share equally")
+    return {"asked": (workers, nodes, tasks, cpus)}
+
+
 def _hash(text: str) -> dict[str, Any]:
     if not _KEY_HASH.fullmatch(text):
         raise ValueError("must be 16 hexadecimal digits")
@@ -224,6 +236,11 @@ KEYS: Mapping[str, _Key] = {
         "10",
         "written by job_submit.lua: seconds that the scheduler has to see a new job first",
     ),
+    "asked": _Key(
+        _asked,
+        "4/2/2/8",
+        "written by the scheduler when it gives the job nodes: GPUs, nodes, tasks and CPUs that its owner asked for",
+    ),
     "key": _Key(_hash, "0123456789abcdef", "written by hadar-srun: fingerprint of the job's report token"),
 }
 
@@ -259,6 +276,17 @@ def parse(comment: str) -> JobComment:
                 f"{key}={value} in the hadar: comment {error}, such as {key}={KEYS[key].example}"
             ) from None
     return JobComment(**found)
+
+
+def with_asked(text: str, shape: tuple[int, int, int, int]) -> str | None:
+    """The comment with ``asked=`` for this shape (GPUs, nodes, tasks, CPUs) in it, all else as its owner wrote it; None
+    if it says so already, or cannot be read."""
+    comment, fault = read(text)
+    if not is_ours(text) or fault is not None or comment.asked == shape:
+        return None
+    pairs = [p for p in text[len(PREFIX) :].strip(_BLANKS).split(",") if p and not p.startswith("asked=")]
+    changed = PREFIX + ",".join([*pairs, "asked=" + "/".join(map(str, shape))])
+    return changed if _PLAIN.fullmatch(changed) and read(changed)[1] is None else None
 
 
 def read(text: str) -> tuple[JobComment, str | None]:
@@ -297,6 +325,8 @@ def _pair(name: str, value: Any) -> str:
     if name == "nodes":
         low, high = value
         return f"nodes={low}" if low == high else f"nodes={low}-{high}"
+    if name == "asked":
+        return "asked=" + "/".join(map(str, value))
     if name == "gpus":
         return f"gpus={value[0]}-{value[-1]}" if isinstance(value, range) else f"gpus={'+'.join(map(str, value))}"
     if isinstance(value, bool):

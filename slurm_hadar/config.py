@@ -63,6 +63,10 @@ class ControllerSection(_Section):
     users: tuple[str, ...] = Field((), description="steer only these users' jobs; empty = everybody's")
     partitions: tuple[str, ...] = Field((), description="steer only these partitions; empty = all")
     keep_days: float = Field(30.0, gt=0, description="journal entries older than this are deleted")
+    foresee_s: float = Field(
+        2.0, ge=0, le=60, description="CPU seconds a round, and at most 2 % of its length, for expected starts of the "
+        "jobs that wait, which the dashboard, `top` and `queue --json` show; 0 = none"
+    )  # fmt: skip
     ha: Literal["primary", "any"] = Field(
         "primary", description="with several SlurmctldHost: act only on the host whose slurmctld acts; any = everywhere"
     )
@@ -335,7 +339,7 @@ def _read(file: Path) -> dict[str, Any]:
             return tomllib.load(stream)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # not UTF-8, thousands of digits or of brackets
         raise ConfigError(f"cannot read {file}: {error}") from None
 
 
@@ -346,7 +350,7 @@ def _override(text: str) -> dict[str, Any]:
         raise ConfigError(f"setting {text!r} must read section.key=value")
     try:
         parsed = tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value  # a bare word is a string, so that users need not quote twice in a shell
     nested: Any = parsed
     for part in reversed(parts):

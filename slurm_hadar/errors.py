@@ -22,9 +22,18 @@
 The command line turns any :class:`HadarError` into its message and exit code 1; anything else is a defect.
 """
 
+import sqlite3
+
 
 class HadarError(Exception):
-    """Base of all expected errors; ``str(error)`` is one line that names the thing and the fix."""
+    """Base of all expected errors; ``str(error)`` is one line that names the thing and the fix.
+
+    What it quotes may be anything that a user has typed: line ends and what steers a terminal are shown by their names.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class ConfigError(HadarError):
@@ -52,7 +61,22 @@ class PredictionError(HadarError):
 
 
 class StoreError(HadarError):
-    """The local database cannot be opened, read or written."""
+    """The local database cannot be opened, read or written.
+
+    ``passes`` says that this may mend itself without the process being started again: the disk is full, or another
+    process is at work on the file.
+    """
+
+    def __init__(self, message: str, *, passes: bool = False) -> None:
+        super().__init__(message)
+        self.passes = passes
+
+    @classmethod
+    def of(cls, what: str, error: sqlite3.Error) -> "StoreError":
+        """What SQLite says, after ``what`` could not be done."""
+        code = getattr(error, "sqlite_errorcode", None)  # absent where Python's module itself found the fault
+        passing = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return cls(f"{what}: {error}", passes=code is not None and code & 0xFF in passing)
 
 
 class ControllerRunning(HadarError):

@@ -41,6 +41,7 @@ def comments(draw: st.DrawFn) -> JobComment:
         period_steps=draw(COUNTS) if period == "steps" else None,
         period_s=draw(st.integers(1, 10**6).map(float)) if period == "span" else None,
         lease=draw(st.none() | COUNTS),
+        asked=draw(st.none() | st.tuples(st.integers(1, 9), st.just(1), st.integers(1, 99), st.integers(1, 99))),
         key=draw(st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True)),
     )
 

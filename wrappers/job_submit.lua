@@ -24,7 +24,7 @@ LEASE_S = 0
 
 local PREFIX = "hadar:"
 local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "prefer", "ckpt", "lose", "pin", "weight",
-    "deadline", "restart", "fork", "period", "lease", "key" }
+    "deadline", "restart", "fork", "period", "lease", "asked", "key" }
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
 local STALE = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET" }
@@ -95,6 +95,16 @@ end
 
 local function mix(text)
     return text == "never" or text == "gated" or text == "balanced" or nil, "must be one of never, gated, balanced"
+end
+
+local function asked(text)
+    local wrong = "must be four numbers: GPUs, nodes, tasks and CPUs"
+    local count = 0
+    for part in (text .. "/"):gmatch("([^/]*)/") do
+        count = count + 1
+        if count > 4 or not is_number_up_to(part, 9) then return nil, wrong end
+    end
+    return count == 4 or nil, wrong
 end
 
 local function graph(text)
@@ -178,6 +188,7 @@ local KEYS = {
     fork = { fork, "auto" },
     period = { period, "60s" },
     lease = { positive_int, "10" },
+    asked = { asked, "4/2/2/8" },
     key = { hash, "0123456789abcdef" },
 }
 

@@ -156,7 +156,7 @@ def _window(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     first, _, last = text.partition(":")
-    if not (first.isdigit() and last.isdigit() and int(first) < int(last)):
+    if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
         raise click.BadParameter(f"{text!r} must be A:B with whole numbers A < B", param_hint="--measure")
     return int(first), int(last)
 

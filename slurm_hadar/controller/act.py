@@ -21,7 +21,7 @@ from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
 from slurm_hadar.controller.steering import gpus_asked
 from slurm_hadar.controller.writes import RESTART_GAP_S
-from slurm_hadar.errors import SlurmError
+from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.model import Job, JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.parsing import fold
@@ -54,7 +54,7 @@ class _Planned:
 
 class Actor:
     """Everything that writes to Slurm. ``stopping`` says whether to end after the current write; ``alive`` is called
-    again and again while something is waited for."""
+    again and again while something is waited for; ``announce`` is told of each write before it is sent."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class Actor:
         spool: SpoolReader,
         stopping: Callable[[], bool] = lambda: False,
         alive: Callable[[], None] = lambda: None,
+        announce: Callable[[Sequence[WriteRecord]], None] = lambda writes: None,
     ) -> None:
         self._backend = backend
         self._config = config
@@ -73,6 +74,7 @@ class Actor:
         self._spool = spool
         self._stopping = stopping
         self._alive = alive
+        self._announce = announce
         #: What the last read showed since :meth:`carry_out` began; empty = there was none.
         self.shown: dict[str, SlurmJob] = {}
 
@@ -104,7 +106,7 @@ class Actor:
             self._go_on(job_id)
         try:
             self._batch(seen, outcome)
-        except SlurmError:
+        except (SlurmError, StoreError):
             for job_id in ready:  # those that were not stopped after all must not wait for the end of their pause
                 self._go_on(job_id)
             raise
@@ -194,7 +196,7 @@ class Actor:
         job, record = seen.raw[change.job_id], seen.records[change.job_id]
         just_stopped = job.restarts > 0 and job.submit is not None and time.time() - job.submit < RESTART_GAP_S
         write = writes.place(job, record, change.new, RESTART_GAP_S if just_stopped else 0.0)
-        shaped = len(write.fields) > 2
+        shaped = any(name == "NumNodes" for name, _ in write.fields)
         deferred = record.lease is not None or job.eligible is None or job.eligible > time.time()
         if not shaped and not deferred and record.steered and set(job.req_nodes) == set(change.new.nodes):
             return []
@@ -249,10 +251,9 @@ class Actor:
         """One batch; returns the jobs that were refused. What is remembered changes only with what Slurm took."""
         if not batch:
             return set()
-        outcome.commands += 1
         planned = {job_id: p for p in batch for job_id in p.write.job_ids}
         refused = set()
-        for result in self._backend.write([p.write for p in batch]):
+        for result in self._send([p.write for p in batch], outcome):
             outcome.log.append(_entry(result))
             record = seen.records[result.job_id]
             if result.error is None:
@@ -262,6 +263,16 @@ class Actor:
             if result.error in DENIED:
                 outcome.denied[result.job_id] = result.error
         return refused
+
+    def _send(self, batch: Sequence[Write], outcome: Outcome) -> list[WriteResult]:
+        """The one way to Slurm. The journal is told before: a kill in between must leave no change unexplained."""
+        outcome.commands += 1
+        announced = [_record(w, job_id, "sent") for w in batch for job_id in w.job_ids]
+        self._announce(announced)
+        outcome.unanswered = announced
+        results = self._backend.write(batch)
+        outcome.unanswered = []
+        return results
 
     # Read back
 
@@ -302,10 +313,8 @@ class Actor:
     def _nudge(self, job_ids: Sequence[str], outcome: Outcome) -> None:
         """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute
         late. An update is one. A refusal only says that the job has started meanwhile."""
-        if not job_ids:
-            return
-        outcome.commands += 1
-        outcome.log += [_entry(r) for r in self._backend.write(writes.lease(job_ids, 0)) if r.error is None]
+        if job_ids:
+            outcome.log += [_entry(r) for r in self._send(writes.lease(job_ids, 0), outcome) if r.error is None]
 
     def _conclude(
         self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob | None, verdict: str
@@ -338,8 +347,7 @@ class Actor:
         record.slow = 0
         planned = _Planned(writes.defer(job, record, self.lease_s), lease=time.time() + self.lease_s)
         batch = [planned.write, Write("release", (job.job_id,))] if job.held else [planned.write]
-        outcome.commands += 1
-        for result in self._backend.write(batch):
+        for result in self._send(batch, outcome):
             outcome.log.append(WriteRecord(result.job_id, str(result.write), "undone", result.error or ""))
             if result.error is None and result.write is planned.write:
                 planned.note(record)
@@ -404,5 +412,9 @@ def _not_requeued(job_id: str, job: SlurmJob | None) -> WriteRecord:
 
 
 def _entry(result: WriteResult) -> WriteRecord:
-    command = str(Write(result.write.verb, (result.job_id,), result.write.fields))
-    return WriteRecord(result.job_id, command, "refused" if result.error else "ok", result.error or "")
+    return _record(result.write, result.job_id, "refused" if result.error else "ok", result.error or "")
+
+
+def _record(write: Write, job_id: str, outcome: str, detail: str = "") -> WriteRecord:
+    """What the journal has of a write about one of its jobs."""
+    return WriteRecord(job_id, str(Write(write.verb, (job_id,), write.fields)), outcome, detail)

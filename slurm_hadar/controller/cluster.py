@@ -20,13 +20,17 @@ SETTLE_S = 0.5
 
 class Seen(Protocol):
     """One look at a cluster. ``finished`` are (job id, final state) of the jobs that are over since the last look;
-    ``events`` what else has happened to jobs since; ``read_s`` is how long looking took."""
+    ``stays`` steerable jobs that keep their place once they run; ``events`` what else has happened to jobs since;
+    ``read_s`` is how long looking took."""
 
     @property
     def snapshot(self) -> Snapshot: ...
 
     @property
     def finished(self) -> Iterable[tuple[str, str]]: ...
+
+    @property
+    def stays(self) -> frozenset[str]: ...
 
     @property
     def events(self) -> Iterable[Event]: ...
@@ -39,7 +43,8 @@ class Seen(Protocol):
 class Outcome:
     """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job.
 
-    ``denied`` maps jobs that are not this user's to change to Slurm's words. ``marks`` are epoch seconds: when the
+    ``denied`` maps jobs that are not this user's to change to Slurm's words. ``unanswered`` are writes of which it is
+    not known what became: Slurm went away before it answered. ``marks`` are epoch seconds: when the
     checkpoints were there (saved), the first batch was written (written), and the stopped jobs had left their nodes
     (left).
     """
@@ -47,6 +52,7 @@ class Outcome:
     changes: list[Change] = field(default_factory=list)
     log: list[WriteRecord] = field(default_factory=list)
     denied: dict[str, str] = field(default_factory=dict)
+    unanswered: list[WriteRecord] = field(default_factory=list)
     commands: int = 0
     leases: int = 0
     marks: dict[str, float] = field(default_factory=dict)

@@ -16,10 +16,11 @@ _REMIND_S = 3600.0
 
 
 class Keeping:
-    """Turns a StoreError into a loud line and a count: ``with keeping(): journal.save_jobs(...)``.
+    """Turns a StoreError that passes into a loud line and a count: ``with keeping(): journal.save_jobs(...)``.
 
-    A disk that is full must not stop scheduling: what the controller remembers is in memory too, and is written again
-    in the next round. ``fault`` says what is wrong; empty after everything of a round could be written.
+    For what may be written later: a disk that is full must not end the controller, which has it in memory too. What is
+    to be done to Slurm is another matter, and is not done unless it could be written down. ``fault`` says what is wrong;
+    empty after everything of a round could be written.
     """
 
     def __init__(self) -> None:
@@ -33,11 +34,13 @@ class Keeping:
         try:
             yield
         except StoreError as error:
+            if not error.passes:
+                raise
             self.failures += 1
             self._now = str(error)
             if not self.fault or time.monotonic() - self._said > _REMIND_S:
                 self._said = time.monotonic()
-                log.error("JOURNAL NOT WRITTEN: %s; scheduling goes on from memory", error, extra={"event": "journal"})
+                log.error("JOURNAL NOT WRITTEN: %s; nothing is done to Slurm until it can be", error, extra={"event": "journal"})
             self.fault = str(error)
 
     def round_over(self) -> None:

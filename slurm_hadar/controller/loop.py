@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.answers import Peek
 from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.cluster import Cluster, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit
 from slurm_hadar.controller.journal import RoundRecord
 from slurm_hadar.controller.recorder import Recorder
-from slurm_hadar.errors import SlurmError, SlurmUnavailable
+from slurm_hadar.errors import HadarError, SlurmError, SlurmUnavailable, StoreError
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.check import check_plan
@@ -22,12 +23,13 @@ from slurm_hadar.policies.check import check_plan
 __all__ = ["Controller", "RoundResult"]
 
 log = logging.getLogger(__name__)
+_FORESEE_SHARE = 0.02  # of a round
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One finished round, for who calls the loop: its record, plan and changes. ``plan`` is None if Slurm was away;
-    ``seen`` is what the cluster's ``observe`` gave."""
+    """One finished round, for who calls the loop: its record, plan and changes. ``plan`` is None if it was skipped, and
+    ``number`` 0 if not even that could be written down; ``seen`` is what the cluster's ``observe`` gave."""
 
     number: int
     record: RoundRecord
@@ -88,22 +90,29 @@ class Controller:
             self._cluster.pause()
 
     def run_round(self) -> RoundResult:
-        """One round. Returns instead of raising when Slurm is away or its answer is not understood."""
+        """One round. Returns instead of raising when Slurm is away or its answer is not understood, and when the disk
+        is full: what cannot be written down is not done. Raises StoreError if the journal is broken."""
         mode = self._overall_mode()
         try:
-            standby = self._cluster.standby()
-            return self._round(Mode.OBSERVE if standby else mode, standby)
-        except SlurmError as error:
-            kind = "away" if isinstance(error, SlurmUnavailable) else "unclear"
-            log.warning("round skipped, Slurm is %s: %s", kind, error, extra={"event": "skipped"})
-            record = RoundRecord(
-                self._cluster.now(),
-                mode,
-                self._policy.name,
-                note=f"skipped: {error}",
-                round_s=self._config.controller.round_s,
-            )
-            return RoundResult(self._recorder.begin(record), record)
+            try:
+                standby = self._cluster.standby()
+                return self._round(Mode.OBSERVE if standby else mode, standby)
+            except SlurmError as error:
+                kind = "away" if isinstance(error, SlurmUnavailable) else "unclear"
+                log.warning("round skipped, Slurm is %s: %s", kind, error, extra={"event": "skipped"})
+                record = self._skipped(mode, error)
+                return RoundResult(self._recorder.begin(record), record)
+        except StoreError as error:
+            if not error.passes:
+                raise
+            log.warning("round given up, since nothing can be written down: %s", error, extra={"event": "skipped"})
+            return RoundResult(0, self._skipped(mode, error))
+
+    def _skipped(self, mode: Mode, error: HadarError) -> RoundRecord:
+        return RoundRecord(
+            self._cluster.now(), mode, self._policy.name, note=f"skipped: {error}",
+            round_s=self._config.controller.round_s,
+        )  # fmt: skip
 
     def _overall_mode(self) -> Mode:
         modes = [self._config.controller.mode, *(p.mode for p in self._config.partitions.values())]
@@ -130,11 +139,19 @@ class Controller:
         if mode is Mode.ACT and not (broken or fault or plan.abstains):
             outcome = self._cluster.carry_out(number, seen, changes)
         record = self._conclude(number, record, seen, outcome)
+        if self._foresee_s > 0 and plan.waits and not plan.abstains:
+            peek = Peek(replace(snapshot, memory=plan.memory), self._policy, seen.stays)
+            self._recorder.foresee(peek, self._config, self._foresee_s)
         return RoundResult(number, record, seen, plan, tuple(outcome.changes), outcome)
+
+    @property
+    def _foresee_s(self) -> float:
+        settings = self._config.controller
+        return min(settings.foresee_s, _FORESEE_SHARE * settings.round_s)
 
     def _decide(self, snapshot: Snapshot) -> tuple[Plan, str]:
         """The policy's plan; an abstaining one, and what is wrong, where it breaks the contract."""
-        plan = self._policy.allocate(snapshot)
+        plan = self._allocate(snapshot)
         problems = check_plan(snapshot, plan)
         if not problems:
             self._memory = plan.memory
@@ -145,6 +162,17 @@ class Controller:
         )
         log.error("%s", fault)
         return Plan(self._policy.name, abstains=True), fault
+
+    def _allocate(self, snapshot: Snapshot) -> Plan:
+        """The policy's plan. One that fails gets a second chance without what it remembers, which a damaged journal may
+        have spoilt in a way that only the policy can find."""
+        try:
+            return self._policy.allocate(snapshot)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            if not snapshot.memory:
+                raise
+            log.warning("policy %s failed (%r); its memory is dropped", self._policy.name, error)
+            return self._policy.allocate(replace(snapshot, memory={}))
 
     def _conclude(self, number: int, record: RoundRecord, seen: Any, outcome: Outcome) -> RoundRecord:
         record = replace(

@@ -33,6 +33,8 @@ from slurm_hadar.throughput.table import worker_batch
 
 __all__ = ["Observation", "Observer", "workload_of"]
 
+LOST_NODE_S = 120.0  # as long as Slurm itself puts off a job that it has requeued
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -301,8 +303,11 @@ class Observer:
             or (job.restarts < record.restarts and submit <= record.submit)
         )
         if record is None or not same:
+            shape, steered = _shape(job), False
+            if job.req_nodes and (asked := read(job.comment)[0].asked) is not None:
+                shape, steered = asked, True  # we knew it once: these nodes are ours, whatever became of the journal
             record = JobRecord(
-                job.job_id, submit, job.restarts, submit, *_shape(job), work_dir=job.work_dir, last_seen=now
+                job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now
             )
             self.records[job.job_id] = record
         if job.restarts > record.restarts:
@@ -310,14 +315,20 @@ class Observer:
             news = self._book.get(job.job_id)
             over = news.before if news is not None and news.report.restart > record.restarts else news
             self._note_progress(record, over)
-            lost = self._note_restart(record, job, submit)
+            lost = self._note_restart(record, job, submit, now)
             if is_ours(job.comment):
                 self._events.append(Event(job.job_id, "restart", _restarted(record, lost)))
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
 
-    def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float) -> float:
-        """Begin the record of another run; returns how many steps are to be done again."""
+    def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float, now: float) -> float:
+        """Begin the record of another run; returns how many steps are to be done again.
+
+        A run that ended otherwise than by this controller's order may not be over on its nodes, such as one whose node
+        was lost: Slurm ends it there when the node is back, and a new run of the job with it.
+        """
+        record.avoid.update(dict.fromkeys(record.ran_on, now + LOST_NODE_S))
+        record.ran_on = []
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
         lost = max(0.0, record.steps - (record.saved_step or 0.0))
         record.lost_steps += lost
@@ -331,6 +342,7 @@ class Observer:
         if job.state is not JobState.RUNNING:
             self._note_end(record, now)
             return
+        record.ran_on = list(job.nodes)
         if record.run_since is None or record.booked is None:
             record.run_since = record.booked = min(job.start or now, now)
         ran_s = max(0.0, now - record.booked)

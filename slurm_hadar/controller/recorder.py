@@ -8,9 +8,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_hadar.config import Config
+from slurm_hadar.controller.answers import Peek, starts
 from slurm_hadar.controller.cluster import Outcome, Seen
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
+from slurm_hadar.controller.journal.salvage import row_object
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.sights import Sights
@@ -36,6 +39,10 @@ class Recorder(abc.ABC):
     @abc.abstractmethod
     def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
         """What was done."""
+
+    def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
+        """The moment to work out when the jobs that wait will start, in ``cpu_s`` CPU seconds."""
+        return
 
     def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
         """Another policy decides from now on, or with other parameters; what is older than ``keep_s`` is forgotten."""
@@ -108,6 +115,11 @@ class JournalRecorder(Recorder):
                 self._expired = record.time
                 self._journal.expire(record.time - self._keep_s)
 
+    def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
+        found = starts(peek, config, cpu_s)
+        with self._keeping():
+            self._journal.note_starts({j: (i.low, i.high) for j, i in found.items() if i.high is not None})
+
     def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
         """Record changes, and reasons of waiting when they change; staying needs no word."""
         decisions = []
@@ -126,7 +138,7 @@ class JournalRecorder(Recorder):
 
     def recall(self) -> Mapping[str, Any]:
         text = self._journal.load_memory(self._owner)
-        self._kept = dict(json.loads(text)) if text else {}
+        self._kept = (row_object(text) or {}) if text else {}
         return self._kept
 
     def keep(self, memory: Mapping[str, Any]) -> None:

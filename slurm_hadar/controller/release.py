@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from slurm_hadar.comment import is_ours
+from slurm_hadar.comment import is_ours, read
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.model import JobState
@@ -41,6 +41,9 @@ def release_all(backend: Backend, journal: Journal, job_ids: tuple[str, ...] = (
 def _undo(job: SlurmJob, record: JobRecord | None) -> Write | None:
     if record is not None and record.steered:
         return writes.free(job, record)
+    asked = read(job.comment)[0].asked
+    if record is None and job.req_nodes and asked is not None:
+        return writes.free(job, JobRecord(job.job_id, 0.0, 0, 0.0, *asked))
     waits = job.eligible is not None and job.eligible > time.time()
     ours = record.deferred(job.eligible) if record is not None else is_ours(job.comment)
     if waits and ours:

@@ -62,10 +62,14 @@ class ReportBook:
         """
         with self._lock:
             self._keys = dict(keys)
-            for job in [j for j in self._news if j not in keys]:
-                del self._news[job]
-            for job in [j for j in self._tokens if j not in keys]:
-                del self._tokens[job]
+            self._tokens = {job: token for job, token in self._tokens.items() if self._believes(job, token)}
+            self._news = {job: news for job, news in self._news.items() if job in self._tokens}
+
+    def _believes(self, job: str, token: str) -> bool:
+        """Whether the job is there, and its comment does not name another token: what was trusted on first use, before
+        the comment said anything, may have been a stranger's."""
+        key = self._keys.get(job, "")
+        return key is None or (key != "" and token_fingerprint(token) == key)
 
     def ingest(self, report: Report, *, identity: bytes | None = None, live: bool = True) -> None:
         """Take in one report. Raises ChannelError for a wrong token, a replay, or an incarnation that is over."""

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class Sights:
-    """Writes what changed from round to round; after a restart or a failed write it goes on from what the journal has."""
+    """Writes what changed from round to round; after a restart or a failed write, from what the journal has."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

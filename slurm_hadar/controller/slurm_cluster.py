@@ -13,11 +13,12 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act import Actor
 from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.clock import ClockWatch
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.job_graphs import GraphBook
-from slurm_hadar.controller.journal import Journal, WriteRecord
+from slurm_hadar.controller.journal import JobRecord, Journal, WriteRecord
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.primacy import Primacy
@@ -81,7 +82,12 @@ class SlurmCluster(Cluster[Observation]):
         self._tracker = JobTracker(self._pass_on, journal.forks())
         self._book.listener = self._tracker.hear
         self._stop = threading.Event()
-        self._actor = Actor(backend, config, book, channel, self._spool, self._stop.is_set, self._attendant.alive)
+        self._actor = Actor(
+            backend, config, book, channel, self._spool, self._stop.is_set, self._attendant.alive, self._announce
+        )  # fmt: skip
+        self._clock = ClockWatch(backend)
+        self._number = 0
+        self._over: list[JobRecord] = []  # ended, and not yet written down as such
         self._failed_in_a_row = 0
         self._began = time.monotonic()
         self._slow = False
@@ -145,11 +151,14 @@ class SlurmCluster(Cluster[Observation]):
         self._began, self._slow = time.monotonic(), False
         state = self._backend.read()
         self._slow = state.read_s > self._config.slurm.slow_read_s
+        if acting_only:
+            self._clock.check()
         self._read_spools()
         if any("graph=" in job.comment for job in state.jobs):
             facts = node_facts(state.nodes)
             self._graphs.survey(self._backend, {n: (f.gpu_type, f.gpus) for n, f in facts.items() if f.gpu_type})
         seen = self._track(self._observer.observe(state, acting_only=acting_only))
+        self._over += [record for record, _ in seen.ended]
         self._learn(seen)
         return seen
 
@@ -187,15 +196,16 @@ class SlurmCluster(Cluster[Observation]):
             record = seen.records[change.job_id]
             record.steered = record.steered or change.kind.occupies
             record.defer_until = None if change.kind is ChangeKind.STAY else latest
-        with self._keeping():
-            self._journal.save_jobs(seen.records.values())
-        outcome = Outcome(list(changes))
+            if change.kind.stops:
+                record.ran_on = []  # it is waited for until it has left them
+        self._journal.save_jobs(seen.records.values())  # what cannot be written down is not done
+        outcome, self._number = Outcome(list(changes)), number
         try:
             self._actor.carry_out(seen, changes, outcome)
             self._end_copies(seen, outcome)
         finally:  # slurmctld may go away in the middle: what was done until then is not forgotten
             with self._keeping():
-                self._journal.add_writes(number, time.time(), outcome.log)
+                self._journal.settle_writes(number, time.time(), [*outcome.log, *outcome.unanswered])
                 self._journal.save_jobs(seen.records.values())
             self._attendant.wrote(number, seen, outcome, self._actor.shown)
         self._judge(outcome)
@@ -209,9 +219,18 @@ class SlurmCluster(Cluster[Observation]):
             if job_id in seen.raw and self._config.mode(seen.raw[job_id].partition) is Mode.ACT
         }
         if over:
-            self._backend.cancel(sorted(over))
             outcome.commands += 1
+            announced = [WriteRecord(job_id, "cancel", "sent", why) for job_id, why in over.items()]
+            self._announce(announced)
+            outcome.unanswered = announced
+            self._backend.cancel(sorted(over))
+            outcome.unanswered = []
             outcome.log += [WriteRecord(job_id, "cancel", "ok", why) for job_id, why in over.items()]
+
+    def _announce(self, writes: Sequence[WriteRecord]) -> None:
+        """Into the journal before it goes to Slurm; what came of it replaces it when the round's changes are done."""
+        self._clock.before_writing()
+        self._journal.add_writes(self._number, time.time(), writes)
 
     def _judge(self, outcome: Outcome) -> None:
         """Count failures, warn about them, and leave alone from now on what is not ours to change."""
@@ -236,7 +255,8 @@ class SlurmCluster(Cluster[Observation]):
             self._book.event.set()  # its GPUs will be free in a moment: the next round shall not be a whole one away
         with self._keeping():
             self._journal.save_forks(self._tracker.state())
-            self._journal.save_jobs([*seen.records.values(), *(r for r, _ in seen.ended)])
+            self._journal.save_jobs([*seen.records.values(), *self._over])
+            self._over.clear()
         if self._trainer is not None:
             with self._keeping():
                 self._trainer.look(time.time())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from slurm_hadar.comment import with_asked
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.parsing import fold
@@ -36,7 +37,7 @@ def lease(job_ids: Iterable[str], seconds: float) -> list[Write]:
 def place(job: SlurmJob, record: JobRecord, placement: Placement, after_s: float = 0.0) -> Write:
     """Start a pending job on exactly these nodes, ``after_s`` seconds from now."""
     fields = (*_shape(job, record, placement), ("NodeList", fold(placement.nodes)), ("StartTime", _after(after_s)))
-    return Write("update", (job.job_id,), fields)
+    return Write("update", (job.job_id,), (*fields, *_mark(job, record)))
 
 
 def defer(job: SlurmJob, record: JobRecord, seconds: float) -> Write:
@@ -50,6 +51,13 @@ def defer(job: SlurmJob, record: JobRecord, seconds: float) -> Write:
 def free(job: SlurmJob, record: JobRecord) -> Write:
     """Undo all steering of a pending job: it is eligible at once, as its owner submitted it."""
     return Write("update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", ""), ("StartTime", "now")))
+
+
+def _mark(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
+    """A word in the job's own comment that its nodes are ours, and what its owner asked for: without it, who has lost
+    the journal would take them for the owner's wish, and never give the job others."""
+    text = with_asked(job.comment, (record.workers, record.nodes, record.tasks, record.cpus))
+    return (("Comment", text),) if text is not None else ()
 
 
 def _after(seconds: float) -> str:

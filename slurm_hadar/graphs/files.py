@@ -121,7 +121,7 @@ def parse_graph(text: str, name: str = "graph") -> JobGraph:
     """Read the text of a graph file. Raises GraphError naming ``name`` and the key."""
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise GraphError(f"{name}: not valid TOML: {error}") from None
     _known(name, content, ("micro_batches", "stage"))
     tables = content.get("stage")

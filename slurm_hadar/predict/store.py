@@ -162,7 +162,7 @@ class VersionStore:
             good = good and isinstance(version.samples, int) and isinstance(version.report, dict)
             good = good and version.predictor in CHOICES and isinstance(version.refused, str)
             good = good and isinstance(version.created, int | float) and isinstance(version.jobs, int)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             good = False
         if not good:
             raise PredictionError(f"{path}: is no manifest of a predictor; {_RETRAIN}")

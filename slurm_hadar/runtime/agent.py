@@ -34,6 +34,7 @@ FORWARDED = (
 )
 WATCHED = {*FORWARDED, signal.SIGUSR2, signal.SIGCHLD}
 LOOK_EVERY_S = 1.0
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 FAREWELL_S = 2.0
 SAVE, BYE = b"save\n", b"bye %d\n"
 INJECT = Path(__file__).resolve().parent / "inject"
@@ -160,11 +161,13 @@ def _start(command: list[str], run_dir: Path | None) -> int:
     if run_dir is not None:
         environ["HADAR_RUN_DIR"] = str(run_dir)
         environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(INJECT), environ.get("PYTHONPATH", "")) if p)
+    agent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 126
     try:
+        _die_with(agent)
         os.setsid()
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two; a command expects the default
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -177,6 +180,16 @@ def _start(command: list[str], run_dir: Path | None) -> int:
         print(f"hadar: cannot run {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
+
+
+def _die_with(agent: int) -> None:
+    """An agent that is killed outright cannot end its command, and where Slurm tracks processes by parents it cannot
+    either: the command would train on beside the next run of its job."""
+    import ctypes  # in the child alone
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != agent:  # it died before that
+        os._exit(128 + signal.SIGKILL)
 
 
 def _slurm_signals_everyone() -> bool:

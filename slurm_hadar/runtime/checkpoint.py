@@ -298,7 +298,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         content = json.loads((directory / MANIFEST).read_text())
     except FileNotFoundError:
         raise CheckpointError("it has no manifest") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"its manifest cannot be read: {str(error).splitlines()[0]}") from error
     wanted = {"format": int, "job": str, "generation": int, "step": int, "world": int, "files": dict}
     if not isinstance(content, dict) or any(not isinstance(content.get(k), t) for k, t in wanted.items()):

@@ -67,6 +67,7 @@ class Sight:
     snapshot: Snapshot
     finished: tuple[tuple[str, str], ...] = ()
     events: tuple[Event, ...] = ()
+    stays: frozenset[str] = frozenset()
     read_s: float = 0.0
 
 

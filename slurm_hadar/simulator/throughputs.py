@@ -56,6 +56,8 @@ def _from_gavel(text: str, name: str) -> ReferenceTable:
         content = json.loads(text)
     except json.JSONDecodeError as error:
         raise TraceError(f"{name}:{error.lineno}: is not valid JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, or thousands of brackets
+        raise TraceError(f"{name}: is not valid JSON: {error}") from None
     rows = []
     for worker_type, jobs in content.items():
         gpu_type = worker_type.removesuffix(_SPREAD_SUFFIX)

@@ -153,7 +153,7 @@ def _gpus(text: str) -> dict[str, int]:
 def _time(text: str, where: str, field: str) -> float | None:
     if text in _UNKNOWN:
         return None
-    if text.isdigit():
+    if text.isdecimal():
         return float(text)
     try:
         when = dt.datetime.fromisoformat(text)
@@ -182,6 +182,8 @@ def _from_json(text: str, name: str) -> Iterable[AccountedJob]:
         content = json.loads(text)
     except json.JSONDecodeError as error:
         raise SlurmParseError(f"{name}:{error.lineno}: is not valid JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, or thousands of brackets
+        raise SlurmParseError(f"{name}: is not valid JSON: {error}") from None
     jobs = content.get("jobs") if isinstance(content, Mapping) else None
     if not isinstance(jobs, list):
         raise SlurmParseError(f"{name}: has no list of jobs; it must be the output of sacct --json")

@@ -129,6 +129,14 @@ class CliBackend(Backend):
         for first in range(0, len(job_ids), _SCANCEL_CHUNK):
             self._run(["scancel", *job_ids[first : first + _SCANCEL_CHUNK]])
 
+    def clock_ahead_s(self) -> tuple[float, float] | None:
+        """``sdiag`` says what time it is at slurmctld; the call began and ended at known times of ours."""
+        before = time.time()
+        text = self.ask("sdiag")
+        after = time.time()
+        match = re.search(r"^sdiag output at .*\((\d{1,15})\)", text, re.MULTILINE)
+        return (int(match[1]) - after, int(match[1]) + 1 - before) if match else None
+
     def accounting(self, start: str) -> str:
         """Everybody's jobs since ``start`` (as sacct's --starttime takes it), for :mod:`slurm_hadar.slurm.accounting`.
 

@@ -47,6 +47,9 @@ _STATES = {
 _BAD_NODE = re.compile(r"down|drain|fail|inval|unknown|no_respond|power|reboot|maint|planned_down|blocked|future|error")
 _GRES = re.compile(r"gpu(?::([^:(]+))?:(\d+)(?:\([^)]*\))?")
 _REQUEST = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:=,]*))?(?:[:=](\d+))?")
+_DIGITS = re.compile(r"[0-9]{1,15}")
+_RANGE = re.compile(r"([0-9]+)-([0-9]+)")
+_MOST_NODES = 100_000  # more than any cluster; a range with a wrong digit must not fill the memory
 _NO_VALUE = 0xFFFFFFFE  # Slurm shows its marks for "not set" and "infinite" as plain numbers
 _NOTHING = frozenset(("", "N/A", "(null)", "NONE", "None", "n/a", "none", "Unknown"))
 
@@ -170,7 +173,7 @@ def _node(r: dict[str, str]) -> SlurmNode:
     name, state = r["NodeList"], r["StateComplete"].lower()
     bad = node_is_bad(state)
     cpus = r["CPUsState"].split("/")
-    if len(cpus) != 4 or not all(c.isdigit() for c in cpus):
+    if len(cpus) != 4 or not all(c.isdecimal() for c in cpus):
         raise SlurmParseError(f"sinfo shows no CPU counts for node {name}: {r['CPUsState']!r}")
     return SlurmNode(
         name=name,
@@ -223,7 +226,7 @@ def parse_time_limit(text: str) -> float | None:
         return None
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
-    if not all(p.isdigit() for p in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+    if not all(_DIGITS.fullmatch(p) for p in [*parts, *([days] if dash else [])]) or len(parts) > 3:
         raise SlurmParseError(f"Slurm shows a time limit this version does not understand: {text!r}")
     numbers = [int(p) for p in parts]
     if dash:
@@ -239,8 +242,14 @@ def expand(text: str) -> tuple[str, ...]:
     if text_or_empty(text) == "":
         return ()
     try:
-        return tuple(NodeSet(text))
-    except NodeSetException as error:
+        # each range first, since the set spells them out; then their combinations, of which it only knows the number
+        if any(int(last) - int(first) > _MOST_NODES for first, last in _RANGE.findall(text)):
+            raise NodeSetException(f"more than {_MOST_NODES} nodes")
+        found = NodeSet(text)
+        if len(found) > _MOST_NODES:
+            raise NodeSetException(f"{len(found)} nodes")
+        return tuple(found)
+    except (NodeSetException, ValueError, AssertionError) as error:  # of ClusterShell, for numbers beyond reason
         raise SlurmParseError(f"Slurm shows a node list this version does not understand: {text!r} ({error})") from None
 
 
@@ -259,7 +268,7 @@ def _int(r: dict[str, str], field: str, default: int) -> int:
     if not value:
         return default
     digits = value.split("-")[0]  # "1-2" is a range; its lower end is what is asked for at least
-    if not digits.isdigit():
+    if not _DIGITS.fullmatch(digits):
         raise SlurmParseError(f"squeue shows {field}={value!r} for job {r['JobArrayID']}, where a number is expected")
     return default if int(digits) >= _NO_VALUE else int(digits)
 
@@ -268,7 +277,7 @@ def _time(r: dict[str, str], field: str) -> float | None:
     value = text_or_empty(r[field])
     if not value:
         return None
-    if not value.lstrip("-").isdigit():
+    if not _DIGITS.fullmatch(value.removeprefix("-")):
         raise SlurmParseError(f"squeue shows {field}={value!r} for job {r['JobArrayID']}, where epoch seconds belong")
     return float(value)
 

@@ -9,7 +9,6 @@ import os
 import pwd
 import re
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -147,15 +146,7 @@ def _version(settings: Mapping[str, str]) -> tuple[int, ...] | Unknown:
 
 
 def _clock(backend: CliBackend) -> tuple[float, float] | Unknown:
-    """sdiag says what time it is at slurmctld; the call began and ended at known times of ours."""
-    before = time.time()
-    text = backend.ask("sdiag")
-    after = time.time()
-    match = re.search(r"^sdiag output at .*\((\d+)\)", text, re.MULTILINE)
-    if not match:
-        return Unknown("sdiag shows no time")
-    theirs = int(match[1])
-    return theirs - after, theirs + 1 - before
+    return backend.clock_ahead_s() or Unknown("sdiag shows no time")
 
 
 def _latest_start(text: str) -> tuple[float, str] | Unknown:

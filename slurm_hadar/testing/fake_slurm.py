@@ -149,6 +149,8 @@ class FakeSlurm(Backend):
         if fields.get("NumNodes"):
             count = int(fields["NumNodes"].split("-")[0])
             changed = replace(changed, num_nodes=count, max_nodes=count)
+        if fields.get("Comment"):
+            changed = replace(changed, comment=fields["Comment"])
         if fields.get("StartTime"):
             changed = replace(changed, eligible=_moment(fields["StartTime"]))
         self.jobs[job.job_id] = changed

@@ -226,7 +226,7 @@ class Estimator:
             other, colon, text = name.rpartition(":")
             if not colon:
                 other, text = name, ""
-            if other == model and name != workload(model, batch) and (text.isdigit() or not text):
+            if other == model and name != workload(model, batch) and (text.isdecimal() or not text):
                 size = int(text) if text else None
                 rows = self._store.of(name)
                 found = self._measured(rows, known, [size] * len(rows))

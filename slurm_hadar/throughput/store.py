@@ -267,7 +267,7 @@ class ThroughputStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreError(f"the throughput database cannot be {doing}: {error}") from error
+            raise StoreError.of(f"the throughput database cannot be {doing}", error) from error
 
 
 def _values(

@@ -95,7 +95,10 @@ def test_placing_in_another_size() -> None:
     more = writes.place(elastic(), per_gpu, Placement.of({"v100-1": {"v100": 4}}))
     spread = writes.place(elastic(), RECORD, Placement.of({"v100-1": {"v100": 2}, "v100-2": {"v100": 2}}))
 
-    assert str(one) == "update 1 TresPerNode=gres:gpu:4 NumNodes=1-1 NumTasks=1 NumCPUs=8 NodeList=v100-1 StartTime=now"
+    assert str(one) == (
+        "update 1 TresPerNode=gres:gpu:4 NumNodes=1-1 NumTasks=1 NumCPUs=8 NodeList=v100-1 StartTime=now "
+        "Comment=hadar:gpus=1-4,asked=2/1/1/8"
+    )
     assert "NumTasks=4 NumCPUs=16" in str(more)
     assert "TresPerNode=gres:gpu:2 NumNodes=2-2 NumTasks=2 NumCPUs=16" in str(spread)
 

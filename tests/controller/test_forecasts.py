@@ -60,7 +60,8 @@ class Desk:
 
     def start(self, *settings: str) -> None:
         """A controller, as after a restart."""
-        config = load(None, ["controller.mode=act", *settings])
+        # the policy is asked once a round, so that what it saw last is what there is
+        config = load(None, ["controller.mode=act", "controller.foresee_s=0", *settings])
         versions = self.folder / "predictor"
         self.controller = steer(self.slurm, self.policy, config, self.journal, self.book, versions=versions)
 

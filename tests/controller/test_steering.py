@@ -127,13 +127,15 @@ def test_placing_in_another_shape() -> None:
     write = writes.place(waiting, RECORD, Placement.of({"v100-1": {"v100": 4}}), 2.0)
 
     assert str(write) == (
-        "update 1 TresPerJob= TresPerNode=gres:gpu:4 NumNodes=1-1 NumTasks=1 NumCPUs=4 NodeList=v100-1 StartTime=now+2"
+        "update 1 TresPerJob= TresPerNode=gres:gpu:4 NumNodes=1-1 NumTasks=1 NumCPUs=4 NodeList=v100-1 StartTime=now+2 "
+        "Comment=hadar:asked=4/2/2/8"
     )
 
 
 def test_placing_in_the_same_shape_changes_only_where_and_when() -> None:
-    """No needless field is written."""
-    write = writes.place(job(gpus=2, nodes=2), RECORD, Placement.of({"v100-1": {"v100": 2}, "k80-1": {"k80": 2}}))
+    """No needless field is written; what the owner asked for stands in the comment already."""
+    waiting = job("hadar:asked=4/2/2/8", gpus=2, nodes=2)
+    write = writes.place(waiting, RECORD, Placement.of({"v100-1": {"v100": 2}, "k80-1": {"k80": 2}}))
 
     assert str(write) == "update 1 NodeList=k80-1,v100-1 StartTime=now"
 

@@ -48,7 +48,8 @@ class TestAudit:
         assert (start["event"], start["config"]["controller.mode"]) == ("start", "act")
         assert (ask["event"], ask["verb"], ask["words"]) == ("ask", "write", [write["command"]])
         assert (write["event"], write["job"], write["round"], write["outcome"]) == ("write", job, 1, "ok")
-        assert write["command"] == f"update {job} NodeList=v100-1 StartTime=now" and "start v100-1" in write["why"]
+        assert write["command"].startswith(f"update {job} NodeList=v100-1 StartTime=now Comment=hadar:")
+        assert "start v100-1" in write["why"]
         assert (write["before"]["state"], write["after"]["state"]) == ("PENDING", "RUNNING")
         assert write["after"]["nodes"] == "v100-1"
         assert stop["event"] == "stop"
@@ -358,37 +359,49 @@ class TestStandby:
 
 
 class TestDiskFull:
-    """Nothing can be kept; jobs are scheduled all the same."""
+    """Nothing can be written down, so nothing is done; as soon as there is room again, it is."""
 
-    def test_rounds_go_on_from_memory(
+    def test_rounds_go_on_and_do_nothing(
         self, site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, metrics_of
     ) -> None:
-        """One loud line, a count, numbered rounds; when there is room again all is written."""
+        """One loud line and a count; when there is room again the job starts, and all is written."""
         job = site.slurm.submit(gpus=2, comment=MODEL)
         with site.service() as service, caplog.at_level(logging.INFO):
             journal = service._assembly.journal
             with monkeypatch.context() as patched:
 
                 def full() -> None:
-                    raise StoreError("cannot write the journal journal.db: database or disk is full")
+                    raise StoreError("cannot write the journal journal.db: database or disk is full", passes=True)
 
                 patched.setattr(journal, "transaction", full)
                 patched.setattr(service._assembly.trainer, "look", lambda now: full())
-                patched.setattr("slurm_hadar.service.audit.os.write", _no_space)
-                first, second = service.round(), service.round()
-                assert (first.record.starts, second.number) == (1, first.number + 1)
-                assert site.slurm.jobs[job].nodes == ("v100-1",)
+                for _ in range(2):
+                    record = service.round().record
+                    assert record.starts == 0 and record.note.startswith("skipped: cannot write the journal")
+                assert site.slurm.jobs[job].nodes == ()
                 assert len([m for m in caplog.messages if "JOURNAL NOT WRITTEN" in m]) == 1
-                assert "disk is full" in service._status() and "No space left" in service._status()
+                assert "disk is full" in service._status()
                 assert metrics_of(service)("hadar_journal_failures_total") > 0
-                assert metrics_of(service)("hadar_audit_failures_total") > 0
-            service.round()
+            assert service.round().record.starts == 1
             service.round()
             assert "the journal is written again" in caplog.text and "disk is full" not in service._status()
             assert journal.load_jobs()[job].steered
 
+    def test_an_audit_log_without_room_is_said(self, site: Site, monkeypatch: pytest.MonkeyPatch, metrics_of) -> None:
+        """The journal has the changes too: they are made, and the gap is loud."""
+        site.slurm.submit(gpus=2, comment=MODEL)
+        with site.service() as service:
+            with monkeypatch.context() as patched:
+                patched.setattr("slurm_hadar.service.audit.os.write", _no_space)
+                assert service.round().record.starts == 1
+                assert "No space left" in service._status()
+                assert metrics_of(service)("hadar_audit_failures_total") > 0
+            service.round()
+
     def test_other_faults_are_not_swallowed(self) -> None:
         keeping = Keeping()
+        with pytest.raises(StoreError, match="no such table"), keeping():
+            raise StoreError("cannot read the journal: no such table")
         with pytest.raises(sqlite3.OperationalError), keeping():
             raise sqlite3.OperationalError("no such table")
         assert keeping.failures == 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar.controller.journal.records import JobRecord, Run, placement_from_json
+from slurm_hadar.controller.journal.salvage import numbers_only, row_object, row_record
 from slurm_hadar.errors import StoreError
+from slurm_hadar.model import Placement
 
 __all__ = ["SORTS", "Reader"]
 
@@ -30,13 +30,6 @@ SORTS = {
     "start": ("w.starts",),
 }
 
-_KNOWN = {f.name for f in fields(JobRecord)}
-
-
-def _record(text: str) -> JobRecord:
-    """Fields that an older version did not have take their defaults; those of a newer one are passed over."""
-    return JobRecord(**{k: v for k, v in json.loads(text).items() if k in _KNOWN})
-
 
 def _conditions(where: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The filters of :meth:`Reader.queue_page` in SQL, and their values."""
@@ -54,9 +47,21 @@ def _conditions(where: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     return " AND ".join(clauses), tuple(args)
 
 
-def _run(row: tuple[Any, ...]) -> Run:
-    job_id, began, ended, held, steered = row
-    return Run(job_id, began, ended, placement_from_json(held), bool(steered))
+def _runs(rows: Iterable[tuple[Any, ...]]) -> list[Run]:
+    """Runs out of their rows, without damaged ones."""
+    return [
+        Run(job_id, began, ended, placement, bool(steered))
+        for job_id, began, ended, held, steered in rows
+        if (placement := _placement(held)) is not None
+    ]
+
+
+def _placement(text: str) -> Placement | None:
+    try:
+        return placement_from_json(text)
+    except (AttributeError, TypeError, ValueError):
+        row_object(text)  # which says so
+        return None
 
 
 class Reader:
@@ -71,19 +76,19 @@ class Reader:
     # What is remembered of jobs
 
     def load_jobs(self) -> dict[str, JobRecord]:
-        """Records of jobs not known to have ended. Fields that an older version did not have take their defaults."""
-        rows = self._query("SELECT job_id, record FROM jobs WHERE ended IS NULL")
-        return {job_id: _record(text) for job_id, text in rows}
+        """Records of jobs not known to have ended; a damaged one is left out, as if its job were new."""
+        rows = self._query("SELECT record FROM jobs WHERE ended IS NULL")
+        return {r.job_id: r for (text,) in rows if (r := row_record(JobRecord, text)) is not None}
 
     def usage(self) -> dict[tuple[str, str, str], tuple[float, float]]:
         """{(user, account, GPU type): (GPU-seconds as they counted at that time, epoch seconds)}."""
         rows = self._query("SELECT user, account, gpu_type, gpu_s, updated FROM usage")
-        return {(user, account, gpu_type): (gpu_s, updated) for user, account, gpu_type, gpu_s, updated in rows}
+        return numbers_only({(user, account, gpu): tuple(values) for user, account, gpu, *values in rows})
 
     def forks(self) -> dict[str, tuple[int, int, float | None, int | None]]:
         """{forked job: (number of its newest consolidation, steps in it, total, the copy that ends the script)}."""
         rows = self._query("SELECT parent, number, steps, total, closer FROM forks")
-        return {parent: tuple(rest) for parent, *rest in rows}
+        return numbers_only({parent: tuple(rest) for parent, *rest in rows})
 
     def trainings(self, last: int = 20) -> list[dict[str, Any]]:
         """What became of predictors' trainings, the newest first: began, ended, version, predictor, detail."""
@@ -98,12 +103,12 @@ class Reader:
 
     def rounds(self, last: int = 20) -> list[dict[str, Any]]:
         rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
-        return [{"round": number, **json.loads(text)} for number, text in rows]
+        return [{"round": number, **content} for number, text in rows if (content := row_object(text)) is not None]
 
     def rounds_since(self, since: float) -> list[dict[str, Any]]:
         """Rounds from ``since`` (epoch seconds) on, oldest first."""
         rows = self._query("SELECT round, record FROM rounds WHERE time >= ? ORDER BY round", (since,))
-        return [{"round": number, **json.loads(text)} for number, text in rows]
+        return [{"round": number, **content} for number, text in rows if (content := row_object(text)) is not None]
 
     def decisions_since(self, since: float) -> list[dict[str, Any]]:
         """Decisions about all jobs from ``since`` on, oldest first, each with the ``mode`` of its round."""
@@ -112,13 +117,14 @@ class Reader:
             "WHERE d.time >= ? ORDER BY d.time, d.rowid", (since,)
         )  # fmt: skip
         for entry in found:
-            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+            entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         return found
 
     def jobs_since(self, since: float) -> list[JobRecord]:
         """Records of jobs that had not ended at ``since``, in order of arrival."""
         rows = self._query("SELECT record FROM jobs WHERE ended IS NULL OR ended >= ?", (since,))
-        return sorted((_record(text) for (text,) in rows), key=lambda r: (r.arrival, r.job_id))
+        records = [record for (text,) in rows if (record := row_record(JobRecord, text)) is not None]
+        return sorted(records, key=lambda r: (r.arrival, r.job_id))
 
     def history(self, job_id: str) -> list[dict[str, Any]]:
         """What became of one job in order of time: events (``event``), decisions (``kind``, with the ``mode`` of the
@@ -130,23 +136,24 @@ class Reader:
         )  # fmt: skip
         writes = self._rows("SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ?", (job_id,))
         for entry in decisions:
-            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+            entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         return sorted(events + decisions + writes, key=lambda e: (e["time"], "event" not in e, "command" in e))
 
     def wait(self, job_id: str) -> dict[str, Any] | None:
         for number, text in self._query("SELECT round, record FROM waits WHERE job_id = ?", (job_id,)):
-            return {"round": number, **json.loads(text)}
+            return {"round": number, **content} if (content := row_object(text)) is not None else None
         return None
 
     def waits(self) -> dict[str, dict[str, Any]]:
-        return {job: json.loads(text) for job, text in self._query("SELECT job_id, record FROM waits")}
+        rows = self._query("SELECT job_id, record FROM waits")
+        return {job: content for job, text in rows if (content := row_object(text)) is not None}
 
     def prices(self) -> dict[tuple[str, str], float]:
         return {(n, t): p for n, t, p in self._query("SELECT node, gpu_type, price FROM prices")}
 
     def job(self, job_id: str) -> JobRecord | None:
         for (text,) in self._query("SELECT record FROM jobs WHERE job_id = ?", (job_id,)):
-            return _record(text)
+            return row_record(JobRecord, text)
         return None
 
     # What the last rounds saw
@@ -213,22 +220,22 @@ class Reader:
     def speeds_of(self, workload: str) -> dict[str, dict[str, Any]]:
         """{GPU type: steps_per_s, spread, source, error, basis}; empty if nothing is known."""
         for (text,) in self._query("SELECT record FROM speeds WHERE workload = ?", (workload,)):
-            return dict(json.loads(text))
+            return row_object(text) or {}
         return {}
 
     def open_runs(self) -> list[Run]:
         """Runs that go on as far as is known."""
-        return [_run(row) for row in self._query("SELECT * FROM runs WHERE ended IS NULL")]
+        return _runs(self._query("SELECT * FROM runs WHERE ended IS NULL"))
 
     def runs_since(self, since: float, limit: int = 3000) -> list[Run]:
         """Runs that went on at ``since`` or later, the latest ones if there are more than ``limit``; oldest first."""
         rows = self._query(
             "SELECT * FROM runs WHERE ended IS NULL OR ended >= ? ORDER BY began DESC LIMIT ?", (since, limit)
         )
-        return [_run(row) for row in reversed(rows)]
+        return _runs(reversed(rows))
 
     def runs_of(self, job_id: str) -> list[Run]:
-        return [_run(row) for row in self._query("SELECT * FROM runs WHERE job_id = ? ORDER BY began", (job_id,))]
+        return _runs(self._query("SELECT * FROM runs WHERE job_id = ? ORDER BY began", (job_id,)))
 
     def last_gain(self) -> float | None:
         """When the last round was counted in ``gains``, in epoch seconds."""
@@ -263,7 +270,7 @@ class Reader:
             "ORDER BY d.time DESC, d.rowid DESC LIMIT ?", (last,)
         )  # fmt: skip
         for entry in found:
-            entry.update(old=json.loads(entry["old"]), new=json.loads(entry["new"]))
+            entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         return found
 
     def _rows(self, sql: str, args: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
@@ -272,10 +279,10 @@ class Reader:
             names = [c[0] for c in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
         except sqlite3.Error as error:
-            raise StoreError(f"cannot read the journal {self.path}: {error}") from None
+            raise StoreError.of(f"cannot read the journal {self.path}", error) from None
 
     def _query(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(sql, args).fetchall()
         except sqlite3.Error as error:
-            raise StoreError(f"cannot read the journal {self.path}: {error}") from None
+            raise StoreError.of(f"cannot read the journal {self.path}", error) from None

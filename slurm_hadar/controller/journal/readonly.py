@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from slurm_hadar.controller.journal.reading import Reader
+from slurm_hadar.controller.journal.salvage import letters
 from slurm_hadar.controller.journal.schema import SCHEMA_VERSION, newer
 from slurm_hadar.errors import StoreError
 
@@ -53,6 +54,7 @@ class ReadOnlyJournal(Reader):
         alone = not self.path.with_name(self.path.name + "-wal").exists()
         uri = f"file:{quote(str(self.path.resolve()))}?mode=ro{'&immutable=1' if alone else ''}"
         db = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
+        db.text_factory = letters
         try:
             db.execute("BEGIN")
             version = db.execute("PRAGMA user_version").fetchone()[0]

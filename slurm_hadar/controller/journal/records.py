@@ -29,6 +29,7 @@ class JobRecord:
     job was last expected to be (:class:`slurm_hadar.controller.forecasts.Forecast`), {} = it was never asked about.
     ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at last) and
     ``final``, the state in which it ended, are what a predictor learns from.
+    ``ran_on``: the nodes of the present run, as long as it was not this controller that stopped it.
     ``graph_fault``: why the graph that its comment names cannot be used.
     """
 
@@ -71,6 +72,7 @@ class JobRecord:
     ran_s: dict[str, float] = field(default_factory=dict)
     last_type: str = ""
     final: str = ""
+    ran_on: list[str] = field(default_factory=list)
 
     def deferred(self, eligible: float | None) -> bool:
         """Whether a start time that is to come is of our making."""
@@ -129,7 +131,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """One write to Slurm about one job and what became of it: ok, refused, ineffective, undone."""
+    """One write to Slurm about one job and what became of it: ok, refused, ineffective, slow, undone; sent where nobody
+    knows, since Slurm gave no answer or the controller was killed before it came."""
 
     job_id: str
     command: str

@@ -25,6 +25,7 @@ from slurm_hadar.controller.journal.records import (
     WriteRecord,
     placement_to_json,
 )
+from slurm_hadar.controller.journal.salvage import letters
 from slurm_hadar.controller.journal.schema import migrate
 from slurm_hadar.errors import StoreError
 
@@ -49,6 +50,7 @@ class Journal(Reader):
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(str(self.path), timeout=10.0, isolation_level=None)
+        db.text_factory = letters
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
@@ -88,7 +90,7 @@ class Journal(Reader):
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self._rollback()
-            raise StoreError(f"cannot write the journal {self.path}: {error}") from None
+            raise StoreError.of(f"cannot write the journal {self.path}", error) from None
         except BaseException:
             self._rollback()
             raise
@@ -100,7 +102,7 @@ class Journal(Reader):
     # What is remembered of jobs
 
     def save_jobs(self, records: Iterable[JobRecord]) -> None:
-        rows = [(r.job_id, r.ended, json.dumps(asdict(r), separators=(",", ":"))) for r in records]
+        rows = ((r.job_id, r.ended, json.dumps(asdict(r), separators=(",", ":"))) for r in records)  # one at a time
         with self.transaction() as db:
             db.executemany("INSERT OR REPLACE INTO jobs (job_id, ended, record) VALUES (?, ?, ?)", rows)
 
@@ -153,8 +155,15 @@ class Journal(Reader):
             db.executemany("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def add_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
-        rows = [(number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes]
+        rows = ((number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes)
         with self.transaction() as db:
+            db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def settle_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
+        """What came of this round's writes, instead of what was announced of them before they were sent."""
+        rows = ((number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes)
+        with self.transaction() as db:
+            db.execute("DELETE FROM writes WHERE round = ? AND outcome = 'sent'", (number,))
             db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def add_events(self, number: int, now: float, events: Iterable[Event]) -> None:
@@ -165,13 +174,21 @@ class Journal(Reader):
 
     def replace_waits(self, number: int, waits: Mapping[str, Mapping[str, Any]]) -> None:
         """The reasons of all jobs that wait as of this round."""
-        rows = [
+        rows = (
             (job, number, json.dumps(wait), wait.get("price"), (wait.get("starts") or [None])[0])
             for job, wait in waits.items()
-        ]
+        )
         with self.transaction() as db:
             db.execute("DELETE FROM waits")
             db.executemany("INSERT INTO waits VALUES (?, ?, ?, ?, ?)", rows)
+
+    def note_starts(self, starts: Mapping[str, tuple[float, float]]) -> None:
+        """When jobs that wait are expected to start, as intervals in epoch seconds."""
+        rows = [(json.dumps(interval), interval[0], job) for job, interval in starts.items()]
+        with self.transaction() as db:
+            db.executemany(
+                "UPDATE waits SET record = json_set(record, '$.starts', json(?)), starts = ? WHERE job_id = ?", rows
+            )
 
     def replace_prices(self, prices: Mapping[tuple[str, str], float]) -> None:
         with self.transaction() as db:

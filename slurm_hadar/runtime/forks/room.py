@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan, Span, count
@@ -225,7 +226,7 @@ class Room:
             commit = Commit.from_json(path.read_text())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None  # damaged after it was written: an older one counts
         return commit if commit.number == number else None
 
@@ -375,9 +376,14 @@ def _read_offer(path: Path) -> Offer | None:
             content: dict[str, Any] = json.loads(json.loads(file.read(size))["__metadata__"]["hadar"])
         if content.pop("format") != FORMAT:
             return None
-        return Offer(**{**content, "spans": _spans(content["spans"])}, path=path)
-    except (OSError, ValueError, KeyError, TypeError):
+        offer = Offer(**{**content, "spans": _spans(content["spans"])}, path=path)
+        return offer if _is_time(offer.seconds) and (offer.stall_s is None or _is_time(offer.stall_s)) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= cast(float, value) < math.inf
 
 
 def _fits(offer: Offer, commit: Commit) -> bool:

@@ -38,13 +38,13 @@ def read_trace(
     if str(source).startswith(recurring.PREFIX):
         return recurring.read(str(source), table, seed, gpus)
     path = Path(source)
-    if format == "pai" or (format is None and path.is_dir()):
-        return _filled(pai.read(path, table))
     try:
+        if format == "pai" or (format is None and path.is_dir()):
+            return _filled(pai.read(path, table))
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise TraceError(f"trace {path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not text in UTF-8, or no name that a file can have
         raise TraceError(f"trace {path} cannot be read: {error}") from None
     return read_text(text, str(path), table, format, types_of)
 

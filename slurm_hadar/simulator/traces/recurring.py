@@ -99,7 +99,7 @@ def read(text: str, table: ReferenceTable, seed: int = 0, gpus: int | None = Non
 
 def _part(text: str, jobs: int, where: str) -> tuple[int, int]:
     first, _, last = text.partition(":")
-    if not (first.isdigit() and last.isdigit() and int(first) < int(last) <= jobs):
+    if not (first.isdecimal() and last.isdecimal() and int(first) < int(last) <= jobs):
         raise TraceError(f"{where}: part={text} must be A:B with whole numbers A < B, B at most {jobs}, the jobs")
     return int(first), int(last)
 

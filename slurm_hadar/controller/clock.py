@@ -1,0 +1,61 @@
+"""Whether this host's clock can be trusted: start times are sent to Slurm as moments of it."""
+
+from __future__ import annotations
+
+import time
+
+from slurm_hadar.errors import SlurmError, SlurmUnavailable
+from slurm_hadar.slurm.base import Backend
+
+__all__ = ["ClockWatch"]
+
+TOLERATED_S = 10.0
+ASK_EVERY_S = 600.0
+
+
+class ClockWatch:
+    """Compares the clock with slurmctld's, at the start, from time to time, and whenever it has jumped.
+
+    ``scontrol`` turns ``now+720`` into a moment of the clock of the host that it runs on. With a clock an hour ahead
+    every lease would last an hour longer, controller or not.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._offset_s: float | None = None  # of the clock against one that never jumps, when it was last found right
+        self._asked = 0.0
+
+    def check(self) -> None:
+        """Raises SlurmError if the clock differs from slurmctld's by more than Slurm's own lag would explain.
+
+        A Slurm that does not tell the time is not asked again until the clock jumps; then what it was before counts.
+        """
+        if not self.jumped and time.monotonic() - self._asked < ASK_EVERY_S:
+            return
+        try:
+            ahead = self._backend.clock_ahead_s()
+        except SlurmUnavailable:
+            raise
+        except SlurmError:  # sdiag is not installed, or not for this user
+            ahead = None
+        if ahead is not None and not -TOLERATED_S <= sum(ahead) / 2 <= TOLERATED_S:
+            self._offset_s = None
+            raise SlurmError(
+                f"slurmctld's clock is {sum(ahead) / 2:+.0f} s from this host's, so that start times would be wrong; "
+                "nothing is changed until both agree (NTP)"
+            )
+        self._offset_s, self._asked = _offset_s(), time.monotonic()
+
+    @property
+    def jumped(self) -> bool:
+        """Whether the clock has been set since it was last found right; true before the first look."""
+        return self._offset_s is None or abs(_offset_s() - self._offset_s) > TOLERATED_S / 2
+
+    def before_writing(self) -> None:
+        """Raises SlurmError if the clock was set in the middle of a round."""
+        if self._offset_s is not None and self.jumped:
+            raise SlurmError("this host's clock was set just now; what the round still had to do is left to the next")
+
+
+def _offset_s() -> float:
+    return time.time() - time.monotonic()

@@ -1,0 +1,251 @@
+"""What a controller must survive without a Slurm of its own to break: full disks, damaged journals, wrong clocks."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar.controller.journal import Journal
+from slurm_hadar.errors import SlurmUnavailable, StoreError
+from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
+from slurm_hadar.policies.base import Policy
+from slurm_hadar.testing.fake_slurm import FakeSlurm
+
+
+def on(node: str, gpu: str, count: int = 1) -> Placement:
+    return Placement.of({node: {gpu: count}})
+
+
+class Told(Policy):
+    """Places what it is told to place."""
+
+    name = "told"
+
+    def __init__(self, **where: Placement) -> None:
+        self.where = {job.removeprefix("j"): placement for job, placement in where.items()}
+
+    def allocate(self, snapshot: Any) -> Plan:
+        return Plan(
+            self.name, {j.job_id: self.where[j.job_id] for j in snapshot.steerable_jobs if j.job_id in self.where}
+        )
+
+
+def test_a_lost_journal_does_not_nail_jobs_to_their_nodes(bench: Callable[..., Any]) -> None:
+    """Node list and shape were the controller's; the job's comment says so, and what its owner asked for."""
+    one = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})
+    job = one.slurm.submit(2, "hadar:model=resnet18")
+    one.slurm.stuck[job] = "Resources"
+    one.new_controller(policy=Told(j1=on("v100-1", "v100", 2))).run_round()
+    assert one.slurm.jobs[job].req_nodes == ("v100-1",)
+    assert one.slurm.jobs[job].comment == "hadar:model=resnet18,asked=2/1/1/1"
+
+    one.journal = Journal(":memory:")
+    one.slurm.drain(["v100-1"])
+    del one.slurm.stuck[job]
+    result = one.new_controller(policy=Told(j1=on("k80-1", "k80", 2))).run_round()
+
+    assert result.seen.snapshot.job[job].pinned is None
+    assert (one.slurm.jobs[job].state, one.slurm.jobs[job].nodes) == (JobState.RUNNING, ("k80-1",))
+
+
+def test_what_the_owner_asked_for_by_name_stays(bench: Callable[..., Any]) -> None:
+    """Without the controller's mark a node list is the owner's."""
+    one = bench()
+    job = one.slurm.submit(1, "hadar:", req_nodes=("k80-1",))
+
+    result = one.controller.run_round()
+
+    assert "by name" in result.seen.snapshot.job[job].pinned and not one.slurm.batches
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_writes_are_in_the_journal_before_slurm_hears_of_them(bench: Callable[..., Any], answers: bool) -> None:
+    """And say that nobody knows what came of them, until Slurm has answered."""
+    one, before = bench(), []
+    job = one.slurm.submit()
+    write = one.slurm.write
+
+    def watched(batch: Any) -> Any:
+        before.extend(e["outcome"] for e in one.journal.history(job) if "command" in e)
+        if not answers:
+            raise SlurmUnavailable("slurmctld does not answer")
+        return write(batch)
+
+    one.slurm.write = watched
+    one.new_controller(policy=Told(j1=on("v100-1", "v100"))).run_round()
+
+    after = [e["outcome"] for e in one.journal.history(job) if "command" in e]
+    assert before == ["sent"] and after == (["ok"] if answers else ["sent"])
+
+
+def full(journal: Journal, pages: int | None) -> None:
+    """Let SQLite take no more pages than it has, as a full disk would; None = as many as it likes."""
+    count = journal.connection.execute("PRAGMA page_count").fetchone()[0] if pages is not None else 1 << 30
+    journal.connection.execute(f"PRAGMA max_page_count={count}")
+
+
+def test_a_full_disk_stops_acting_and_not_the_controller(bench: Callable[..., Any]) -> None:
+    """What cannot be written down is not done; when there is room again, rounds go on."""
+    one = bench()
+    jobs = [one.slurm.submit(comment="hadar:model=" + "m" * 60) for _ in range(40)]
+    one.journal.connection.execute("VACUUM")
+    full(one.journal, 0)
+
+    skipped = one.controller.run_round()
+
+    assert skipped.plan is None and "full" in skipped.record.note and not one.slurm.batches
+    full(one.journal, None)
+    one.controller.run_round()
+    assert one.slurm.batches and {j.job_id for j in one.journal.jobs_since(0)} == set(jobs)
+
+
+def test_a_job_that_ended_while_the_disk_was_full_is_known_to_have_ended(bench: Callable[..., Any]) -> None:
+    """Its record is kept until it can be written."""
+    one = bench()
+    job = one.slurm.submit()
+    one.controller.run_round()
+    one.slurm.end(job)
+    save = one.journal.save_jobs
+
+    def no_room(records: Any) -> None:
+        raise StoreError("database or disk is full", passes=True)
+
+    one.journal.save_jobs = no_room
+    assert one.controller.run_round().plan is None
+    one.journal.save_jobs = save
+    one.controller.run_round()
+
+    assert one.journal.job(job).ended is not None
+
+
+def test_a_broken_journal_ends_the_controller_with_one_line(bench: Callable[..., Any]) -> None:
+    """Waiting would not mend it; started again, the controller moves it aside."""
+    one = bench()
+    one.slurm.submit()
+    one.journal.connection.execute("DROP TABLE rounds")
+
+    with pytest.raises(StoreError, match="no such table"):
+        one.controller.run_round()
+
+
+@pytest.mark.parametrize("spoilt", ["{", '"text"', "\xff\x00", '{"job_id":"1","steps":"many"}', "[]", '{"steps":1}'])
+def test_damaged_rows_are_left_out(tmp_path: Path, spoilt: str) -> None:
+    """A row in which letters changed costs what it told, not the start of the controller."""
+    path = tmp_path / "journal.db"
+    journal = Journal(path)
+    journal.close()
+    good = json.dumps({"job_id": "2", "arrival": 7})
+    with sqlite3.connect(path) as db:
+        db.executemany("INSERT INTO jobs VALUES (?, NULL, ?)", [("1", spoilt), ("2", good)])
+        db.execute("INSERT INTO jobs VALUES ('3', NULL, CAST(x'ff7b22' AS TEXT))")
+        db.execute("INSERT INTO usage VALUES ('ann', 'lab', 'v100', 'x', 1.0)")
+        db.execute("INSERT INTO waits VALUES ('1', 1, '{{', NULL, NULL)")
+    db.close()
+
+    journal = Journal(path)
+
+    assert {job: r.arrival for job, r in journal.load_jobs().items()} == {"2": 7}
+    assert (journal.usage(), journal.waits(), journal.job("1"), journal.wait("1")) == ({}, {}, None, None)
+    assert journal.moved_aside is None
+
+
+def test_a_job_whose_node_was_lost_is_not_started_there_again_at_once(bench: Callable[..., Any]) -> None:
+    """What is left of the lost run is ended when the node is back, and the new run would be ended with it."""
+    one = bench()
+    job = one.slurm.submit()
+    controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
+    controller.run_round()
+    controller.run_round()
+    assert one.slurm.jobs[job].nodes == ("v100-1",)
+    one.slurm._requeue(one.slurm.jobs[job])
+
+    seen = controller.run_round().seen
+
+    assert seen.snapshot.job[job].form.nodes == frozenset({"k80-1"})
+    assert one.slurm.jobs[job].state is JobState.PENDING
+
+
+def test_a_job_that_was_moved_may_come_back(bench: Callable[..., Any]) -> None:
+    """It has left its nodes before it was started elsewhere."""
+    one = bench()
+    job = one.slurm.submit(comment="hadar:lose=yes")
+    controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
+    controller.run_round()
+    one.new_controller(policy=Told(j1=on("k80-1", "k80"))).run_round()
+    assert one.slurm.jobs[job].restarts == 1
+
+    seen = one.new_controller(policy=Told(j1=on("k80-1", "k80"))).run_round().seen
+
+    assert seen.snapshot.job[job].form.nodes is None
+
+
+class Forgetful(Policy):
+    """Fails with a memory that it does not understand."""
+
+    name = "forgetful"
+
+    def allocate(self, snapshot: Any) -> Plan:
+        count = snapshot.memory["count"] if snapshot.memory else 0
+        waits = {j.job_id: Wait(Tier.POLICY, "not yet") for j in snapshot.steerable_jobs}
+        return Plan(self.name, waits=waits, memory={"count": count + 1})
+
+
+def test_a_policy_that_cannot_read_its_memory_goes_on_without(bench: Callable[..., Any]) -> None:
+    """Letters that changed in a sound row are found by the policy alone."""
+    one = bench({"v100-1": ("v100", 2)}, "policy.name=fifo")
+    one.slurm.submit()
+    controller = one.new_controller(policy=Forgetful())
+    controller._memory = {"cxunt": 4}
+
+    assert controller.run_round().plan.memory == {"count": 1}
+
+
+class WrongClock(FakeSlurm):
+    """A Slurm whose clock is ahead of ours."""
+
+    ahead = 0.0
+
+    def clock_ahead_s(self) -> tuple[float, float]:
+        return self.ahead - 0.5, self.ahead + 0.5
+
+
+@pytest.mark.parametrize(("ahead", "acts"), [(0.0, True), (4.0, True), (-3600.0, False), (60.0, False)])
+def test_nothing_is_changed_by_a_wrong_clock(bench: Callable[..., Any], ahead: float, acts: bool) -> None:
+    """A lease is sent as a moment of this host's clock: an hour ahead, it would last an hour too long."""
+    one = bench()
+    one.slurm = WrongClock({"v100-1": ("v100", 2)})
+    one.slurm.ahead = ahead
+    one.slurm.submit()
+    controller = one.new_controller()
+
+    result = controller.run_round()
+
+    assert bool(one.slurm.batches) is acts and ("clock" in result.record.note) is not acts
+    one.slurm.ahead = 0.0
+    controller.run_round()
+    assert one.slurm.batches, "when both agree again, rounds go on"
+
+
+def test_a_clock_that_is_set_in_the_middle_of_a_round(bench: Callable[..., Any], monkeypatch: Any) -> None:
+    """What was not yet sent is left to the next round, which asks Slurm what time it is."""
+    one, real = bench(), time.time
+    one.slurm = WrongClock({"v100-1": ("v100", 2)})
+    job = one.slurm.submit()
+    controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
+    allocate = Told.allocate
+
+    def set_clock(policy: Told, snapshot: Any) -> Plan:
+        monkeypatch.setattr(time, "time", lambda: real() + 3600)
+        return allocate(policy, snapshot)
+
+    monkeypatch.setattr(Told, "allocate", set_clock)
+    result = controller.run_round()
+
+    assert "clock was set" in result.record.note and not one.slurm.batches
+    assert one.slurm.jobs[job].state is JobState.PENDING
