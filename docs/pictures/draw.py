@@ -104,7 +104,7 @@ def prices() -> Figure:
         wins = gain > price
         axes.barh(row, gain, height=0.55, color=BLUE if wins else GREY)
         axes.text(
-            gain + 0.1,
+            max(gain, price) + 0.1,
             row,
             "payoff > 0: runs on v100" if wins else "payoff < 0: k80, or waits",
             va="center",
