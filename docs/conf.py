@@ -9,19 +9,14 @@ author = "The slurm_hadar developers"
 copyright = author  # noqa: A001 - Sphinx's own name
 version = release = slurm_hadar.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click"]
-exclude_patterns = ["pictures/*.py"]
+extensions = ["myst_parser", "sphinx_click"]
 # Anchors that a Git host gives to headings: page.md#some-heading works in both.
 myst_heading_anchors = 4
-myst_enable_extensions = ["colon_fence"]
 # Code of formats that Pygments does not know, and output of commands, is shown as it is.
 highlight_language = "text"
-autodoc_member_order = "bysource"
-autodoc_typehints = "description"
 
 html_theme = "furo"
 html_title = f"slurm_hadar {release}"
-html_static_path: list[str] = []
 # Nothing is fetched from elsewhere: head nodes are often offline.
 html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -35,13 +34,13 @@ def worth_by_rounds(gains: Iterable[Mapping[str, Any]]) -> str:
     if done is not None:
         hours = done["saved_gpu_s"] / 3600
         parts.append(page.paragraph(
-            f"Mode act, {done['rounds']} rounds since {_when(done['since'])}: {abs(hours):.1f} GPU-hours "
+            f"Mode act, {done['rounds']} rounds since {page.when(done['since'])}: {abs(hours):.1f} GPU-hours "
             f"{'saved' if hours >= 0 else 'lost'} ({100 * done['share']:+.1f} % work per GPU-hour); for "
             f"{100 * done['measured_share']:.0f} % of the GPU-hours the speed was measured here."
         ))  # fmt: skip
     if looked is not None:
         parts.append(page.paragraph(
-            f"Modes observe and advise, {looked['rounds']} rounds since {_when(looked['since'])}: had the "
+            f"Modes observe and advise, {looked['rounds']} rounds since {page.when(looked['since'])}: had the "
             f"decisions been carried out, the GPUs would have done {100 * looked['share']:+.1f} % work in each round, "
             "jobs that they would have started or stopped included. Each round by itself; what moves cost is not "
             "taken off."
@@ -58,7 +57,3 @@ def worth_by_accounting(document: Mapping[str, Any] | None) -> str:
         return page.section(title, page.paragraph(_ASK, dim=True))
     assumed = page.details("What was assumed", page.listing(document["assumptions"]))
     return page.section(title, *results_in_short(document), assumed)
-
-
-def _when(moment: float) -> str:
-    return dt.datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M")
