@@ -3,7 +3,7 @@
     python -m benchmarks.fuzz [--seconds 60] [--seed 1] [--target squeue] [--json F]
 
 Prints cases tried and crashes per parser. A crash is an error that is not one of ours, a case that takes longer than
-five seconds, or one that asks for more memory than two gigabytes. Exit code 1 if there was one; its input is kept.
+five seconds, or one that asks for more memory than four gigabytes. Exit code 1 if there was one; its input is kept.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ class Keeping:
     """Turns a StoreError that passes into a loud line and a count: ``with keeping(): journal.save_jobs(...)``.
 
     For what may be written later: a disk that is full must not end the controller, which has it in memory too. What is
-    to be done to Slurm is another matter, and is not done unless it could be written down. ``fault`` says what is wrong;
-    empty after everything of a round could be written.
+    to be done to Slurm is another matter: it is not done unless it could be written down. ``fault`` says what is
+    wrong; empty after everything of a round could be written.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,10 @@ class Keeping:
             self._now = str(error)
             if not self.fault or time.monotonic() - self._said > _REMIND_S:
                 self._said = time.monotonic()
-                log.error("JOURNAL NOT WRITTEN: %s; nothing is done to Slurm until it can be", error, extra={"event": "journal"})
+                log.error(
+                    "JOURNAL NOT WRITTEN: %s; nothing is done to Slurm until it can be", error,
+                    extra={"event": "journal"},
+                )  # fmt: skip
             self.fault = str(error)
 
     def round_over(self) -> None:

@@ -201,7 +201,7 @@ class Observer:
             placement=placement_of(job, facts),
             pinned=pinned,
             unmovable=None if pinned else self._unmovable(job, comment, record, now),
-            restart_cost_s=self._restart_cost(record, comment),
+            restart_cost_s=self._restart_cost(record, comment, now),
             restarts=job.restarts,
             attained_s=record.attained_s,
             weight=comment.weight or 1.0,
@@ -399,12 +399,15 @@ class Observer:
             return "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
         return unmovable_reason(self._config.guard, record.moves, math.inf)
 
-    def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
+    def _restart_cost(self, record: JobRecord, comment: JobComment, now: float) -> float:
+        """Seconds that a move costs; of a job that cannot save, all that it has run."""
+        saves = record.resumable or bool(comment.ckpt)
+        lost_s = 0.0 if saves or record.run_since is None else max(0.0, now - record.run_since)
         if comment.restart is not None:
-            return comment.restart
+            return comment.restart + lost_s
         if record.start_s is None:
-            return self._config.jobs.restart_cost_s
-        return (record.save_s or 0.0) + RESTART_GAP_S + record.start_s
+            return self._config.jobs.restart_cost_s + lost_s
+        return (record.save_s or 0.0) + RESTART_GAP_S + record.start_s + lost_s
 
 
 def _restarted(record: JobRecord, lost: float) -> str:

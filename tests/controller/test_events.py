@@ -69,3 +69,21 @@ def test_a_requeue_that_shows_its_count_before_its_time_is_the_same_job(bench) -
 
     assert seen.snapshot.job[job].pinned is None and seen.snapshot.job[job].arrival == first.arrival
     assert b.slurm.jobs[job].nodes and b.slurm.jobs[job].nodes != (node,)
+
+
+def test_a_move_costs_a_job_that_cannot_save_all_that_it_has_run(bench) -> None:
+    """With lose=yes it may be moved, but not for nothing; one that saves loses nothing."""
+    b = bench()
+    loses, saves = (
+        b.slurm.submit(gpus=1, comment=f"hadar:model=resnet18,batch=64,steps=20000,{how},restart=5")
+        for how in ("lose=yes", "ckpt=yes")
+    )
+    b.slurm.start(loses, "v100-1")
+    b.slurm.start(saves, "k80-1")
+    for job in (loses, saves):
+        b.slurm.jobs[job] = replace(b.slurm.jobs[job], start=time.time() - 1000)
+
+    seen = b.new_controller("controller.mode=observe").run_round().seen.snapshot.job
+
+    assert 1000 <= seen[loses].restart_cost_s - 5 < 1100
+    assert seen[saves].restart_cost_s == 5

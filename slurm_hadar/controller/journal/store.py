@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,14 @@ from slurm_hadar.controller.journal.schema import migrate
 from slurm_hadar.errors import StoreError
 
 __all__ = ["Journal"]
+
+
+_FIELDS = tuple(f.name for f in fields(JobRecord))
+
+
+def _text(record: JobRecord) -> str:
+    """As JSON; dataclasses.asdict would copy everything first, which takes longer than all the rest of a save."""
+    return json.dumps({name: getattr(record, name) for name in _FIELDS}, separators=(",", ":"))
 
 
 class Journal(Reader):
@@ -102,7 +110,7 @@ class Journal(Reader):
     # What is remembered of jobs
 
     def save_jobs(self, records: Iterable[JobRecord]) -> None:
-        rows = ((r.job_id, r.ended, json.dumps(asdict(r), separators=(",", ":"))) for r in records)  # one at a time
+        rows = ((r.job_id, r.ended, _text(r)) for r in records)  # one at a time: all of them would be large
         with self.transaction() as db:
             db.executemany("INSERT OR REPLACE INTO jobs (job_id, ended, record) VALUES (?, ?, ?)", rows)
 
