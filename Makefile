@@ -20,7 +20,7 @@ $(3) $(BIN)/python -m pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] &&
 endef
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo test $(RELEASES) lint bench chaos fuzz clean
+.PHONY: help install demo test $(RELEASES) lint docs bench chaos fuzz clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(STAMP) ## the documentation as web pages, build/docs/index.html; warnings are errors
+	$(BIN)/python -m sphinx -b html -n -W --keep-going -q docs build/docs
+	@echo "written: build/docs/index.html"
 
 bench: $(STAMP) ## measure: rounds at 1,000 and 5,000 jobs, move latency, cost of the hooks
 	$(BIN)/python -m benchmarks

@@ -140,8 +140,10 @@ def _explanation(
             lines.append(f"  price {wait['price']:.4g} against utility {utility:.4g}: payoff {wait['payoff']:.4g}")
     elif slurm.get("pinned"):
         lines.append(f"job {job_id} {TIERS['pinned']}: {slurm['pinned']}")
-    elif record is None or slurm.get("state") == "pending":
+    elif slurm.get("state") == "pending" or (record is None and "state" not in slurm):
         lines.append(f"job {job_id} waits for its first round.")
+    elif record is None:
+        lines.append(f"job {job_id} runs; no round has looked at it yet.")
     else:
         lines.append(f"job {job_id} runs.")
     if slurm.get("pinned") and slurm.get("state") == "pending":

@@ -108,6 +108,8 @@ def _accounting(spec: ClusterSpec, ports: Mapping[str, int]) -> list[str]:
         "AccountingStorageHost=127.0.0.1",
         f"AccountingStoragePort={ports['slurmdbd']}",
         f"AccountingStorageTRES={tres}",
+        # a replay of the accounts knows the jobs' models by their comments
+        "AccountingStoreFlags=job_comment",
     ]
 
 

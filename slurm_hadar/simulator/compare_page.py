@@ -10,7 +10,7 @@ from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator import page, plots
 from slurm_hadar.simulator.compare import KIND
 
-__all__ = ["check_document", "compare_page", "pictures", "write_pictures"]
+__all__ = ["check_document", "compare_page", "pictures", "results_in_short", "write_pictures"]
 
 _SUMMARY_KEYS = ("policy", "avg_jct_s", "ttd_s", "jobs")
 _DEFINITIONS = (
@@ -94,6 +94,12 @@ def compare_page(document: Mapping[str, Any], title: str = "Policies compared") 
         body.append(page.section("To do it again", page.code(document["command"])))
     made = f"made {document['created']}" if document["created"] else "made from a file"
     return page.page(title, _lead(document), body, made)
+
+
+def results_in_short(document: Mapping[str, Any]) -> list[str]:
+    """The findings and the table of results, for another page."""
+    policies = document["policies"]
+    return [page.paragraph(_lead(document)), *(page.paragraph(f) for f in _findings(policies)), _table(policies)]
 
 
 def _lead(document: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.simulator import page, plots
+from slurm_hadar.simulator.worth import worth_by_accounting, worth_by_rounds
 from slurm_hadar.throughput.store import EstimateError
 
 __all__ = ["journal_page"]
@@ -19,14 +19,22 @@ _OCCUPY, _RELEASE = ("start", "move"), ("preempt", "end")
 
 
 def journal_page(
-    journal: Journal, errors: Sequence[EstimateError], half_life_s: float, since: float, now: float, command: str
+    journal: Journal,
+    errors: Sequence[EstimateError],
+    half_life_s: float,
+    since: float,
+    now: float,
+    command: str,
+    replayed: Mapping[str, Any] | None = None,
 ) -> str:
     """The page, in one file. ``errors`` are those of the estimates that turned out by now (ThroughputStore.errors);
-    times are epoch seconds. Raises StoreError if the journal cannot be read."""
+    times are epoch seconds; ``replayed`` is the comparison of ``hadar replay`` (check_document), if there is one.
+    Raises StoreError if the journal cannot be read."""
     rounds = journal.rounds_since(since)
     decisions = [d for d in journal.decisions_since(since) if d["mode"] == "act"]
     records = journal.jobs_since(since)
     body = [page.listing(_findings(rounds, records))]
+    body += [worth_by_rounds(journal.gains(since)), worth_by_accounting(replayed)]
     if rounds:
         body.append(_queue(rounds, since))
         intervals = _intervals(decisions, since, now)
@@ -37,8 +45,8 @@ def journal_page(
     body.append(page.section("Jobs", _jobs(records)))
     if errors:
         body.append(page.section("How good the estimates of speeds were", _errors(errors)))
-    lead = f"{_when(since)} to {_when(now)}, from the journal {journal.path}"
-    return page.page("What the controller did", lead, body, f"made {_when(now)} by {command}")
+    lead = f"{page.when(since)} to {page.when(now)}, from the journal {journal.path}"
+    return page.page("What the controller did", lead, body, f"made {page.when(now)} by {command}")
 
 
 def _findings(rounds: Sequence[Mapping[str, Any]], records: Sequence[JobRecord]) -> list[str]:
@@ -78,7 +86,7 @@ def _queue(rounds: Sequence[Mapping[str, Any]], since: float) -> str:
 
 
 def _axis(since: float) -> str:
-    return f"hours since {_when(since)}"
+    return f"hours since {page.when(since)}"
 
 
 def _intervals(decisions: Sequence[Mapping[str, Any]], since: float, now: float) -> list[list[Any]]:
@@ -145,7 +153,7 @@ def _moves(decisions: Sequence[Mapping[str, Any]]) -> str:
     moves = [d for d in decisions if d["kind"] in ("move", "preempt")]
     if not moves:
         return page.paragraph("No job was moved or stopped.")
-    rows = [[_when(d["time"]), d["job_id"], _place(d["old"]), _place(d["new"]) or "stopped", d["why"]]
+    rows = [[page.when(d["time"]), d["job_id"], _place(d["old"]), _place(d["new"]) or "stopped", d["why"]]
             for d in reversed(moves[-_MOST_ROWS:])]  # fmt: skip
     said = page.table(["when", "job", "from", "to", "why"], rows, text_columns=(2, 3, 4))
     return said + (
@@ -159,7 +167,7 @@ def _jobs(records: Sequence[JobRecord]) -> str:
     rows = []
     for r in reversed(records[-_MOST_ROWS:]):
         steps = f"{r.steps:.0f}" + (f" of {r.total_steps:.0f}" if r.total_steps else "")
-        rows.append([r.job_id, str(r.workers), _when(r.arrival), _when(r.ended) if r.ended else "-",
+        rows.append([r.job_id, str(r.workers), page.when(r.arrival), page.when(r.ended) if r.ended else "-",
                      page.hours(r.ended - r.arrival if r.ended else None), f"{r.attained_s / 3600:.2f}", str(r.moves),
                      str(r.restarts), steps, f"{r.lost_steps:.0f}"])  # fmt: skip
     head = ["job", "GPUs asked", "submitted", "ended", "took", "GPU hours", "moves", "restarts", "steps", "steps lost"]
@@ -184,7 +192,3 @@ def _errors(errors: Sequence[EstimateError]) -> str:
 
 def _place(placement: Mapping[str, Mapping[str, int]]) -> str:
     return ", ".join(f"{node} {'+'.join(f'{n} x {t}' for t, n in types.items())}" for node, types in placement.items())
-
-
-def _when(moment: float) -> str:
-    return dt.datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = [
     "percent",
     "section",
     "table",
+    "when",
 ]
 
 #: The look that all our pages share.
@@ -124,6 +126,11 @@ def figure(draw: Callable[[bool], bytes], words: str, caption: str = "") -> str:
         + (f"<figcaption>{_text(caption)}</figcaption>" if caption else "")
         + "</figure>"
     )
+
+
+def when(moment: float) -> str:
+    """Epoch seconds as date and time of this host."""
+    return dt.datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def hours(seconds: float | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.gains import saved, shadow
 from slurm_hadar.controller.journal import SORTS, Reader
 from slurm_hadar.controller.view import (
     NodeView,
@@ -50,10 +51,11 @@ def overview(journal: Reader, config: Config, now: float) -> dict[str, Any]:
         for entry in types:
             if entry["gpu_type"] in node.gpus:
                 entry["nodes"].append(_node(node, entry["gpu_type"]))
+    gains = journal.gains()
     users = {row["job_id"]: row["user"] for row in journal.queue_holding()}
     return {
         "status": status(journal, config, now), "types": types, "holders": users,
-        "states": journal.queue_counts("state"), "savings": _savings(journal), "shadow": _shadow(journal),
+        "states": journal.queue_counts("state"), "savings": saved(gains), "shadow": shadow(gains),
         "moves": [said(entry) for entry in journal.last_moves()],
     }  # fmt: skip
 
@@ -66,28 +68,6 @@ def _node(node: NodeView, gpu_type: str) -> dict[str, Any]:
     gpus += ["other"] * node.others.get(gpu_type, 0)
     gpus += [None] * node.free(gpu_type)
     return {"node": node.name, "available": node.available, "state": node.state, "reason": node.reason, "gpus": gpus}
-
-
-def _savings(journal: Reader) -> dict[str, Any] | None:
-    """What decisions that were carried out have gained; None as long as nothing is known."""
-    for sums in journal.gains():
-        if sums["mode"] == "act" and sums["gpu_s"] > 0:
-            return {
-                "since": sums["since"], "rounds": sums["rounds"], "gpu_s": sums["gpu_s"],
-                "saved_gpu_s": sums["blind_s"] - sums["gpu_s"], "share": sums["blind_s"] / sums["gpu_s"] - 1.0,
-                "measured_share": sums["measured_s"] / sums["gpu_s"], "unknown_gpu_s": sums["unknown_s"],
-            }  # fmt: skip
-    return None
-
-
-def _shadow(journal: Reader) -> dict[str, Any] | None:
-    """What the decisions of modes that only look would have gained, round by round; None where there were none."""
-    found = [sums for sums in journal.gains() if sums["mode"] != "act" and sums["worth"] > 0 and sums["planned"] > 0]
-    if not found:
-        return None
-    worth, planned = sum(s["worth"] for s in found), sum(s["planned"] for s in found)
-    return {"since": min(s["since"] for s in found), "rounds": sum(s["rounds"] for s in found),
-            "share": planned / worth - 1.0}  # fmt: skip
 
 
 def queue(journal: Reader, query: Mapping[str, str]) -> dict[str, Any]:

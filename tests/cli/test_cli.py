@@ -42,6 +42,8 @@ def test_every_command_explains_itself(hadar, command: str) -> None:
         (["frobnicate"], 2, "No such command 'frobnicate'"),
         (["run", "--mode", "go"], 2, "'go' is not one of"),
         (["explain"], 2, "Missing argument"),
+        (["report", "r.json", "--replay", "x.json", "--out", "p.html"], 2, "--replay goes with --journal"),
+        (["report", "--journal", "--replay", "/nowhere.json", "--out", "p.html"], 1, "/nowhere.json does not exist"),
         (["run", "--once", "--config", "/nowhere.toml"], 1, "configuration file /nowhere.toml does not exist"),
         (["run", "--once", "--set", "guard.x=1"], 1, "unknown key guard.x"),
         (["run", "--once", "--policy", "wishful"], 1, "wishful"),

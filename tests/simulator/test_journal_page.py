@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.journal import Decision, JobRecord, Journal, RoundRecord
+from slurm_hadar.controller.journal import Decision, Gain, JobRecord, Journal, RoundRecord, SightChanges
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.model import Placement
 from slurm_hadar.simulator.journal_page import _intervals, journal_page
@@ -54,6 +54,35 @@ def test_the_page_tells_what_was_done(journal: Journal) -> None:
     assert "1.0" in row
 
 
+def test_what_was_gained_and_what_would_have_been(journal: Journal) -> None:
+    """Of rounds that acted, and of those that only looked; nothing older than the page."""
+    for hours, mode, gain in [
+        (30, "act", (3600.0, 36_000.0)), (3, "act", (7200.0, 10_800.0)), (2, "observe", (0.0, 0.0)),
+    ]:  # fmt: skip
+        moment = NOW - hours * 3600
+        journal.add_sight(moment, SightChanges(gain=Gain(moment, mode, *gain, gain[0] / 2, 0.0, 4.0, 5.0)))
+
+    words = read_page(journal_page(journal, [], HALF_LIFE_S, NOW - 86400, NOW, "hadar report --journal"))
+
+    assert "1.0 GPU-hours saved (+50.0 % work per GPU-hour); for 50 %" in words
+    assert "had the decisions been carried out, the GPUs would have done +25.0 % work" in words
+    assert "hadar replay --out" in words
+
+
+def test_the_accounting_on_the_same_page(journal: Journal) -> None:
+    """The comparison of hadar replay: findings, figures and what was assumed."""
+    replayed = {
+        "policies": [{"label": "what happened", "jobs": 3, "avg_jct_s": 7200.0},
+                     {"label": "hadar", "jobs": 3, "avg_jct_s": 3600.0}],
+        "trace": "sacct", "cluster": "v100:1x4", "assumptions": ["speeds follow the data sheets"],
+    }  # fmt: skip
+
+    words = read_page(journal_page(journal, [], HALF_LIFE_S, NOW - 86400, NOW, "x", replayed))
+
+    assert "Shortest average job completion time: hadar, 1.00 h; what happened takes 2.00 times as long." in words
+    assert "speeds follow the data sheets" in words and "hadar replay --out" not in words
+
+
 def test_what_jobs_held(journal: Journal) -> None:
     """From decision to decision, on the clock of the page; what held GPUs before the first decision counts from 0."""
     decisions = [d for d in journal.decisions_since(NOW - 4.5 * 3600) if d["mode"] == "act"]
@@ -68,4 +97,5 @@ def test_an_empty_journal_gives_a_page(tmp_path: Path) -> None:
     """Nothing was done: said in words, not in empty pictures."""
     words = read_page(journal_page(Journal(tmp_path / "j.db"), [], 1.0, NOW - 10, NOW, "x"))
 
+    assert "The rounds say nothing about it yet" in words
     assert "No round in this time" in words and "No job was seen" in words

@@ -242,14 +242,16 @@ class Reader:
         latest: float | None = self._query("SELECT max(time) FROM gains")[0][0]
         return latest
 
-    def gains(self) -> list[dict[str, Any]]:
-        """By mode, what all remembered rounds add up to: ``since``, ``rounds``, and the sums of ``gpu_s``, ``blind_s``,
-        ``measured_s`` and ``unknown_s``; ``worth`` and ``planned`` are those of rounds with a plan."""
+    def gains(self, since: float = 0.0) -> list[dict[str, Any]]:
+        """By mode, what the rounds from ``since`` (epoch seconds) on add up to: ``since``, ``rounds``, and the sums of
+        ``gpu_s``, ``blind_s``, ``measured_s`` and ``unknown_s``; ``worth`` and ``planned`` are those of rounds with a
+        plan."""
         return self._rows(
             "SELECT mode, min(time) AS since, count(*) AS rounds, sum(gpu_s) AS gpu_s, sum(blind_s) AS blind_s, "
             "sum(measured_s) AS measured_s, sum(unknown_s) AS unknown_s, "
-            "sum(iif(planned IS NULL, 0, worth)) AS worth, total(planned) AS planned FROM gains GROUP BY mode"
-        )
+            "sum(iif(planned IS NULL, 0, worth)) AS worth, total(planned) AS planned FROM gains "
+            "WHERE time >= ? GROUP BY mode", (since,)
+        )  # fmt: skip
 
     def price_history(self, since: float, step_s: float) -> list[dict[str, Any]]:
         """Prices per GPU type from ``since`` on, one row for each ``step_s`` seconds: ``time`` (the middle of them),
