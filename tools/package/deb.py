@@ -7,6 +7,7 @@ the one that builds it. PyTorch is not in it: only jobs need that, and bring it 
 from __future__ import annotations
 
 import compileall
+import email.utils
 import gzip
 import os
 import py_compile
@@ -46,6 +47,13 @@ import sys
 from {module} import main
 
 sys.exit(main())
+"""
+CHANGELOG = """\
+slurm-hadar ({version}) unstable; urgency=medium
+
+  * What changed is in CHANGELOG.md.
+
+ -- The slurm_hadar developers <slurm-hadar@localhost>  {date}
 """
 
 
@@ -120,7 +128,7 @@ def _beside(tree: Path) -> None:
     for page in (tree / "usr/share/man").iterdir():
         section = tree / f"usr/share/man/man{page.suffix[1:]}"
         section.mkdir(exist_ok=True)
-        _compress(page, section / f"{page.name}.gz")
+        _compress(page.read_bytes(), section / f"{page.name}.gz")
         page.unlink()
     for shell, target in COMPLETIONS.items():
         _write(tree / target, completion.script(shell) + "\n")
@@ -139,7 +147,9 @@ def _papers(tree: Path, libraries: list[Distribution]) -> None:
     """Changelog, copyright with the licences of the libraries, and the documentation."""
     papers = tree / "usr/share/doc/slurm-hadar"
     shutil.copytree(ROOT / "docs", papers / "docs", ignore=shutil.ignore_patterns("results", "*.py", "_*"))
-    _compress(ROOT / "CHANGELOG.md", papers / "changelog.gz")
+    date = email.utils.formatdate(source_time())
+    _compress((ROOT / "CHANGELOG.md").read_bytes(), papers / "CHANGELOG.md.gz")
+    _compress(CHANGELOG.format(version=__version__, date=date).encode(), papers / "changelog.gz")
     lines = ["slurm_hadar: MIT licence", "", (ROOT / "LICENSE").read_text(), f"Libraries in /{SITE}:", ""]
     for library in libraries:
         lines.append(f"{library.name} {library.version}: {vendor.licence(library)}")
@@ -168,9 +178,8 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _compress(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
+def _compress(content: bytes, target: Path) -> None:
+    target.write_bytes(gzip.compress(content, mtime=0))
 
 
 def _run(*words: str, env: dict[str, str] | None = None) -> str:

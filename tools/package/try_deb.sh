@@ -14,12 +14,12 @@ rm -f /etc/dpkg/dpkg.cfg.d/docker /etc/dpkg/dpkg.cfg.d/excludes
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends python3 man-db bash-completion systemd zsh >/dev/null
 before=$(mktemp) && find / -xdev -path /tmp -prune -o -path /var/lib/dpkg -prune -o -path /var/cache -prune -o \
-    -path /var/log -prune -o -print | sort >"$before"
+    -path /var/log -prune -o -path /run -prune -o -print | sort >"$before"
 
 step "install, without the network"
 # dpkg fetches nothing: all that the package needs is in it, or was installed above
 dpkg --install "$deb"
-cd / # not the checkout, whose modules would be found first
+cd "$(mktemp -d)" # not the checkout, whose modules would be found first
 unset PYTHONPATH
 hadar --version
 hadar config check
@@ -49,26 +49,26 @@ bash -c '. /usr/share/bash-completion/bash_completion; _completion_loader hadar 
 zsh -fc 'autoload -U compinit; compinit -u; [ "${_comps[hadar]}" = _hadar ]' || fail "zsh does not know _hadar"
 
 step "a private Slurm: the doctor, a round that looks, a round that acts, the wrapper in a job"
-directory=$(mktemp -d)
+directory=$PWD
 hadar cluster up --dir "$directory/c" --nodes v100:1x4,k80:1x2
 eval "$(hadar cluster env --dir "$directory/c")"
-code=0
-hadar doctor || code=$?
-[ "$code" -le 1 ] || fail "hadar doctor ended with $code"
-job=$(sbatch --parsable --gres=gpu:2 --requeue --open-mode=append --output="$directory/out" --chdir="$directory" \
-    --comment=hadar:model=resnet18,batch=64 --wrap "hadar-srun -- echo ran under hadar-srun")
+hadar doctor || fail "hadar doctor ended with $?"
 hadar run --once
+job=$(sbatch --parsable --gres=gpu:2 --requeue --open-mode=append --output="$directory/out" --chdir="$directory" \
+    --comment=hadar:model=resnet18,batch=64 \
+    --wrap "hadar-srun -- sh -c 'until [ -e go ]; do sleep 0.1; done; echo ran under hadar-srun'")
+hadar run --once --mode act 2>&1 | tee "$directory/log"
+grep -q "1 jobs, 1 steered" "$directory/log" || fail "the round has not seen the job"
 hadar queue
-hadar run --once --mode act
+touch "$directory/go"
 tries=0
 until grep -q "ran under hadar-srun" "$directory/out" 2>/dev/null; do
     tries=$((tries + 1))
     [ "$tries" -le 300 ] || { scontrol show job "$job"; fail "the job did not run within 30 s"; }
     sleep 0.1
 done
-hadar history "$job"
 hadar cluster down --dir "$directory/c"
-rm -rf "$directory"
+cd /; rm -rf "$directory"
 
 step "purge"
 runuser -u slurm-hadar -- touch /var/lib/slurm-hadar/journal.db
@@ -76,7 +76,7 @@ dpkg --remove slurm-hadar
 [ -e /var/lib/slurm-hadar/journal.db ] && [ -e /etc/slurm-hadar/config.toml ] ||
     fail "removing, not purging, has taken state or configuration"
 dpkg --purge slurm-hadar
-left=$(find / -xdev -path /tmp -prune -o -path /var/lib/dpkg -prune -o -path /var/cache -prune -o -path /var/log -prune -o \
+left=$(find / -xdev -path /tmp -prune -o -path /var/lib/dpkg -prune -o -path /var/cache -prune -o -path /var/log -prune -o -path /run -prune -o \
     -print | sort | comm -13 "$before" - | grep -v -e "^/root" -e "^/etc/.*-$" || true)
 [ -z "$left" ] || fail "purging has left: $left"
 echo "try_deb: all is well"
