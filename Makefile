@@ -20,7 +20,7 @@ $(3) $(BIN)/python -m pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] &&
 endef
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo test $(RELEASES) lint bench clean
+.PHONY: help install demo test test-deb $(RELEASES) lint bench man deb clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ $(RELEASES): test-%: $(STAMP)
 	@if tools/slurm_suite.sh $* true; then $(call pytest,slurm,,tools/slurm_suite.sh $*); \
 	elif [ $$? -ne 77 ]; then exit 1; fi
 
+test-deb: $(STAMP) ## install the Debian package and run the containers' files in a fresh Debian (root, Debian's mirror)
+	HADAR_TEST_DEB=1 $(BIN)/python -m pytest tests/package $(PYTEST_ARGS)
+
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,6 +55,12 @@ lint: $(STAMP) ## ruff and mypy
 
 bench: $(STAMP) ## measure: rounds at 1,000 and 5,000 jobs, move latency, cost of the hooks
 	$(BIN)/python -m benchmarks
+
+man: $(STAMP) ## man pages, into build/man
+	$(BIN)/python -m tools.package man build/man
+
+deb: $(STAMP) ## Debian package of the controller for this machine's Python, into dist (no root, no download)
+	$(BIN)/python -m tools.package deb dist
 
 clean: ## remove what was built here
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache

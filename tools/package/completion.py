@@ -28,6 +28,6 @@ def write(folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for shell, (_, name) in SHELLS.items():
-        (folder / name).write_text(script(shell) + "\n")
+        (folder / name).write_text(script(shell))
         paths.append(folder / name)
     return paths

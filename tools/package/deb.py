@@ -131,7 +131,7 @@ def _beside(tree: Path) -> None:
         _compress(page.read_bytes(), section / f"{page.name}.gz")
         page.unlink()
     for shell, target in COMPLETIONS.items():
-        _write(tree / target, completion.script(shell) + "\n")
+        _write(tree / target, completion.script(shell))
     shared = tree / "usr/share/slurm-hadar"
     # one copy of each: where people look for it, and where the program does
     shutil.move(tree / SITE / "share/slurm_hadar/wrappers", shared / "wrappers")

@@ -55,7 +55,8 @@ def copy(distribution: Distribution, site: Path) -> None:
     if not distribution.files:
         raise PackageError(f"{distribution.name} has no record of its files; install it with pip")
     for file in distribution.files:
-        if ".." in file.parts or LEFT_OUT & set(file.parts[:-1]):
+        papers = file.parts[0].endswith(".dist-info")  # licence texts are all kept
+        if ".." in file.parts or (not papers and LEFT_OUT & set(file.parts[:-1])):
             continue
         target = site / file
         target.parent.mkdir(parents=True, exist_ok=True)
