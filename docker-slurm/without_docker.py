@@ -77,7 +77,8 @@ class Service:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         if not children:
             return 1
-        enter = ["nsenter", "--target", children[0], "--mount", "--uts", "--pid", "--net"]
+        # --root: the suite's, which is not that of the mount namespace
+        enter = ["nsenter", "--target", children[0], "--root", "--mount", "--uts", "--pid", "--net"]
         done = subprocess.run([*enter, *words], env=self.environ, capture_output=True, check=False, timeout=60)
         return done.returncode
 
@@ -113,7 +114,7 @@ def network(services: list[Service]) -> None:
     hosts = "".join(f"{s.address} {s.name}\n" for s in services)
     Path("/etc/hosts").write_text(f"127.0.0.1 localhost\n{NETWORK}.254 host\n{hosts}")
     Path("/run/netns").mkdir(parents=True, exist_ok=True)
-    Path("/etc/resolv.conf").write_text("")  # names that are not in hosts are asked nobody, who would be waited for
+    Path("/etc/resolv.conf").write_text("")  # nobody to ask from these networks, nor to wait for
     run("ip link add hadar0 type bridge")
     run(f"ip address add {NETWORK}.254/24 dev hadar0")
     run("ip link set hadar0 up")

@@ -50,8 +50,9 @@ def test_groff_finds_nothing_wrong(pages: dict[str, str]) -> None:
     """All warnings on; a page with an unknown request must be found, too."""
     for name, text in {**pages, "broken": ".XX no such request\n"}.items():
         done = subprocess.run(
-            ["groff", "-ww", "-man", "-Tutf8", "-z"], input=text, capture_output=True, text=True, check=False, timeout=60
-        )
+            ["groff", "-ww", "-man", "-Tutf8", "-z"], input=text, capture_output=True, text=True, check=False,
+            timeout=60,
+        )  # fmt: skip
         assert bool(done.stderr) == (name == "broken"), f"{name}: {done.stderr}"
 
 
@@ -59,7 +60,8 @@ def test_groff_finds_nothing_wrong(pages: dict[str, str]) -> None:
 def test_man_shows_backslashes_and_dots(tmp_path: Path) -> None:
     """Text that roff would take for its own is shown as it is."""
     page = tmp_path / "x.1"
-    page.write_text("\n".join([".TH X 1", ".SH NAME", "x \\- y", ".PP", man._text(".start 'of' a\\b `line` --now")]) + "\n")
+    safe = man._text(".start 'of' a\\b `line` --now")
+    page.write_text(f".TH X 1\n.SH NAME\nx \\- y\n.PP\n{safe}\n")
 
     done = subprocess.run(["man", "-l", str(page)], capture_output=True, text=True, check=True, timeout=60,
                           env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "MANPAGER": "cat"})  # fmt: skip

@@ -30,7 +30,7 @@ def text() -> str:
     for prefix, section in sections():
         comment = "" if section.__doc__ is None else _comment(section.__doc__.splitlines()[0])
         if "NAME" in prefix:  # a table for each of many names has no defaults
-            example = "\n".join(f"#{name} = \"observe\"" for name in section.model_fields)
+            example = "\n".join(f'#{name} = "observe"' for name in section.model_fields)
             parts.append(f"{comment}#[{prefix}]\n{example}\n\n")
             continue
         lines = [f"{comment}[{prefix}]"]

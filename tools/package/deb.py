@@ -95,11 +95,14 @@ def _program(tree: Path, work: Path) -> Distribution:
         shutil.copyfile(ROOT / part, copy / part)
     site = tree / SITE
     _run(sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-deps", "--no-index",
-         "--no-build-isolation", "--no-compile", "--no-warn-script-location", "--target", str(site), str(copy))  # fmt: skip
+         "--no-build-isolation", "--no-compile", "--no-warn-script-location", "--target", str(site),
+         str(copy))  # fmt: skip
     shutil.rmtree(site / "bin")
     (tree / HOME / "bin").mkdir()
     (tree / HOME / "bin/python").symlink_to(f"/usr/bin/python{MINOR}")
-    (tree / HOME / "pyvenv.cfg").write_text(f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {MINOR}\n")
+    (tree / HOME / "pyvenv.cfg").write_text(
+        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {MINOR}\n"
+    )
     (tree / "usr/bin").mkdir(parents=True)
     for program, module in (("hadar", "slurm_hadar.cli.main"), ("hadar-srun", "slurm_hadar.runtime.launcher")):
         script = tree / HOME / "bin" / program

@@ -60,9 +60,7 @@ def _pages(command: click.Command, words: str, parent: click.Context | None) -> 
         yield from _pages(found, f"{words} {name}", context)
 
 
-def _page(
-    command: click.Command, words: str, context: click.Context, inner: list[tuple[str, click.Command]]
-) -> str:
+def _page(command: click.Command, words: str, context: click.Context, inner: list[tuple[str, click.Command]]) -> str:
     name = words.replace(" ", "-")
     about = inspect.cleandoc(command.help or "")
     lines = [*_head(name, 1), ".SH NAME", f"{_text(name)} \\- {_text(command.get_short_help_str(200).rstrip('.'))}"]
@@ -95,10 +93,11 @@ def _completion() -> list[str]:
 def configuration() -> str:
     """slurm-hadar.toml(5)."""
     lines = [*_head("slurm-hadar.toml", 5), ".SH NAME", "slurm\\-hadar.toml \\- configuration of hadar(1)"]
-    lines += [".SH SYNOPSIS", _text("/etc/slurm-hadar/config.toml, /etc/slurm-hadar/config.d/*.toml"), ".SH DESCRIPTION"]
+    lines += [".SH SYNOPSIS", _text(FILES[0][0]), ".SH DESCRIPTION"]
     lines += _paragraphs(
         "TOML. Files are read in the order above, those of config.d by name, and later ones win. A file named by "
-        "--config or HADAR_CONFIG is read instead of both; --set SECTION.KEY=VALUE on the command line goes before all.\n\n"
+        "--config or HADAR_CONFIG is read instead of both; --set SECTION.KEY=VALUE on the command line goes before "
+        "all.\n\n"
         "hadar config check says whether it is valid, hadar config show --origin what is in force and why. The service "
         "takes a new configuration by systemctl reload slurm-hadar; a wrong one leaves the old one in force."
     )
@@ -145,7 +144,7 @@ def _paragraphs(words: str) -> list[str]:
     lines: list[str] = []
     for paragraph in re.split(r"\n\s*\n", words):
         kept = paragraph.startswith("\b")
-        body = [line for line in paragraph.lstrip("\b").strip("\n").splitlines()]
+        body = paragraph.lstrip("\b").strip("\n").splitlines()
         if not body:
             continue
         lines.append(".PP")
