@@ -2,7 +2,7 @@
 # Try the containers' files without Docker, in a suite that may be spoilt:
 #   HADAR_SUITE_FRESH=1 tools/slurm_suite.sh 22.05 sh docker-slurm/try.sh FILE.deb
 set -eu
-deb=$(readlink -f "$1")
+deb=$(readlink -f "$1") && [ -f "$deb" ] || { echo "try: $1 is not there; see HADAR_SUITE_BIND" >&2; exit 2; }
 here=$(dirname "$(readlink -f "$0")")
 
 if [ -z "${HADAR_OWN_NETWORK:-}" ]; then

@@ -44,7 +44,7 @@ try:
     sys.exit("the dashboard needs no token")
 except urllib.error.HTTPError as error:
     assert error.code in (401, 403), error
-request = urllib.request.Request(f"http://web:8641/jobs/{job}", headers={"Authorization": f"Bearer {token}"})
-assert job in urllib.request.urlopen(request).read().decode()
+request = urllib.request.Request(f"http://web:8641/job/{job}", headers={"Authorization": f"Bearer {token}"})
+assert f"job {job}" in urllib.request.urlopen(request).read().decode().lower()
 PYTHON
 echo "try_cluster: all is well"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -156,8 +155,8 @@ def main(command: list[str]) -> int:
     finally:
         for service in services.values():
             if service.process is not None and service.process.poll() is None:
-                service.process.send_signal(signal.SIGTERM)
-                service.process.wait(30)
+                service.process.kill()  # and with it, by --kill-child, all that it started
+                service.process.wait()
 
 
 def _up(service: Service) -> bool:

@@ -20,7 +20,6 @@ from slurm_hadar.config import Config
 from tools.package import ROOT, PackageError, config_file, deb, vendor
 
 needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed (not Debian)")
-pytestmark = pytest.mark.xdist_group("deb")
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +147,12 @@ def test_extras_are_followed() -> None:
     assert extra == {"click", "jinja2", "markupsafe"}
 
 
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as administrators get it."""
+    return deb.build(tmp_path_factory.mktemp("complete"))
+
+
 @needs_dpkg
 @pytest.mark.slurm
 @pytest.mark.skipif(
@@ -155,13 +160,12 @@ def test_extras_are_followed() -> None:
     reason="installing the package and running the containers' files needs a Debian suite: make test-deb",
 )
 @pytest.mark.parametrize("trial", ["tools/package/try_deb.sh", "docker-slurm/try.sh"])
-def test_installed(trial: str, tmp_path: Path) -> None:
+def test_installed(trial: str, complete: Path) -> None:
     """In a fresh Debian: install, look, steer a private Slurm, purge; and the same for the containers' files."""
-    built = deb.build(tmp_path)
-
     done = subprocess.run(
-        [ROOT / "tools/slurm_suite.sh", "22.05", "sh", ROOT / trial, built],
-        env={**os.environ, "HADAR_SUITE_FRESH": "1"}, capture_output=True, text=True, check=False, timeout=550,
+        [ROOT / "tools/slurm_suite.sh", "22.05", "sh", ROOT / trial, complete],
+        env={**os.environ, "HADAR_SUITE_FRESH": "1", "HADAR_SUITE_BIND": str(complete.parent)},
+        capture_output=True, text=True, check=False, timeout=550,
     )  # fmt: skip
 
     if done.returncode == 77:

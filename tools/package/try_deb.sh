@@ -2,7 +2,7 @@
 # Install the Debian package in the suite of Slurm 22.05, use it there as an administrator would, and purge it.
 # Run by: HADAR_SUITE_FRESH=1 tools/slurm_suite.sh 22.05 sh tools/package/try_deb.sh FILE.deb
 set -eu
-deb=$(readlink -f "$1")
+deb=$(readlink -f "$1") && [ -f "$deb" ] || { echo "try_deb: $1 is not there; see HADAR_SUITE_BIND" >&2; exit 2; }
 
 step() { printf '== %s\n' "$*"; }
 fail() { printf 'try_deb: %s\n' "$*" >&2; exit 1; }
