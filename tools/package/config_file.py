@@ -1,4 +1,4 @@
-"""The configuration that a package installs: mode observe, and every default as a comment."""
+"""The configuration that a package installs: mode observe, the state of the service, every default as a comment."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ HEAD = """\
 #: what an administrator finds set, and why
 SET = {
     "controller.mode": ('"observe"', "look only. Then advise, then act, partition by partition: docs/admin.md"),
+    "controller.state_dir": (
+        '"/var/lib/slurm-hadar"',
+        "where the service keeps its journal, so that hadar queue and hadar release find it",
+    ),
 }
 
 

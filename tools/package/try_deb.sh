@@ -71,9 +71,9 @@ hadar cluster down --dir "$directory/c"
 cd /; rm -rf "$directory"
 
 step "purge"
-runuser -u slurm-hadar -- touch /var/lib/slurm-hadar/journal.db
+runuser -u slurm-hadar -- touch /var/lib/slurm-hadar/kept
 dpkg --remove slurm-hadar
-[ -e /var/lib/slurm-hadar/journal.db ] && [ -e /etc/slurm-hadar/config.toml ] ||
+[ -e /var/lib/slurm-hadar/kept ] && [ -e /etc/slurm-hadar/config.toml ] ||
     fail "removing, not purging, has taken state or configuration"
 dpkg --purge slurm-hadar
 left=$(find / -xdev -path /tmp -prune -o -path /var/lib/dpkg -prune -o -path /var/cache -prune -o -path /var/log -prune -o -path /run -prune -o \
