@@ -20,7 +20,7 @@ $(3) $(BIN)/python -m pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] &&
 endef
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo test $(RELEASES) lint docs bench chaos fuzz clean
+.PHONY: help install demo test test-deb $(RELEASES) lint docs bench chaos fuzz man deb clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ $(RELEASES): test-%: $(STAMP)
 	@if tools/slurm_suite.sh $* true; then $(call pytest,slurm,,tools/slurm_suite.sh $*); \
 	elif [ $$? -ne 77 ]; then exit 1; fi
 
+test-deb: $(STAMP) ## install the Debian package and run the containers' files in a fresh Debian (root, Debian's mirror)
+	HADAR_TEST_DEB=1 $(BIN)/python -m pytest tests/package $(PYTEST_ARGS)
+
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -66,6 +69,12 @@ chaos: $(STAMP) ## break a real controller on a real private Slurm on purpose, a
 FUZZ_SECONDS ?= 60
 fuzz: $(STAMP) ## feed every parser mutations of real samples: only clear errors may come of it
 	$(BIN)/python -m benchmarks.fuzz --seconds $(FUZZ_SECONDS)
+
+man: $(STAMP) ## man pages, into build/man
+	$(BIN)/python -m tools.package man build/man
+
+deb: $(STAMP) ## Debian package of the controller for this machine's Python, into dist (no root, no download)
+	$(BIN)/python -m tools.package deb dist
 
 clean: ## remove what was built here
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache

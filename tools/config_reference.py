@@ -5,6 +5,10 @@ python tools/config_reference.py > docs/config.md
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from slurm_hadar.config import Config, PartitionSection
@@ -30,25 +34,34 @@ exempt_qos = ["urgent"]
 """
 
 
+def sections() -> Iterator[tuple[str, type[BaseModel]]]:
+    """Each section's name and schema; the many of a kind as ``partitions.NAME``."""
+    for name, field in Config.model_fields.items():
+        if name == "partitions":
+            yield "partitions.NAME", PartitionSection
+        elif name != "origins":
+            yield name, field.annotation
+
+
+def default_text(field: FieldInfo) -> str:
+    """A setting's default; nothing where it is empty, or has to be given."""
+    default = field.get_default(call_default_factory=True)
+    return "" if default in (PydanticUndefined, "", (), None, {}) else str(default)
+
+
 def rows(section: type, prefix: str) -> list[str]:
     lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
     for name, field in section.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        shown = (
-            "" if default is PydanticUndefined else f"`{default!s}`" if default not in ("", (), None, {}) else "empty"
-        )
+        default = default_text(field)
+        shown = "" if field.is_required() else f"`{default}`" if default else "empty"
         lines.append(f"| `{prefix}.{name}` | {shown} | {field.description or ''} |")
     return lines
 
 
 def page() -> str:
     parts = [HEAD]
-    for name, field in Config.model_fields.items():
-        if name == "origins":
-            continue
-        section = PartitionSection if name == "partitions" else field.annotation
-        title, prefix = ("partitions.NAME", "partitions.NAME") if name == "partitions" else (name, name)
-        parts.append(f"## {title}\n\n{section.__doc__}\n\n" + "\n".join(rows(section, prefix)) + "\n")
+    for prefix, section in sections():
+        parts.append(f"## {prefix}\n\n{section.__doc__}\n\n" + "\n".join(rows(section, prefix)) + "\n")
     return "\n".join(parts)
 
 

@@ -28,7 +28,7 @@ pip() { "$VENV/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 say "installing into $VENV (PyTorch is large: a few minutes at first)"
 # torch first and by itself: a range asked for together with other packages may take a build with CUDA.
 pip install "$TORCH"
-pip install -e ".[torch,web,tui,docs,test,lint]"
+pip install -e ".[torch,web,tui,docs,test,lint,package]"
 
 # The dashboard is tested in a real browser too; without one those tests are skipped and say so.
 if ! command -v chromedriver >/dev/null && as_root && [ -e /etc/debian_version ]; then

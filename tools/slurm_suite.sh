@@ -7,7 +7,8 @@
 # path. Mounts and processes live in namespaces of their own, and are gone when the command ends.
 #
 # Needs root, Linux, and debootstrap (installed by apt-get where it is missing). HADAR_SUITE_BIND=DIR:DIR shows further
-# folders inside, such as one with a pyslurm built for that release.
+# folders inside, such as one with a pyslurm built for that release. With HADAR_SUITE_FRESH=1 what the command changes
+# in the suite lives in memory and is gone with it: for commands that install something.
 set -eu
 
 say() { printf 'slurm %s: %s\n' "$version" "$*" >&2; }
@@ -91,6 +92,12 @@ exec unshare --mount --pid --fork --kill-child --propagation private sh -c '
         if [ -d "$1" ]; then mkdir -p "$root$1"; else mkdir -p "$root${1%/*}" && : >>"$root$1"; fi
         mount --rbind "$1" "$root$1"
     }
+    if [ "${HADAR_SUITE_FRESH:-}" = 1 ]; then
+        mount -t tmpfs tmpfs /mnt
+        mkdir /mnt/upper /mnt/work /mnt/root
+        mount -t overlay -o "lowerdir=$root,upperdir=/mnt/upper,workdir=/mnt/work" overlay /mnt/root
+        root=/mnt/root
+    fi
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     mount --rbind /sys "$root/sys"
