@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.config import NetworkSection
+from slurm_hadar.controller.steering import node_facts
 from slurm_hadar.errors import GraphError, SlurmError, SlurmUnavailable
 from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.graphs.files import graph_of
@@ -18,6 +19,7 @@ from slurm_hadar.graphs.network import Links, Network
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.model import Form
 from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.state import ClusterState
 from slurm_hadar.throughput.estimator import relative_speed
 
 __all__ = ["GraphBook", "NamedGraph", "graph_name", "network_of"]
@@ -86,6 +88,12 @@ class GraphBook:
         self._asked_for: frozenset[str] | None = None
         self._fleet = Fleet(network_of(section), {})
         self._graphs: dict[tuple, tuple[NamedGraph | str, float]] = {}
+
+    def look(self, backend: Backend, state: ClusterState) -> None:
+        """:meth:`survey` the cluster if a job in the queue names a graph."""
+        if any("graph=" in job.comment for job in state.jobs):
+            facts = node_facts(state.nodes)
+            self.survey(backend, {n: (f.gpu_type, f.gpus) for n, f in facts.items() if f.gpu_type})
 
     def survey(self, backend: Backend, nodes: Mapping[str, tuple[str, int]]) -> None:
         """Learn the cluster: GPU type and GPUs of each node, and from Slurm, once for these nodes, its switches."""

@@ -13,10 +13,9 @@ from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.job_graphs import GraphBook
 from slurm_hadar.controller.journal import Journal, ReadOnlyJournal
 from slurm_hadar.controller.observe import Observer
-from slurm_hadar.controller.recorder import JournalRecorder
+from slurm_hadar.controller.recorder import memory_of, owner_of
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, any_acting, state_dir
-from slurm_hadar.controller.steering import node_facts
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.policies import registry
 from slurm_hadar.predict.store import VersionStore
@@ -44,11 +43,9 @@ def peek(backend: Backend, config: Config) -> Peek:
             Usage(journal, config.fairness.half_life_h * 3600.0), forecaster, graphs,
         )  # fmt: skip
         state = backend.read()
-        facts = node_facts(state.nodes)
-        if any("graph=" in job.comment for job in state.jobs):
-            graphs.survey(backend, {n: (f.gpu_type, f.gpus) for n, f in facts.items() if f.gpu_type})
+        graphs.look(backend, state)
         seen = observer.observe(state, acting_only=any_acting(config))
-        memory = JournalRecorder(journal, policy.name, config.policy.params, config.controller.keep_days).recall()
+        memory = memory_of(journal, owner_of(policy.name, config.policy.params))
     return Peek(replace(seen.snapshot, memory=memory), policy, seen.stays)
 
 

@@ -19,9 +19,20 @@ from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.sights import Sights
 from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot
 
-__all__ = ["JournalRecorder", "Recorder"]
+__all__ = ["JournalRecorder", "Recorder", "memory_of", "owner_of"]
 
 log = logging.getLogger(__name__)
+
+
+def owner_of(policy: str, params: Mapping[str, Any]) -> str:
+    """Whose memory it is: that of another policy, or of other parameters, is of no use."""
+    return json.dumps([policy, dict(params)], sort_keys=True)
+
+
+def memory_of(journal: Journal, owner: str) -> Mapping[str, Any]:
+    """What the journal keeps for ``owner``; empty if nothing."""
+    text = journal.load_memory(owner)
+    return (row_object(text) or {}) if text else {}
 
 
 class Recorder(abc.ABC):
@@ -60,7 +71,7 @@ class Recorder(abc.ABC):
 class JournalRecorder(Recorder):
     """Writes rounds, reasons, prices and decisions to the journal, and forgets what is older than ``keep_s``.
 
-    ``policy`` and ``params`` say whose memory is kept: that of another policy, or of other parameters, is dropped.
+    ``policy`` and ``params`` say whose memory is kept (:func:`owner_of`); another's is dropped.
     ``keeping`` is where a journal that cannot be written is complained of.
     """
 
@@ -78,7 +89,7 @@ class JournalRecorder(Recorder):
         self._planned: tuple[Plan, dict[str, dict[str, Any]]] = Plan(policy, abstains=True), {}
 
     def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
-        self._owner = json.dumps([policy, dict(params)], sort_keys=True)
+        self._owner = owner_of(policy, params)
         self._keep_s = keep_s
 
     def begin(self, record: RoundRecord) -> int:
@@ -137,8 +148,7 @@ class JournalRecorder(Recorder):
         self._journal.add_decisions(number, now, decisions)
 
     def recall(self) -> Mapping[str, Any]:
-        text = self._journal.load_memory(self._owner)
-        self._kept = (row_object(text) or {}) if text else {}
+        self._kept = memory_of(self._journal, self._owner)
         return self._kept
 
     def keep(self, memory: Mapping[str, Any]) -> None:

@@ -23,7 +23,6 @@ from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.primacy import Primacy
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
-from slurm_hadar.controller.steering import node_facts
 from slurm_hadar.controller.tracker import JobTracker
 from slurm_hadar.controller.training import Trainer
 from slurm_hadar.controller.usage import Usage
@@ -154,9 +153,7 @@ class SlurmCluster(Cluster[Observation]):
         if acting_only:
             self._clock.check()
         self._read_spools()
-        if any("graph=" in job.comment for job in state.jobs):
-            facts = node_facts(state.nodes)
-            self._graphs.survey(self._backend, {n: (f.gpu_type, f.gpus) for n, f in facts.items() if f.gpu_type})
+        self._graphs.look(self._backend, state)
         seen = self._track(self._observer.observe(state, acting_only=acting_only))
         self._over += [record for record, _ in seen.ended]
         self._learn(seen)
