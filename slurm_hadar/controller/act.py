@@ -34,6 +34,7 @@ LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let l
 AVOID_ROUNDS = 10
 POLL_S = 0.05
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
+_FINISHES = "it has made its last step and ends by itself"
 DENIED = ("Invalid user id", "Access/permission denied")
 _BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTaskLimit", "launch failed requeued held")
 
@@ -122,6 +123,9 @@ class Actor:
         vetoed: dict[str, str] = {}
         now = time.time()
         for change in stops:
+            if self._finishes(seen, change.job_id):
+                vetoed[change.job_id] = _FINISHES
+                continue
             if not seen.records[change.job_id].resumable:
                 continue  # saves by itself on TERM, or its owner lets it lose progress: else it were not movable
             if self._ask(change, seen.records[change.job_id].restarts):
@@ -131,11 +135,16 @@ class Actor:
         waiting = self._await_saves(seen, asked)
         limit_s = self._config.jobs.ack_timeout_s
         vetoed.update(dict.fromkeys(waiting, f"no checkpoint within jobs.ack_timeout_s = {limit_s:g}"))
+        # what it has saved may be its end; stopped now, its script would come to its end once more
+        vetoed.update({j: _FINISHES for j in asked if self._finishes(seen, j)})
         if self._stopping():
             vetoed.update({c.job_id: "the controller is stopping" for c in stops})
         for job_id in vetoed:
             self._go_on(job_id)
         return [j for j in asked if j not in vetoed], vetoed
+
+    def _finishes(self, seen: Observation, job_id: str) -> bool:
+        return self._book.finishes(job_id, seen.records[job_id].restarts)
 
     def _await_saves(self, seen: Observation, asked: dict[str, float]) -> set[str]:
         """The jobs that have not saved when the time is up, or that ended instead."""

@@ -15,13 +15,16 @@ from pathlib import Path
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import MAX_BYTES, SPOOL_FILE, Report, decode_report, token_fingerprint
 
-__all__ = ["JobNews", "ReportBook", "SpoolReader"]
+__all__ = ["FINISHES_WITHIN_S", "JobNews", "ReportBook", "SpoolReader"]
+
+FINISHES_WITHIN_S = 120.0  # from the last step to the end of the script: final saves, a short evaluation
 
 
 @dataclass(slots=True)
 class JobNews:
-    """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock; ``before`` is the last
-    word of the incarnation before, which a restart between two rounds would else hide."""
+    """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock, as is ``done_at``, when
+    it was first heard that all steps are made; ``before`` is the last word of the incarnation before, which a restart
+    between two rounds would else hide."""
 
     report: Report
     heard: float
@@ -30,6 +33,7 @@ class JobNews:
     first_steps: int | None = None
     saved_at: float | None = None
     saved_step: int | None = None
+    done_at: float | None = None
     ended: bool = False
     live: bool = False
     identity: bytes | None = None
@@ -117,6 +121,14 @@ class ReportBook:
         news = self.get(job_id)
         return bool(news and news.report.restart == restart and news.saved_at is not None and news.saved_at >= moment)
 
+    def finishes(self, job_id: str, restart: int) -> bool:
+        """Whether this incarnation has made its last step and is about to end by itself. Who goes on for much longer
+        does something else, such as a long evaluation."""
+        news = self.get(job_id)
+        if news is None or news.report.restart != restart or news.done_at is None:
+            return False
+        return time.time() - news.done_at < FINISHES_WITHIN_S
+
 
 def _check_order(report: Report, last: Report) -> None:
     if report.restart < last.restart:
@@ -142,6 +154,8 @@ def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -
         news.saved_step = report.saved_step
     if report.kind == "saved":
         news.saved_at = now
+    if news.done_at is None and report.total_steps is not None:
+        news.done_at = now if max(report.steps or 0, report.saved_step or 0) >= report.total_steps else None
     if report.kind == "bye":
         news.ended = True
 

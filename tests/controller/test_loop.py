@@ -8,36 +8,13 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
-from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
-
-MODEL = "hadar:model=resnet18,batch=64,steps=20000"
-
-
-class Scripted(Policy):
-    """Places jobs where it is told; everything else waits."""
-
-    name = "scripted"
-
-    def __init__(self, **where: dict) -> None:
-        self.where = {job.removeprefix("j"): Placement.of(p) for job, p in where.items()}
-
-    def allocate(self, snapshot):
-        jobs = {j.job_id for j in snapshot.steerable_jobs}
-        placed = {j: p for j, p in self.where.items() if j in jobs}
-        waits = {j: Wait(Tier.POLICY, "told to wait") for j in jobs - set(placed)}
-        return Plan(self.name, placed, waits)
+from tests.controller.scripted import MODEL, Scripted, report
 
 
 def eligible_in(bench, job: str) -> float:
     return bench.slurm.jobs[job].eligible - time.time()
-
-
-def report(bench, job: str, kind: str = "report", restart: int = 0, **fields) -> None:
-    """Let the job's agent say something."""
-    seq = time.time_ns() // 1000
-    bench.book.ingest(Report(kind, job, restart, seq, "a" * 64, time.time(), "v100-1", **fields))
 
 
 def test_a_waiting_job_is_started_where_planned(bench) -> None:
@@ -156,46 +133,6 @@ def test_a_preempted_job_is_leased_and_freed_of_its_node_list(bench) -> None:
 
     assert b.slurm.jobs[job].state is JobState.PENDING
     assert b.slurm.jobs[job].req_nodes == () and eligible_in(b, job) > 10
-
-
-def test_a_job_without_checkpoint_support_is_not_moved(bench) -> None:
-    """Nothing says that it may lose progress, so it stays."""
-    b = bench()
-    job = b.slurm.submit(gpus=2, comment=MODEL)
-    b.slurm.start(job, "k80-1")
-
-    b.controller.run_round()
-
-    assert b.slurm.jobs[job].nodes == ("k80-1",) and b.slurm.jobs[job].restarts == 0
-
-
-def test_a_job_that_does_not_acknowledge_is_not_moved(bench) -> None:
-    """The wait for a checkpoint is bounded, and ends with the job where it was."""
-    b = bench()
-    job = b.slurm.submit(gpus=2, comment=MODEL)
-    b.slurm.start(job, "k80-1")
-    report(b, job, "hello", resumable=True, steps=10, step="1.0")
-
-    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
-
-    assert b.slurm.jobs[job].nodes == ("k80-1",)
-    assert b.slurm.signals == [("1.0", "USR2")]
-    assert "no checkpoint within" in result.changes[0].why
-
-
-def test_gpus_of_a_job_that_could_not_be_stopped_are_not_given_away(bench) -> None:
-    """Who counted on them waits; capacity is never exceeded."""
-    b = bench({"v100-1": ("v100", 2)})
-    running = b.slurm.submit(gpus=2, comment=MODEL)
-    b.slurm.start(running, "v100-1")
-    report(b, running, "hello", resumable=True, steps=10, step="1.0")
-    waiting = b.slurm.submit(gpus=2, comment=MODEL)
-
-    result = b.new_controller(policy=Scripted(j2={"v100-1": {"v100": 2}})).run_round()
-
-    assert b.slurm.jobs[running].state is JobState.RUNNING
-    assert b.slurm.jobs[waiting].state is JobState.PENDING and b.slurm.jobs[waiting].req_nodes == ()
-    assert "did not come free" in next(c.why for c in result.changes if c.job_id == waiting)
 
 
 def test_a_refused_placement_is_undone_and_avoided(bench) -> None:

@@ -1,0 +1,114 @@
+"""Who may be stopped: only a job that can save, has saved, and has not come to its end meanwhile."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from slurm_hadar.controller.reports import FINISHES_WITHIN_S
+from slurm_hadar.model import JobState
+from tests.controller.scripted import MODEL, Scripted, report
+
+MOVE = {"v100-1": {"v100": 2}}
+
+
+class Answering:
+    """A channel whose jobs answer the wish for a checkpoint at once, at step ``step`` of 100."""
+
+    quiet = False
+
+    def __init__(self, bench, step: int) -> None:
+        self._bench, self._step = bench, step
+        self.orders: list[str] = []
+
+    def order(self, job: str, kind: str, *_, **__) -> bool:
+        self.orders.append(kind)
+        if kind == "save":
+            report(self._bench, job, "saved", resumable=True, steps=self._step, total_steps=100, saved_step=self._step)
+        return True
+
+
+def running(b) -> str:
+    """A job of two GPUs that reports, on a k80 node."""
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "k80-1")
+    report(b, job, "hello", resumable=True, steps=10, total_steps=100, step="1.0")
+    return job
+
+
+def test_a_job_without_checkpoint_support_is_not_moved(bench) -> None:
+    """Nothing says that it may lose progress, so it stays."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "k80-1")
+
+    b.controller.run_round()
+
+    assert b.slurm.jobs[job].nodes == ("k80-1",) and b.slurm.jobs[job].restarts == 0
+
+
+def test_a_job_that_does_not_acknowledge_is_not_moved(bench) -> None:
+    """The wait for a checkpoint is bounded, and ends with the job where it was."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "k80-1")
+    report(b, job, "hello", resumable=True, steps=10, step="1.0")
+
+    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+
+    assert b.slurm.jobs[job].nodes == ("k80-1",)
+    assert b.slurm.signals == [("1.0", "USR2")]
+    assert "no checkpoint within" in result.changes[0].why
+
+
+def test_gpus_of_a_job_that_could_not_be_stopped_are_not_given_away(bench) -> None:
+    """Who counted on them waits; capacity is never exceeded."""
+    b = bench({"v100-1": ("v100", 2)})
+    running = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(running, "v100-1")
+    report(b, running, "hello", resumable=True, steps=10, step="1.0")
+    waiting = b.slurm.submit(gpus=2, comment=MODEL)
+
+    result = b.new_controller(policy=Scripted(j2={"v100-1": {"v100": 2}})).run_round()
+
+    assert b.slurm.jobs[running].state is JobState.RUNNING
+    assert b.slurm.jobs[waiting].state is JobState.PENDING and b.slurm.jobs[waiting].req_nodes == ()
+    assert "did not come free" in next(c.why for c in result.changes if c.job_id == waiting)
+
+
+def test_a_job_that_has_saved_is_moved(bench) -> None:
+    """Its word comes through the channel."""
+    b = bench()
+    job, channel = running(b), Answering(b, 60)
+
+    b.new_controller(policy=Scripted(j1=MOVE), channel=channel).run_round()
+
+    assert (b.slurm.jobs[job].nodes, b.slurm.jobs[job].restarts) == (("v100-1",), 1)
+    assert channel.orders == ["save"]
+
+
+def test_a_job_that_makes_its_last_step_instead_is_not_stopped(bench) -> None:
+    """Its last checkpoint looks like an answer; stopped then, its script would come to its end twice."""
+    b = bench()
+    job, channel = running(b), Answering(b, 100)
+
+    result = b.new_controller(policy=Scripted(j1=MOVE), channel=channel).run_round()
+
+    assert b.slurm.jobs[job].restarts == 0
+    assert "has made its last step" in result.changes[0].why
+    assert channel.orders == ["save", "go_on"]
+
+
+@pytest.mark.parametrize(("ago_s", "stopped"), [(1.0, False), (FINISHES_WITHIN_S + 1.0, True)])
+def test_a_job_after_its_last_step(bench, ago_s: float, stopped: bool) -> None:
+    """It is not even asked, unless it has gone on for so long that it must be doing something else."""
+    b = bench()
+    job, channel = running(b), Answering(b, 100)
+    report(b, job, resumable=True, steps=100, total_steps=100)
+    b.book.get(job).done_at = time.time() - ago_s
+
+    b.new_controller(policy=Scripted(j1=MOVE), channel=channel).run_round()
+
+    assert b.slurm.jobs[job].restarts == int(stopped)
+    assert ("save" in channel.orders) is stopped
