@@ -36,7 +36,7 @@ demo: $(STAMP) ## 13 training jobs on a private Slurm cluster: stock Slurm, then
 
 test: $(STAMP) ## lint, unit tests, and end-to-end tests on a private Slurm cluster
 	$(BIN)/ruff check .
-	@$(call pytest,not slurm,-n auto)
+	@$(call pytest,not slurm,-n auto --dist worksteal)
 	@$(call pytest,slurm,)
 
 # Exit code 77 of the script: that release cannot be had here, which it has said.

@@ -23,7 +23,7 @@ keys) # one secret for munge, one for who looks at the dashboard; both stay as t
     chown -R slurm-hadar: /run/hadar-web
     # a volume that was made empty is root's
     chown slurm-hadar: /var/lib/slurm-hadar && chmod 755 /var/lib/slurm-hadar
-    chown slurm: /var/lib/slurm/slurmctld && chown researcher: /work && chmod 755 /work
+    chown slurm: /var/lib/slurm/slurmctld && chown researcher: /shared && chmod 755 /shared
     ;;
 slurmdbd)
     munge

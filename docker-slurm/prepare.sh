@@ -5,9 +5,9 @@ here=$(dirname "$(readlink -f "$0")")
 nodes=v100:2x4,p100:2x4,k80:1x4
 
 getent passwd researcher >/dev/null || useradd --create-home --uid 1000 --shell /bin/bash researcher
-install -d -m 755 /etc/slurm /work
+install -d -m 755 /etc/slurm /shared
 install -d -m 755 -o slurm -g slurm /var/lib/slurm/slurmctld /var/log/slurm
-chown researcher: /work
+chown researcher: /shared
 install -m 644 "$here/slurm.conf" "$here/gres.conf" "$here/cgroup.conf" /etc/slurm/
 install -m 644 /usr/share/slurm-hadar/wrappers/job_submit.lua /etc/slurm/
 install -m 755 /usr/share/slurm-hadar/wrappers/task_prolog.sh /etc/slurm/

@@ -3,7 +3,7 @@
 #   /opt/hadar/docker-slurm/submit.sh [STEPS]
 set -eu
 steps=${1:-600}
-cd /work
+cd /shared
 submit() { # NAME GPUS MODEL BATCH SCRIPT
     sbatch --parsable --job-name="$1" --nodes=1 --gres="gpu:$2" --requeue --open-mode=append --output="%x-%j.log" \
         --comment="hadar:model=$3,batch=$4,steps=$steps,nodes=1" --wrap "

@@ -14,20 +14,20 @@ within() { # SECONDS COMMAND...: until it succeeds
 install -d -m 755 -o munge /run/munge && setpriv --reuid munge --regid munge --init-groups munged
 sinfo --Node --Format=NodeList,StateLong,Gres
 [ "$(sinfo --noheader --Node | wc -l)" = 5 ] || fail "not five nodes"
-cd /work
-job=$(setpriv --reuid researcher --regid researcher --init-groups sbatch --parsable --gres=gpu:2 --output=/work/out \
+cd /shared
+job=$(setpriv --reuid researcher --regid researcher --init-groups sbatch --parsable --gres=gpu:2 --output=/shared/out \
     --comment=hadar:model=resnet18,batch=128 \
     --wrap 'hadar-srun -- sh -c "echo gpus \$CUDA_VISIBLE_DEVICES on \$SLURMD_NODENAME; until [ -e go ]; do sleep 0.1; done"')
-out() { [ -e /work/out ] && grep -q '^gpus 0,1 on ' /work/out; }
+out() { [ -e /shared/out ] && grep -q '^gpus 0,1 on ' /shared/out; }
 within 30 out
-cat /work/out
+cat /shared/out
 # asked as the controller's account, of the journal that the controller writes
 seen() { setpriv --reuid slurm-hadar --regid slurm-hadar --init-groups hadar queue >/tmp/queue && grep -q "^$job  *researcher .*running" /tmp/queue; }
 within 30 seen
 cat /tmp/queue
 round() { grep -Eq "round [0-9]+ \(act, hadar\): 1 jobs, 1 steered, 1 running" /tmp/controller.log; }
 within 40 round
-setpriv --reuid researcher --regid researcher --init-groups touch /work/go
+setpriv --reuid researcher --regid researcher --init-groups touch /shared/go
 ended() { sacct --noheader --parsable2 --allocations --jobs "$job" --format=State,User,Comment | grep -q '^COMPLETED|researcher|hadar:'; }
 within 30 ended
 sacctmgr --noheader --parsable2 show user slurm-hadar format=User,AdminLevel | grep -qx 'slurm-hadar|Operator' ||

@@ -61,7 +61,7 @@ class Service:
         inside = (
             f"hostname {self.content.get('hostname', self.name)}; mount -t proc proc /proc; mount -t tmpfs tmpfs /run; "
             "mount -t tmpfs tmpfs /var/spool; mkdir /run/hadar-web; mount --bind /srv/web /run/hadar-web; "
-            'cd /work; exec "$@"'
+            'cd /shared; exec "$@"'
         )
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -134,7 +134,7 @@ def main(command: list[str]) -> int:
     content = yaml.safe_load((HERE / "compose.yaml").read_text())["services"]
     services = {name: Service(name, entry, number) for number, (name, entry) in enumerate(content.items(), start=1)}
     network(list(services.values()))
-    for folder in ("/srv/web", "/etc/munge", "/work"):
+    for folder in ("/srv/web", "/etc/munge", "/shared"):
         Path(folder).mkdir(parents=True, exist_ok=True)
     waiting = dict(services)
     end = time.monotonic() + 180

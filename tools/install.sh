@@ -30,10 +30,11 @@ say "installing into $VENV (PyTorch is large: a few minutes at first)"
 pip install "$TORCH"
 pip install -e ".[torch,web,tui,docs,test,lint,package]"
 
-# The dashboard is tested in a real browser too; without one those tests are skipped and say so.
-if ! command -v chromedriver >/dev/null && as_root && [ -e /etc/debian_version ]; then
-    say "installing Chromium for the tests of the dashboard"
+# Beside Python: a real browser for the tests of the dashboard, and wrong clocks for the campaign of faults. What needs
+# them says so and is skipped without them.
+if as_root && [ -e /etc/debian_version ] && ! dpkg-query -W chromium chromium-driver libfaketime >/dev/null 2>&1; then
+    say "installing Chromium and libfaketime for tests"
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        chromium chromium-driver >/dev/null; } || say "Chromium cannot be installed; tests that need it will be skipped"
+        chromium chromium-driver libfaketime >/dev/null; } || say "they cannot be installed; what needs them is skipped"
 fi
 say "done: $VENV/bin/hadar"
