@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from slurm_hadar.config import Config, load
-from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.setup import JOURNAL, state_dir
+from slurm_hadar.controller.journal import ReadOnlyJournal
+from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.words import clock, place, plain, span
-from slurm_hadar.errors import ConfigError, StoreError
+from slurm_hadar.errors import ConfigError, HadarError
 
 __all__ = [
-    "cell", "clock", "config_loader", "config_options", "console", "json_option", "open_journal", "place", "plain",
-    "policy_settings", "print_json", "span",
+    "cell", "clock", "config_loader", "config_options", "console", "journal_path", "json_option", "known_jobs",
+    "open_journal", "place", "plain", "policy_settings", "print_json", "span",
 ]  # fmt: skip
 
 _LOADER = "slurm_hadar.config_loader"
@@ -47,18 +47,29 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def known_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """What the shell may complete a job's id to: the newest that the journal knows. Nothing where it cannot be read;
+    who presses TAB wants no error."""
+    try:
+        with open_journal(load(ctx.params.get("path"), ctx.params.get("settings") or ())) as journal:
+            return journal.job_ids(incomplete)
+    except HadarError:
+        return []
+
+
 def config_loader() -> Callable[[], Config]:
     """What loads the configuration of the command at work anew, from the same files and settings."""
     loader: Callable[[], Config] = click.get_current_context().meta[_LOADER]
     return loader
 
 
-def open_journal(config: Config) -> Journal:
-    """The controller's journal, to read from. Raises StoreError if no controller has run here."""
-    path = state_dir(config) / JOURNAL
-    if not path.exists():
-        raise StoreError(f"no journal at {path}: has the controller (hadar run) run here?")
-    return Journal(path)
+def open_journal(config: Config) -> ReadOnlyJournal:
+    """The controller's journal, to read from. Raises StoreError if no controller has run here, or who asks may not."""
+    return ReadOnlyJournal(journal_path(config))
+
+
+def journal_path(config: Config) -> Path:
+    return chosen_state_dir(config) / JOURNAL
 
 
 def cell(text: str, style: str = "") -> Text:

@@ -11,6 +11,7 @@ from slurm_hadar.cli.common import (
     clock,
     config_options,
     json_option,
+    known_jobs,
     open_journal,
     place,
     plain,
@@ -21,7 +22,7 @@ from slurm_hadar.cli.expectation import as_dict, in_words
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers import Answer, answer
 from slurm_hadar.controller.forecasts import Forecast
-from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.journal import JobRecord, Reader
 from slurm_hadar.controller.peek import peek
 from slurm_hadar.controller.view import TIERS, size_source
 from slurm_hadar.errors import HadarError
@@ -32,19 +33,16 @@ __all__ = ["explain"]
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", shell_complete=known_jobs)
 @json_option
 @config_options
 def explain(config: Config, job_id: str, as_json: bool) -> None:
     """Why JOB waits, at what price it would run, who is before it, when it should start, and what if it took other
     GPUs."""
-    journal = open_journal(config)
-    try:
+    with open_journal(config) as journal:
         record, wait = journal.job(job_id), journal.wait(job_id)
         last = next((e for e in reversed(journal.history(job_id)) if "kind" in e), None)
         fork = _fork(journal, job_id)
-    finally:
-        journal.close()
     if fork is not None and job_id == fork["job_id"]:
         print_json(fork) if as_json else click.echo("\n".join(plain(line) for line in _forked(fork)))
         return
@@ -77,7 +75,7 @@ def _look(config: Config, job_id: str) -> tuple[Answer | None, dict[str, Any]]:
     return expected, {"state": str(job.state), "reason": job.reason, "pinned": job.pinned}
 
 
-def _fork(journal: Journal, job_id: str) -> dict[str, Any] | None:
+def _fork(journal: Reader, job_id: str) -> dict[str, Any] | None:
     """What is known of the forked job that ``job_id`` is, or is a copy of; None if it is neither."""
     parent = job_id.partition("_")[0]
     known = journal.forks().get(parent)

@@ -11,6 +11,7 @@ from slurm_hadar.cli.common import (
     config_options,
     console,
     json_option,
+    known_jobs,
     open_journal,
     plain,
     print_json,
@@ -23,17 +24,14 @@ __all__ = ["history"]
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", shell_complete=known_jobs)
 @click.option("--commands", is_flag=True, help="Show what Slurm was told word for word.")
 @json_option
 @config_options
 def history(config: Config, job_id: str, commands: bool, as_json: bool) -> None:
     """What was decided about JOB, why, and what became of it, in order of time."""
-    journal = open_journal(config)
-    try:
+    with open_journal(config) as journal:
         entries, record = journal.history(job_id), journal.job(job_id)
-    finally:
-        journal.close()
     for entry in entries:
         entry["words"] = ": ".join(part for part in in_words(entry) if part)
     if as_json:

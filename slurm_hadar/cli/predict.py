@@ -109,11 +109,8 @@ def predict(
 
 def _trainings(config: Config, as_json: bool) -> int:
     """Those that the controller has told of, by hand or by itself."""
-    journal = open_journal(config)
-    try:
+    with open_journal(config) as journal:
         found = journal.trainings()
-    finally:
-        journal.close()
     if as_json:
         print_json(found)
         return 0
@@ -161,11 +158,8 @@ def _site(config: Config, since: str, types: str | None) -> _History:
             if config.predict.source == "sacct" or _NO_ACCOUNTS not in str(error):
                 raise
             notes = (_FROM_JOURNAL,)
-    journal = open_journal(config)
-    try:
+    with open_journal(config) as journal:
         records = [r for r in journal.jobs_since(since_epoch(since, time.time())) if r.ended is not None]
-    finally:
-        journal.close()
     table = reference()
     gpu_types = tuple(sorted({*table.gpu_types, *(t for r in records for t in r.ran_s)}))
     jobs, assumptions = history_of_journal(records, Estimator(table), gpu_types)

@@ -22,7 +22,10 @@ __all__ = ["queue"]
 def queue(config: Config, user: str | None, as_json: bool) -> None:
     """Show jobs, their GPUs and speeds, and why each waiting one waits."""
     backend = choose("cli", config.slurm.timeout_s, config.slurm.retries)
-    lines = [line for line in queue_view(backend, config) if user in (None, line.user)]
+    everything, fault = queue_view(backend, config)
+    lines = [line for line in everything if user in (None, line.user)]
+    if fault:
+        click.echo(f"note: only what Slurm says: {fault}", err=True)
     if as_json:
         print_json([line.as_dict() for line in lines])
         return

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import config_options, open_journal
+from slurm_hadar.cli.common import config_options, journal_path
 from slurm_hadar.cli.compare import typed
 from slurm_hadar.config import Config
+from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator.compare_page import check_document, compare_page
 from slurm_hadar.simulator.journal_page import journal_page
@@ -67,11 +68,8 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _of_journal(config: Config, days: float, replayed: Path | None) -> str:
     document = None if replayed is None else _document(replayed)
-    journal = open_journal(config)
-    try:
+    with journal_copy(journal_path(config)) as journal:
         errors = ThroughputStore(journal.connection).errors()
         now = time.time()
         half_life_s = config.fairness.half_life_h * 3600.0
         return journal_page(journal, errors, half_life_s, now - days * 86400.0, now, typed(), document)
-    finally:
-        journal.close()

@@ -8,8 +8,9 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
-from slurm_hadar.cli.common import cell, config_options, console, json_option, open_journal, print_json, span
+from slurm_hadar.cli.common import cell, config_options, console, journal_path, json_option, print_json, span
 from slurm_hadar.config import Config
+from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.throughput.store import EstimateError, Measurement, ThroughputStore
 
 __all__ = ["speeds"]
@@ -20,13 +21,10 @@ __all__ = ["speeds"]
 @config_options
 def speeds(config: Config, as_json: bool) -> None:
     """Show measured steps per second by workload and GPU type, and how wrong the estimates before them were."""
-    journal = open_journal(config)
-    try:
+    with journal_copy(journal_path(config)) as journal:
         store = ThroughputStore(journal.connection)
         measured = [m for workload in store.workloads() for m in store.of(workload)]
         errors = store.errors()
-    finally:
-        journal.close()
     if as_json:
         print_json({"measured": [asdict(m) for m in measured], "errors": [_error(e) for e in errors]})
         return

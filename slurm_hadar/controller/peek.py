@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers import Peek
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.job_graphs import GraphBook
-from slurm_hadar.controller.journal import Journal, ReadOnlyJournal
+from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.observe import Observer
 from slurm_hadar.controller.recorder import memory_of, owner_of
 from slurm_hadar.controller.reports import ReportBook
-from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, any_acting, state_dir
+from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, any_acting, chosen_state_dir
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.policies import registry
 from slurm_hadar.predict.store import VersionStore
@@ -32,9 +29,9 @@ def peek(backend: Backend, config: Config) -> Peek:
 
     What jobs have reported since its last round is not known here. Raises SlurmError, StoreError or ConfigError.
     """
-    directory = state_dir(config)
+    directory = chosen_state_dir(config)
     policy = registry.get(config.policy.name, **config.policy.params)
-    with _copy(directory / JOURNAL) as journal:
+    with journal_copy(directory / JOURNAL, missing_ok=True) as journal:
         store = ThroughputStore(journal.connection)
         forecaster = Forecaster(VersionStore(directory / PREDICTOR)) if config.predict.enabled else None
         graphs = GraphBook(config.network)
@@ -47,16 +44,3 @@ def peek(backend: Backend, config: Config) -> Peek:
         seen = observer.observe(state, acting_only=any_acting(config))
         memory = memory_of(journal, owner_of(policy.name, config.policy.params))
     return Peek(replace(seen.snapshot, memory=memory), policy, seen.stays)
-
-
-@contextlib.contextmanager
-def _copy(path: Path) -> Iterator[Journal]:
-    """The journal as it is now, in memory, where it may be changed; an empty one where there is none."""
-    journal = Journal(":memory:")
-    try:
-        if path.exists():
-            with ReadOnlyJournal(path) as source:
-                source.copy_to(journal.connection)
-        yield journal
-    finally:
-        journal.close()

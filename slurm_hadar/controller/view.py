@@ -108,11 +108,7 @@ class Picture:
 
 def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
     """One look for a terminal: at Slurm, or at ``most`` jobs of the journal where Slurm does not answer."""
-    path, journal_fault = chosen_state_dir(config) / JOURNAL, ""
-    try:
-        journal: Reader = ReadOnlyJournal(path)
-    except StoreError as error:
-        journal, journal_fault = Journal(":memory:"), str(error)
+    journal, journal_fault = _journal(config)
     try:
         last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
         try:
@@ -170,14 +166,22 @@ def beat(journal: Reader, config: Config, now: float) -> Beat:
     return Beat(last["time"], age_s, age_s <= 2 * round_s + _SPARE_S, last["mode"], last["policy"], last["note"], last)
 
 
-def queue_view(backend: Backend, config: Config) -> list[Line]:
-    """Running jobs first, then the waiting ones by arrival. Works without a journal, with less to say."""
-    path = chosen_state_dir(config) / JOURNAL
-    journal: Reader = ReadOnlyJournal(path) if path.exists() else Journal(":memory:")
+def queue_view(backend: Backend, config: Config) -> tuple[list[Line], str]:
+    """Running jobs first, then the waiting ones by arrival, and what is wrong with the journal, without which there is
+    less to say. Raises SlurmError."""
+    journal, fault = _journal(config)
     try:
-        return live_view(backend, config, journal)[0]
+        return live_view(backend, config, journal)[0], fault
     finally:
         journal.close()
+
+
+def _journal(config: Config) -> tuple[Reader, str]:
+    """The journal, or an empty one and why."""
+    try:
+        return ReadOnlyJournal(chosen_state_dir(config) / JOURNAL), ""
+    except StoreError as error:
+        return Journal(":memory:"), str(error)
 
 
 def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[Line], list[NodeView]]:

@@ -128,6 +128,7 @@ def test_what_the_last_training_came_to(hadar, sacct: Path, tmp_path: Path) -> N
 def test_trainings_are_listed(hadar, tmp_path: Path) -> None:
     """As the controller has noted them."""
     assert "no journal at" in hadar("--trainings")[2]
+    (tmp_path / "state").mkdir()
     journal = Journal(tmp_path / "state" / JOURNAL)
     assert "no training is over yet" in hadar("--trainings")[1]
     assert journal.add_training(1000.0, 1030.0, "0001", "forest", "")

@@ -145,7 +145,7 @@ def test_jobs_that_cannot_be_steered_are_left_alone(live: Any) -> None:
 
     assert {job: _as_submitted(live.show(job)) for job in jobs} == before
     assert {w.job_id for w in result.outcome.log} == {ours} and result.record.steered == 1
-    lines = {line.job_id.removesuffix("+0"): line for line in queue_view(live.backend, live.config())}
+    lines = {line.job_id.removesuffix("+0"): line for line in queue_view(live.backend, live.config())[0]}
     for job, why in jobs.items():
         assert lines[job].tier == "pinned" and why in lines[job].why
         assert why in live.journal.wait(job if job in lines and "+" not in lines[job].job_id else f"{job}+0")["why"]

@@ -224,5 +224,5 @@ def test_with_a_users_rights(live: Any, as_nobody: CliBackend, scope: tuple[str,
         f"user {live.cluster.user} is outside this controller's scope" if scope else
         "is not this controller's to change (Access/permission denied)"
     )  # fmt: skip
-    lines = {line.job_id: line for line in queue_view(as_nobody, live.config(*scope))}
+    lines = {line.job_id: line for line in queue_view(as_nobody, live.config(*scope))[0]}
     assert lines[mine].tier == "" and lines[mine].where == "v100-2(v100:2)"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_hadar.controller.journal import JobRecord, Journal
 from tools.package import ROOT, completion
 
 
@@ -22,7 +23,18 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     program = folder / "bin" / "hadar"
     program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m slurm_hadar.cli.main "$@"\n')
     program.chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "SCRIPTS": str(folder), "HOME": str(folder)}
+    config = folder / "config.toml"
+    config.write_text(f'[controller]\nstate_dir = "{folder}"\n')
+    journal = Journal(folder / "journal.db")
+    journal.save_jobs([JobRecord(job_id, arrival=0.0) for job_id in ("41", "412_0", "5")])
+    journal.close()
+    return {
+        **os.environ,
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        "SCRIPTS": str(folder),
+        "HOME": str(folder),
+        "HADAR_CONFIG": str(config),
+    }
 
 
 def _ask(shell: str, script: str, environ: dict[str, str]) -> list[str]:
@@ -41,6 +53,8 @@ def _ask(shell: str, script: str, environ: dict[str, str]) -> list[str]:
         ("hadar exp", ["explain"]),
         ("hadar config ", ["check", "show"]),
         ("hadar run --mode ", ["observe", "advise", "act"]),
+        ("hadar history 4", ["412_0", "41"]),
+        ("hadar explain 7", []),
     ],
 )
 def test_bash(line: str, expected: list[str], environ: dict[str, str]) -> None:

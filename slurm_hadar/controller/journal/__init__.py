@@ -5,7 +5,7 @@ file itself, ``readonly`` the file for those who only look.
 """
 
 from slurm_hadar.controller.journal.reading import SORTS, Reader
-from slurm_hadar.controller.journal.readonly import ReadOnlyJournal
+from slurm_hadar.controller.journal.readonly import ReadOnlyJournal, journal_copy
 from slurm_hadar.controller.journal.records import (
     Decision,
     Event,
@@ -35,6 +35,7 @@ __all__ = [
     "Run",
     "SightChanges",
     "WriteRecord",
+    "journal_copy",
     "placement_from_json",
     "placement_to_json",
 ]

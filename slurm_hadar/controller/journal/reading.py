@@ -158,6 +158,16 @@ class Reader:
 
     # What the last rounds saw
 
+    def job_ids(self, prefix: str, most: int = 200) -> list[str]:
+        """Ids that begin with ``prefix``, the newest jobs first."""
+        begins = prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        rows = self._query(
+            "SELECT job_id FROM jobs WHERE job_id LIKE ? ESCAPE '\\' "
+            "ORDER BY CAST(job_id AS INTEGER) DESC, job_id LIMIT ?",
+            (begins, most),
+        )
+        return [job_id for (job_id,) in rows]
+
     def queue_rows(self) -> list[tuple[Any, ...]]:
         """The table ``queue`` as it is."""
         return self._query("SELECT * FROM queue")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from slurm_hadar.controller.journal.reading import Reader
 from slurm_hadar.controller.journal.salvage import letters
 from slurm_hadar.controller.journal.schema import SCHEMA_VERSION, newer
+from slurm_hadar.controller.journal.store import Journal
 from slurm_hadar.errors import StoreError
 
-__all__ = ["ReadOnlyJournal"]
+__all__ = ["ReadOnlyJournal", "journal_copy"]
 
 _BUSY_S = 2.0
 
@@ -30,6 +34,11 @@ class ReadOnlyJournal(Reader):
         try:
             if not path.exists():
                 raise StoreError(f"no journal at {path}: has the controller (hadar run) run here?")
+            if not os.access(path, os.R_OK):
+                raise StoreError(
+                    f"the journal {path} may not be read by you; administrators can let you "
+                    "(docs/operations.md, who may ask)"
+                )
             self._db = self._connect()
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"cannot read the journal {path}: {error}") from None
@@ -72,3 +81,17 @@ class ReadOnlyJournal(Reader):
             db.close()
             raise
         return db
+
+
+@contextmanager
+def journal_copy(path: Path, *, missing_ok: bool = False) -> Iterator[Journal]:
+    """The journal as it is now, in memory, where it may be changed; an empty one where there is none and that is
+    ``missing_ok``. Raises StoreError."""
+    journal = Journal(":memory:")
+    try:
+        if path.exists() or not missing_ok:
+            with ReadOnlyJournal(path) as source:
+                source.copy_to(journal.connection)
+        yield journal
+    finally:
+        journal.close()
