@@ -7,8 +7,9 @@ read back. Killed at any point, what is left is a queue that goes on by itself: 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.config import Config
@@ -274,14 +275,24 @@ class Actor:
         return refused
 
     def _send(self, batch: Sequence[Write], outcome: Outcome) -> list[WriteResult]:
-        """The one way to Slurm. The journal is told before: a kill in between must leave no change unexplained."""
+        with self._announced([_record(w, job_id, "sent") for w in batch for job_id in w.job_ids], outcome):
+            return self._backend.write(batch)
+
+    def cancel(self, jobs: Mapping[str, str], outcome: Outcome) -> None:
+        """End jobs; ``jobs`` says why. Raises as :meth:`carry_out`."""
+        with self._announced([WriteRecord(job_id, "cancel", "sent", why) for job_id, why in jobs.items()], outcome):
+            self._backend.cancel(sorted(jobs))
+        outcome.log += [WriteRecord(job_id, "cancel", "ok", why) for job_id, why in jobs.items()]
+
+    @contextlib.contextmanager
+    def _announced(self, sent: list[WriteRecord], outcome: Outcome) -> Iterator[None]:
+        """Around whatever goes to Slurm. The journal is told before: a kill in between must leave no change
+        unexplained."""
         outcome.commands += 1
-        announced = [_record(w, job_id, "sent") for w in batch for job_id in w.job_ids]
-        self._announce(announced)
-        outcome.unanswered = announced
-        results = self._backend.write(batch)
+        self._announce(sent)
+        outcome.unanswered = sent
+        yield
         outcome.unanswered = []
-        return results
 
     # Read back
 

@@ -216,13 +216,7 @@ class SlurmCluster(Cluster[Observation]):
             if job_id in seen.raw and self._config.mode(seen.raw[job_id].partition) is Mode.ACT
         }
         if over:
-            outcome.commands += 1
-            announced = [WriteRecord(job_id, "cancel", "sent", why) for job_id, why in over.items()]
-            self._announce(announced)
-            outcome.unanswered = announced
-            self._backend.cancel(sorted(over))
-            outcome.unanswered = []
-            outcome.log += [WriteRecord(job_id, "cancel", "ok", why) for job_id, why in over.items()]
+            self._actor.cancel(over, outcome)
 
     def _announce(self, writes: Sequence[WriteRecord]) -> None:
         """Into the journal before it goes to Slurm; what came of it replaces it when the round's changes are done."""
