@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from slurm_hadar.errors import SlurmError, SlurmUnavailable
@@ -9,6 +10,7 @@ from slurm_hadar.slurm.base import Backend
 
 __all__ = ["ClockWatch"]
 
+log = logging.getLogger(__name__)
 TOLERATED_S = 10.0
 ASK_EVERY_S = 600.0
 
@@ -24,6 +26,7 @@ class ClockWatch:
         self._backend = backend
         self._offset_s: float | None = None  # of the clock against one that never jumps, when it was last found right
         self._asked = 0.0
+        self._told = False
 
     def check(self) -> None:
         """Raises SlurmError if the clock differs from slurmctld's by more than Slurm's own lag would explain.
@@ -32,12 +35,7 @@ class ClockWatch:
         """
         if not self.jumped and time.monotonic() - self._asked < ASK_EVERY_S:
             return
-        try:
-            ahead = self._backend.clock_ahead_s()
-        except SlurmUnavailable:
-            raise
-        except SlurmError:  # sdiag is not installed, or not for this user
-            ahead = None
+        ahead = self._ask()
         if ahead is not None and not -TOLERATED_S <= sum(ahead) / 2 <= TOLERATED_S:
             self._offset_s = None
             raise SlurmError(
@@ -45,6 +43,18 @@ class ClockWatch:
                 "nothing is changed until both agree (NTP)"
             )
         self._offset_s, self._asked = _offset_s(), time.monotonic()
+
+    def _ask(self) -> tuple[float, float] | None:
+        try:
+            ahead, why = self._backend.clock_ahead_s(), "sdiag shows no time"
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:  # sdiag is not installed, or not for this user
+            ahead, why = None, str(error)
+        if ahead is None and not self._told:
+            self._told = True
+            log.warning("slurmctld's clock is not known (%s): were this host's wrong, nobody would notice", why)
+        return ahead
 
     @property
     def jumped(self) -> bool:

@@ -58,10 +58,10 @@ class Backend(abc.ABC):
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs, or take them out of the queue. One that is over is no error."""
 
+    @abc.abstractmethod
     def clock_ahead_s(self) -> tuple[float, float] | None:
         """How far slurmctld's clock is ahead of this host's: at least and at most so many seconds. None: it does not
         tell. Raises SlurmError if it may not be asked."""
-        return None
 
     def close(self) -> None:
         """Let go of helper processes."""

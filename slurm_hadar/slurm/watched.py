@@ -67,6 +67,9 @@ class WatchedBackend(Backend):
         self._watcher.asking("cancel", list(job_ids))
         self._timed("cancel", lambda: self._inner.cancel(job_ids))
 
+    def clock_ahead_s(self) -> tuple[float, float] | None:
+        return self._timed("clock_ahead_s", self._inner.clock_ahead_s)
+
     def close(self) -> None:
         self._inner.close()
 

@@ -111,6 +111,9 @@ class FakeSlurm(Backend):
         for job_id in job_ids:
             self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.FAILED, state_text="CANCELLED", nodes=())
 
+    def clock_ahead_s(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
     def _answer(self) -> None:
         if self.away:
             raise SlurmUnavailable("slurmctld does not answer: connection refused")

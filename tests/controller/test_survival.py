@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.errors import SlurmUnavailable, StoreError
+from slurm_hadar.errors import SlurmError, SlurmUnavailable, StoreError
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.testing.fake_slurm import FakeSlurm
@@ -230,6 +230,23 @@ def test_nothing_is_changed_by_a_wrong_clock(bench: Callable[..., Any], ahead: f
     one.slurm.ahead = 0.0
     controller.run_round()
     assert one.slurm.batches, "when both agree again, rounds go on"
+
+
+def test_a_slurm_that_does_not_tell_the_time(bench: Callable[..., Any], monkeypatch: Any, caplog: Any) -> None:
+    """Rounds go on, and one warning says what is not looked after."""
+    one = bench()
+
+    def refused(slurm: FakeSlurm) -> None:
+        raise SlurmError("sdiag failed: Access denied")
+
+    monkeypatch.setattr(FakeSlurm, "clock_ahead_s", refused)
+    one.slurm.submit()
+    controller = one.new_controller()
+    controller.run_round()
+    controller.run_round()
+
+    assert one.slurm.batches
+    assert sum("clock is not known (sdiag failed: Access denied)" in r.message for r in caplog.records) == 1
 
 
 def test_a_clock_that_is_set_in_the_middle_of_a_round(bench: Callable[..., Any], monkeypatch: Any) -> None:

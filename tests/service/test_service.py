@@ -20,6 +20,7 @@ from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState
 from slurm_hadar.service.reload import NEEDS_RESTART, compare
 from slurm_hadar.service.service import Service
+from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import Daemon
 from slurm_hadar.slurm.watched import WatchedBackend
 from slurm_hadar.testing.fake_slurm import FakeSlurm
@@ -484,3 +485,10 @@ def test_a_watched_backend_answers_as_the_one_inside() -> None:
         ("asking signal ['USR2 to 1.0']", False), ("signal", False), ("asking cancel []", False), ("cancel", False),
         ("read", True),
     ]  # fmt: skip
+
+
+def test_nothing_of_a_backend_is_lost_by_watching_it() -> None:
+    """A method that is not passed on would answer with a default: once nobody compared the clocks any more."""
+    asked = {name for name, what in vars(Backend).items() if callable(what) and not name.startswith("_")}
+
+    assert asked <= set(vars(WatchedBackend))
