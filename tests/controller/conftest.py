@@ -120,6 +120,11 @@ class Live:
         found = re.search(rf"\b{name}=(\S*)", self.show(job))
         return found[1] if found else ""
 
+    def as_submitted(self, job: str) -> str:
+        """:meth:`show` without what Slurm's own scheduler writes while a job waits: its reason, and when it thinks the
+        job will start."""
+        return re.sub(r"(Reason|StartTime|EndTime|SchedNodeList|AccrueTime)=\S+", "", self.show(job))
+
     def state_of(self, job: str) -> str:
         return self.field(job, "JobState")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from typing import Any
 
@@ -138,22 +137,17 @@ def test_jobs_that_cannot_be_steered_are_left_alone(live: Any) -> None:
     jobs[after] = f"waits for its dependency afterok:{full}"
     ours = live.submit("--gres=gpu:1")
     controller = live.controller()
-    before = {job: _as_submitted(live.show(job)) for job in jobs}
+    before = {job: live.as_submitted(job) for job in jobs}
 
     live.place(**{f"j{job}": {"v100-1": 1} for job in jobs})
     result = controller.run_round()
 
-    assert {job: _as_submitted(live.show(job)) for job in jobs} == before
+    assert {job: live.as_submitted(job) for job in jobs} == before
     assert {w.job_id for w in result.outcome.log} == {ours} and result.record.steered == 1
     lines = {line.job_id.removesuffix("+0"): line for line in queue_view(live.backend, live.config())[0]}
     for job, why in jobs.items():
         assert lines[job].tier == "pinned" and why in lines[job].why
         assert why in live.journal.wait(job if job in lines and "+" not in lines[job].job_id else f"{job}+0")["why"]
-
-
-def _as_submitted(shown: str) -> str:
-    """Without what Slurm's own scheduler writes while a job waits: its reason and when it thinks it will start."""
-    return re.sub(r"(Reason|StartTime|EndTime|SchedNodeList|AccrueTime)=\S+", "", shown)
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
@@ -164,12 +158,12 @@ def test_other_modes_write_nothing(live: Any, mode: str, poll: Any) -> None:
     poll(lambda: live.state_of(running) == "RUNNING")
     controller = live.controller(f"controller.mode={mode}")
     controller.run_round()
-    before = [_as_submitted(live.show(job)) for job in jobs]
+    before = [live.as_submitted(job) for job in jobs]
 
     live.place(**{f"j{waiting}": dict.fromkeys((n.name for n in live.cluster.nodes), 4)})
     result = controller.run_round()
 
-    assert [_as_submitted(live.show(job)) for job in jobs] == before
+    assert [live.as_submitted(job) for job in jobs] == before
     assert (result.record.preemptions, result.record.starts, result.record.writes) == (1, 1, 0), result
     assert result.seen.snapshot.job[running].placement
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -146,13 +147,13 @@ def test_modes_by_partition(make_cluster: Make, make_live: Any, poll: Any) -> No
     poll(lambda: all(live.state_of(j) == "RUNNING" for j in full))
     ours, theirs = (live.submit("--gres=gpu:1", "-p", p) for p in ("v100", "k80"))
     both = live.submit("--gres=gpu:1", "-p", "k80,v100")
-    before = [live.show(j) for j in (theirs, both)]
+    before = [live.as_submitted(j) for j in (theirs, both)]
     controller = live.controller("controller.mode=observe", "partitions.v100.mode=act")
 
     result = controller.run_round()
 
     assert {w.job_id for w in result.outcome.log} == {ours} and result.record.leases == 1
-    assert [live.show(j) for j in (theirs, both)] == before
+    assert [live.as_submitted(j) for j in (theirs, both)] == before
     assert live.journal.wait(theirs)["why"] == "partition k80 is in mode observe"
     live.cluster.run(["scancel", *full])
     poll(lambda: live.state_of(theirs) == "RUNNING", 60)
@@ -179,13 +180,14 @@ def test_with_the_plugins_a_typed_job_can_be_moved(make_cluster: Make, make_live
 
     said = live.work / f"{job}.out"
     poll(lambda: said.read_text().endswith("run on k80-1\n"), 60)
-    assert "run on v100-1" in said.read_text() and "SLURM_GPUS=" not in said.read_text()
+    # from 26.05 on Slurm keeps variables that were emptied
+    assert "run on v100-1" in said.read_text() and not re.search(r"SLURM_GPUS=\S", said.read_text())
     live.finish()
     poll(lambda: live.state_of(job) == "COMPLETED", 60)
 
 
 @pytest.fixture
-def as_nobody(live: Any, short_tmp: Any) -> Iterator[CliBackend]:
+def as_nobody(live: Any, short_tmp: Any) -> CliBackend:
     """Slurm's commands with the rights of another user than the one of the jobs and daemons."""
     if os.geteuid() != 0 or not shutil.which("runuser"):
         pytest.skip("only root can become another user")
@@ -193,8 +195,7 @@ def as_nobody(live: Any, short_tmp: Any) -> Iterator[CliBackend]:
         shim = short_tmp / name
         shim.write_text(f'#!/bin/sh\nexec runuser -u nobody -- {live.cluster.install.program(name)} "$@"\n')
         shim.chmod(0o755)
-    yield CliBackend(env={**live.cluster.env, "PATH": f"{short_tmp}:{live.cluster.env['PATH']}"})
-    live.cluster.run(["scancel", "--user=nobody"])
+    return CliBackend(env={**live.cluster.env, "PATH": f"{short_tmp}:{live.cluster.env['PATH']}"})
 
 
 def submit_as_nobody(live: Any, *options: str) -> str:
