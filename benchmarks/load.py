@@ -30,7 +30,7 @@ from benchmarks.round import NODES, fill, submit
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.cluster.daemon import controller_beside
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.messages import ChannelInfo, Report, encode
+from slurm_hadar.messages import ChannelInfo, Report, encode, token_fingerprint
 
 SENDERS = 2
 HELLO_EVERY = 5  # of an agent's messages, one asks for an answer
@@ -40,8 +40,9 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def agents(info: ChannelInfo, jobs: list[str], seconds: float, answers: Queue[list[float]]) -> None:
-    """So many agents in one process: each reports once a second, and says hello now and then."""
+def agents(info: ChannelInfo, tokens: dict[str, str], seconds: float, answers: Queue[list[float]]) -> None:
+    """An agent for each job of ``tokens`` in one process: it reports once a second, and says hello now and then."""
+    jobs = list(tokens)
     keys, context = zmq.curve_keypair(), zmq.Context()
     poller, sockets = zmq.Poller(), []
     for _ in jobs:
@@ -52,7 +53,6 @@ def agents(info: ChannelInfo, jobs: list[str], seconds: float, answers: Queue[li
         one.connect(info.address)
         poller.register(one, zmq.POLLIN)
         sockets.append(one)
-    tokens = [secrets.token_hex(32) for _ in jobs]
     asked: dict[Any, float] = {}
     lags: list[float] = []
     began = time.monotonic()
@@ -61,10 +61,10 @@ def agents(info: ChannelInfo, jobs: list[str], seconds: float, answers: Queue[li
     while (now := time.monotonic()) - began < seconds:
         number = min(range(len(jobs)), key=due.__getitem__)
         if due[number] <= now:
-            hello = turns[number] % HELLO_EVERY == 0
+            hello, job = turns[number] % HELLO_EVERY == 0, jobs[number]
             report = Report(
-                "hello" if hello else "report", jobs[number], 0, time.time_ns() // 1000, tokens[number], time.time(),
-                "node", steps=turns[number] * 10, total_steps=10**6, steps_per_s=10.0, world=1, resumable=True,
+                "hello" if hello else "report", job, 0, time.time_ns() // 1000, tokens[job], time.time(), "node",
+                steps=turns[number] * 10, total_steps=10**6, steps_per_s=10.0, world=1, resumable=True,
             )  # fmt: skip
             if hello:
                 asked[sockets[number]] = now
@@ -108,17 +108,27 @@ def channel_of(cluster: PrivateCluster, deadline_s: float = 120.0) -> ChannelInf
     raise SystemExit("the controller has not announced its channel")
 
 
-def running_ids(cluster: PrivateCluster, count: int) -> list[str]:
-    """Jobs to speak for, running ones first."""
-    text = cluster.run(["squeue", "-h", "-r", "-t", "R,PD", "-S", "-t,i", "-o", "%F_%K|%A|%t"]).stdout
+def running_ids(cluster: PrivateCluster, count: int) -> dict[str, str]:
+    """Jobs to speak for, running ones first, and their comments."""
+    text = cluster.run(["squeue", "-h", "-r", "-t", "R,PD", "-S", "-t,i", "-o", "%F_%K|%A|%t|%k"]).stdout
     rows = [line.split("|") for line in text.splitlines()]
     rows.sort(key=lambda row: row[2] != "R")
-    return [array if "N/A" not in array else job for array, job, _ in rows][:count]
+    return {array if "N/A" not in array else job: comment for array, job, _, comment in rows[:count]}
+
+
+def tokens_of(cluster: PrivateCluster, comments: dict[str, str]) -> dict[str, str]:
+    """A report token for each job, named in its comment as hadar-srun does."""
+    tokens = {job: secrets.token_hex(32) for job in comments}
+    lines = (
+        f"update JobId={job} Comment={comments[job]},key={token_fingerprint(token)}\n" for job, token in tokens.items()
+    )
+    cluster.run(["scontrol"], input="".join(lines))
+    return tokens
 
 
 def measure(cluster: PrivateCluster, folder: Path, count: int, seconds: float) -> dict[str, Any]:
     """Start controller and agents, and look at both until the agents are done."""
-    ids = running_ids(cluster, count)
+    tokens = tokens_of(cluster, running_ids(cluster, count))
     state = folder / "state"
     state.mkdir()
     # spawned: the parts of this process are not theirs
@@ -127,7 +137,7 @@ def measure(cluster: PrivateCluster, folder: Path, count: int, seconds: float) -
     with controller_beside(cluster.env, state, settings=SETTINGS) as process:
         info = channel_of(cluster)
         idle = memory_mib(process.pid)
-        halves = [ids[i::SENDERS] for i in range(SENDERS)]
+        halves = [dict(list(tokens.items())[i::SENDERS]) for i in range(SENDERS)]
         senders = [context.Process(target=agents, args=(info, half, seconds, answers)) for half in halves]
         for sender in senders:
             sender.start()
@@ -145,7 +155,7 @@ def measure(cluster: PrivateCluster, folder: Path, count: int, seconds: float) -
     log = (state / "controller.log").read_text()
     asked_of_slurm = {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)}
     return {
-        "agents": len(ids), "seconds": round(took_s, 1), "answers": len(lags),
+        "agents": len(tokens), "seconds": round(took_s, 1), "answers": len(lags),
         "lag_median_ms": _ms(lags, 0.5), "lag_p99_ms": _ms(lags, 0.99), "lag_max_ms": _ms(lags, 1.0),
         "rss_start_mib": idle[0], "rss_median_mib": statistics.median(s[0] for s in samples), "rss_peak_mib": peak,
         "rounds": _rounds(log), "calls": asked_of_slurm,

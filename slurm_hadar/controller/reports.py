@@ -62,7 +62,8 @@ class ReportBook:
     def expect(self, keys: dict[str, str | None]) -> None:
         """Tell which jobs exist, and the fingerprint of the report token that each one's comment names (None = none).
 
-        News of jobs that are gone is forgotten.
+        News of jobs that are gone is forgotten, and so are those that were kept for a job whose comment has named
+        another token since.
         """
         with self._lock:
             self._keys = dict(keys)
@@ -70,10 +71,15 @@ class ReportBook:
             self._news = {job: news for job, news in self._news.items() if job in self._tokens}
 
     def _believes(self, job: str, token: str) -> bool:
-        """Whether the job is there, and its comment does not name another token: what was trusted on first use, before
-        the comment said anything, may have been a stranger's."""
+        """Whether the job is there, and its comment does not name another token."""
         key = self._keys.get(job, "")
         return key is None or (key != "" and token_fingerprint(token) == key)
+
+    def _vouched(self, job: str) -> bool:
+        """Whether the job's comment, which its owner alone can change, names the token of its news. Reports may come
+        before that was read, and anybody may send them: until then they are kept, and nobody is told."""
+        key, token = self._keys.get(job), self._tokens.get(job)
+        return key is not None and token is not None and token_fingerprint(token) == key
 
     def ingest(self, report: Report, *, identity: bytes | None = None, live: bool = True) -> None:
         """Take in one report. Raises ChannelError for a wrong token, a replay, or an incarnation that is over."""
@@ -92,7 +98,8 @@ class ReportBook:
             if report.kind == "bye" or report.closes:
                 self.event.set()
             self.accepted += 1
-        if self.listener is not None:
+            vouched = self._vouched(report.job)
+        if vouched and self.listener is not None:
             self.listener(report)
 
     def drop(self) -> None:
@@ -105,7 +112,7 @@ class ReportBook:
         if key is not None and token_fingerprint(report.token) != key:
             self.refused += 1
             raise ChannelError(f"report for job {report.job} with a wrong token; dropped")
-        # A job whose comment names no key is trusted on first use: later reports must bear the first one's token.
+        # Where the comment names none yet, the first one's token is what may turn out to be right.
         known = self._tokens.get(report.job)
         if key is None and known is not None and known != report.token:
             self.refused += 1
@@ -113,8 +120,9 @@ class ReportBook:
         self._tokens[report.job] = report.token
 
     def get(self, job_id: str) -> JobNews | None:
+        """The newest word of the job, if its comment vouches for who said it."""
         with self._lock:
-            return self._news.get(job_id)
+            return self._news.get(job_id) if self._vouched(job_id) else None
 
     def saved_since(self, job_id: str, restart: int, moment: float) -> bool:
         """Whether this incarnation has completed a checkpoint that was heard of after ``moment``."""

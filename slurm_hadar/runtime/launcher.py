@@ -296,8 +296,8 @@ def _use_comment(job: str, text: str, fingerprint: str, environ: MutableMapping[
     for name, value in _exported(parsed):
         if value is not None:
             environ.setdefault(f"HADAR_{name}", str(value))
-    if wanted != text:
-        _ask(["scontrol", "update", f"JobId={job}", f"Comment={wanted}"])
+    if wanted != text and _ask_patiently(["scontrol", "update", f"JobId={job}", f"Comment={wanted}"]) is None:
+        _say("the job's comment does not name its token; the controller will not believe what this run reports")
 
 
 def _exported(parsed: comment.JobComment) -> list[tuple[str, object]]:

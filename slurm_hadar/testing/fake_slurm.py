@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from slurm_hadar.errors import SlurmUnavailable
+from slurm_hadar.messages import token_fingerprint
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.parsing import parse_request
@@ -58,6 +59,13 @@ class FakeSlurm(Backend):
         )  # fmt: skip
         self.jobs[job.job_id] = replace(job, **fields)  # type: ignore[arg-type]
         return job.job_id
+
+    def vouch(self, job_id: str, token: str = 64 * "a") -> None:
+        """Name the job's report token in its comment, as hadar-srun does before anything is reported."""
+        key, comment = f"key={token_fingerprint(token)}", self.jobs[job_id].comment
+        if key not in comment:
+            comma = "" if comment.endswith(":") else ","
+            self.jobs[job_id] = replace(self.jobs[job_id], comment=f"{comment}{comma}{key}")
 
     def start(self, job_id: str, *nodes: str) -> None:
         """Let Slurm itself start a job."""

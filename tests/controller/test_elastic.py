@@ -142,6 +142,7 @@ def test_a_job_is_started_and_moved_in_other_sizes(bench) -> None:
     rate = {n: policy.seen.speeds_at(n)["v100"].steps_per_s for n in (1, 2, 4)}
     assert rate[1] < rate[2] < rate[4] < 4 * rate[1]
 
+    b.slurm.vouch(job)
     for seq, steps in ((1, 10), (2, 30)):
         b.book.ingest(Report("report", job, 0, seq, "a" * 64, time.time(), "v100-1", steps=steps, steps_per_s=20.0))
     policy.where = Placement.of({"k80-1": {"k80": 1}})

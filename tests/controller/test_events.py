@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from slurm_hadar.messages import Report
+from slurm_hadar.messages import Report, token_fingerprint
 from slurm_hadar.model import JobState
 
 
 def report(bench, job: str, kind: str = "report", **fields) -> None:
     """Let the job's agent say something, and take it for no news by itself."""
+    bench.slurm.vouch(job)
     bench.book.ingest(Report(kind, job, 0, time.time_ns() // 1000, "a" * 64, time.time(), "v100-1", **fields))
     bench.book.event.clear()
 
@@ -41,6 +42,7 @@ def test_a_goodbye_of_long_ago_calls_for_nothing(bench) -> None:
     controller = b.new_controller()
     controller.run_round()
     report(b, job, "bye", exit_code=0)
+    b.book.expect({job: token_fingerprint("a" * 64)})
     b.book.get(job).heard -= 600
 
     controller.run_round()

@@ -78,6 +78,7 @@ class Desk:
     def report(self, job_id: str, **fields: float) -> None:
         """Let the job's agent say something."""
         seq = time.time_ns() // 1000
+        self.slurm.vouch(job_id)
         self.book.ingest(Report("report", job_id, 0, seq, "a" * 64, time.time(), "v100-1", **fields))
 
     def forecast(self, job_id: str) -> Forecast | None:
@@ -222,6 +223,7 @@ def test_what_a_job_ran_is_remembered(desk: Desk) -> None:
         desk.slurm.end(job)
     seq = time.time_ns() // 1000
     bye = Report("bye", jobs[1], 0, seq, "a" * 64, time.time(), "v100-1", exit_code=0)
+    desk.slurm.vouch(jobs[1])
     desk.book.ingest(bye)
     desk.round()
     guessed, told = (desk.journal.job(job) for job in jobs)

@@ -199,6 +199,7 @@ def test_what_is_measured_is_filed_by_graph_and_number_of_nodes(watch) -> None:
     """And the speed on that many nodes is then what was measured."""
     jobs, b, controller, policy = watch({"comment": "hadar:graph=vgg16,model=vgg16,batch=32,nodes=1-4"})
     b.slurm.start("1", "v100-1", "v100-2")
+    b.slurm.vouch("1")
     for seq, steps in ((1, 10), (2, 30)):
         b.book.ingest(Report("report", "1", 0, seq, "a" * 64, time.time(), "v100-1", steps=steps, steps_per_s=3.0))
     controller.run_round()

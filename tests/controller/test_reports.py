@@ -24,6 +24,13 @@ def made(seq: int = 1, **fields) -> Report:
     return Report(**{**base, **fields})
 
 
+def trusting() -> ReportBook:
+    """A book that knows job 7, whose comment names :data:`TOKEN`."""
+    book = ReportBook()
+    book.expect({"7": token_fingerprint(TOKEN)})
+    return book
+
+
 def test_the_token_must_match_the_comment() -> None:
     """The fingerprint in the job's comment decides who speaks for the job."""
     book = ReportBook()
@@ -35,20 +42,37 @@ def test_the_token_must_match_the_comment() -> None:
     assert book.get("7") is None and book.refused == 1
 
 
-def test_without_a_key_the_first_token_stays() -> None:
-    """Trust on first use: another token later is refused."""
+def test_nobody_is_believed_before_the_comment_vouches_for_them() -> None:
+    """Anybody can report for a job that does not report by itself: it cannot be made to look as if it could save."""
+    book, told = ReportBook(), []
+    book.listener = told.append
+    book.expect({"7": None})
+    book.ingest(made(1, resumable=True, steps=10**9))
+
+    assert book.get("7") is None and not book.saved_since("7", 0, 0.0) and not told
+
+    book.expect({"7": token_fingerprint(TOKEN)})
+    assert book.get("7").report.steps == 10**9, "hadar-srun has named this very token meanwhile"
+
+
+def test_who_came_first_is_forgotten_when_the_comment_names_another() -> None:
+    """A stranger may be faster than the job's own agent, and gains nothing."""
     book = ReportBook()
-    book.ingest(made(1, steps=5))
-
+    book.expect({"7": None})
+    book.ingest(made(2**60, token="cd" * 32, steps=10**9))
     with pytest.raises(ChannelError, match="another token"):
-        book.ingest(made(2, token="cd" * 32, steps=99))
+        book.ingest(made(1, steps=5))
 
-    assert book.get("7").report.steps == 5
+    book.expect({"7": token_fingerprint(TOKEN)})
+    assert book.get("7") is None
+    book.ingest(made(2, steps=6))
+
+    assert book.get("7").report.steps == 6
 
 
 def test_replays_and_dead_incarnations_are_dropped() -> None:
     """A message that came before, or from a run that is over, changes nothing."""
-    book = ReportBook()
+    book = trusting()
     book.ingest(made(5, restart=1, steps=50))
 
     for old in (made(5, restart=1, steps=1), made(4, restart=1, steps=1), made(9, restart=0, steps=1)):
@@ -60,7 +84,7 @@ def test_replays_and_dead_incarnations_are_dropped() -> None:
 
 def test_a_save_counts_from_when_it_was_asked() -> None:
     """Only a checkpoint heard of after the request, from this run, acknowledges it."""
-    book = ReportBook()
+    book = trusting()
     book.ingest(made(1, kind="saved", saved_step=10))
     asked = time.time()
 
@@ -71,7 +95,7 @@ def test_a_save_counts_from_when_it_was_asked() -> None:
 
 def test_events_bring_the_round_forward() -> None:
     """A first word and an end are events; progress is not."""
-    book = ReportBook()
+    book = trusting()
     book.ingest(made(1, kind="hello"))
     assert book.event.is_set()
     book.event.clear()
@@ -89,7 +113,7 @@ def test_spool_lines_are_read_once_and_only_whole(tmp_path: Path) -> None:
     spool.write_bytes(
         encode(made(1, steps=1)) + b"\n{broken\n" + encode(made(2, job="8")) + b"\n" + encode(made(3))[:20]
     )
-    book = ReportBook()
+    book = trusting()
     reader = SpoolReader(book)
 
     assert reader.read("7", str(tmp_path)) == 1
@@ -113,7 +137,7 @@ def test_a_spool_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 @pytest.fixture
 def channel(tmp_path: Path) -> Iterator[Channel]:
     """A listening channel on loopback."""
-    one = Channel(ReportBook(), tmp_path, "tcp://127.0.0.1:*", "127.0.0.1", tmp_path / "hadar-channel.json", MAX_BYTES)
+    one = Channel(trusting(), tmp_path, "tcp://127.0.0.1:*", "127.0.0.1", tmp_path / "hadar-channel.json", MAX_BYTES)
     yield one
     one.close()
 

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from slurm_hadar.controller.reports import FINISHES_WITHIN_S
+from slurm_hadar.messages import token_fingerprint
 from slurm_hadar.model import JobState
 from tests.controller.scripted import MODEL, Scripted, report
 
@@ -106,6 +107,7 @@ def test_a_job_after_its_last_step(bench, ago_s: float, stopped: bool) -> None:
     b = bench()
     job, channel = running(b), Answering(b, 100)
     report(b, job, resumable=True, steps=100, total_steps=100)
+    b.book.expect({job: token_fingerprint("a" * 64)})
     b.book.get(job).done_at = time.time() - ago_s
 
     b.new_controller(policy=Scripted(j1=MOVE), channel=channel).run_round()

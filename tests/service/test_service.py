@@ -219,6 +219,7 @@ class TestMetrics:
         with site.service() as service:
             service.round()
             report = Report("report", job, 0, 1, "a" * 64, time.time(), "v100-1", steps=10, steps_per_s=3.0)
+            site.slurm.vouch(job)
             service._assembly.book.ingest(report)
             service.round()
             service.round()
@@ -418,6 +419,7 @@ def test_a_long_wait_for_a_checkpoint_pets_the_watchdog(site: Site, monkeypatch:
     job = site.slurm.submit(gpus=2, comment=f"{MODEL},ckpt=yes")
     site.slurm.start(job, "k80-1")
     with site.service("jobs.ack_timeout_s=1") as service:
+        site.slurm.vouch(job)
         service._assembly.book.ingest(
             Report("hello", job, 0, 1, "a" * 64, time.time(), "k80-1", resumable=True, step=f"{job}.0")
         )
