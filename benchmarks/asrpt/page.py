@@ -46,8 +46,9 @@ LARGER_INTRO = """
 ## On a larger cluster
 
 The same kind of jobs, by as many users, on {gpus} GPUs: `python -m benchmarks.asrpt larger --nodes {nodes} --jobs
-{jobs} --before {before} --seeds {seeds}`, from [asrpt_larger.json](asrpt_larger.json). One job that is taken for short
-and is not holds up a smaller part of the cluster there, and predictors have learned from more runs:
+{jobs} --before {before} --seeds {seeds}`, from [asrpt_larger.json](asrpt_larger.json). Wrong predictions cost less
+there. A likely reason, not tried apart: a job that was taken for short holds up a smaller part of the cluster, and the
+predictor has seen more runs.
 
 """
 REAL = """
