@@ -16,11 +16,10 @@ from slurm_hadar.simulator.traces import read_trace
 from slurm_hadar.throughput.table import reference
 
 __all__ = [
-    "BASELINES", "CLUSTER", "LOADS", "PARTS", "PREDICTED", "REGULAR", "VARIANTS", "WAITING", "Variant", "mean_jct",
-    "run",
+    "BASELINES", "LARGER", "LOADS", "PARTS", "PREDICTED", "REGULAR", "VARIANTS", "WAITING", "Setting",
+    "Variant", "mean_jct", "run",
 ]  # fmt: skip
 
-CLUSTER, GPUS = "v100:8x8", 64
 LOADS = (0.6, 0.8, 1.0, 1.2)
 
 
@@ -32,6 +31,22 @@ class Variant:
     params: dict[str, Any] = field(default_factory=dict)
     predictor: str = "oracle"
     vary: float = 1.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``nodes`` of 8 v100; ``jobs`` that are simulated, after ``before`` earlier ones of the same users and scripts."""
+
+    nodes: int
+    jobs: int
+    before: int
+
+    @property
+    def cluster(self) -> str:
+        return f"v100:{self.nodes}x8"
+
+    def trace(self, load: float, vary: float) -> str:
+        return f"recurring:jobs={self.before + self.jobs},load={load},vary={vary:g}"
 
 
 BASELINES = ("spjf", "spwf", "wcs_duration", "wcs_workload", "wcs_subtime")
@@ -61,13 +76,19 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def run(jobs: int, before: int, seeds: Iterable[int], say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Every variant at every load and seed: ``{variant, load, seed, avg_jct_s}``.
+#: On more GPUs, where it takes longer: the orders, and what predictions cost.
+LARGER = {name: VARIANTS[name] for name in ("asrpt", *BASELINES, "asrpt, forest")}
+
+
+def run(
+    setting: Setting, variants: Iterable[str], seeds: Iterable[int], say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Each variant at every load and seed: ``{variant, load, seed, avg_jct_s}``.
 
     ``jobs`` jobs are simulated; predictors have learned from ``before`` earlier ones of the same users and scripts.
     Rounds come at every arrival and end, so no order suffers from the length of rounds.
     """
-    wanted = [(name, load, seed, jobs, before) for seed in seeds for load in LOADS for name in VARIANTS]
+    wanted = [(name, load, seed, setting) for seed in seeds for load in LOADS for name in variants]
     found = []
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         for row in pool.map(_one, wanted):
@@ -76,19 +97,20 @@ def run(jobs: int, before: int, seeds: Iterable[int], say: Callable[[str], None]
     return found
 
 
-def _one(wanted: tuple[str, float, int, int, int]) -> dict[str, Any]:
-    name, load, seed, jobs, before = wanted
-    what = VARIANTS[name]
-    life = f"recurring:jobs={before + jobs},load={load},vary={what.vary:g}"
+def _one(wanted: tuple[str, float, int, Setting]) -> dict[str, Any]:
+    name, load, seed, setting = wanted
+    what, jobs, before = VARIANTS[name], setting.jobs, setting.before
+    life = setting.trace(load, what.vary)
     past, trace = (
-        read_trace(f"{life},part={a}:{b}", reference(), seed=seed, gpus=GPUS)
+        read_trace(f"{life},part={a}:{b}", reference(), seed=seed, gpus=8 * setting.nodes)
         for a, b in ((0, before), (before, before + jobs))
     )
     # who looks at the truth has nothing to learn
     learns = not what.predictor.startswith(("oracle", "noisy", "none"))
     options = SimOptions(
-        CLUSTER, round_s=300.0, event_round_s=1.0, predictor=what.predictor, seed=seed, history=past if learns else None
-    )
+        setting.cluster, round_s=300.0, event_round_s=1.0, predictor=what.predictor, seed=seed,
+        history=past if learns else None,
+    )  # fmt: skip
     rows = simulate(trace, get(what.policy, **what.params), options).jobs
     jct_s = [row.jct_s for row in rows if row.jct_s is not None]
     if len(jct_s) != jobs:
