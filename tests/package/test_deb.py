@@ -160,9 +160,10 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.environ.get("HADAR_TEST_DEB") != "1",
     reason="installing the package and running the containers' files needs a Debian suite: make test-deb",
 )
-@pytest.mark.parametrize("trial", ["tools/package/try_deb.sh", "docker-slurm/try.sh"])
+@pytest.mark.parametrize("trial", ["tools/package/try_deb.sh", "tools/package/try_systemd.sh", "docker-slurm/try.sh"])
 def test_installed(trial: str, complete: Path) -> None:
-    """In a fresh Debian: install, look, steer a private Slurm, purge; and the same for the containers' files."""
+    """In a fresh Debian: install, look, steer a private Slurm, purge; the units under a live systemd; the containers'
+    files."""
     done = subprocess.run(
         [ROOT / "tools/slurm_suite.sh", "22.05", "sh", ROOT / trial, complete],
         env={**os.environ, "HADAR_SUITE_FRESH": "1", "HADAR_SUITE_BIND": str(complete.parent)},
