@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
+from slurm_hadar.comment import read
 from slurm_hadar.config import load
 from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.journal import Journal
@@ -115,7 +116,8 @@ def _swap(cluster: PrivateCluster, work: Path, folder: Path, swaps: int, megabyt
     file = Path(cluster.conf).parent / CHANNEL_FILE
     channel = Channel(book, folder, "tcp://127.0.0.1:*", "127.0.0.1", file, MAX_BYTES)
     policy = Swap()
-    controller = steer(CliBackend(env=cluster.env), policy, load(None, SETTINGS), Journal(":memory:"), book, channel)
+    backend = CliBackend(env=cluster.env)
+    controller = steer(backend, policy, load(None, SETTINGS), Journal(":memory:"), book, channel)
     names = {submit(cluster, work, "a"): "a"}
     wait_for(work / "a", "step", 1)
     names[submit(cluster, work, "b")] = "b"
@@ -125,7 +127,7 @@ def _swap(cluster: PrivateCluster, work: Path, folder: Path, swaps: int, megabyt
         policy.turn = jobs[0]
         controller.run_round()
         for index in range(swaps):
-            _wait_resumable(book, policy.turn, restart=index // 2)
+            _wait_resumable(backend, book, policy.turn, restart=index // 2)
             policy.turn = jobs[(index + 1) % 2]
             _one_swap(controller, work / names[policy.turn], parts)
     finally:
@@ -135,10 +137,14 @@ def _swap(cluster: PrivateCluster, work: Path, folder: Path, swaps: int, megabyt
     return {"swaps": swaps, "checkpoint_megabytes": megabytes, **medians}
 
 
-def _wait_resumable(book: ReportBook, job_id: str, restart: int, deadline_s: float = 60.0) -> None:
-    """Until the running job's agent has told the controller that it can save."""
+def _wait_resumable(backend: CliBackend, book: ReportBook, job_id: str, restart: int, deadline_s: float = 60.0) -> None:
+    """Until the running job's agent has told the controller that it can save, and its comment vouches for it."""
     end = time.monotonic() + deadline_s
-    while (news := book.get(job_id)) is None or news.report.restart < restart or not news.report.resumable:
+    while True:
+        book.expect({job.job_id: read(job.comment)[0].key for job in backend.read_jobs()})
+        news = book.get(job_id)
+        if news is not None and news.report.restart >= restart and news.report.resumable:
+            return
         if time.monotonic() > end:
             raise SystemExit(f"job {job_id} did not report within {deadline_s:g} s")
         time.sleep(0.05)

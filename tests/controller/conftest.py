@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from slurm_hadar.cluster import PrivateCluster
+from slurm_hadar.comment import read
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller
-from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
@@ -98,6 +99,11 @@ class Live:
         self._processes: list[subprocess.Popen[str]] = []
 
     # Jobs
+
+    def news(self, job: str) -> JobNews | None:
+        """What the job has said, if its comment vouches for it by now: what a round would know."""
+        self.book.expect({j.job_id: read(j.comment)[0].key for j in self.backend.read_jobs()})
+        return self.book.get(job)
 
     def submit(self, *options: str, comment: str = SAVES, script: str = SLEEPER, **run: Any) -> str:
         """sbatch; returns the job's id. Requeueable, output in ``work/ID.out``."""

@@ -63,12 +63,12 @@ def goes_on(live: Any, job: str, poll: Any) -> None:
     restarts = int(live.field(job, "Restarts"))
 
     def steps() -> bool:
-        news = live.book.get(job)
+        news = live.news(job)
         report = news.report if news is not None else None
         ahead = report is not None and (report.steps or 0) > (report.saved_step or 0)
         return bool(report and report.restart == restarts and ahead and report.steps_per_s)
 
-    poll(steps, DEADLINE_S)
+    poll(steps, DEADLINE_S, 0.2)
 
 
 def result_of(live: Any, job: str, log: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -179,9 +179,7 @@ def test_what_cannot_be_saved_is_not_moved(live: Any, poll: Any) -> None:
     controller = live.controller("jobs.ack_timeout_s=2", channel=True)
     for job in (fixed, loser):
         goes_on(live, job, poll)
-    poll(
-        lambda: (news := live.book.get(silent)) and news.report.resumable and (news.report.steps or 0) >= 5, DEADLINE_S
-    )
+    poll(lambda: (news := live.news(silent)) and news.report.resumable and (news.report.steps or 0) >= 5, DEADLINE_S)
     before = {job: live.field(job, "NodeList") for job in (fixed, silent)}
 
     result = move_until(controller, live, poll, {loser: {"v100-2": 1}})[-1]
