@@ -121,7 +121,7 @@ def test_a_gang_moved_to_other_nodes_is_bit_identical(live: Any, poll: Any) -> N
     controller = live.controller(channel=True)
     job = live.submit("--gres=gpu:2", "--time=60", comment=comment(steps, "nodes=1-2"),
                       script=GANG.format(script=script, arguments=arguments), env=environment())  # fmt: skip
-    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node=2", "--master-port=29577", "--"]
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node=2", "--standalone", "--"]
     expected = undisturbed([*torchrun, str(script), f"--steps={steps}", "--seed=5", "--log-every=1"],
                            live.work / "undisturbed.jsonl")  # fmt: skip
     for where in ({"p100-1": 1, "p100-2": 1}, {"v100-1": 2}):
