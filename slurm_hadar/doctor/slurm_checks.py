@@ -13,7 +13,7 @@ from slurm_hadar.slurm.survey import COMMANDS, Survey, Unknown
 __all__ = ["CHECKS", "SlurmCase"]
 
 _OLDEST, _NEWEST = (22, 5), (26, 5)
-_TRIED = ((22, 5), (24, 11))  # docs/versions.md
+_TRIED = ((22, 5), (24, 11), (26, 5))  # docs/versions.md
 _DEFAULT_BF_S, _DEFAULT_REQUEUE_S = 30.0, 120.0
 _RATE_BUCKET, _RATE_REFILL = 30.0, 2.0
 _ROUND_CALLS = 10  # a round's reads, its writes in batches, and its looks at what they did

@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.slurm,
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("runuser"), reason="only root can become another user"),
 ]
+OTHER = "daemon"
 SETTINGS = ("controller.mode=act", "controller.round_s=30", "jobs.start_timeout_s=20", "guard.min_run_s=0")
 
 
@@ -39,13 +40,13 @@ class FirstOnP100(Policy):
         return Plan(self.name, placed, {j: Wait(Tier.POLICY, "not the first") for j in jobs[1:]})
 
 
-def as_nobody(cluster: PrivateCluster, folder: Path) -> CliBackend:
-    """A backend whose every Slurm command is run by the user nobody."""
+def as_another(cluster: PrivateCluster, folder: Path) -> CliBackend:
+    """A backend whose every Slurm command is run by another user; not by nobody, whose name Slurm 26.05 refuses."""
     commands = folder / "bin"
     commands.mkdir()
     for name in ("squeue", "sinfo", "scontrol", "scancel"):
         script = commands / name
-        script.write_text(f'#!/bin/sh\nexec runuser -u nobody -- {cluster.install.program(name)} "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec runuser -u {OTHER} -- {cluster.install.program(name)} "$@"\n')
         script.chmod(0o755)
     return CliBackend(env={**cluster.env, "PATH": f"{commands}:{cluster.env['PATH']}"})
 
@@ -73,17 +74,17 @@ def test_operator_rights_are_enough(
     """A user with AdminLevel=Operator, and no more, moves and leases another user's jobs, and the survey sees it."""
     cluster = make_cluster("v100:1x1,p100:1x1", accounting=True)
     cluster.run(["sacctmgr", "-i", "add", "account", "lab"], check=True)
-    for user, level in (("root", "Administrator"), ("nobody", "Operator")):
+    for user, level in (("root", "Administrator"), (OTHER, "Operator")):
         cluster.run(["sacctmgr", "-i", "add", "user", user, "account=lab", f"adminlevel={level}"], check=True)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "geteuid", lambda: pwd.getpwnam("nobody").pw_uid)
-        found = survey(as_nobody(cluster, _fresh(short_tmp)))
+        patch.setattr(os, "geteuid", lambda: pwd.getpwnam(OTHER).pw_uid)
+        found = survey(as_another(cluster, _fresh(short_tmp)))
     assert isinstance(found, Survey) and not found.is_slurm_user
     assert found.admin_level == ("Operator", ()) and found.accounting is True
     jobs = [submit(cluster) for _ in range(3)]
     poll(lambda: sum("RUNNING" in text for text in queue_of(cluster).values()) == 2)
 
-    result = poll(lambda: (r := a_round(as_nobody(cluster, _fresh(short_tmp)))).record.failed == 0 and r, 60)
+    result = poll(lambda: (r := a_round(as_another(cluster, _fresh(short_tmp)))).record.failed == 0 and r, 60)
 
     assert result.record.starts + result.record.moves + result.record.preemptions + result.record.leases > 0
     states = queue_of(cluster)
@@ -107,7 +108,7 @@ def test_without_rights_nothing_is_changed(
     poll(lambda: sum("RUNNING" in text for text in queue_of(cluster).values()) == 2)
     before = queue_of(cluster)
 
-    result = a_round(as_nobody(cluster, _fresh(short_tmp)))
+    result = a_round(as_another(cluster, _fresh(short_tmp)))
 
     assert result.outcome.denied.keys() <= set(jobs) and result.outcome.denied
     assert queue_of(cluster) == before

@@ -75,7 +75,7 @@ BROKEN = "slurmctld did not answer"
 # check, verdict, settings of Slurm, its other facts, of this host, of our configuration, and words of what is found
 BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[str, ...], str]] = [
     ("version", "problem", {}, {"version": (20, 11, 9)}, {}, (), "20.11.9, older than 22.05"),
-    ("version", "note", {}, {"version": (23, 11, 4)}, {}, (), "tested on 22.05, 24.11 only"),
+    ("version", "note", {}, {"version": (23, 11, 4)}, {}, (), "tested on 22.05, 24.11, 26.05 only"),
     ("version", "warning", {}, {"version": (27, 5, 0)}, {}, (), "newer than any"),
     ("version", "unknown", {}, {"version": Unknown("odd")}, {}, (), "cannot tell: odd"),
     ("daemons", "warning", {}, {"daemons": (Daemon("primary", "head", True), Daemon("backup", "b", False))}, {}, (),
