@@ -103,7 +103,7 @@ def _session_cluster() -> Iterator[PrivateCluster]:
 def slurm_cluster(_session_cluster: PrivateCluster) -> PrivateCluster:
     """The shared cluster, with an empty queue and all nodes idle."""
     cluster = _session_cluster
-    if left := cluster.run(["squeue", "-h", "-o", "%i"]).stdout.split():  # other users' too
+    if left := cluster.run(["squeue", "-h", "-o", "%A"]).stdout.split():  # other users' too
         cluster.run(["scancel", "--quiet", *left], check=False)
         cluster.run(["scancel", "--quiet", "--signal=KILL", *left], check=False)
     cluster.wait_idle(60)
