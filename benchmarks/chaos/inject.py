@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -195,9 +197,14 @@ class Injector:
         run([*update, f"State={state}", "Reason=chaos"], timeout_s=5.0)
 
         def back() -> None:
+            """In a thread of its own: a slurmctld that stands still goes on only when it is its turn."""
+            threading.Thread(target=resume, name="resume", daemon=True).start()
+
+        def resume() -> None:
             for _ in range(60):
-                if run([*update, "State=RESUME"], check=False, timeout_s=20.0).returncode == 0:
-                    return
+                with contextlib.suppress(ClusterError):
+                    if run([*update, "State=RESUME"], check=False, timeout_s=20.0).returncode == 0:
+                        return
                 time.sleep(0.5)
 
         return f"{node} {state}", back

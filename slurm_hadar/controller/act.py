@@ -20,7 +20,7 @@ from slurm_hadar.controller.guard import Change, ChangeKind, settle
 from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.reports import ReportBook, SpoolReader
-from slurm_hadar.controller.steering import gpus_asked
+from slurm_hadar.controller.steering import LAUNCH_FAILED, gpus_asked, may_relaunch
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.model import Job, JobState
@@ -37,7 +37,7 @@ POLL_S = 0.05
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
 _FINISHES = "it has made its last step and ends by itself"
 DENIED = ("Invalid user id", "Access/permission denied")
-_BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTaskLimit", "launch failed requeued held")
+_BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTaskLimit", LAUNCH_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ class _Planned:
     def note(self, record: JobRecord) -> None:
         if self.write.verb == "update":
             record.steered, record.lease = self.steered, self.lease
+        elif self.write.verb == "release":
+            record.relaunched += 1
 
 
 class Actor:
@@ -189,6 +191,12 @@ class Actor:
     def _batch(self, seen: Observation, outcome: Outcome) -> None:
         stops = [c for c in outcome.changes if c.kind.stops]
         batch = [_Planned(w) for w in writes.requeue(c.job_id for c in stops)]
+        batch += [
+            _Planned(Write("release", (c.job_id,)))
+            for c in outcome.changes
+            if c.kind in (ChangeKind.START, ChangeKind.WAIT)
+            and may_relaunch(seen.raw[c.job_id], seen.records[c.job_id])
+        ]
         for change in outcome.changes:
             if change.kind is ChangeKind.START:
                 batch += self._start(seen, change)
@@ -261,13 +269,13 @@ class Actor:
         """One batch; returns the jobs that were refused. What is remembered changes only with what Slurm took."""
         if not batch:
             return set()
-        planned = {job_id: p for p in batch for job_id in p.write.job_ids}
+        planned = {id(p.write): p for p in batch}
         refused = set()
         for result in self._send([p.write for p in batch], outcome):
             outcome.log.append(_entry(result))
             record = seen.records[result.job_id]
             if result.error is None:
-                planned[result.job_id].note(record)
+                planned[id(result.write)].note(record)
                 continue
             refused.add(result.job_id)
             if result.error in DENIED:

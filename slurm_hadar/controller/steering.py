@@ -16,10 +16,20 @@ from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 
-__all__ = ["NodeFacts", "form_of", "gpus_asked", "node_facts", "pinned_reason", "placement_of"]
+__all__ = [
+    "LAUNCH_FAILED",
+    "NodeFacts",
+    "form_of",
+    "gpus_asked",
+    "may_relaunch",
+    "node_facts",
+    "pinned_reason",
+    "placement_of",
+]
 
 _SIMPLE_FEATURES = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
 _TRANSIENT_HOLDS = ("BadConstraints",)
+LAUNCH_FAILED = "launch failed requeued held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +128,7 @@ def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> s
         return "is ending"
     if job.state is not JobState.PENDING:
         return None
-    if job.held and job.reason not in _TRANSIENT_HOLDS:
+    if job.held and job.reason not in _TRANSIENT_HOLDS and not may_relaunch(job, record):
         return f"is held ({job.reason or 'priority 0'})"
     if job.dependency and job.reason in ("Dependency", "DependencyNeverSatisfied"):
         return f"waits for its dependency {job.dependency}"
@@ -128,6 +138,12 @@ def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> s
     if own_begin:
         return "has a begin time of its own"
     return None
+
+
+def may_relaunch(job: SlurmJob, record: JobRecord | None) -> bool:
+    """Whether Slurm holds the job because its script could not be started on its nodes, as where a run that slurmctld
+    has forgotten is still ending there. It is released once; what fails again is for people to look at."""
+    return job.held and job.reason == LAUNCH_FAILED and record is not None and record.relaunched == 0
 
 
 def _leased_at_submission(job: SlurmJob, comment: JobComment) -> bool:

@@ -136,6 +136,8 @@ class FakeSlurm(Backend):
             return self._requeue(job)
         if write.verb == "update":
             return self._update(job, dict(write.fields))
+        if write.verb == "release" and job.held:
+            self.jobs[job_id] = replace(job, priority=100, reason="None")
         return None
 
     def _requeue(self, job: SlurmJob) -> str | None:

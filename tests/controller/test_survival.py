@@ -6,6 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,25 @@ def test_a_job_whose_node_was_lost_is_not_started_there_again_at_once(bench: Cal
 
     assert seen.snapshot.job[job].form.nodes == frozenset({"k80-1"})
     assert one.slurm.jobs[job].state is JobState.PENDING
+
+
+def test_a_job_that_slurm_could_not_launch_gets_one_more_try(bench: Callable[..., Any]) -> None:
+    """Slurm holds it, after a slurmctld that forgot a run that is still ending; held again, it is left to people."""
+    one = bench()
+    job = one.slurm.submit(1, "hadar:model=resnet18")
+    held = {"priority": 0, "reason": "launch failed requeued held"}
+    one.slurm.jobs[job] = replace(one.slurm.jobs[job], **held)
+
+    one.new_controller(policy=Told(j1=on("v100-1", "v100"))).run_round()
+
+    assert [w.verb for batch in one.slurm.batches for w in batch] == ["release", "update"]
+    assert one.slurm.jobs[job].nodes == ("v100-1",)
+
+    one.slurm.jobs[job] = replace(one.slurm.jobs[job], state=JobState.PENDING, nodes=(), req_nodes=(), **held)
+    result = one.new_controller(policy=Told(j1=on("v100-1", "v100"))).run_round()
+
+    assert "is held (launch failed" in result.seen.snapshot.job[job].pinned
+    assert len(one.slurm.batches) == 1
 
 
 def test_a_job_that_was_moved_may_come_back(bench: Callable[..., Any]) -> None:

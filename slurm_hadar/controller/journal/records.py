@@ -60,6 +60,7 @@ class JobRecord:
     work_dir: str = ""
     avoid: dict[str, float] = field(default_factory=dict)
     slow: int = 0
+    relaunched: int = 0
     graph_fault: str = ""
     ended: float | None = None
     last_seen: float = 0.0
