@@ -98,6 +98,8 @@ def _usr2(jobs: Jobs, job: str) -> bool:
             status = Path(f"/proc/{pid}/status").read_text()
         except OSError:
             continue
+        if not re.search(r"^Name:\s*python", status):  # srun, which 26.05 lets catch it too, is there before the task
+            continue
         caught = int(re.search(r"SigCgt:\s*([0-9a-f]+)", status)[1], 16)
         if caught >> (12 - 1) & 1 and jobs.state(job) == "RUNNING":
             jobs.cluster.run(["scancel", "--signal=USR2", job])
