@@ -12,6 +12,7 @@ see :data:`KEYS`.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -289,6 +290,7 @@ def with_asked(text: str, shape: tuple[int, int, int, int]) -> str | None:
     return changed if _PLAIN.fullmatch(changed) and read(changed)[1] is None else None
 
 
+@functools.lru_cache(maxsize=4096)
 def read(text: str) -> tuple[JobComment, str | None]:
     """What a Slurm comment tells us, and why it cannot be read: None if it can be, or is not addressed to us.
 

@@ -84,10 +84,15 @@ class Controller:
     def run(self) -> None:
         """Rounds until :meth:`stop`. slurmctld being away is waited out; nothing is touched meanwhile."""
         while not self._cluster.stopped:
-            result = self.run_round()
-            if self._on_round is not None:
-                self._on_round(result)
+            self._play()
             self._cluster.pause()
+
+    def _play(self) -> None:
+        """A function of its own, since what a round saw must not outlive it: with many jobs that is most of the memory,
+        and the next round would need it twice."""
+        result = self.run_round()
+        if self._on_round is not None:
+            self._on_round(result)
 
     def run_round(self) -> RoundResult:
         """One round. Returns instead of raising when Slurm is away or its answer is not understood, and when the disk

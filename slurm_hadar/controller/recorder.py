@@ -120,6 +120,7 @@ class JournalRecorder(Recorder):
         with self._keeping():
             self._journal.update_round(number, record)
             self._sights.note(record, seen, *self._planned, outcome)
+            self._planned = Plan("", abstains=True), {}
             self._journal.add_events(number, record.time, seen.events)
             self._note_decisions(number, record.time, seen, outcome)
             if record.time - self._expired > 3600:

@@ -205,6 +205,7 @@ class SlurmCluster(Cluster[Observation]):
                 self._journal.settle_writes(number, time.time(), [*outcome.log, *outcome.unanswered])
                 self._journal.save_jobs(seen.records.values())
             self._attendant.wrote(number, seen, outcome, self._actor.shown)
+            self._actor.shown = {}
         self._judge(outcome)
         return outcome
 

@@ -6,6 +6,7 @@ separated by a mark drawn anew for each read: nobody can write a comment that fo
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -65,6 +66,7 @@ def _records(text: str, fields: Sequence[str], free: int, mark: str, what: str) 
     """Split output into records: every field ends with SEP, free ones with SEP + mark, a record with a line end."""
     free_end = SEP + mark
     position, number = 0, 0
+    known: dict[str, str] = {}  # most values stand in many records; each is kept once
     while position < len(text):
         number += 1
         values = []
@@ -77,7 +79,8 @@ def _records(text: str, fields: Sequence[str], free: int, mark: str, what: str) 
                 )
             value = text[position:stop]
             # a user's text is taken as it is: blanks may be part of a directory's name
-            values.append(value.strip() if end == SEP else value)
+            value = value.strip() if end == SEP else value
+            values.append(known.setdefault(value, value))
             position = stop + len(end)
         if not text.startswith("\n", position):
             raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
@@ -209,6 +212,7 @@ def _requests(r: dict[str, str]) -> tuple[GpuRequest, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=1024)
 def parse_request(text: str) -> tuple[tuple[str, int], ...]:
     """GPUs in a TRES request, ``gres:gpu:2`` (22.05) or ``gres/gpu:v100:2`` (later), as ((type or "", count),)."""
     total: dict[str, int] = {}
