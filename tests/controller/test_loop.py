@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import replace
 
 import pytest
 
+from slurm_hadar.controller.loop import RoundResult
+from slurm_hadar.controller.observe import Observation
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
@@ -458,3 +461,24 @@ def test_moves_for_the_same_reason_are_all_recorded(bench) -> None:
 
     history = [(e["kind"], list(e["old"]), list(e["new"])) for e in b.journal.history(job) if "kind" in e]
     assert history == [("start", [], ["v100-1"]), ("move", ["v100-1"], ["v100-2"]), ("move", ["v100-2"], ["v100-3"])]
+
+
+def test_nothing_of_a_round_is_kept_until_the_next(bench, monkeypatch) -> None:
+    """With 10,000 jobs what one round saw is most of the controller's memory, and the next would need it once more."""
+    b = bench()
+    b.slurm.submit(gpus=1, comment=MODEL)
+    controller = b.new_controller()
+
+    def kept() -> int:
+        return sum(isinstance(one, (RoundResult, Observation)) for one in gc.get_objects())
+
+    before, found = kept(), []
+
+    def pause() -> None:
+        found.append(kept() - before)
+        controller.stop()
+
+    monkeypatch.setattr(controller._cluster, "pause", pause)
+    controller.run()
+
+    assert found == [0]
