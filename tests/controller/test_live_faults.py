@@ -186,6 +186,25 @@ def test_with_the_plugins_a_typed_job_can_be_moved(make_cluster: Make, make_live
     poll(lambda: live.state_of(job) == "COMPLETED", 60)
 
 
+def test_a_job_that_slurm_could_not_launch_is_released(make_cluster: Make, make_live: Any, poll: Any) -> None:
+    """Slurm holds it for good; it is given to another node, and runs there."""
+    live = make_live(make_cluster("v100:1x2,k80:1x2"))
+    full = live.submit("--gres=gpu:2", "-w", "k80-1", comment="", script="sleep 600")
+    poll(lambda: live.state_of(full) == "RUNNING")
+    # slurmd cannot make the directory of the job's script
+    (live.cluster.directory / "spool" / "v100-1" / "job00002").write_text("in the way")
+    job = live.submit("--gres=gpu:1")
+    poll(lambda: live.field(job, "Reason") == "launch_failed_requeued_held" and live.field(job, "Priority") == "0", 60)
+    live.cluster.run(["scancel", full])
+    poll(lambda: live.state_of(full) != "RUNNING")
+    live.place(**{f"j{job}": {"k80-1": 1}})
+
+    result = live.controller().run_round()
+
+    assert live.holds(job, {"k80-1": 1}), result.outcome.log
+    assert [w.outcome for w in result.outcome.log if w.command == f"release {job}"] == ["ok"]
+
+
 @pytest.fixture
 def as_nobody(live: Any, short_tmp: Any) -> CliBackend:
     """Slurm's commands with the rights of another user than the one of the jobs and daemons."""
