@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from benchmarks.chaos.chain import link_of, result_of
 from benchmarks.chaos.episode import Plan, play
 from benchmarks.chaos.jobs import PlainJob
 from benchmarks.chaos.schedule import KINDS, draw
-from benchmarks.chaos.watch import End, changes_of, check_result
+from benchmarks.chaos.watch import End, changes_of, check_result, not_started_by_slurm
 
 SHORT = (
     "kill-controller", "kill-agent", "kill-training", "kill-slurmd", "drain-node", "fill-state-disk", "jump-clock",
@@ -86,6 +87,30 @@ def test_what_is_found_wrong_with_a_job(
     check_result(PlainJob("chain0", "7", 5, "w", result, tmp_path / "o", "chain"), SimpleNamespace(spans=spans), found)
 
     assert [words in p for p in found.problems] == ([True] if words else []) and found.again == again
+
+
+@pytest.mark.parametrize(
+    ("away", "found"),
+    [
+        ([("kill-controller", -20.0, 10.0)], {"7"}),
+        ([("kill-controller", -20.0, -2.0)], {"7"}),  # started again, its first round is not over
+        ([("kill-controller", -60.0, -30.0)], set()),
+        ([("kill-slurmd", -20.0, 10.0)], set()),
+        ([], set()),
+    ],
+)
+def test_a_job_that_slurm_did_not_start_counts_apart_only_without_a_controller(
+    away: list[tuple[str, float, float]], found: set[str]
+) -> None:
+    """Where there was a controller it should have kept the job off that node."""
+    log = (
+        "[2026-11-21T10:00:00.123] Killing non-startable batch JobId=7: Job credential revoked\n"
+        "[2026-11-21T10:00:00.500] Killing non-startable batch JobId=8: Invalid job credential\n"
+    )
+    moment = datetime(2026, 11, 21, 10, 0, 0, 123000).timestamp()
+    spans = [(kind, moment + since, moment + until) for kind, since, until in away]
+
+    assert not_started_by_slurm(log, SimpleNamespace(spans=spans)) == found
 
 
 def test_what_was_sent_is_read_as_the_journal_writes_it(tmp_path: Path) -> None:
