@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
-from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
+from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
@@ -486,51 +486,3 @@ def test_commands_missing(make: Callable[..., Backend], slurm_cluster: PrivateCl
     for call in (backend.version, lambda: backend.write([Write("release", ("1",))])):
         with pytest.raises(SlurmError, match="scontrol is not on PATH: install Slurm's client commands"):
             call()
-
-
-FAKES: dict[str, tuple[str, type[SlurmError], str]] = {
-    "garbage": ("head -c 4096 /dev/urandom | tr -d '\\0'", SlurmParseError, "cut short"),
-    "an error": ("echo 'squeue: error: who are you' >&2; exit 1", SlurmError, "failed: squeue: error: who are you"),
-    "silent failure": ("exit 3", SlurmError, "no reason given"),
-    "away": ("echo 'error: Unable to contact slurm controller' >&2; exit 1", SlurmUnavailable, "does not answer"),
-    "hangs": ("exec sleep 600", SlurmUnavailable, "did not answer within 1 s"),
-    "cut": ("{real} \"$@\" | head -c 100", SlurmParseError, "cut short"),
-    "killed": ("kill -9 $$", SlurmError, "failed"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fake", FAKES)
-@pytest.mark.parametrize("command", ["squeue", "sinfo"])
-def test_commands_that_misbehave(fake: str, command: str, slurm_cluster: PrivateCluster, short_tmp: Path) -> None:
-    """Whatever a command does wrong is the right error in one line, never half an answer."""
-    submit(slurm_cluster, "--hold")
-    script, error, words = FAKES[fake]
-    _fake(short_tmp, command, script.replace("{real}", slurm_cluster.install.program(command)))
-    env = {**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"}
-
-    with pytest.raises(SlurmError, match=words) as caught:
-        CliBackend(1.0, 0, env).read()
-
-    assert type(caught.value) is error and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("script", "complaint"),
-    [("exit 1", "scontrol ended with 1 and gave no reason"),
-     ("kill -9 $$", "scontrol ended with -9 and gave no reason"),
-     ("echo 'no such luck' >&2; exit 1", "no such luck")],
-)  # fmt: skip
-def test_a_failed_batch_is_no_success(script: str, complaint: str, slurm_cluster: PrivateCluster, short_tmp: Path):
-    """A scontrol that fails without naming a job has refused all of them."""
-    _fake(short_tmp, "scontrol", script)
-    env = {**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"}
-
-    results = CliBackend(5.0, 0, env).write([Write("requeue", ("1", "2")), Write("release", ("3",))])
-
-    assert [r.error for r in results] == [complaint] * 3
-
-
-def _fake(folder: Path, command: str, script: str) -> None:
-    path = folder / command
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
