@@ -108,7 +108,7 @@ def channel_of(cluster: PrivateCluster, deadline_s: float = 120.0) -> ChannelInf
     raise SystemExit("the controller has not announced its channel")
 
 
-def running_ids(cluster: PrivateCluster, count: int) -> dict[str, str]:
+def jobs_to_speak_for(cluster: PrivateCluster, count: int) -> dict[str, str]:
     """Jobs to speak for, running ones first, and their comments."""
     text = cluster.run(["squeue", "-h", "-r", "-t", "R,PD", "-S", "-t,i", "-o", "%F_%K|%A|%t|%k"]).stdout
     rows = [line.split("|") for line in text.splitlines()]
@@ -128,7 +128,7 @@ def tokens_of(cluster: PrivateCluster, comments: dict[str, str]) -> dict[str, st
 
 def measure(cluster: PrivateCluster, folder: Path, count: int, seconds: float) -> dict[str, Any]:
     """Start controller and agents, and look at both until the agents are done."""
-    tokens = tokens_of(cluster, running_ids(cluster, count))
+    tokens = tokens_of(cluster, jobs_to_speak_for(cluster, count))
     state = folder / "state"
     state.mkdir()
     # spawned: the parts of this process are not theirs

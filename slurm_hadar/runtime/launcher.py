@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
@@ -183,10 +184,12 @@ def _address(node: str) -> str:
 
 
 def _port(environ: MutableMapping[str, str]) -> int:
-    """A port that other jobs on the node do not use: from the job id and the restart, and free on this node."""
+    """A port that other jobs on the node do not use: from the job id and the restart, and free on this node. From the
+    cluster's name too, since small clusters on one machine begin their ids alike."""
+    cluster = zlib.crc32(environ.get("SLURM_CLUSTER_NAME", "").encode())
     job, restart = int(environ.get("SLURM_JOB_ID", "0")), messages.restart_count(environ)
     for attempt in range(50):
-        port = PORT_LOW + (job * 7 + restart * 3001 + attempt * 101) % PORT_COUNT
+        port = PORT_LOW + (cluster + job * 7 + restart * 3001 + attempt * 101) % PORT_COUNT
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))

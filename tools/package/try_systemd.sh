@@ -72,15 +72,12 @@ trial() {
     trap 'sleep 1' EXIT # what was said last is still being passed on
     step "settings: the service as it is shipped, told where the private Slurm is"
     eval "$(hadar cluster env --dir /srv/c)"
-    drop_in="[Service]
-Environment=SLURM_CONF=$SLURM_CONF PATH=$PATH
-WatchdogSec=20
-RestartSec=1"
     for unit in slurm-hadar slurm-hadar-once; do
         mkdir -p "/etc/systemd/system/$unit.service.d"
-        echo "$drop_in" | grep -v "$([ $unit = slurm-hadar ] && echo nothing || echo 'Sec=')" \
+        printf '[Service]\nEnvironment=SLURM_CONF=%s PATH=%s\n' "$SLURM_CONF" "$PATH" \
             >"/etc/systemd/system/$unit.service.d/trial.conf"
     done
+    printf 'WatchdogSec=20\nRestartSec=1\n' >>/etc/systemd/system/slurm-hadar.service.d/trial.conf
     cat >/etc/slurm-hadar/config.d/50-trial.toml <<CONFIG
 [controller]
 mode = "act"
