@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -19,13 +20,14 @@ from slurm_hadar.cluster import processes
 from slurm_hadar.cluster.processes import Process
 from slurm_hadar.errors import ClusterError
 
-__all__ = ["Injector"]
+__all__ = ["SET_ASIDE", "Injector"]
 
 Deed = tuple[str | None, Callable[[], None] | None]
 """What was done, None if there was nothing to hit; and how it is undone, None if that is not to be."""
 AGENT = "slurm_hadar.runtime.agent import main"
 PROGRAMS = ("benchmarks.chaos.chain", "benchmarks.chaos.training")
 REFUSED = "another controller"
+SET_ASIDE = re.compile(r"\.before-")  # what hadar-srun took for an earlier job's
 
 
 class Injector:
@@ -221,7 +223,8 @@ class Injector:
             return None, None
         tokens = {}
         for file in self._stage.work.glob(".hadar/*/token"):
-            tokens[file.parent.name] = file.read_text().strip()
+            if not SET_ASIDE.search(file.parent.name):
+                tokens[file.parent.name] = file.read_text().strip()
         sent = send_bad_messages(info, tokens, rng)
         self.messages += sent
         return f"{sent} messages", None

@@ -25,6 +25,7 @@ trap 'exit 143' TERM
 for try in $(seq 40); do
     hadar-srun -- {command} --result {result} && exit 0
     code=$?
+    [ $code = 143 ] && exit 143  # this run is over
     echo "try $try ended with $code"
     sleep 1 & wait $!
     [ $((try % 6)) = 0 ] && scontrol requeue $SLURM_JOB_ID && sleep 30

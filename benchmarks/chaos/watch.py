@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.chaos.inject import Injector
+from benchmarks.chaos.inject import SET_ASIDE, Injector
 from benchmarks.chaos.jobs import ForkedJob, PlainJob
 from benchmarks.chaos.stage import Stage
 from slurm_hadar.errors import SlurmError
@@ -137,6 +137,11 @@ def check_end(stage: Stage, injector: Injector, plain: list[PlainJob], forked: l
         check_result(job, injector, end)
     for fork in forked:
         _check_forked(fork, end)
+    end.problems += [
+        f"the checkpoints of a job were taken for another's: {folder.name}"
+        for folder in stage.work.glob(".hadar/*")
+        if SET_ASIDE.search(folder.name)
+    ]
     left = [j for j in jobs.values() if j.state.active]
     ours = {j.job_id for j in plain}
     end.problems += [

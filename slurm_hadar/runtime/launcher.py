@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import time
 import zlib
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from typing import NamedTuple
 
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import ChannelError, CommentError
@@ -43,6 +45,7 @@ STALE = (
 # the command is then a terminal's, or not a command at all
 NO_AGENT = ("--pty", "--multi-prog")
 SHAPE_LONG = ("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "het-group", "pack-group")
+ENDED = 128 + signal.SIGTERM  # what a script sees of a program that Slurm has ended
 PORT_LOW, PORT_COUNT = 12000, 18000
 
 
@@ -59,8 +62,14 @@ def main(argv: list[str] | None = None) -> int:
         return _become(srun, arguments, environ)
     clean(environ)
     describe_job(environ)
-    if "HADAR_JOB_DIR" not in os.environ:
-        set_aside_foreign(environ)
+    run, shown = messages.restart_count(environ), submission(environ)
+    if shown is not None and shown.restarts > run:
+        _say(
+            f"run {run + 1} of job {environ['HADAR_JOB_ID']} is over, Slurm is at run {shown.restarts + 1}: not started"
+        )
+        return ENDED
+    if shown is not None and run == 0 and "HADAR_JOB_DIR" not in os.environ:
+        set_aside_foreign(environ, shown.submitted)
     described = describe_array_task(environ)
     refusal = prepare_fork(environ, described)
     if refusal is not None:
@@ -141,19 +150,32 @@ def describe_job(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
-def set_aside_foreign(environ: MutableMapping[str, str]) -> None:
+class Submission(NamedTuple):
+    """What Slurm says of the job now: how often it was restarted, and when submitted, which a requeue changes."""
+
+    restarts: int
+    submitted: str
+
+
+def submission(environ: MutableMapping[str, str]) -> Submission | None:
+    """Asked before each start: a script whose node Slurm has lost goes on there, and would start its program beside
+    that of the job's next run. None where Slurm does not say."""
+    first_of_copy = environ.get("SLURM_ARRAY_JOB_ID") and not messages.restart_count(environ)
+    ask = _ask_patiently if first_of_copy else _ask  # copies must agree on the time
+    command = ["squeue", "--noheader", f"--jobs={environ['HADAR_JOB_ID']}", "--states=all"]
+    shown = ask([*command, f"--Format=RestartCnt:{SEP},SubmitTime:{SEP}"])
+    restarts, _, rest = (shown or "").partition(SEP)
+    submitted = rest.partition(SEP)[0].strip()
+    return Submission(int(restarts), submitted) if restarts.strip().isdecimal() and submitted else None
+
+
+def set_aside_foreign(environ: MutableMapping[str, str], submitted: str) -> None:
     """Keep a job from resuming another one's training.
 
     Job ids begin anew on a new cluster, and wrap on an old one. A job that starts for the first time has left nothing
     behind: what stands in its directory with another owner is an earlier job's, and is renamed.
     """
-    if messages.restart_count(environ):
-        return
     job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
-    ask = _ask_patiently if environ.get("SLURM_ARRAY_JOB_ID") else _ask  # copies must agree on this time
-    submitted = ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%V"])
-    if not submitted:
-        return
     owner, mark = f"{environ.get('SLURM_CLUSTER_NAME', '')} {job} {submitted}\n", directory / OWNER_FILE
     try:
         if directory.exists() and (not mark.exists() or mark.read_text() != owner):

@@ -18,7 +18,8 @@ FAKE = """#!{python}
 import json, os, sys
 with open({record!r}, "a") as file:
     file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
-squeue = {submit!r} if "--format=%V" in sys.argv else {work_dir!r} + chr(31) + {comment!r}
+squeue = {work_dir!r} + chr(31) + {comment!r}
+if "RestartCnt" in sys.argv[-1]: squeue = "{restarts}" + chr(31) + {submit!r} + chr(31)
 squeue = {comment!r} if "--format=%k" in sys.argv else squeue
 answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
 if answer: print(answer)
@@ -41,10 +42,16 @@ class Fakes:
         code: int = 0,
         names: str = "srun squeue scontrol",
         submit: str = "2026-11-20T10:00:00",
+        restarts: int = 0,
     ) -> None:
         for name in names.split():
             path = self.directory / name
-            facts = {"record": str(self.record), "work_dir": str(self.directory.parent), "submit": submit}
+            facts = {
+                "record": str(self.record),
+                "work_dir": str(self.directory.parent),
+                "submit": submit,
+                "restarts": restarts,
+            }
             path.write_text(FAKE.format(python=sys.executable, comment=comment, code=code, **facts))
             path.chmod(0o755)
 
@@ -100,7 +107,9 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
     assert seen["HADAR_JOB_DIR"] == f"{env['SLURM_SUBMIT_DIR']}/.hadar/77"
     assert seen["HADAR_MASTER_ADDR"] == "10.1.2.3"
     assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
-    assert [c["argv"][-1] for c in fakes.calls("squeue")] == ["--format=%V", f"--format=%Z{launcher.SEP}%k"]
+    assert [c["argv"][-1] for c in fakes.calls("squeue")] == [
+        f"--Format=RestartCnt:{launcher.SEP},SubmitTime:{launcher.SEP}", f"--format=%Z{launcher.SEP}%k"
+    ]  # fmt: skip
     assert done.stderr == ""
 
 
@@ -317,8 +326,27 @@ def test_an_earlier_jobs_directory_is_set_aside(fakes: Fakes, env: dict[str, str
 
     (tmp_path / ".hadar" / "77" / "mine").touch()
     assert "earlier job" not in run(env, "--", "true").stderr
-    fakes.install(submit="2026-11-20T11:11:11")  # Slurm changes the submit time when a job is requeued
+    fakes.install(submit="2026-11-20T11:11:11", restarts=1)  # Slurm changes the submit time when a job is requeued
     assert "earlier job" not in run({**env, "SLURM_RESTART_COUNT": "1"}, "--", "true").stderr
     assert (tmp_path / ".hadar" / "77" / "mine").exists()
 
+    fakes.install(submit="2026-11-20T11:11:11")
     assert "earlier job" in run(env, "--", "true").stderr
+
+
+def test_a_run_that_slurm_has_given_up_starts_nothing(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
+    """A script whose node was lost goes on there; the job's next run, elsewhere, must find its directory as it is."""
+    run(env, "--", "true")
+    (tmp_path / ".hadar" / "77" / "mine").touch()
+    started = len(fakes.calls("srun"))
+    fakes.install(submit="2026-11-20T11:11:11", restarts=1)
+
+    done = run(env, "--", "true")
+
+    assert (done.returncode, len(fakes.calls("srun"))) == (143, started) and (
+        tmp_path / ".hadar" / "77" / "mine"
+    ).exists()
+    assert done.stderr == "hadar: run 1 of job 77 is over, Slurm is at run 2: not started\n"
+
+    run({**env, "SLURM_RESTART_COUNT": "2"}, "--", "true")  # a slurmctld that was killed may have lost a count
+    assert len(fakes.calls("srun")) == started + 1
