@@ -108,6 +108,9 @@ class JobsSection(_Section):
     end_timeout_s: float = Field(60.0, ge=1, le=3600, description="longest wait for a requeued job to leave its nodes")
     start_timeout_s: float = Field(15.0, ge=1, le=600, description="longest wait for a placed job to start")
     restart_cost_s: float = Field(30.0, ge=0, description="cost of a restart until it is measured")
+    retry_failed_restart: bool = Field(
+        True, description="a job that fails within 2 s of a restart is put back into the queue, once"
+    )
 
 
 class FairnessSection(_Section):

@@ -65,9 +65,7 @@ def _one(episode: Episode) -> str:
 
 def _summary(played: list[Episode]) -> dict[str, Any]:
     injected: Counter[str] = sum((e.injected for e in played), Counter())
-    totals = (
-        "looks", "changes", "jobs", "completed", "restarts", "again", "unstarted", "controller_starts", "messages",
-    )  # fmt: skip
+    totals = ("looks", "changes", "jobs", "completed", "restarts", "again", "controller_starts", "messages")
     return {
         "hours": round(sum(e.seconds for e in played) / 3600, 3),
         "episodes": len(played),
@@ -87,8 +85,7 @@ def _text(summary: dict[str, Any]) -> str:
     lines = [
         f"{summary['hours']:.2f} hours, {summary['episodes']} episodes, {summary['faults']} faults, "
         f"{summary['jobs']} jobs ({summary['completed']} completed, {summary['restarts']} restarts, {summary['again']} "
-        f"run again by Slurm after it had lost their end, {summary['unstarted']} ended by Slurm at their start while "
-        f"there was no controller), {summary['changes']} changes sent to Slurm, "
+        f"run again by Slurm after it had lost their end), {summary['changes']} changes sent to Slurm, "
         f"{summary['looks']} looks at the queue",
     ]
     lines += [f"  {kind:<22}{count:>5}" for kind, count in summary["faults_by_kind"].items()]

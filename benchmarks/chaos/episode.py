@@ -65,7 +65,6 @@ class Episode:
     completed: int = 0
     restarts: int = 0
     again: int = 0
-    unstarted: int = 0
     controller_starts: int = 0
     controller_ends: list[int] = field(default_factory=list)
     messages: int = 0
@@ -120,7 +119,7 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
     episode.skipped = injector.skipped
     episode.looks, episode.changes = watch.looks, changes
     episode.jobs, episode.completed = len(plain) + len(forked), end.completed
-    episode.restarts, episode.again, episode.unstarted = end.restarts, end.again, end.unstarted
+    episode.restarts, episode.again = end.restarts, end.again
     episode.controller_starts = len(stage.daemon.starts)
     episode.controller_ends = [c for _, c in stage.daemon.ends]
     episode.messages = injector.messages

@@ -247,10 +247,6 @@ class Stage:
         path = self.folder / "controller.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    @property
-    def slurmctld_log(self) -> str:
-        return (self.folder / "c" / "log" / "slurmctld.log").read_text(errors="replace")
-
 
 def _mount(folder: Path) -> bool:
     """Make the folder a small disk of its own, where this may be done; else it stays on the large one."""

@@ -10,7 +10,6 @@ import sqlite3
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from benchmarks.chaos.inject import SET_ASIDE, Injector
@@ -21,10 +20,7 @@ from slurm_hadar.model import JobState
 from slurm_hadar.runtime.forks.room import Room
 from slurm_hadar.slurm.state import ClusterState
 
-__all__ = [
-    "End", "Watch", "changes_of", "check_end", "check_log", "check_result", "not_started_by_slurm",
-    "steps_counted_twice", "unexplained",
-]  # fmt: skip
+__all__ = ["End", "Watch", "changes_of", "check_end", "check_log", "check_result", "steps_counted_twice", "unexplained"]
 
 LOOK_EVERY_S = 1.0
 REQUEUE_DELAY_S = 121.0  # Slurm's own, after each requeue
@@ -32,10 +28,7 @@ LEASE_S = 20.0
 SLACK_S = 6.0
 HELD_FOR_S = 30.0
 SLURM_FORGETS_S = 20.0  # what slurmctld had not saved yet when it was killed, it does again
-CONTROLLER_BEGINS_S = 5.0  # from its start to the end of its first round
 _UNSURE = re.compile(r"kill-slurmctld|kill-slurmd|lose-node")
-_AWAY = re.compile(r"kill-controller|freeze-controller|cut-journal-stopped")
-_NOT_STARTED = re.compile(r"\[([\d:T.-]+)\] Killing non-startable batch JobId=(\d+)\S*: Job credential revoked")
 
 
 @dataclass
@@ -106,12 +99,10 @@ def _rough(seconds: float) -> int:
 
 @dataclass
 class End:
-    """What the end of an episode shows. ``again`` are programs that Slurm had run again after it had lost their end;
-    ``unstarted`` jobs that Slurm ended at their start on a node that had just come back, with no controller there."""
+    """What the end of an episode shows. ``again`` are programs that Slurm had run again after it had lost their end."""
 
     problems: list[str] = field(default_factory=list)
     again: int = 0
-    unstarted: int = 0
     completed: int = 0
     restarts: int = 0
 
@@ -120,12 +111,8 @@ def check_end(stage: Stage, injector: Injector, plain: list[PlainJob], forked: l
     """All jobs are over and as they should be; nothing is left."""
     end = End()
     jobs = {j.job_id: j for j in stage.backend.read_jobs()}
-    unstarted = not_started_by_slurm(stage.slurmctld_log, injector)
     for job in plain:
         found = jobs.get(job.job_id)
-        if found is not None and found.state is JobState.FAILED and job.job_id in unstarted and not job.ends():
-            end.unstarted += 1
-            continue
         if found is None:
             end.problems.append(f"job {job.job_id} ({job.name}) is lost: Slurm does not know it any more")
         elif found.state is not JobState.DONE:
@@ -148,14 +135,6 @@ def check_end(stage: Stage, injector: Injector, plain: list[PlainJob], forked: l
         f"job {j.job_id} is left in the queue ({j.state_text} {j.reason})" for j in left if j.job_id not in ours
     ]
     return end
-
-
-def not_started_by_slurm(log: str, injector: Injector) -> set[str]:
-    """The jobs that slurmctld, as its own log says, started on a node in the second in which what was left of their
-    former run was ended there, and so ended for good; only those of moments in which there was no controller."""
-    away = [(since, until + CONTROLLER_BEGINS_S) for kind, since, until in injector.spans if _AWAY.fullmatch(kind)]
-    found = {(datetime.fromisoformat(when).timestamp(), job_id) for when, job_id in _NOT_STARTED.findall(log)}
-    return {job_id for moment, job_id in found if any(since <= moment <= until for since, until in away)}
 
 
 def check_result(job: PlainJob, injector: Injector, end: End) -> None:
@@ -223,7 +202,7 @@ def check_log(stage: Stage) -> list[str]:
 
 # The journal against what was really sent
 
-_LINE = re.compile(r"(?:update JobId=|requeue incomplete |release )(\S+)(.*)")
+_LINE = re.compile(r"(?:update JobId=|requeue (?:incomplete )?|release )(\S+)(.*)")
 
 
 def unexplained(stage: Stage, injector: Injector) -> tuple[int, list[str]]:
@@ -251,7 +230,7 @@ def changes_of(file: Path) -> list[tuple[str, str]]:
     for line in file.read_text().splitlines():
         match = _LINE.fullmatch(line)
         if match:
-            verb = line.split(" ", 1)[0]
+            verb = "restart" if line.startswith("requeue ") and "incomplete" not in line else line.split(" ", 1)[0]
             fields = re.sub(r'="([^"]*)"', r"=\1", match[2]) if verb == "update" else ""
             found += [(job, f"{verb} {job}{fields}") for job in match[1].split(",")]
     return found

@@ -286,6 +286,12 @@ class Actor:
         with self._announced([_record(w, job_id, "sent") for w in batch for job_id in w.job_ids], outcome):
             return self._backend.write(batch)
 
+    def restart(self, seen: Observation, job_ids: Sequence[str], outcome: Outcome) -> None:
+        """Put jobs that are over back into the queue. Tried once, whatever Slurm says. Raises as :meth:`carry_out`."""
+        for job_id in job_ids:
+            seen.records[job_id].relaunched += 1
+        self._write(seen, [_Planned(w) for w in writes.restart(job_ids)], outcome)
+
     def cancel(self, jobs: Mapping[str, str], outcome: Outcome) -> None:
         """End jobs; ``jobs`` says why. Raises as :meth:`carry_out`."""
         with self._announced([WriteRecord(job_id, "cancel", "sent", why) for job_id, why in jobs.items()], outcome):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from slurm_hadar.controller.steering import (
     NodeFacts,
     form_of,
     gpus_asked,
+    may_retry,
     node_facts,
     pinned_reason,
     placement_of,
@@ -40,7 +41,8 @@ LOST_NODE_S = 120.0  # as long as Slurm itself puts off a job that it has requeu
 class Observation:
     """One round's view. ``snapshot`` is what the policy gets; ``raw`` what Slurm said, by job; ``records`` the memory
     brought up to date; ``ended`` jobs that are over since the last round, with their final state; ``events`` what else
-    has happened to jobs since; ``stays`` the steerable jobs that keep their place once they run, however long."""
+    has happened to jobs since; ``stays`` the steerable jobs that keep their place once they run, however long;
+    ``retries`` jobs that are over and shall not be, of which only ``records`` knows."""
 
     snapshot: Snapshot
     state: ClusterState
@@ -50,6 +52,7 @@ class Observation:
     ended: tuple[tuple[JobRecord, str], ...] = ()
     events: tuple[Event, ...] = ()
     stays: frozenset[str] = frozenset()
+    retries: tuple[str, ...] = ()
 
     @property
     def finished(self) -> tuple[tuple[str, str], ...]:
@@ -120,7 +123,8 @@ class Observer:
         self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
         active = {j.job_id: j for j in state.jobs if j.state.active}
         self._graphs.forget(f"{job_id}/{record.restarts}" for job_id, record in self.records.items())
-        ended = self._note_ended(state, active)
+        failed = self._failed_restarts(state, comments, now=state.time) if acting_only else ()
+        ended = self._note_ended(state, {*active, *failed})
         jobs = [self._job(j, *comments[j.job_id], facts, state.time, acting_only) for j in active.values()]
         ours = _held_by_ours(jobs)
         nodes = tuple(_node(n, facts[n.name], ours.get(n.name, {})) for n in state.nodes)
@@ -131,13 +135,28 @@ class Observer:
             user_usage=self._usage.by_user(state.time), account_usage=self._usage.by_account(state.time),
         )  # fmt: skip
         events, stays = tuple(self._events), frozenset(self._stays)
-        return Observation(snapshot, state, active, self.records, facts, ended, events, stays)
+        return Observation(snapshot, state, active, self.records, facts, ended, events, stays, failed)
 
-    def _note_ended(self, state: ClusterState, active: Mapping[str, SlurmJob]) -> tuple[tuple[JobRecord, str], ...]:
-        """Close the records of jobs that Slurm shows as over or shows no more."""
+    def _failed_restarts(
+        self, state: ClusterState, comments: Mapping[str, tuple[JobComment, str | None]], now: float
+    ) -> tuple[str, ...]:
+        """The jobs that Slurm is to start once more, elsewhere; their records stay."""
+        found = []
+        for job in state.jobs:
+            record = self.records.get(job.job_id)
+            if job.state is not JobState.FAILED or record is None or job.job_id in self._denied:
+                continue
+            if may_retry(job, comments[job.job_id][0], record, self._config):
+                self._note_end(record, now)
+                record.avoid.update(dict.fromkeys(job.nodes, now + LOST_NODE_S))
+                found.append(job.job_id)
+        return tuple(found)
+
+    def _note_ended(self, state: ClusterState, kept: Collection[str]) -> tuple[tuple[JobRecord, str], ...]:
+        """Close the records of jobs that Slurm shows as over or shows no more, but for those that are kept."""
         final = {j.job_id: j.state_text for j in state.jobs if not j.state.active}
         over = []
-        for job_id in [i for i in self.records if i not in active]:
+        for job_id in [i for i in self.records if i not in kept]:
             record = self.records.pop(job_id)
             self._denied.pop(job_id, None)
             record.ended, record.final = state.time, final.get(job_id, "GONE")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slurm_hadar.comment import JobComment, is_ours
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.elastic import Room, gang_sizes, room_of
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
@@ -22,6 +22,7 @@ __all__ = [
     "form_of",
     "gpus_asked",
     "may_relaunch",
+    "may_retry",
     "node_facts",
     "pinned_reason",
     "placement_of",
@@ -30,6 +31,7 @@ __all__ = [
 _SIMPLE_FEATURES = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
 _TRANSIENT_HOLDS = ("BadConstraints",)
 LAUNCH_FAILED = "launch failed requeued held"
+_FAILS_WITHIN_S = 2.0  # times of Slurm are whole seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,20 @@ def may_relaunch(job: SlurmJob, record: JobRecord | None) -> bool:
     """Whether Slurm holds the job because its script could not be started on its nodes, as where a run that slurmctld
     has forgotten is still ending there. It is released once; what fails again is for people to look at."""
     return job.held and job.reason == LAUNCH_FAILED and record is not None and record.relaunched == 0
+
+
+def may_retry(job: SlurmJob, comment: JobComment, record: JobRecord, config: Config) -> bool:
+    """Whether a job that failed in the moment of a restart is to be put back into the queue, which Slurm is told once.
+
+    Slurm ends what is left of a lost run when the node is back, or when slurmctld is, and a new run of the job with it
+    that it has just started there. What has run before seldom fails so fast by itself.
+    """
+    if not config.jobs.retry_failed_restart or record.relaunched or config.mode(job.partition) is not Mode.ACT:
+        return False
+    if job.state_text != "FAILED" or not job.restarts or job.start is None or job.end is None:
+        return False
+    fast = job.end - job.start <= _FAILS_WITHIN_S
+    return fast and (_by_consent(job, comment, config) or _by_kind(job)) is None
 
 
 def _leased_at_submission(job: SlurmJob, comment: JobComment) -> bool:

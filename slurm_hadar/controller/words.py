@@ -95,14 +95,21 @@ def in_words(entry: dict[str, Any]) -> tuple[str, str]:
     return what.get(kind, _DECIDED.get(kind, kind)), detail
 
 
+_VERBS = {
+    "requeue": "stop it and put it back into the queue",
+    "restart": "put it back into the queue, since it failed in the moment of a restart",
+    "release": "release it",
+}
+
+
 def _told(command: str, moment: float) -> str:
     """A write to Slurm in words; word for word if it is none of those that the controller makes.
 
     ``moment`` is when it was written: its start times are relative to that.
     """
     verb, _, rest = command.partition(" ")
-    if verb in ("requeue", "release"):
-        return "stop it and put it back into the queue" if verb == "requeue" else "release it"
+    if verb in _VERBS:
+        return _VERBS[verb]
     fields = dict(re.findall(r"(\w+)=(\S*)", rest))
     start = re.fullmatch(r"now(?:\+(\d+))?", fields.get("StartTime", ""))
     if verb != "update" or start is None:

@@ -15,7 +15,7 @@ from slurm_hadar.model import Placement
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, Write
 
-__all__ = ["RESTART_GAP_S", "defer", "free", "lease", "place", "requeue"]
+__all__ = ["RESTART_GAP_S", "defer", "free", "lease", "place", "requeue", "restart"]
 
 RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is refused there and fails
 _LIST_CHUNK = 1000
@@ -25,6 +25,12 @@ def requeue(job_ids: Iterable[str]) -> list[Write]:
     """Stop running jobs and put them back into the queue."""
     ids = tuple(job_ids)
     return [Write("requeue", ids)] if ids else []
+
+
+def restart(job_ids: Iterable[str]) -> list[Write]:
+    """Put jobs that are over back into the queue."""
+    ids = tuple(job_ids)
+    return [Write("restart", ids)] if ids else []
 
 
 def lease(job_ids: Iterable[str], seconds: float) -> list[Write]:

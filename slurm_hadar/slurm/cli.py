@@ -199,6 +199,8 @@ def _words(write: Write) -> tuple[str, str]:
     if write.verb == "requeue":
         # without the option Slurm starts a job anew that has just ended well
         return "requeue incomplete ", ""
+    if write.verb == "restart":
+        return "requeue ", ""
     if write.verb == "release":
         return "release ", ""
     pairs = []

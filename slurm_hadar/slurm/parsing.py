@@ -27,7 +27,7 @@ SEP = "\x1f"
 JOB_FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "QOS", "Partition", "NodeList",
     "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "NumNodes", "MaxNodes", "NumTasks",
-    "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "Requeue", "RestartCnt", "BatchFlag",
+    "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "Requeue", "RestartCnt", "BatchFlag",
     "PriorityLong", "Feature", "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
 JOB_FREE = 4
@@ -120,6 +120,7 @@ def _job(r: dict[str, str]) -> SlurmJob:
         submit=_time(r, "SubmitTime"),
         eligible=_time(r, "EligibleTime"),
         start=_time(r, "StartTime"),
+        end=_time(r, "EndTime"),
         requeue=r["Requeue"] == "1",
         restarts=_int(r, "RestartCnt", 0),
         batch=r["BatchFlag"] != "0",  # 2 after a launch that failed

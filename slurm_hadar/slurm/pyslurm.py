@@ -191,7 +191,7 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         req_nodes=parsing.expand(r["req_nodes"] or ""), features=r["features"] or "", gpus=_request(r["gres"]),
         num_nodes=nodes, max_nodes=max(nodes, r["max_nodes"] or nodes), num_tasks=r["num_tasks"] or 1,
         num_cpus=r["num_cpus"] or 1, time_limit_s=float(limit) * 60 if isinstance(limit, int) else None,
-        submit=r["submit"], eligible=r["eligible"], start=r["start"], requeue=r["requeue"],
+        submit=r["submit"], eligible=r["eligible"], start=r["start"], end=r["end"], requeue=r["requeue"],
         restarts=r["restarts"] or 0, batch=r["batch"], priority=r["priority"] or 0, dependency=r["dependency"] or "",
         array_id=str(r["array_id"]) if "_" in job_id else None, het_id=str(r["het_id"]) if r["het_id"] else None,
         work_dir=r["work_dir"] or "", name=r["name"] or "", comment=r["comment"] or "",

@@ -58,7 +58,7 @@ def _job(job: Any) -> dict[str, Any]:
         "partition": job.partition, "nodes": job.allocated_nodes, "req_nodes": job.required_nodes,
         "features": _joined(job.constraints), "gres": dict(job.gres_per_node or {}), "num_nodes": job.num_nodes,
         "max_nodes": job.max_nodes, "num_tasks": job.ntasks, "num_cpus": job.cpus, "time_limit": job.time_limit,
-        "submit": job.submit_time, "eligible": job.eligible_time, "start": job.start_time,
+        "submit": job.submit_time, "eligible": job.eligible_time, "start": job.start_time, "end": job.end_time,
         "requeue": bool(job.is_requeueable), "restarts": job.requeue_count, "batch": bool(job.is_batch_job),
         "priority": job.priority, "dependency": _dependency(job.dependencies),
         "work_dir": _text(job, "working_directory"), "name": _text(job, "name"), "comment": _text(job, "comment"),

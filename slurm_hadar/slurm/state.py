@@ -28,7 +28,8 @@ class GpuRequest:
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """One record of the queue. ``job_id`` is ``123``, ``123_4`` for an array task, ``123+1`` for a component of a
-    heterogeneous job; it is what scontrol is told. Times are epoch seconds, None where Slurm has none."""
+    heterogeneous job; it is what scontrol is told. Times are epoch seconds, None where Slurm has none; ``end`` of
+    a job that runs is when its time limit ends it."""
 
     job_id: str
     raw_id: int
@@ -51,6 +52,7 @@ class SlurmJob:
     submit: float | None
     eligible: float | None
     start: float | None
+    end: float | None
     requeue: bool
     restarts: int
     batch: bool
@@ -105,7 +107,8 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One change to ask of Slurm: ``verb`` is update, requeue or release.
+    """One change to ask of Slurm: ``verb`` is update, requeue (of a job that is not over), restart (of one that is) or
+    release.
 
     ``fields`` are scontrol's own names and values, in the order to be given; a write without values that differ
     between jobs may name many jobs.

@@ -53,7 +53,7 @@ class FakeSlurm(Backend):
             job_id=str(number), raw_id=number, state=JobState.PENDING, state_text="PENDING", reason="Resources",
             user="alice", account="", qos="", partition="all", nodes=(), req_nodes=(), features="",
             gpus=(GpuRequest("node", (("", gpus),)),), num_nodes=nodes, max_nodes=nodes, num_tasks=nodes,
-            num_cpus=nodes, time_limit_s=None, submit=now, eligible=now, start=None, requeue=True,
+            num_cpus=nodes, time_limit_s=None, submit=now, eligible=now, start=None, end=None, requeue=True,
             restarts=0, batch=True, priority=100, dependency="", array_id=None, het_id=None, name=f"job{number}",
             comment=comment,
         )  # fmt: skip
@@ -76,6 +76,12 @@ class FakeSlurm(Backend):
 
     def end(self, job_id: str) -> None:
         self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.DONE, state_text="COMPLETED", nodes=())
+
+    def fail(self, job_id: str, after_s: float = 0.0) -> None:
+        """Let a running job fail, so long after its start."""
+        job = self.jobs[job_id]
+        end = (job.start or time.time()) + after_s
+        self.jobs[job_id] = replace(job, state=JobState.FAILED, state_text="FAILED", reason="NonZeroExitCode", end=end)
 
     def used(self, node: str) -> int:
         return sum(j.gpus[0].count for j in self.jobs.values() if j.state is JobState.RUNNING and node in j.nodes)
@@ -132,7 +138,9 @@ class FakeSlurm(Backend):
             return "Invalid job id specified"
         if job_id in self.refuse:
             return self.refuse[job_id]
-        if write.verb == "requeue":
+        if write.verb == "requeue" and not job.state.active:
+            return "Job has already finished"
+        if write.verb in ("requeue", "restart"):
             return self._requeue(job)
         if write.verb == "update":
             return self._update(job, dict(write.fields))
@@ -141,12 +149,12 @@ class FakeSlurm(Backend):
         return None
 
     def _requeue(self, job: SlurmJob) -> str | None:
-        if job.state is not JobState.RUNNING:
-            return "Job is pending execution" if job.state is JobState.PENDING else "Job has already finished"
+        if job.state is JobState.PENDING:
+            return "Job is pending execution"
         now = float(int(time.time()))
         self.jobs[job.job_id] = replace(
             job, state=JobState.PENDING, state_text="PENDING", reason="BeginTime", nodes=(), start=None,
-            restarts=job.restarts + 1, submit=now, eligible=now + 121,
+            end=None, restarts=job.restarts + 1, submit=now, eligible=now + 121,
         )  # fmt: skip
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ from benchmarks.chaos.chain import link_of, result_of
 from benchmarks.chaos.episode import Plan, play
 from benchmarks.chaos.jobs import PlainJob
 from benchmarks.chaos.schedule import KINDS, draw
-from benchmarks.chaos.watch import End, changes_of, check_result, not_started_by_slurm
+from benchmarks.chaos.watch import End, changes_of, check_result
 
 SHORT = (
     "kill-controller", "kill-agent", "kill-training", "kill-slurmd", "drain-node", "fill-state-disk", "jump-clock",
@@ -89,35 +88,12 @@ def test_what_is_found_wrong_with_a_job(
     assert [words in p for p in found.problems] == ([True] if words else []) and found.again == again
 
 
-@pytest.mark.parametrize(
-    ("away", "found"),
-    [
-        ([("kill-controller", -20.0, 10.0)], {"7"}),
-        ([("kill-controller", -20.0, -2.0)], {"7"}),  # started again, its first round is not over
-        ([("kill-controller", -60.0, -30.0)], set()),
-        ([("kill-slurmd", -20.0, 10.0)], set()),
-        ([], set()),
-    ],
-)
-def test_a_job_that_slurm_did_not_start_counts_apart_only_without_a_controller(
-    away: list[tuple[str, float, float]], found: set[str]
-) -> None:
-    """Where there was a controller it should have kept the job off that node."""
-    log = (
-        "[2026-11-21T10:00:00.123] Killing non-startable batch JobId=7: Job credential revoked\n"
-        "[2026-11-21T10:00:00.500] Killing non-startable batch JobId=8: Invalid job credential\n"
-    )
-    moment = datetime(2026, 11, 21, 10, 0, 0, 123000).timestamp()
-    spans = [(kind, moment + since, moment + until) for kind, since, until in away]
-
-    assert not_started_by_slurm(log, SimpleNamespace(spans=spans)) == found
-
-
 def test_what_was_sent_is_read_as_the_journal_writes_it(tmp_path: Path) -> None:
     """Lists of jobs become one change per job; signals are none."""
     batch = tmp_path / "scontrol.ab12.sent"
     batch.write_text(
-        'update JobId=5,6_1 StartTime=now+20\nupdate JobId=7 Comment="a b" NodeList=\nrequeue incomplete 8,9\n'
+        'update JobId=5,6_1 StartTime=now+20\nupdate JobId=7 Comment="a b" NodeList=\n'
+        "requeue incomplete 8,9\nrequeue 10\n"
     )
     signal = tmp_path / "scancel.cd34.sent"
     signal.write_text("--signal=USR2 7.0\n")
@@ -125,6 +101,6 @@ def test_what_was_sent_is_read_as_the_journal_writes_it(tmp_path: Path) -> None:
     assert changes_of(batch) == [
         ("5", "update 5 StartTime=now+20"), ("6_1", "update 6_1 StartTime=now+20"),
         ("7", "update 7 Comment=a b NodeList="),
-        ("8", "requeue 8"), ("9", "requeue 9"),
+        ("8", "requeue 8"), ("9", "requeue 9"), ("10", "restart 10"),
     ]  # fmt: skip
     assert changes_of(signal) == []

@@ -205,6 +205,31 @@ def test_a_job_that_slurm_could_not_launch_is_released(make_cluster: Make, make_
     assert [w.outcome for w in result.outcome.log if w.command == f"release {job}"] == ["ok"]
 
 
+def test_a_job_that_fails_in_the_moment_of_a_restart_runs_once_more(
+    make_cluster: Make, make_live: Any, poll: Any
+) -> None:
+    """For Slurm it has failed for good; its third run is elsewhere, and comes to its end."""
+    live = make_live(make_cluster("v100:1x2,k80:1x2"))
+    script = '[ "$SLURM_RESTART_COUNT" = 1 ] && exit 1\nuntil [ -e go ]; do sleep 0.2; done\n'
+    job = live.submit("--gres=gpu:1", script=script)
+    poll(lambda: live.state_of(job) == "RUNNING")
+    first, second = sorted(("v100-1", "k80-1"), key=lambda node: not live.holds(job, {node: 1}))
+    controller = live.controller()
+    live.place(**{f"j{job}": {second: 1}})
+    controller.run_round()
+    poll(lambda: live.state_of(job) == "FAILED", 60)
+    live.place(**{f"j{job}": {first: 1}})
+
+    result = controller.run_round()
+
+    assert [(w.command, w.outcome) for w in result.outcome.log] == [(f"restart {job}", "ok")]
+    assert live.field(job, "Restarts") == "2" and live.state_of(job) == "PENDING"
+    result = controller.run_round()
+    assert live.holds(job, {first: 1}), result.outcome.log
+    live.finish()
+    poll(lambda: live.state_of(job) == "COMPLETED", 60)
+
+
 @pytest.fixture
 def as_nobody(live: Any, short_tmp: Any) -> CliBackend:
     """Slurm's commands with the rights of another user than the one of the jobs and daemons."""

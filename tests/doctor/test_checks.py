@@ -36,8 +36,8 @@ def job(comment: str = "hadar:", types: tuple[tuple[str, int], ...] = (("", 2),)
     """A pending job that asks for GPUs."""
     return SlurmJob(
         job_id, int(job_id), JobState.PENDING, "PENDING", "Resources", "eve", "", "", "gpu", (), (), "",
-        (GpuRequest("node", types),), 1, 1, 1, 1, None, 0.0, 0.0, None, True, 0, True, 1, "", None, None, "/home/eve",
-        "train", comment,
+        (GpuRequest("node", types),), 1, 1, 1, 1, None, 0.0, 0.0, None, None, True, 0, True, 1, "", None, None,
+        "/home/eve", "train", comment,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ AWAY = Unknown("away")
 def job(work_dir: Path, comment: str = "hadar:") -> SlurmJob:
     return SlurmJob(
         "1", 1, JobState.PENDING, "PENDING", "", "eve", "", "", "gpu", (), (), "", (), 1, 1, 1, 1, None, 0.0, 0.0, None,
-        True, 0, True, 1, "", None, None, str(work_dir), "train", comment,
+        None, True, 0, True, 1, "", None, None, str(work_dir), "train", comment,
     )  # fmt: skip
 
 

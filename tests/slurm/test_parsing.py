@@ -20,7 +20,8 @@ JOB = {
     "UserName": "alice", "Account": "(null)", "QOS": "(null)", "Partition": "all", "NodeList": "", "ReqNodes": "",
     "tres-per-job": "N/A", "tres-per-node": "gres:gpu:2", "tres-per-socket": "N/A", "tres-per-task": "N/A",
     "NumNodes": "1", "MaxNodes": "1", "NumTasks": "1", "NumCPUs": "1", "TimeLimit": "1-02:03:04",
-    "SubmitTime": "1700000000", "EligibleTime": "N/A", "StartTime": "N/A", "Requeue": "1", "RestartCnt": "0",
+    "SubmitTime": "1700000000", "EligibleTime": "N/A", "StartTime": "N/A", "EndTime": "N/A", "Requeue": "1",
+    "RestartCnt": "0",
     "BatchFlag": "1", "PriorityLong": "4294901756", "Feature": "(null)", "Dependency": "(null)", "WorkDir": "/home/a b",
     "Name": "my job", "Comment": "hadar:model=x",
 }  # fmt: skip

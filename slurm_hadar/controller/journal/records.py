@@ -24,7 +24,8 @@ class JobRecord:
     says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it, and
     ``defer_until`` the latest that a round which may have been killed can have given it.
     ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
-    the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start.
+    the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start,
+    ``relaunched`` how often Slurm was told to try a launch of its own again that had failed.
     ``reported`` says that ``total_steps`` is the script's own word; else it is the comment's. ``forecast`` is what the
     job was last expected to be (:class:`slurm_hadar.controller.forecasts.Forecast`), {} = it was never asked about.
     ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at last) and
