@@ -213,3 +213,33 @@ def test_a_signal_arrives_once(jobs: Jobs, listener: Any) -> None:
     jobs.cluster.run(["scancel", job])
     jobs.wait(job, "CANCELLED")
     assert jobs.log(job).count("+") == 3
+
+
+def test_a_script_whose_node_was_lost_starts_nothing(
+    make_cluster: Callable[..., Any], short_tmp: Path, poll: Callable[..., Any]
+) -> None:
+    """It goes on there, since no slurmd ends it, while the job's next run is under way, which keeps its directory."""
+    jobs = Jobs(make_cluster("v100:2x1"), short_tmp, poll)
+    script = (
+        "#!/bin/bash\nhadar-srun -- true\n"
+        'until [ -e "$SLURM_RESTART_COUNT.go" ]; do sleep 0.2; done\n'
+        'hadar-srun -- touch "$SLURM_RESTART_COUNT.started"; echo $? > "$SLURM_RESTART_COUNT.code"\n'
+    )
+    argv = ["sbatch", "--parsable", "--requeue", "--gres=gpu:1", "--comment=hadar:"]
+    job = jobs.cluster.run(argv, input=script, env=jobs.env, cwd=short_tmp).stdout.strip()
+    own = short_tmp / ".hadar" / job / "owner"
+    poll(own.exists, 60)
+    node = jobs.cluster.run(["squeue", "-h", "-j", job, "-o", "%N"]).stdout.strip()
+    jobs.cluster.stop_slurmd(node, kill=True)
+    jobs.cluster.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost"])
+    poll(lambda: "Restarts=1" in jobs.cluster.run(["scontrol", "show", "job", job]).stdout, 60)
+
+    (short_tmp / ".go").touch()
+
+    poll((short_tmp / ".code").exists, 60)
+    assert (short_tmp / ".code").read_text() == "143\n" and not (short_tmp / ".started").exists()
+    assert [p.name for p in (short_tmp / ".hadar").iterdir()] == [job]
+    jobs.cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+    (short_tmp / "1.go").touch()
+    poll((short_tmp / "1.code").exists, 60)
+    assert (short_tmp / "1.code").read_text() == "0\n" and (short_tmp / "1.started").exists()
