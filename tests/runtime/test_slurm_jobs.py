@@ -240,6 +240,7 @@ def test_a_script_whose_node_was_lost_starts_nothing(
     assert (short_tmp / ".code").read_text() == "143\n" and not (short_tmp / ".started").exists()
     assert [p.name for p in (short_tmp / ".hadar").iterdir()] == [job]
     (short_tmp / "1.go").touch()
+    jobs.cluster.start_slurmd(node)  # some releases wait for its word that the job has left
 
     def over() -> bool:
         # again and again: Slurm puts off what it has requeued only when that has left its node
