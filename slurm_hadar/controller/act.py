@@ -35,6 +35,7 @@ LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let l
 AVOID_ROUNDS = 10
 POLL_S = 0.05
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
+_FAILED_AT_ONCE = "it failed in the moment of a restart"
 _FINISHES = "it has made its last step and ends by itself"
 DENIED = ("Invalid user id", "Access/permission denied")
 _BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTaskLimit", LAUNCH_FAILED)
@@ -43,11 +44,12 @@ _BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTas
 @dataclass(frozen=True, slots=True)
 class _Planned:
     """A write, and what is to be remembered of its jobs once Slurm has taken it: whether node list and shape are ours,
-    and until when the job is deferred."""
+    and until when the job is deferred. ``why``, where no decision about the job says it."""
 
     write: Write
     steered: bool = False
     lease: float | None = None
+    why: str = ""
 
     def note(self, record: JobRecord) -> None:
         if self.write.verb == "update":
@@ -272,7 +274,7 @@ class Actor:
         planned = {id(p.write): p for p in batch}
         refused = set()
         for result in self._send([p.write for p in batch], outcome):
-            outcome.log.append(_entry(result))
+            outcome.log.append(_entry(result, planned[id(result.write)].why))
             record = seen.records[result.job_id]
             if result.error is None:
                 planned[id(result.write)].note(record)
@@ -286,11 +288,12 @@ class Actor:
         with self._announced([_record(w, job_id, "sent") for w in batch for job_id in w.job_ids], outcome):
             return self._backend.write(batch)
 
-    def restart(self, seen: Observation, job_ids: Sequence[str], outcome: Outcome) -> None:
-        """Put jobs that are over back into the queue. Tried once, whatever Slurm says. Raises as :meth:`carry_out`."""
-        for job_id in job_ids:
+    def restart(self, seen: Observation, outcome: Outcome) -> None:
+        """Put the jobs that failed in the moment of a restart back into the queue. Tried once, whatever Slurm says.
+        Raises as :meth:`carry_out`."""
+        for job_id in seen.retries:
             seen.records[job_id].relaunched += 1
-        self._write(seen, [_Planned(w) for w in writes.restart(job_ids)], outcome)
+        self._write(seen, [_Planned(w, why=_FAILED_AT_ONCE) for w in writes.restart(seen.retries)], outcome)
 
     def cancel(self, jobs: Mapping[str, str], outcome: Outcome) -> None:
         """End jobs; ``jobs`` says why. Raises as :meth:`carry_out`."""
@@ -445,8 +448,8 @@ def _not_requeued(job_id: str, job: SlurmJob | None) -> WriteRecord:
     return WriteRecord(job_id, f"requeue {job_id}", "ineffective", f"still {job.state_text.lower()} when time was up")
 
 
-def _entry(result: WriteResult) -> WriteRecord:
-    return _record(result.write, result.job_id, "refused" if result.error else "ok", result.error or "")
+def _entry(result: WriteResult, why: str = "") -> WriteRecord:
+    return _record(result.write, result.job_id, "refused" if result.error else "ok", result.error or why)
 
 
 def _record(write: Write, job_id: str, outcome: str, detail: str = "") -> WriteRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from slurm_hadar.comment import JobComment, is_ours, read
@@ -42,7 +42,7 @@ class Observation:
     """One round's view. ``snapshot`` is what the policy gets; ``raw`` what Slurm said, by job; ``records`` the memory
     brought up to date; ``ended`` jobs that are over since the last round, with their final state; ``events`` what else
     has happened to jobs since; ``stays`` the steerable jobs that keep their place once they run, however long;
-    ``retries`` jobs that are over and shall not be, of which only ``records`` knows."""
+    ``retries`` jobs that are over and shall not be, which are in ``records`` too."""
 
     snapshot: Snapshot
     state: ClusterState
@@ -52,7 +52,7 @@ class Observation:
     ended: tuple[tuple[JobRecord, str], ...] = ()
     events: tuple[Event, ...] = ()
     stays: frozenset[str] = frozenset()
-    retries: tuple[str, ...] = ()
+    retries: Mapping[str, SlurmJob] = field(default_factory=dict)
 
     @property
     def finished(self) -> tuple[tuple[str, str], ...]:
@@ -123,7 +123,7 @@ class Observer:
         self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
         active = {j.job_id: j for j in state.jobs if j.state.active}
         self._graphs.forget(f"{job_id}/{record.restarts}" for job_id, record in self.records.items())
-        failed = self._failed_restarts(state, comments, now=state.time) if acting_only else ()
+        failed = self._failed_restarts(state, comments) if acting_only else {}
         ended = self._note_ended(state, {*active, *failed})
         jobs = [self._job(j, *comments[j.job_id], facts, state.time, acting_only) for j in active.values()]
         ours = _held_by_ours(jobs)
@@ -138,19 +138,19 @@ class Observer:
         return Observation(snapshot, state, active, self.records, facts, ended, events, stays, failed)
 
     def _failed_restarts(
-        self, state: ClusterState, comments: Mapping[str, tuple[JobComment, str | None]], now: float
-    ) -> tuple[str, ...]:
+        self, state: ClusterState, comments: Mapping[str, tuple[JobComment, str | None]]
+    ) -> dict[str, SlurmJob]:
         """The jobs that Slurm is to start once more, elsewhere; their records stay."""
-        found = []
+        found = {}
         for job in state.jobs:
             record = self.records.get(job.job_id)
             if job.state is not JobState.FAILED or record is None or job.job_id in self._denied:
                 continue
             if may_retry(job, comments[job.job_id][0], record, self._config):
-                self._note_end(record, now)
-                record.avoid.update(dict.fromkeys(job.nodes, now + LOST_NODE_S))
-                found.append(job.job_id)
-        return tuple(found)
+                self._note_end(record, state.time)
+                record.avoid.update(dict.fromkeys(job.nodes, state.time + LOST_NODE_S))
+                found[job.job_id] = job
+        return found
 
     def _note_ended(self, state: ClusterState, kept: Collection[str]) -> tuple[tuple[JobRecord, str], ...]:
         """Close the records of jobs that Slurm shows as over or shows no more, but for those that are kept."""

@@ -199,7 +199,7 @@ class SlurmCluster(Cluster[Observation]):
         outcome, self._number = Outcome(list(changes)), number
         try:
             self._actor.carry_out(seen, changes, outcome)
-            self._actor.restart(seen, seen.retries, outcome)
+            self._actor.restart(seen, outcome)
             self._end_copies(seen, outcome)
         finally:  # slurmctld may go away in the middle: what was done until then is not forgotten
             with self._keeping():

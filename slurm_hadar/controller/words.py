@@ -97,7 +97,7 @@ def in_words(entry: dict[str, Any]) -> tuple[str, str]:
 
 _VERBS = {
     "requeue": "stop it and put it back into the queue",
-    "restart": "put it back into the queue, since it failed in the moment of a restart",
+    "restart": "put it back into the queue",
     "release": "release it",
 }
 

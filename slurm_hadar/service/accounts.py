@@ -32,7 +32,7 @@ def write_entries(
     leases: dict[tuple[str, str], dict[str, Any]] = {}
     for write in outcome.log:
         job_id, reason = write.job_id, why.get(write.job_id, "")
-        before, now = seen.raw.get(job_id), after.get(job_id)
+        before, now = seen.raw.get(job_id) or seen.retries.get(job_id), after.get(job_id)
         lease = _LEASE.fullmatch(write.command)
         if lease and write.outcome == "ok":
             key = (lease[1], reason)
