@@ -376,6 +376,20 @@ def test_requeue(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) ->
     assert read(backend)[over].state is JobState.DONE
 
 
+def test_a_restart(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """A job that failed goes back into the queue; a requeue is for jobs that are not over, and leaves it alone."""
+    job = submit(slurm_cluster, script="exit 3")
+    over = poll(in_state(backend, job, JobState.FAILED))
+    assert (over.state_text, over.restarts) == ("FAILED", 0) and 0 <= over.end - over.start < 30
+    backend.write([Write("requeue", (job,))])
+    assert read(backend)[job].state is JobState.FAILED
+
+    (result,) = backend.write([Write("restart", (job,))])
+
+    assert result.error is None
+    assert poll(in_state(backend, job, JobState.PENDING)).restarts == 1
+
+
 def test_refusals_name_their_job(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
     """What Slurm does not do is reported for the job it is about; all the rest of the batch is done."""
     good, bad = (submit(slurm_cluster, "--gres=gpu:1", "--begin=now+500") for _ in range(2))
