@@ -349,9 +349,11 @@ class Actor:
 
     def _nudge(self, job_ids: Sequence[str], outcome: Outcome) -> None:
         """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute
-        late. An update is one. A refusal only says that the job has started meanwhile."""
+        late. An update is one. A refusal only says that the job has started meanwhile: it is told, and no failure."""
         if job_ids:
-            outcome.log += [_entry(r) for r in self._send(writes.lease(job_ids, 0), outcome) if r.error is None]
+            for result in self._send(writes.lease(job_ids, 0), outcome):
+                why = f"needless: {result.error}" if result.error else ""
+                outcome.log.append(_record(result.write, result.job_id, "ok", why))
 
     def _conclude(
         self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob | None, verdict: str

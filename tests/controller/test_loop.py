@@ -107,14 +107,16 @@ def test_a_move_to_a_node_of_before_lets_the_second_pass(bench) -> None:
     assert ("StartTime", "now+2") in b.slurm.batches[1][0].fields
 
 
-def test_a_start_that_slurm_does_not_notice_is_nudged(bench) -> None:
-    """A begin time that passes with nothing else going on is brought to Slurm's notice, once."""
+@pytest.mark.parametrize("refusal", [{}, {"1": "Job is no longer pending execution"}], ids=["taken", "too late"])
+def test_a_start_that_slurm_does_not_notice_is_nudged(bench, refusal) -> None:
+    """A begin time that passes with nothing else going on is brought to Slurm's notice, once; told if that was vain."""
     b = bench({"v100-1": ("v100", 2)})
     job = b.slurm.submit(gpus=2, comment=MODEL)
     write = b.slurm.write
 
     def sleepy(writes):
         b.slurm.stuck = {} if b.slurm.batches else {job: "BeginTime"}
+        b.slurm.refuse = refusal if b.slurm.batches else {}
         return write(writes)
 
     b.slurm.write = sleepy
@@ -123,6 +125,8 @@ def test_a_start_that_slurm_does_not_notice_is_nudged(bench) -> None:
 
     assert b.slurm.jobs[job].nodes == ("v100-1",)
     assert [len(batch) for batch in b.slurm.batches] == [1, 1] and result.record.failed == 0
+    told = [e["detail"] for e in b.journal.history(job) if e.get("command") == f"update {job} StartTime=now"]
+    assert told == ([f"needless: {why}" for why in refusal.values()] or [""])
 
 
 def test_a_preempted_job_is_leased_and_freed_of_its_node_list(bench) -> None:
