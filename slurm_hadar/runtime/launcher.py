@@ -19,6 +19,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, MutableMapping
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -178,7 +179,7 @@ def set_aside_foreign(environ: MutableMapping[str, str], submitted: str) -> None
     job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
     owner, mark = f"{environ.get('SLURM_CLUSTER_NAME', '')} {job} {submitted}\n", directory / OWNER_FILE
     try:
-        if directory.exists() and (not mark.exists() or mark.read_text() != owner):
+        if directory.exists() and not _is_owners(mark, owner, submitted):
             aside = directory.with_name(f"{directory.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
             directory.rename(aside)
             _say(f"{directory} was an earlier job's with the same id; moved to {aside.name}")
@@ -186,8 +187,22 @@ def set_aside_foreign(environ: MutableMapping[str, str], submitted: str) -> None
         mark.write_text(owner)
     except OSError as error:
         _say(
-            f"cannot write {error.filename}: {error.strerror}; an earlier job's checkpoints may be taken for this one's"
+            f"cannot write {error.filename or mark}: {error.strerror}; "
+            "an earlier job's checkpoints may be taken for this one's"
         )
+
+
+def _is_owners(mark: Path, owner: str, submitted: str) -> bool:
+    """Whether the directory with this mark is the job's. A mark that a full disk has left empty counts if it was made
+    after the job was submitted: a slurmctld that is killed forgets that the job has run before."""
+    if not mark.exists():
+        return False
+    if said := mark.read_text():
+        return said == owner
+    try:
+        return mark.stat().st_mtime >= datetime.fromisoformat(submitted).timestamp()
+    except ValueError:  # times as a user wants to see them
+        return False
 
 
 def _first_node_address(environ: MutableMapping[str, str]) -> str:
@@ -289,7 +304,7 @@ def prepare_reports(environ: MutableMapping[str, str], described: str | None) ->
     try:
         token = job_token(Path(environ["HADAR_JOB_DIR"]))
     except OSError as error:
-        _say(f"no reports: cannot write {error.filename}: {error.strerror}")
+        _say(f"no reports: cannot write {error.filename or environ['HADAR_JOB_DIR']}: {error.strerror}")
         return False
     if work_dir is not None:
         _place_spool(job, Path(work_dir), environ)

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -332,6 +333,25 @@ def test_an_earlier_jobs_directory_is_set_aside(fakes: Fakes, env: dict[str, str
 
     fakes.install(submit="2026-11-20T11:11:11")
     assert "earlier job" in run(env, "--", "true").stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "age_s", "ours"), [("", 0, True), ("", 10**8, False), ("cut sho", 0, False)], ids=["empty", "old", "other"]
+)
+def test_a_mark_that_a_full_disk_left_empty(
+    fakes: Fakes, env: dict[str, str], tmp_path: Path, text: str, age_s: int, ours: bool
+) -> None:
+    """Made after the job was submitted it is the job's own, whose first run Slurm has forgotten."""
+    run(env, "--", "true")
+    directory = tmp_path / ".hadar" / "77"
+    kept = (directory / "owner").read_text()
+    (directory / "owner").write_text(text)
+    os.utime(directory / "owner", (time.time() - age_s,) * 2)
+    (directory / "mine").touch()
+
+    assert ("earlier job" not in run(env, "--", "true").stderr) is ours
+
+    assert (directory / "mine").exists() is ours and (directory / "owner").read_text() == kept
 
 
 def test_a_run_that_slurm_has_given_up_starts_nothing(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
