@@ -71,11 +71,6 @@ def poll() -> Callable[..., Any]:
     return _poll
 
 
-def _cluster_name(name: str) -> str:
-    """Clusters of tests that run at once have names of their own: ports of jobs are drawn from them."""
-    return name + os.environ.get("PYTEST_XDIST_WORKER", "")
-
-
 def _short_folder() -> Path:
     # pytest's own tmp_path is too long for unix sockets, and closed to other users
     folder = Path(tempfile.mkdtemp(prefix="hdr-", dir="/tmp"))
@@ -98,7 +93,7 @@ def short_tmp() -> Iterator[Path]:
 def _session_cluster() -> Iterator[PrivateCluster]:
     folder = _short_folder()
     try:
-        with up(ClusterSpec(name=_cluster_name("session"), directory=folder / "c")) as cluster:
+        with up(ClusterSpec(name="session", directory=folder / "c")) as cluster:
             yield cluster
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -123,7 +118,6 @@ def make_cluster() -> Iterator[Callable[..., PrivateCluster]]:
     def make(nodes: str = "v100:1x2", **options: Any) -> PrivateCluster:
         folder = _short_folder()
         folders.append(folder)
-        options.setdefault("name", _cluster_name("hadar"))
         return up(ClusterSpec(nodes=nodes, directory=folder / "c", **options))
 
     yield make

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import signal
 import subprocess
 import threading
@@ -27,7 +26,7 @@ Deed = tuple[str | None, Callable[[], None] | None]
 AGENT = "slurm_hadar.runtime.agent import main"
 PROGRAMS = ("benchmarks.chaos.chain", "benchmarks.chaos.training")
 REFUSED = "another controller"
-SET_ASIDE = re.compile(r"\.before-")  # what hadar-srun took for an earlier job's
+SET_ASIDE = ".before-"  # what hadar-srun took for an earlier job's
 
 
 class Injector:
@@ -223,7 +222,7 @@ class Injector:
             return None, None
         tokens = {}
         for file in self._stage.work.glob(".hadar/*/token"):
-            if not SET_ASIDE.search(file.parent.name):
+            if SET_ASIDE not in file.parent.name:
                 tokens[file.parent.name] = file.read_text().strip()
         sent = send_bad_messages(info, tokens, rng)
         self.messages += sent

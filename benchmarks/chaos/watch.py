@@ -126,8 +126,7 @@ def check_end(stage: Stage, injector: Injector, plain: list[PlainJob], forked: l
         _check_forked(fork, end)
     end.problems += [
         f"the checkpoints of a job were taken for another's: {folder.name}"
-        for folder in stage.work.glob(".hadar/*")
-        if SET_ASIDE.search(folder.name)
+        for folder in stage.work.glob(f".hadar/*{SET_ASIDE}*")
     ]
     left = [j for j in jobs.values() if j.state.active]
     ours = {j.job_id for j in plain}
@@ -202,7 +201,8 @@ def check_log(stage: Stage) -> list[str]:
 
 # The journal against what was really sent
 
-_LINE = re.compile(r"(?:update JobId=|requeue (?:incomplete )?|release )(\S+)(.*)")
+_VERBS = {"update JobId=": "update", "requeue incomplete ": "requeue", "requeue ": "restart", "release ": "release"}
+_LINE = re.compile(rf"({'|'.join(_VERBS)})(\S+)(.*)")
 
 
 def unexplained(stage: Stage, injector: Injector) -> tuple[int, list[str]]:
@@ -230,9 +230,9 @@ def changes_of(file: Path) -> list[tuple[str, str]]:
     for line in file.read_text().splitlines():
         match = _LINE.fullmatch(line)
         if match:
-            verb = "restart" if line.startswith("requeue ") and "incomplete" not in line else line.split(" ", 1)[0]
-            fields = re.sub(r'="([^"]*)"', r"=\1", match[2]) if verb == "update" else ""
-            found += [(job, f"{verb} {job}{fields}") for job in match[1].split(",")]
+            verb = _VERBS[match[1]]
+            fields = re.sub(r'="([^"]*)"', r"=\1", match[3]) if verb == "update" else ""
+            found += [(job, f"{verb} {job}{fields}") for job in match[2].split(",")]
     return found
 
 
