@@ -43,6 +43,7 @@ class FakeSlurm(Backend):
         self.stuck: dict[str, str] = {}
         self.lost: set[str] = set()
         self.limits = Limits()
+        self._submitted = 0
         self.before_write: Callable[[], None] = lambda: None
         self.batches: list[tuple[Write, ...]] = []
         self.signals: list[tuple[str, str]] = []
@@ -51,7 +52,8 @@ class FakeSlurm(Backend):
 
     def submit(self, gpus: int = 1, comment: str = "hadar:", nodes: int = 1, **fields: object) -> str:
         """Add a pending job asking for ``gpus`` per node on ``nodes`` nodes; returns its id."""
-        number = len(self.jobs) + 1
+        self._submitted += 1
+        number = self._submitted
         now = float(int(time.time()))
         job = SlurmJob(
             job_id=str(number), raw_id=number, state=JobState.PENDING, state_text="PENDING", reason="Resources",
@@ -61,7 +63,8 @@ class FakeSlurm(Backend):
             restarts=0, batch=True, priority=100, dependency="", array_id=None, het_id=None, name=f"job{number}",
             comment=comment,
         )  # fmt: skip
-        self.jobs[job.job_id] = replace(job, **fields)  # type: ignore[arg-type]
+        job = replace(job, **fields)  # type: ignore[arg-type]
+        self.jobs[job.job_id] = job
         return job.job_id
 
     def vouch(self, job_id: str, token: str = 64 * "a") -> None:
@@ -257,7 +260,7 @@ class FakeSlurm(Backend):
             return False
         each = job.gpus[0].count if job.gpus else 0
         free = sum(c for _, c in node.gpus) - self.used(name)
-        return free >= each and node.cpus - self.cpus_used(name) >= self._cpus(job)
+        return free >= each >= 0 and node.cpus - self.cpus_used(name) >= self._cpus(job)
 
     def drain(self, names: Iterable[str]) -> None:
         for name in names:
