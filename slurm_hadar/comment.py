@@ -6,7 +6,7 @@ This is the one place where the grammar lives::
     pair    = key "=" value            each key at most once; no spaces, commas or quotes in a value
 
 ``hadar:`` alone opts the job in and says nothing more. Unknown keys are refused, with the list of the valid ones:
-see :data:`KEYS`.
+see :data:`KEYS`. Every number is bounded, so that whoever reckons with one never meets an infinity.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from typing import Any
 from slurm_hadar.errors import CommentError
 from slurm_hadar.model import Fork, Mix
 
-__all__ = ["KEYS", "MOST_SIZES", "PREFIX", "JobComment", "is_ours", "parse", "read", "render"]
+__all__ = ["KEYS", "MOST_BYTES", "MOST_SIZES", "PREFIX", "JobComment", "is_ours", "parse", "read", "render"]
 
 PREFIX = "hadar:"
+MOST_BYTES = 2048  # of the whole comment; looked at before anything else is
 MOST_SIZES = 8  # of an elastic gang: each is weighed on each GPU type in every round
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY_HASH = re.compile(r"[0-9a-f]{16}")
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")
+_COUNT = re.compile(r"[1-9][0-9]{0,14}")
+_SPAN = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd])")
+_MOST_DAYS = 3650
 # narrower than fromisoformat: job_submit.lua reads the same grammar without a calendar library
 _TIME = re.compile(
-    r"\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)?", re.ASCII
+    r"(?:19[7-9]|2\d\d)\d-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)?",
+    re.ASCII,
 )
 _GRAPH = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})((?:/(?:pp|dp|tp|mb)[1-9][0-9]{0,3})*)", re.ASCII)
 _GRAPH_FILE = re.compile(r"[A-Za-z0-9._/+@-]{1,250}\.toml", re.ASCII)
 _PLAIN = re.compile(r"[!-~]{1,512}")  # what scontrol takes unquoted and unchanged
-_SHAPE = re.compile(r"[1-9][0-9]{0,8}(?:/[1-9][0-9]{0,8}){3}")
+_SHAPE = re.compile(r"([1-9][0-9]{0,8}(?:/[1-9][0-9]{0,8}){3})(?:/([0-9a-f]{32}))?")
 _BLANKS = " \t\n\r\v\f"
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -59,12 +63,15 @@ class JobComment:
     weight: float | None = None
     deadline: float | None = None
     deadline_after_s: float | None = None
+    requeue_on_timeout: bool | None = None
+    max_time_s: float | None = None
     restart: float | None = None
     fork: Fork | None = None
     period_steps: int | None = None
     period_s: float | None = None
     lease: int | None = None
     asked: tuple[int, int, int, int] | None = None
+    asked_mac: str | None = None
     key: str | None = None
 
 
@@ -84,10 +91,10 @@ def _name(field: str) -> Callable[[str], dict[str, Any]]:
     return read
 
 
-def _positive_int(field: str) -> Callable[[str], dict[str, Any]]:
+def _positive_int(field: str, digits: int = 15) -> Callable[[str], dict[str, Any]]:
     def read(text: str) -> dict[str, Any]:
-        if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
-            raise ValueError("must be a positive whole number")
+        if len(text) > digits or not _COUNT.fullmatch(text):
+            raise ValueError(f"must be a positive whole number of at most {digits} digits")
         return {field: int(text)}
 
     return read
@@ -165,18 +172,34 @@ def _fork(text: str) -> dict[str, Any]:
         raise ValueError(f"must be one of {', '.join(Fork)}") from None
 
 
+def _span_s(text: str) -> float | None:
+    """Seconds, None if it is not a span such as 90m. Raises ValueError beyond what any job can mean."""
+    match = _SPAN.fullmatch(text)
+    if not match:
+        return None
+    seconds = float(match[1]) * _UNIT_S[match[2]]
+    if seconds > _MOST_DAYS * _UNIT_S["d"]:
+        raise ValueError(f"must not be longer than {_MOST_DAYS}d")
+    return seconds
+
+
 def _period(text: str) -> dict[str, Any]:
-    if re.fullmatch(r"[1-9][0-9]{0,17}", text):
+    if _COUNT.fullmatch(text):
         return {"period_steps": int(text)}
-    match = _DURATION.fullmatch(text)
-    if not match or float(match[1]) <= 0:
+    if not (span_s := _span_s(text)):
         raise ValueError("must be a number of steps such as 500 or a span such as 30s, 5m")
-    return {"period_s": float(match[1]) * _UNIT_S[match[2]]}
+    return {"period_s": span_s}
+
+
+def _max_time(text: str) -> dict[str, Any]:
+    if not (span_s := _span_s(text)):
+        raise ValueError("must be a span such as 36h, 2d")
+    return {"max_time_s": span_s}
 
 
 def _deadline(text: str) -> dict[str, Any]:
-    if match := _DURATION.fullmatch(text):
-        return {"deadline_after_s": float(match[1]) * _UNIT_S[match[2]]}
+    if (span_s := _span_s(text)) is not None:
+        return {"deadline_after_s": span_s}
     try:
         if not _TIME.fullmatch(text):
             raise ValueError
@@ -189,12 +212,13 @@ def _deadline(text: str) -> dict[str, Any]:
 
 
 def _asked(text: str) -> dict[str, Any]:
-    if not _SHAPE.fullmatch(text):
-        raise ValueError("must be four numbers: GPUs, nodes, tasks and CPUs")
-    workers, nodes, tasks, cpus = map(int, text.split("/"))
+    match = _SHAPE.fullmatch(text)
+    if not match:
+        raise ValueError("must be four numbers (GPUs, nodes, tasks and CPUs) and 32 hexadecimal digits")
+    workers, nodes, tasks, cpus = map(int, match[1].split("/"))
     if workers % nodes:
         raise ValueError("must be GPUs that its nodes share equally")
-    return {"asked": (workers, nodes, tasks, cpus)}
+    return {"asked": (workers, nodes, tasks, cpus), "asked_mac": match[2]}
 
 
 def _hash(text: str) -> dict[str, Any]:
@@ -225,6 +249,14 @@ KEYS: Mapping[str, _Key] = {
     "pin": _Key(_yes_no("pin"), "yes", "leave this job alone"),
     "weight": _Key(_positive_float("weight", 0.001, 1000), "2", "importance relative to other jobs; default 1"),
     "deadline": _Key(_deadline, "6h", "finish by this time, or within this span of the submission"),
+    "requeue_on_timeout": _Key(
+        _yes_no("requeue_on_timeout"),
+        "yes",
+        "at its time limit the job saves and goes back into the queue, so that it may be longer than any limit",
+    ),
+    "max_time": _Key(
+        _max_time, "2d", "the most the job may run in all, over all its runs and moves; a span; default: no such limit"
+    ),
     "restart": _Key(_positive_float("restart", 0, 86400), "45", "seconds that a restart costs; measured otherwise"),
     "fork": _Key(
         _fork, "auto", "the tasks of this job array are copies of one job: on idle nodes only, on all (spread), or auto"
@@ -233,14 +265,15 @@ KEYS: Mapping[str, _Key] = {
         _period, "60s", "how often the copies' weights are consolidated: a span, or steps of the job; default: by cost"
     ),
     "lease": _Key(
-        _positive_int("lease"),
+        _positive_int("lease", 5),
         "10",
         "written by job_submit.lua: seconds that the scheduler has to see a new job first",
     ),
     "asked": _Key(
         _asked,
-        "4/2/2/8",
-        "written by the scheduler when it gives the job nodes: GPUs, nodes, tasks and CPUs that its owner asked for",
+        "4/2/2/8/0123456789abcdef0123456789abcdef",
+        "written by the scheduler when it gives the job nodes: GPUs, nodes, tasks and CPUs that its owner asked for, "
+        "and a seal without which nobody believes them",
     ),
     "key": _Key(_hash, "0123456789abcdef", "written by hadar-srun: fingerprint of the job's report token"),
 }
@@ -258,6 +291,8 @@ def parse(comment: str) -> JobComment:
     """
     if not is_ours(comment):
         raise CommentError(f"comment does not start with {PREFIX!r}")
+    if (fault := _too_long(comment)) is not None:
+        raise CommentError(fault)
     body = comment[len(PREFIX) :].strip(_BLANKS)
     found: dict[str, Any] = {}
     seen: set[str] = set()
@@ -279,18 +314,26 @@ def parse(comment: str) -> JobComment:
     return JobComment(**found)
 
 
-def with_asked(text: str, shape: tuple[int, int, int, int]) -> str | None:
-    """The comment with ``asked=`` for this shape (GPUs, nodes, tasks, CPUs) in it, all else as its owner wrote it; None
-    if it says so already, or cannot be read."""
+def _too_long(comment: str) -> str | None:
+    size = len(comment.encode(errors="replace"))
+    return None if size <= MOST_BYTES else f"the hadar: comment has {size} bytes; at most {MOST_BYTES} are read"
+
+
+def with_asked(text: str, shape: tuple[int, int, int, int], mac: str) -> str | None:
+    """The comment with ``asked=`` for this shape (GPUs, nodes, tasks, CPUs) and its MAC in it, all else as its owner
+    wrote it; None if it says so already, or cannot be read."""
     comment, fault = read(text)
-    if not is_ours(text) or fault is not None or comment.asked == shape:
+    if not is_ours(text) or fault is not None or (comment.asked, comment.asked_mac) == (shape, mac):
         return None
     pairs = [p for p in text[len(PREFIX) :].strip(_BLANKS).split(",") if p and not p.startswith("asked=")]
-    changed = PREFIX + ",".join([*pairs, "asked=" + "/".join(map(str, shape))])
+    changed = PREFIX + ",".join([*pairs, f"asked={_joined(shape, mac)}"])
     return changed if _PLAIN.fullmatch(changed) and read(changed)[1] is None else None
 
 
-@functools.lru_cache(maxsize=4096)
+def _joined(shape: tuple[int, int, int, int], mac: str | None) -> str:
+    return "/".join([*map(str, shape), *([mac] if mac is not None else [])])
+
+
 def read(text: str) -> tuple[JobComment, str | None]:
     """What a Slurm comment tells us, and why it cannot be read: None if it can be, or is not addressed to us.
 
@@ -298,6 +341,13 @@ def read(text: str) -> tuple[JobComment, str | None]:
     """
     if not is_ours(text):
         return JobComment(), None
+    if (fault := _too_long(text)) is not None:  # before it is kept: others' texts must not fill the memory
+        return JobComment(), fault
+    return _read(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(text: str) -> tuple[JobComment, str | None]:
     try:
         return parse(text), None
     except CommentError as error:
@@ -309,9 +359,11 @@ def render(comment: JobComment) -> str:
     pairs = []
     for field in fields(comment):
         value = getattr(comment, field.name)
-        if value is None:
+        if value is None or field.name == "asked_mac":
             continue
-        pairs.append(_pair(field.name, value))
+        pairs.append(
+            f"asked={_joined(value, comment.asked_mac)}" if field.name == "asked" else _pair(field.name, value)
+        )
     return PREFIX + ",".join(pairs)
 
 
@@ -327,8 +379,8 @@ def _pair(name: str, value: Any) -> str:
     if name == "nodes":
         low, high = value
         return f"nodes={low}" if low == high else f"nodes={low}-{high}"
-    if name == "asked":
-        return "asked=" + "/".join(map(str, value))
+    if name == "max_time_s":
+        return f"max_time={_plain(value)}s"
     if name == "gpus":
         return f"gpus={value[0]}-{value[-1]}" if isinstance(value, range) else f"gpus={'+'.join(map(str, value))}"
     if isinstance(value, bool):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import fields
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.comment import KEYS, JobComment, is_ours, parse, read, render
+from slurm_hadar.comment import KEYS, MOST_BYTES, JobComment, is_ours, parse, read, render, with_asked
 from slurm_hadar.errors import CommentError
 from slurm_hadar.model import Fork, Mix
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 COUNTS = st.integers(1, 10**9)
+MACS = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
 
 
 @st.composite
@@ -20,6 +24,7 @@ def comments(draw: st.DrawFn) -> JobComment:
     low = draw(st.integers(1, 50))
     deadline = draw(st.sampled_from(["none", "at", "after"]))
     period = draw(st.sampled_from(["none", "steps", "span"]))
+    asked = draw(st.none() | st.tuples(st.integers(1, 9), st.just(1), st.integers(1, 99), st.integers(1, 99)))
     return JobComment(
         model=draw(st.none() | NAMES),
         batch=draw(st.none() | COUNTS),
@@ -36,12 +41,15 @@ def comments(draw: st.DrawFn) -> JobComment:
         weight=draw(st.none() | st.integers(1, 999_000).map(lambda n: n / 1000 + 0.001)),
         deadline=draw(st.integers(0, 4 * 10**9).map(float)) if deadline == "at" else None,
         deadline_after_s=draw(st.integers(1, 10**7).map(float)) if deadline == "after" else None,
+        requeue_on_timeout=draw(st.none() | st.booleans()),
+        max_time_s=draw(st.none() | st.integers(1, 10**8).map(float)),
         restart=draw(st.none() | st.integers(0, 86400).map(float)),
         fork=draw(st.none() | st.sampled_from(list(Fork))),
         period_steps=draw(COUNTS) if period == "steps" else None,
         period_s=draw(st.integers(1, 10**6).map(float)) if period == "span" else None,
-        lease=draw(st.none() | COUNTS),
-        asked=draw(st.none() | st.tuples(st.integers(1, 9), st.just(1), st.integers(1, 99), st.integers(1, 99))),
+        lease=draw(st.none() | st.integers(1, 99999)),
+        asked=asked,
+        asked_mac=draw(st.none() | MACS) if asked else None,
         key=draw(st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True)),
     )
 
@@ -91,6 +99,7 @@ def test_what_cannot_be_read_tells_nothing_but_why() -> None:
         ("hadar:modle=x", "unknown key 'modle'"),
         ("hadar:modle=x", "valid keys: model, batch, steps"),
         ("hadar:batch=0", "positive whole number"),
+        ("hadar:steps=1000000000000000", "at most 15 digits"),
         ("hadar:batch=12x", "batch=12x"),
         ("hadar:steps", "needs a value"),
         ("hadar:steps=", "needs a value"),
@@ -103,6 +112,22 @@ def test_what_cannot_be_read_tells_nothing_but_why() -> None:
         ("hadar:types=v100++k80", "joined by '+'"),
         ("hadar:deadline=2026-11-20T18:00", "offset from UTC"),
         ("hadar:deadline=soon", "6h"),
+        ("hadar:deadline=9999-12-31T23:59-12:00", "must be a time"),
+        ("hadar:deadline=3651d", "must not be longer than 3650d"),
+        ("hadar:deadline=99999999999s", "must be a time"),
+        ("hadar:period=0s", "a number of steps"),
+        ("hadar:period=" + "9" * 400, "a number of steps"),
+        ("hadar:period=" + "9" * 400 + "d", "a number of steps"),
+        ("hadar:period=0.0000000001s", "a number of steps"),
+        ("hadar:max_time=0s", "a span such as 36h"),
+        ("hadar:max_time=12", "a span such as 36h"),
+        ("hadar:max_time=9999999999s", "must not be longer than 3650d"),
+        ("hadar:requeue_on_timeout=on", "yes or no"),
+        ("hadar:lease=100000", "at most 5 digits"),
+        ("hadar:asked=3/2/2/2", "share equally"),
+        ("hadar:asked=2/1/1/1/" + "A" * 32, "32 hexadecimal digits"),
+        ("hadar:" + "," * 2048, "the hadar: comment has 2054 bytes; at most 2048 are read"),
+        ("hadar:" + "é" * 1022, "has 2050 bytes"),
         ("hadar:weight=-1", "number from"),
         ("hadar:key=xyz", "16 hexadecimal"),
         ("hadar: model=x", None),
@@ -124,3 +149,46 @@ def test_deadlines() -> None:
     """A deadline is a time with its offset, or a span."""
     assert parse("hadar:deadline=90m").deadline_after_s == 5400
     assert parse("hadar:deadline=1970-01-01T01:00+01:00").deadline == 0
+
+
+def test_time_limits() -> None:
+    """What the job does at its limit, and how long it may run in all."""
+    assert parse("hadar:requeue_on_timeout=yes,max_time=2d") == JobComment(requeue_on_timeout=True, max_time_s=172800.0)
+
+
+@given(
+    key=st.sampled_from(list(KEYS)),
+    digits=st.text("0123456789", min_size=1, max_size=500),
+    fraction=st.just("") | st.text("0123456789", min_size=1, max_size=400).map(lambda t: "." + t),
+    unit=st.sampled_from(["", "s", "m", "h", "d"]),
+)
+def test_no_number_is_without_bounds(key: str, digits: str, fraction: str, unit: str) -> None:
+    """However many digits: a number that is taken can be reckoned with as seconds from now, or is refused."""
+    comment, fault = read(f"hadar:{key}={digits}{fraction}{unit}")
+    for field in fields(comment):
+        value = getattr(comment, field.name)
+        if type(value) in (int, float):
+            dt.timedelta(seconds=float(value) / 10**6)
+            assert float(value) * 1e9 < 1e25
+    assert fault is not None or comment != JobComment()
+
+
+def test_a_long_comment_is_not_kept() -> None:
+    """Its length is all that is looked at, and it fills no memory."""
+    assert read("hadar:" + " " * (MOST_BYTES - 6)) == (JobComment(), None)
+    comment, fault = read("hadar:" + " " * 10**6)
+    assert comment == JobComment() and fault is not None and "1000006 bytes" in fault
+    assert read("x" * 10**6) == (JobComment(), None), "of others: no fault"
+
+
+def test_the_scheduler_notes_what_was_asked() -> None:
+    """The shape and its seal replace what stood there, the owner's words stay; once is enough."""
+    mac, other = "0" * 32, "f" * 32
+    noted = with_asked("hadar:model=x,asked=9/9/9/9,steps=5", (4, 2, 2, 8), mac)
+
+    assert noted == f"hadar:model=x,steps=5,asked=4/2/2/8/{mac}"
+    assert read(noted)[0].asked == (4, 2, 2, 8) and read(noted)[0].asked_mac == mac
+    assert with_asked(noted, (4, 2, 2, 8), mac) is None
+    assert with_asked(noted, (4, 2, 2, 8), other) == noted.replace(mac, other)
+    assert with_asked("not ours", (4, 2, 2, 8), mac) is None
+    assert parse("hadar:asked=4/2/2/8") == JobComment(asked=(4, 2, 2, 8)), "the form without a seal is still read"

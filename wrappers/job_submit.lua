@@ -23,8 +23,9 @@ srun and salloc jobs cannot be requeued, hence not be steered: only their commen
 LEASE_S = 0
 
 local PREFIX = "hadar:"
+local MOST_BYTES = 2048
 local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "prefer", "ckpt", "lose", "pin", "weight",
-    "deadline", "restart", "fork", "period", "lease", "asked", "key" }
+    "deadline", "requeue_on_timeout", "max_time", "restart", "fork", "period", "lease", "asked", "key" }
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
 local STALE = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET" }
@@ -45,8 +46,11 @@ local function name(text)
     return is_name(text) or nil, "must be letters, digits, '.', '_' or '-', at most 64"
 end
 
-local function positive_int(text)
-    return is_number_up_to(text, 18) or nil, "must be a positive whole number"
+local function positive_int(digits)
+    return function(text)
+        return is_number_up_to(text, digits) or nil,
+            "must be a positive whole number of at most " .. digits .. " digits"
+    end
 end
 
 local function positive_float(least, most)
@@ -98,13 +102,11 @@ local function mix(text)
 end
 
 local function asked(text)
-    local wrong = "must be four numbers: GPUs, nodes, tasks and CPUs"
-    local count = 0
-    for part in (text .. "/"):gmatch("([^/]*)/") do
-        count = count + 1
-        if count > 4 or not is_number_up_to(part, 9) then return nil, wrong end
-    end
-    return count == 4 or nil, wrong
+    local workers, nodes, tasks, cpus, mac = text:match("^(%d+)/(%d+)/(%d+)/(%d+)(.*)$")
+    local good = workers and (mac == "" or (#mac == 33 and mac:find("^/[0-9a-f]+$")))
+    for _, number in ipairs({ workers, nodes, tasks, cpus }) do good = good and is_number_up_to(number, 9) end
+    if not good then return nil, "must be four numbers (GPUs, nodes, tasks and CPUs) and 32 hexadecimal digits" end
+    return tonumber(workers) % tonumber(nodes) == 0 or nil, "must be GPUs that its nodes share equally"
 end
 
 local function graph(text)
@@ -127,16 +129,33 @@ local function fork(text)
     return text == "idle" or text == "spread" or text == "auto" or nil, "must be one of idle, spread, auto"
 end
 
+local UNIT_S = { s = 1, m = 60, h = 3600, d = 86400 }
+
+-- Seconds of a span such as 90m; nil and nothing if it is none, nil and the reason if it is too long.
+local function span_s(text)
+    local whole, fraction, unit = text:match("^(%d+)%.?(%d*)([smhd])$")
+    local point = text:find(".", 1, true)
+    if not whole or #whole > 10 or #fraction > 9 or (point ~= nil) ~= (fraction ~= "") then return nil end
+    local seconds = tonumber(text:sub(1, -2)) * UNIT_S[unit]
+    if seconds > 3650 * UNIT_S.d then return nil, "must not be longer than 3650d" end
+    return seconds
+end
+
 local function period(text)
-    local span = text:match("^(%d+)[smhd]$") or text:match("^(%d+%.%d+)[smhd]$")
-    local good = is_number_up_to(text, 18) or (span and tonumber(span) > 0)
-    return good or nil, "must be a number of steps such as 500 or a span such as 30s, 5m"
+    if is_number_up_to(text, 15) then return true end
+    local seconds, reason = span_s(text)
+    return (seconds and seconds > 0) or nil, reason or "must be a number of steps such as 500 or a span such as 30s, 5m"
+end
+
+local function max_time(text)
+    local seconds, reason = span_s(text)
+    return (seconds and seconds > 0) or nil, reason or "must be a span such as 36h, 2d"
 end
 
 local function is_day(year, month, day)
     local days = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 }
     if year % 4 == 0 and (year % 100 ~= 0 or year % 400 == 0) then days[2] = 29 end
-    return year >= 1 and month >= 1 and month <= 12 and day >= 1 and day <= days[month]
+    return year >= 1970 and year < 3000 and month >= 1 and month <= 12 and day >= 1 and day <= days[month]
 end
 
 local function is_clock(text)
@@ -150,7 +169,8 @@ local function is_clock(text)
 end
 
 local function deadline(text)
-    if text:find("^%d+[smhd]$") or text:find("^%d+%.%d+[smhd]$") then return true end
+    local seconds, reason = span_s(text)
+    if seconds or reason then return seconds ~= nil or nil, reason end
     local wrong = "must be a time such as 2026-11-20T18:00+00:00 or a span such as 6h, 90m, 2d"
     local year, month, day, rest = text:match("^(%d%d%d%d)%-(%d%d)%-(%d%d)T(.*)$")
     if not year or not is_day(tonumber(year), tonumber(month), tonumber(day)) then return nil, wrong end
@@ -171,8 +191,8 @@ end
 
 local KEYS = {
     model = { name, "resnet18" },
-    batch = { positive_int, "128" },
-    steps = { positive_int, "200000" },
+    batch = { positive_int(15), "128" },
+    steps = { positive_int(15), "200000" },
     gpus = { gpus, "2-8" },
     nodes = { nodes, "1-4" },
     mix = { mix, "gated" },
@@ -184,16 +204,21 @@ local KEYS = {
     pin = { yes_no, "yes" },
     weight = { positive_float(0.001, 1000), "2" },
     deadline = { deadline, "6h" },
+    requeue_on_timeout = { yes_no, "yes" },
+    max_time = { max_time, "2d" },
     restart = { positive_float(0, 86400), "45" },
     fork = { fork, "auto" },
     period = { period, "60s" },
-    lease = { positive_int, "10" },
-    asked = { asked, "4/2/2/8" },
+    lease = { positive_int(5), "10" },
+    asked = { asked, "4/2/2/8/0123456789abcdef0123456789abcdef" },
     key = { hash, "0123456789abcdef" },
 }
 
 -- The pairs of a comment, or nil and the reason why it cannot be read.
 function hadar_parse(comment)
+    if #comment > MOST_BYTES then
+        return nil, string.format("the hadar: comment has %d bytes; at most %d are read", #comment, MOST_BYTES)
+    end
     local body = comment:sub(#PREFIX + 1):gsub("^[ \t\n\r\v\f]+", ""):gsub("[ \t\n\r\v\f]+$", "")
     local found = {}
     if body == "" then return found end

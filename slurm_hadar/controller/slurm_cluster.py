@@ -32,7 +32,7 @@ from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
-from slurm_hadar.throughput.store import ThroughputStore
+from slurm_hadar.throughput.store import ThroughputStore, storable
 from slurm_hadar.throughput.table import reference
 
 __all__ = ["SlurmCluster"]
@@ -272,12 +272,15 @@ class SlurmCluster(Cluster[Observation]):
                 continue
             (gpu_type,) = job.placement.by_type
             speeds, news.speeds = news.speeds, []
+            measured = sum(speeds) / len(speeds)
+            if not storable(measured):
+                continue
             with self._keeping():
                 self._store.record(
                     workload_of(job),
                     gpu_type,
                     job.placement.workers,
-                    sum(speeds) / len(speeds),
+                    measured,
                     seen.snapshot.time,
                     spread=len(job.placement.nodes) > 1,
                     nodes=len(job.placement.nodes) if job.graph else None,
