@@ -102,6 +102,7 @@ def where_of(error: BaseException) -> str:
 @contextmanager
 def timed() -> Iterator[None]:
     """Raise TooSlow from whatever takes longer than LONGEST_S."""
+
     def ring(number: int, frame: FrameType | None) -> None:
         raise TooSlow(f"took longer than {LONGEST_S:g} s")
 

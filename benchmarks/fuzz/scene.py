@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
 import sqlite3
@@ -31,8 +33,8 @@ from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import SPOOL_FILE, Report
 from slurm_hadar.model import JobState
 from slurm_hadar.policies import registry
-from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
-from slurm_hadar.testing.fake_limits import Reservation, gpus_of, holds_gpus
+from slurm_hadar.slurm.state import Reservation, SlurmJob, Write, WriteResult
+from slurm_hadar.testing.fake_limits import gpus_of, holds_gpus
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 __all__ = ["Scene", "prepare_folders"]
@@ -65,6 +67,7 @@ class Judge(FakeSlurm):
         self.shown: dict[str, SlurmJob] = {}
         self.asked: dict[str, SlurmJob] = {}
         self.own_start: dict[str, float] = {}
+        self.spoilt = False  # what is remembered of jobs may be wrong
         self.problems: list[str] = []
 
     def add(self, gpus: int, fields: dict[str, Any]) -> str:
@@ -91,14 +94,14 @@ class Judge(FakeSlurm):
         return results
 
     def _judge_size(self, job: SlurmJob, asked: SlurmJob) -> None:
-        if read(asked.comment)[0].gpus is None and gpus_of(job) > gpus_of(asked):
+        if not self.spoilt and read(asked.comment)[0].gpus is None and gpus_of(job) > gpus_of(asked):
             self.problems.append(f"a job got {gpus_of(job)} GPUs where its owner asked for {gpus_of(asked)}")
 
     def _not_ours(self, write: Write, job: SlurmJob | None) -> str | None:
         """Why nothing may be said about the job as it was last shown; None if something may."""
         if job is None:
             return "was never shown"
-        if getattr(job, "fault", None):
+        if job.fault:
             return "cannot be read"
         if not job.comment.startswith("hadar:") or read(job.comment)[1] is not None:
             return "has no comment of ours"
@@ -106,7 +109,7 @@ class Judge(FakeSlurm):
             return "is het, not of a batch, not to be requeued, suspended or ending"
         if job.held and job.reason not in _TRANSIENT_HOLDS:
             return f"is held ({job.reason})"
-        if job.state is JobState.PENDING and self.own_start.get(job.job_id, 0.0) > time.time():
+        if not self.spoilt and job.state is JobState.PENDING and self.own_start.get(job.job_id, 0.0) > time.time():
             return "has a start time that is not ours"
         over = not job.state.active
         return f"is over ({write.verb})" if over and write.verb != "restart" else None
@@ -140,9 +143,10 @@ class Scene:
         rng, limits = self.rng, self.slurm.limits
         limits.qos_gpus, limits.account_gpus = {"one": rng.choice((0, 1, 2))}, {"small": rng.choice((0, 1))}
         limits.licences = {"tool": rng.choice((0, 1))}
-        limits.reservations["later"] = Reservation(frozenset(names[:1]), frozenset(), time.time() + 1e6)
+        self.slurm.tells_limits = rng.random() < 0.5
+        limits.reservations["later"] = Reservation("later", frozenset(names[:1]), time.time() + 1e6, time.time() + 2e6)
         if len(names) > 2 and rng.random() < 0.3:
-            limits.reservations["other"] = Reservation(frozenset(names[-1:]), frozenset(), time.time())
+            limits.reservations["other"] = Reservation("other", frozenset(names[-1:]), time.time(), time.time() + 1e6)
 
     def _start(self) -> Controller:
         config = _config(self._policy, self._settings)
@@ -158,6 +162,7 @@ class Scene:
         """Something happens, then there is a round; returns what did not hold."""
         for _ in range(self.rng.choice((0, 0, 1, 1, 2, 4))):
             self._do(self.rng.choice(_FAULTS))
+        self.slurm.away = self.rng.random() < 0.02
         held = {j.job_id for j in self.slurm.jobs.values() if j.held and j.reason not in _TRANSIENT_HOLDS}
         self.slurm.before_write = self._between if self.rng.random() < 0.1 else lambda: None
         self.slurm.problems = []
@@ -186,7 +191,7 @@ class Scene:
     def _of_jobs(self, held: set[str]) -> list[str]:
         jobs, problems = self.slurm.jobs, []
         problems += ["a hold was released" for j in held if j in jobs and jobs[j].state.active and not jobs[j].held]
-        for job_id, until in self.slurm.own_start.items():
+        for job_id, until in [] if self.slurm.spoilt else self.slurm.own_start.items():
             job = jobs.get(job_id)
             if job is not None and job.state is JobState.PENDING and until > time.time() and job.eligible != until:
                 problems.append("a start time that is not ours was overwritten")
@@ -298,9 +303,6 @@ class Scene:
         if job is not None:
             self.slurm.resume(job.job_id)
 
-    def _go_away(self) -> None:
-        self.slurm.away = True
-
     def _refuse(self) -> None:
         job = self._some(JobState.PENDING, JobState.RUNNING)
         if job is not None:
@@ -333,18 +335,12 @@ class Scene:
 
     def _spoil_journal(self) -> None:
         """Values of the journal that nobody wrote, then a restart that reads them."""
-        value = self.rng.choice((*words.NUMBERS, 5e-324, 1e300, None, "x", [], {}, True))
-        where = self.rng.choice(_COLUMNS)
-        with self._journal.connection as db:
-            try:
-                if len(where) == 2:
-                    db.execute("UPDATE {} SET {} = ?".format(*where), (value if not isinstance(value, list | dict) else "",))
-                else:
-                    table, column, key = where
-                    db.execute(f"UPDATE {table} SET {column} = json_set({column}, '$.{key}', ?)",
-                               (value if not isinstance(value, list | dict) else "[]",))  # fmt: skip
-            except sqlite3.Error:
-                self.faults["row refused"] += 1
+        value = self.rng.choice((*(n for n in words.NUMBERS if n < 2**63), 5e-324, 1e300, None, "x", "[]", "{}", ""))
+        table, column, key = self.rng.choice(_COLUMNS)
+        new = f"json_set({column}, '$.{key}', json_quote(?))" if key else "?"
+        with contextlib.suppress(sqlite3.Error), self._journal.connection as db:
+            db.execute(f"UPDATE {table} SET {column} = {new}", (value,))
+        self.slurm.spoilt = True
         self._restart()
 
     def _drain(self) -> None:
@@ -359,19 +355,22 @@ class Scene:
         self._waits.clear()
 
 
-_RECORD_KEYS = ("submit", "restarts", "workers", "nodes", "tasks", "cpus", "lease", "defer_until", "run_since", "booked",
-                "attained_s", "moves", "steps", "steps_per_s", "total_steps", "saved_step", "save_s", "start_s", "avoid",
-                "slow", "batch", "ran_s", "ran_on", "steered", "job_id")  # fmt: skip
+_RECORD_KEYS = (
+    "submit", "restarts", "workers", "nodes", "tasks", "cpus", "lease", "defer_until", "run_since", "booked", "avoid",
+    "attained_s", "moves", "steps", "steps_per_s", "total_steps", "saved_step", "save_s", "start_s", "slow", "batch",
+    "ran_s", "ran_on", "steered", "job_id",
+)  # fmt: skip
 _COLUMNS = (
-    *(("jobs", "record", key) for key in _RECORD_KEYS), ("usage", "gpu_s"), ("forks", "steps"), ("memory", "content"),
-    ("throughput_measurement", "steps_per_s"), ("throughput_measurement", "measurements"),
+    *(("jobs", "record", key) for key in _RECORD_KEYS), ("jobs", "record", ""), ("usage", "gpu_s", ""),
+    ("forks", "steps", ""), ("memory", "content", ""), ("throughput_measurement", "steps_per_s", ""),
+    ("throughput_measurement", "samples", ""), ("throughput_estimate", "steps_per_s", ""),
 )  # fmt: skip
 _RACES = (Scene._vanish, Scene._cancel_storm, Scene._hold, Scene._end_one, Scene._recomment, Scene._submit_hostile,
           Scene._suspend, Scene._drain)  # fmt: skip
 _FAULTS = (
     Scene._submit_honest, Scene._submit_hostile, Scene._submit_hostile, Scene._submit_hostile, Scene._end_one,
     Scene._end_one, Scene._vanish, Scene._cancel_storm, Scene._change, Scene._recomment, Scene._hold, Scene._unhold,
-    Scene._own_start, Scene._suspend, Scene._resume, Scene._go_away, Scene._refuse, Scene._report, Scene._report,
+    Scene._own_start, Scene._suspend, Scene._resume, Scene._refuse, Scene._report, Scene._report,
     Scene._report, Scene._report, Scene._restart, Scene._spoil_journal, Scene._drain, Scene._undrain, Scene._undrain,
     Scene._wait_long,
 )  # fmt: skip
@@ -402,6 +401,7 @@ def _sparse(path: Path, size: int) -> None:
 
 def _spool(job: str) -> str:
     """Lines of an agent that gives its job impossible speeds."""
-    line = '{"version":1,"kind":"report","job":"%s","restart":0,"seq":%d,"token":"%s","time":1.0,"node":"n","steps":%d,"steps_per_s":%s}\n'
-    rates = ("0", "5e-324", "1e12", "0.0", "1e300")
-    return "".join(line % (job, i + 10**6, TOKEN, i, rate) for i, rate in enumerate(rates))
+    rates = (0, 5e-324, 1e12, 1e300)
+    fields = {"version": 1, "kind": "report", "job": job, "restart": 0, "token": TOKEN, "time": 1.0, "node": "n"}
+    lines = [{**fields, "seq": 10**6 + i, "steps": i, "steps_per_s": rate} for i, rate in enumerate(rates)]
+    return "".join(json.dumps(line) + "\n" for line in lines)

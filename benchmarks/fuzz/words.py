@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from typing import Any
 
 from slurm_hadar.comment import KEYS
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.state import GpuRequest, SlurmJob
+from slurm_hadar.slurm.state import GpuRequest
 
 __all__ = ["HADAR", "NUMBERS", "TEXTS", "comment", "honest", "hostile", "number", "report_fields"]
 
@@ -36,7 +35,6 @@ VALUES = {
     "lease": ("100", "9" * 18, "1"), "key": ("0" * 16,), "restart": ("0", "86400"),
     "graph": ("gpt2-xl/pp4/dp2", "no-such/pp9999", "/dev/zero.toml", "g.toml"), "mix": ("never", "gated", "balanced"),
 }  # fmt: skip
-_FIELDS = {field.name for field in dataclasses.fields(SlurmJob)}
 
 
 def number(rng: random.Random) -> int:
@@ -62,21 +60,21 @@ def _value(key: str, rng: random.Random) -> str:
 
 def honest(job_id: str, work_dir: str) -> dict[str, Any]:
     """A job like any other, of one GPU, that any node can take."""
-    return {"job_id": job_id, "user": "honest", "comment": HADAR, "work_dir": work_dir, "account": "good"}
+    return {"job_id": job_id, "user": "honest", "uid": 1000, "comment": HADAR, "work_dir": work_dir, "account": "good"}
 
 
 def hostile(rng: random.Random, job_id: str, nodes: list[str], work_dir: str, now: float) -> dict[str, Any]:
     """A job of another user's: like an honest one but for a few fields, or but for most of them."""
-    fields: dict[str, Any] = {"job_id": job_id, "user": rng.choice(("mallory", "oscar")), "comment": comment(rng),
+    user = rng.choice(("mallory", "oscar"))
+    fields: dict[str, Any] = {"job_id": job_id, "user": user, "uid": 1001 + (user == "oscar"), "comment": comment(rng),
                               "work_dir": work_dir, "requeue": rng.random() < 0.9}  # fmt: skip
     if "_" in job_id:
         fields["array_id"] = job_id.split("_")[0]
     if "+" in job_id:
         fields["het_id"] = job_id.split("+")[0]
     odd = rng.choice((0, 1, 1, 2, 3, 30))
-    others = sorted((_ODD.keys() | _NEW.keys()) & _FIELDS)
-    for name in rng.sample(others, min(odd, len(others))):
-        fields[name] = {**_ODD, **_NEW}[name](rng, nodes, now)
+    for name in rng.sample(sorted(_ODD), min(odd, len(_ODD))):
+        fields[name] = _ODD[name](rng, nodes, now)
     if "state" in fields:
         fields["state_text"] = rng.choice(STATES[fields["state"]])
         if fields["state"] in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING):
@@ -89,7 +87,7 @@ def _request(rng: random.Random) -> tuple[GpuRequest, ...]:
     one = GpuRequest(
         rng.choice(("node", "node", "job", "socket", "task")),
         tuple(
-            (rng.choice(("", "", "v100", "k80", *TEXTS[:6])), rng.choice((1, 2, 4, 8, 0, -1, 10**9, 2**63)))
+            (rng.choice(("", "", "v100", "k80", *TEXTS[:6])), rng.choice((1, 2, 4, 8, 0, 10**9, 2**63)))
             for _ in range(rng.choice((0, 1, 1, 1, 2)))
         ),
     )
@@ -135,8 +133,6 @@ _ODD: dict[str, Any] = {
     "name": lambda r, n, t: r.choice(TEXTS),
     "work_dir": lambda r, n, t: r.choice(TEXTS),
     "comment": lambda r, n, t: comment(r),
-}
-_NEW: dict[str, Any] = {
     "uid": lambda r, n, t: r.choice((None, 0, 5, -1, 2**32 - 1)),
     "memory_bytes": lambda r, n, t: r.choice((0, 1 << 30, 10**15, 2**63)),
     "exclusive": lambda r, n, t: True,

@@ -7,18 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.slurm.state import Bounds, Licence, Limit, Reservation, SlurmJob
 
-__all__ = ["Limits", "Reservation", "gpus_of", "holds_gpus"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Nodes that are kept for some users from ``start`` on (epoch seconds)."""
-
-    nodes: frozenset[str]
-    users: frozenset[str]
-    start: float
+__all__ = ["Limits", "gpus_of", "holds_gpus"]
 
 
 @dataclass
@@ -58,19 +49,33 @@ class Limits:
         return "Licenses" if short else None
 
     def _by_reservation(self, job: SlurmJob, now: float) -> str | None:
-        wanted = getattr(job, "reservation", "")
-        if not wanted:
+        if not job.reservation:
             return None
-        reservation = self.reservations.get(wanted)
+        reservation = self.reservations.get(job.reservation)
         if reservation is None:
             return "ReservationDeleted"
         return "Reservation" if reservation.start > now else None
+
+    def bounds(self, jobs: Iterable[SlurmJob]) -> Bounds:
+        """What ``scontrol show assoc``, ``licenses`` and ``reservations`` would tell."""
+        every = list(jobs)
+        others = [j for j in every if holds_gpus(j)]
+        used: Counter[str] = sum((_licences(j) for j in others), Counter())
+        limits = [
+            Limit(("account", name), "gres/gpu", most, sum(gpus_of(j) for j in others if j.account == name))
+            for name, most in self.account_gpus.items()
+        ]
+        for qos, uid in sorted({(j.qos, j.uid) for j in every if j.qos in self.qos_gpus and j.uid is not None}):
+            held = sum(gpus_of(j) for j in others if (j.uid, j.qos) == (uid, qos))
+            limits.append(Limit(("qos-user", qos, str(uid)), "gres/gpu", self.qos_gpus[qos], held))
+        licences = {n: Licence(n, total, max(0, total - used[n])) for n, total in self.licences.items()}
+        return Bounds(tuple(limits), licences, tuple(self.reservations.values()))
 
     def closed(self, job: SlurmJob, now: float) -> frozenset[str]:
         """The nodes that reservations keep from the job."""
         closed: set[str] = set()
         for name, reservation in self.reservations.items():
-            if name != getattr(job, "reservation", "") and reservation.start <= now:
+            if name != job.reservation and reservation.start <= now:
                 closed |= reservation.nodes
         return frozenset(closed)
 
@@ -87,5 +92,5 @@ def gpus_of(job: SlurmJob) -> int:
 
 
 def _licences(job: SlurmJob) -> Counter[str]:
-    pairs = (part.partition(":") for part in getattr(job, "licenses", "").split(",") if part)
+    pairs = (part.partition(":") for part in job.licenses.split(",") if part)
     return Counter({name: int(count) if count.isdecimal() else 1 for name, _, count in pairs})

@@ -14,7 +14,7 @@ from slurm_hadar.messages import token_fingerprint
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.parsing import parse_request
-from slurm_hadar.slurm.state import ClusterState, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
+from slurm_hadar.slurm.state import Bounds, ClusterState, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
 from slurm_hadar.testing.fake_limits import Limits, holds_gpus
 
 __all__ = ["FakeSlurm"]
@@ -26,8 +26,8 @@ class FakeSlurm(Backend):
     Only jobs that were given a node list are started, unless ``eager``: then any that fits, as real Slurm does.
     ``away`` makes every call fail as if slurmctld were down; ``refuse`` maps a job to an error its updates get;
     ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists; ``limits`` are
-    those that keep jobs waiting. ``before_write`` is called between a round's reads and each of its writes.
-    ``switches`` is what it says of its topology.
+    those that keep jobs waiting, which a read shows where ``tells_limits``. ``before_write`` is called between a
+    round's reads and each of its writes. ``switches`` is what it says of its topology.
     """
 
     name = "fake"
@@ -43,6 +43,7 @@ class FakeSlurm(Backend):
         self.stuck: dict[str, str] = {}
         self.lost: set[str] = set()
         self.limits = Limits()
+        self.tells_limits = True
         self._submitted = 0
         self.before_write: Callable[[], None] = lambda: None
         self.batches: list[tuple[Write, ...]] = []
@@ -133,7 +134,8 @@ class FakeSlurm(Backend):
             replace(n, used=tuple((t, self.used(n.name)) for t, _ in n.gpus), cpus_used=self.cpus_used(n.name))
             for _, n in sorted(self.nodes.items())
         )
-        return ClusterState(time.time(), jobs, nodes, (Partition("all", tuple(sorted(self.nodes))),))
+        bounds = self.limits.bounds(self.jobs.values()) if self.tells_limits else Bounds()
+        return ClusterState(time.time(), jobs, nodes, (Partition("all", tuple(sorted(self.nodes))),), bounds=bounds)
 
     def topology(self) -> str:
         self._answer()
@@ -237,7 +239,7 @@ class FakeSlurm(Backend):
                 self._try(job, now)
 
     def _try(self, job: SlurmJob, now: float) -> None:
-        excluded, closed = set(getattr(job, "exc_nodes", ())), self.limits.closed(job, now)
+        excluded, closed = set(job.exc_nodes), self.limits.closed(job, now)
         if excluded & set(job.req_nodes):
             self.jobs[job.job_id] = replace(job, priority=0, reason="BadConstraints")
             return
@@ -252,10 +254,10 @@ class FakeSlurm(Backend):
     def has_room(self, job: SlurmJob, name: str, now: float) -> bool:
         """Whether the node could take the job's share this moment."""
         node = self.nodes.get(name)
-        if node is None or not node.available or name in getattr(job, "exc_nodes", ()):
+        if node is None or not node.available or name in job.exc_nodes:
             return False
         others = self._on(name)
-        alone = getattr(job, "exclusive", False) or any(getattr(j, "exclusive", False) for j in others)
+        alone = job.exclusive or any(j.exclusive for j in others)
         if (alone and others) or name in self.limits.closed(job, now):
             return False
         each = job.gpus[0].count if job.gpus else 0
