@@ -65,7 +65,7 @@ _MAX_TEXT = 4096
 SLOWEST_STEPS_PER_S, FASTEST_STEPS_PER_S = 1e-9, 1e6
 _MOST_STEPS = 10**15  # thirty years at the fastest rate; whole numbers up to here are exact as floats
 _MOST_S = 1e6  # of a save, a restore, a stall
-# Where a received report is to be bounded more narrowly than its type says. A total is a mere statement: it may be vast.
+# Where a received report is bounded more narrowly than by its type. A total is a mere statement: it may be vast.
 _MOST: Mapping[str, float] = {
     "restart": 2**32, "time": 1e11, "steps": _MOST_STEPS, "steps_per_s": FASTEST_STEPS_PER_S, "world": 10**6,
     "saved_step": _MOST_STEPS, "generation": 2**32, "save_s": _MOST_S, "stall_s": _MOST_S, "load_s": _MOST_S,

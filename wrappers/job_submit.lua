@@ -2,8 +2,9 @@
 Makes a job whose comment begins with "hadar:" steerable at its submission, and refuses a comment that cannot be read.
 
 Install: copy beside slurm.conf, set JobSubmitPlugins=lua, then "scontrol reconfigure". Slurm calls these functions
-while it holds its locks, so nothing here reads a file or starts a program. Jobs without "hadar:" pass untouched, and
-so does every job for which this script itself should fail: the failure is logged, the job goes on.
+while it holds its locks, so nothing here reads a file or starts a program, and whatever a user may write as long as
+they like is measured before it is read, and read in one pass. Jobs without "hadar:" pass untouched, and so does every
+job for which this script itself should fail: the failure is logged, the job goes on.
 
 What it does to a batch job with a hadar: comment:
   * a typed GPU request (gpu:v100:2) becomes an untyped one, since Slurm cannot move a typed job to another type; the
@@ -13,7 +14,8 @@ What it does to a batch job with a hadar: comment:
   * GPU counts that sbatch froze into the job's environment are emptied (per task: made untyped), and HADAR_MANAGED=1
     tells the TaskProlog to put the task counts right;
   * with LEASE_S above 0 it does not start before that many seconds have passed, so that the controller sees it first;
-  * --nodelist is refused, since it would nail the job to those nodes; with pin=yes the job is left alone instead.
+  * --nodelist is refused, since it would nail the job to those nodes; with pin=yes the job is left alone instead;
+  * lease= and asked=, which the scheduler writes, are refused from a user.
 Not possible here: open_mode cannot be set by a job_submit script in Slurm 22.05; use --open-mode=append, or the
 cluster's own JobFileAppend=1.
 srun and salloc jobs cannot be requeued, hence not be steered: only their comment is checked.
@@ -23,9 +25,11 @@ srun and salloc jobs cannot be requeued, hence not be steered: only their commen
 LEASE_S = 0
 
 local PREFIX = "hadar:"
-local MOST_BYTES = 2048
+local MOST_BYTES = 2048 -- of a comment, and of a GPU request that is looked into
+local BLANKS = " \t\n\r\v\f"
 local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "prefer", "ckpt", "lose", "pin", "weight",
     "deadline", "requeue_on_timeout", "max_time", "restart", "fork", "period", "lease", "asked", "key" }
+local SCHEDULERS = { "lease", "asked" } -- keys that no user writes
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
 local STALE = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET" }
@@ -133,6 +137,7 @@ local UNIT_S = { s = 1, m = 60, h = 3600, d = 86400 }
 
 -- Seconds of a span such as 90m; nil and nothing if it is none, nil and the reason if it is too long.
 local function span_s(text)
+    if #text > 21 then return nil end -- ten digits, a point, nine digits, a unit
     local whole, fraction, unit = text:match("^(%d+)%.?(%d*)([smhd])$")
     local point = text:find(".", 1, true)
     if not whole or #whole > 10 or #fraction > 9 or (point ~= nil) ~= (fraction ~= "") then return nil end
@@ -214,12 +219,24 @@ local KEYS = {
     key = { hash, "0123456789abcdef" },
 }
 
+-- Without the blanks at its ends. In one pass: a pattern such as "%s+$" would be tried anew at each of them.
+local function trimmed(text)
+    local first = text:find("[^" .. BLANKS .. "]")
+    if not first then return "" end
+    local last = #text
+    while BLANKS:find(text:sub(last, last), 1, true) do last = last - 1 end
+    return text:sub(first, last)
+end
+
+local function too_long(comment)
+    if #comment <= MOST_BYTES then return nil end
+    return string.format("the hadar: comment has %d bytes; at most %d are read", #comment, MOST_BYTES)
+end
+
 -- The pairs of a comment, or nil and the reason why it cannot be read.
 function hadar_parse(comment)
-    if #comment > MOST_BYTES then
-        return nil, string.format("the hadar: comment has %d bytes; at most %d are read", #comment, MOST_BYTES)
-    end
-    local body = comment:sub(#PREFIX + 1):gsub("^[ \t\n\r\v\f]+", ""):gsub("[ \t\n\r\v\f]+$", "")
+    if too_long(comment) then return nil, too_long(comment) end
+    local body = trimmed(comment:sub(#PREFIX + 1))
     local found = {}
     if body == "" then return found end
     for pair in (body .. ","):gmatch("([^,]*),") do
@@ -252,6 +269,7 @@ end
 -- "gres:gpu:v100:2,gres:gpu:k80:1" -> "gres:gpu:3", and its types go into seen, in order. Other resources stay as
 -- they are. Slurm writes gres: up to 22.05 and gres/ after it.
 local function untype(text, seen)
+    if #text > MOST_BYTES then return text end -- nobody means that: leave it to Slurm
     local parts, total, place, slash = {}, 0, nil, nil
     for part in (text .. ","):gmatch("([^,]*),") do
         local separator, rest = part:match("^gres([:/])gpu(.*)$")
@@ -293,7 +311,7 @@ local function plan(job, pairs_)
         end
     end
     local whole = changes.tres_per_job or job.tres_per_job
-    if whole and whole:find("^gres[:/]gpu:%d+$") and job.min_nodes == 1 and job.max_nodes == 1
+    if whole and #whole <= MOST_BYTES and whole:find("^gres[:/]gpu:%d+$") and job.min_nodes == 1 and job.max_nodes == 1
         and (job.tres_per_node or "") == "" then
         changes.tres_per_job = ""
         changes.tres_per_node = whole
@@ -309,8 +327,7 @@ local function plan(job, pairs_)
         if (job.begin_time or 0) <= os.time() and not pairs_.lease then table.insert(added, "lease=" .. LEASE_S) end
     end
     if #added > 0 then
-        local comment = job.comment:gsub("[ \t\n\r\v\f]+$", "")
-        changes.comment = comment .. (next(pairs_) and "," or "") .. table.concat(added, ",")
+        changes.comment = trimmed(job.comment) .. (next(pairs_) and "," or "") .. table.concat(added, ",")
     end
     return changes
 end
@@ -324,27 +341,42 @@ local function submit(job)
     end
     local found, reason = hadar_parse(job.comment)
     if not found then return false, reason end
+    for _, key in ipairs(SCHEDULERS) do
+        if found[key] then return false, key .. "= in the hadar: comment is for the scheduler to write; leave it out" end
+    end
     if not job.script or job.script == "" or found.pin == "yes" then return true end
     if job.req_nodes and job.req_nodes ~= "" then
         return false, "--nodelist nails a hadar: job to those nodes; leave it out, or add pin=yes to the comment to be " ..
             "left alone; types=v100 limits a job to GPU types"
     end
-    for field, value in pairs(plan(job, found)) do job[field] = value end
+    local changes = plan(job, found)
+    if too_long(changes.comment or "") then return false, too_long(changes.comment) .. "; some are added to it here" end
+    for field, value in pairs(changes) do job[field] = value end
     if environment then
         for _, variable in ipairs(STALE) do
             if environment[variable] then environment[variable] = "" end
         end
         local per_task = environment["SLURM_GPUS_PER_TASK"]
-        if per_task then environment["SLURM_GPUS_PER_TASK"] = per_task:match(":?(%d+)$") or "1" end
+        if per_task then environment["SLURM_GPUS_PER_TASK"] = per_task:sub(-9):match("%d+$") or "1" end
         environment["HADAR_MANAGED"] = "1"
     end
     return true
 end
 
-local function modify(change)
+-- What the scheduler writes stays as it stands, but for root. A sealed asked= passes from anybody: the controller may
+-- be an Operator, whom nothing here tells from a user, and to a seal that is not its own it gives nothing.
+local function modify(change, record, uid)
     if not is_ours(change.comment) then return true end
     local found, reason = hadar_parse(change.comment)
     if not found then return false, reason end
+    local present = is_ours(record.comment) and hadar_parse(record.comment) or {}
+    for _, key in ipairs(SCHEDULERS) do
+        local new = found[key] ~= nil and found[key] ~= present[key]
+        local sealed = key == "asked" and new and #found.asked:match("[^/]*$") == 32
+        if new and not sealed and uid ~= 0 then
+            return false, key .. "= in the hadar: comment is for the scheduler to write; leave it as it was"
+        end
+    end
     return true
 end
 
@@ -364,9 +396,9 @@ function slurm_job_submit(job_desc, _part_list, _submit_uid)
     return guarded("slurm_job_submit", slurm.log_user, submit, job_desc)
 end
 
-function slurm_job_modify(job_desc, _job_rec, _part_list, _modify_uid)
+function slurm_job_modify(job_desc, job_rec, _part_list, modify_uid)
     -- Slurm 22.05 cannot show a message for an update: scontrol says "Unspecified error", the reason is in slurmctld's log
-    return guarded("slurm_job_modify", slurm.log_info, modify, job_desc)
+    return guarded("slurm_job_modify", slurm.log_info, modify, job_desc, job_rec, modify_uid)
 end
 
 return slurm.SUCCESS

@@ -19,7 +19,8 @@ from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, settle
 from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.observe import Observation
-from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.spools import SpoolReader
 from slurm_hadar.controller.steering import LAUNCH_FAILED, gpus_asked, may_relaunch
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.errors import SlurmError, StoreError
@@ -170,7 +171,7 @@ class Actor:
         """An agent without a connection answers through its spool file."""
         news = self._book.get(job_id)
         if news is not None and not news.live:
-            self._spool.read(job_id, seen.raw[job_id].work_dir)
+            self._spool.read(job_id, seen.raw[job_id].work_dir, seen.raw[job_id].user)
 
     def _ask(self, change: Change, restarts: int) -> bool:
         """Ask by message, and by signal where the agent is not connected; False if neither can reach it."""

@@ -22,10 +22,12 @@ from slurm_hadar.controller.journal import JobRecord, Journal, WriteRecord
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.primacy import Primacy
-from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.spools import SpoolReader
 from slurm_hadar.controller.tracker import JobTracker
 from slurm_hadar.controller.training import Trainer
 from slurm_hadar.controller.usage import Usage
+from slurm_hadar.controller.user_files import UserFiles
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState
@@ -70,19 +72,20 @@ class SlurmCluster(Cluster[Observation]):
         self._primacy = primacy
         self._channel = channel
         self._usage = Usage(journal, config.fairness.half_life_h * 3600.0)
-        self._graphs = GraphBook(config.network)
+        self.files = UserFiles()
+        self._graphs = GraphBook(config.network, self.files)
         estimator = Estimator(reference(), self._store)
         self._observer = Observer(
             config, book, estimator, journal.load_jobs(), self._usage,
             forecaster if config.predict.enabled else None, self._graphs, self._keeping,
         )  # fmt: skip
         self._forecaster, self._trainer = forecaster, trainer
-        self._spool = SpoolReader(book)
+        self.spool = SpoolReader(book, self.files)
         self._tracker = JobTracker(self._pass_on, journal.forks())
         self._book.listener = self._tracker.hear
         self._stop = threading.Event()
         self._actor = Actor(
-            backend, config, book, channel, self._spool, self._stop.is_set, self._attendant.alive, self._announce
+            backend, config, book, channel, self.spool, self._stop.is_set, self._attendant.alive, self._announce
         )  # fmt: skip
         self._clock = ClockWatch(backend)
         self._number = 0
@@ -288,10 +291,12 @@ class SlurmCluster(Cluster[Observation]):
 
     def _read_spools(self) -> None:
         """Jobs that run and are silent on the channel may have left word in their directories."""
-        now = time.time()
+        now, silent = time.time(), []
         for record in self._observer.records.values():
             if record.run_since is None:
                 continue
             news = self._book.get(record.job_id)
             if news is None or not news.live or now - news.heard > _SILENT_S:
-                self._spool.read(record.job_id, record.work_dir)
+                silent.append((record.job_id, record.work_dir, record.user))
+        self.spool.forget(self._observer.records)
+        self.spool.read_all(silent)

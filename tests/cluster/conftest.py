@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ function slurm.log_error(...) slurm.logged[#slurm.logged + 1] = string.format(..
 function slurm.log_info(...) slurm.said[#slurm.said + 1] = string.format(...) end
 """
 _DRIVER = """
-local job = %s
-local call, rc = "%s", nil
-if call == "submit" then rc = slurm_job_submit(job, {}, 1000) else rc = slurm_job_modify(job, {}, {}, 1000) end
-local out = { "rc=" .. rc }
+local job, call, record, uid, rc = %s, "%s", %s, %d, nil
+collectgarbage()
+local began = os.clock()
+if call == "submit" then rc = slurm_job_submit(job, {}, uid) else rc = slurm_job_modify(job, record, {}, uid) end
+local out = { "rc=" .. rc, "cpu=" .. os.clock() - began }
 for _, text in ipairs(slurm.said) do out[#out + 1] = "said=" .. text end
 for _, text in ipairs(slurm.logged) do out[#out + 1] = "logged=" .. text end
 for key, value in pairs(job) do
@@ -45,6 +47,7 @@ class Answer:
     def __init__(self, text: str) -> None:
         pairs = [part.partition("=")[::2] for part in text.split("\0")]
         self.accepted = ("rc", "0") in pairs
+        self.cpu_s = float(dict(pairs)["cpu"])
         self.said = [v for k, v in pairs if k == "said"]
         self.logged = [v for k, v in pairs if k == "logged"]
         self.job = {k[4:]: v for k, v in pairs if k.startswith("job.")}
@@ -77,13 +80,30 @@ class Lua:
             raise AssertionError(f"Lua: {text}")
         return text
 
-    def call(self, what: str, **job: Any) -> Answer:
-        """Call ``submit`` or ``modify`` with a job description."""
+    def call(self, what: str, *, present: str = "", uid: int = 1000, **job: Any) -> Answer:
+        """Call ``submit`` or ``modify`` with a job description; ``modify`` as ``uid``, of a job whose comment is
+        ``present``."""
         self._run("slurm.said, slurm.logged = {}, {}")
-        return Answer(self._run(_DRIVER % (_literal(job), what)))
+        return Answer(self._run(_DRIVER % (_literal(job), what, _literal({"comment": present}), uid)))
+
+
+@dataclass(frozen=True)
+class Endless:
+    """A long text, made inside Lua: ``before``, then ``piece`` again and again up to ``size`` bytes, then ``after``."""
+
+    piece: str
+    size: int
+    before: str = ""
+    after: str = ""
+
+    def literal(self) -> str:
+        before, piece, after = map(_literal, (self.before, self.piece, self.after))
+        return f"({before} .. ({piece}):rep({self.size}):sub(1, {self.size}) .. {after})"
 
 
 def _literal(value: Any) -> str:
+    if isinstance(value, Endless):
+        return value.literal()
     if isinstance(value, dict):
         return "{ " + ", ".join(f"[{_literal(k)}] = {_literal(v)}" for k, v in value.items()) + " }"
     if isinstance(value, str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,19 @@ from hypothesis import strategies as st
 
 from slurm_hadar import comment
 from slurm_hadar.errors import CommentError
+from tests.cluster.conftest import Endless
 
+MAC = "0123456789abcdef" * 2
 _UNSET = 4294967294
 
 
 def _job(**fields: Any) -> dict[str, Any]:
     return {"script": "#!/bin/sh", "min_nodes": _UNSET, "max_nodes": _UNSET, "begin_time": 0, **fields}
+
+
+def _lua_accepts(lua: Any, text: str) -> bool:
+    """By its grammar: as root changes it, who may write any key."""
+    return lua.call("modify", comment=text, uid=0).accepted
 
 
 def _python_accepts(text: str) -> bool:
@@ -267,7 +275,7 @@ _PIECES = st.sampled_from([*comment.KEYS, *"=,+-./07", "v100", "yes", "6h", "/pp
 @given(body=st.lists(_PIECES, max_size=9).map("".join))
 def test_verdicts_agree_on_random_comments(lua: Any, body: str) -> None:
     """Whatever is thrown together from the grammar's pieces, both readers say the same."""
-    assert lua.call("submit", **_job(comment="hadar:" + body)).accepted == _python_accepts("hadar:" + body)
+    assert _lua_accepts(lua, "hadar:" + body) == _python_accepts("hadar:" + body)
 
 
 @settings(max_examples=300, deadline=None)
@@ -275,7 +283,7 @@ def test_verdicts_agree_on_random_comments(lua: Any, body: str) -> None:
 def test_verdicts_agree_on_random_values(lua: Any, key: str, value: str) -> None:
     """The same for any text at all as a value."""
     text = f"hadar:{key}={value}"
-    assert lua.call("submit", **_job(comment=text)).accepted == _python_accepts(text)
+    assert _lua_accepts(lua, text) == _python_accepts(text)
 
 
 @pytest.mark.parametrize(
@@ -410,3 +418,73 @@ def test_modify_lets_steering_pass(lua: Any) -> None:
     """Updates without a comment, or with one of somebody else, pass."""
     for change in ({"req_nodes": "v100-1"}, {"comment": ""}, {"comment": "mine"}, {"begin_time": 5}):
         assert lua.call("modify", **change).accepted
+
+
+@pytest.mark.parametrize("note", ["lease=10", "asked=4/2/2/8", f"asked=4/2/2/8/{MAC}"])
+def test_what_the_scheduler_writes_no_user_submits(lua: Any, note: str) -> None:
+    """Refused with the key's name, for jobs that are left alone too."""
+    for job in ({}, {"script": ""}, {"comment": f"hadar:pin=yes,{note}"}):
+        answer = lua.call("submit", **_job(comment=f"hadar:model=m,{note}") | job)
+
+        assert not answer.accepted and not answer.logged
+        assert answer.said == [
+            f"hadar: {note.split('=')[0]}= in the hadar: comment is for the scheduler to write; leave it out"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("present", "new", "accepted"),
+    [
+        ("hadar:lease=10", "hadar:lease=10,steps=5", True),
+        ("hadar:lease=10", "hadar:steps=5", True),
+        ("hadar:lease=10", "hadar:lease=11", False),
+        ("hadar:", "hadar:lease=10", False),
+        ("", "hadar:lease=10", False),
+        ("hadar:asked=4/2/2/8", "hadar:asked=4/2/2/8,steps=5", True),
+        ("hadar:asked=4/2/2/8", "hadar:asked=4/2/2/16", False),
+        ("hadar:lease=x,asked=4/2/2/8", "hadar:asked=4/2/2/8", False),
+        ("hadar:", "hadar:asked=4/2/2/8", False),
+        ("hadar:", f"hadar:asked=4/2/2/8/{MAC}", True),  # an Operator's, or a forgery that the controller sees through
+        (f"hadar:asked=4/2/2/8/{MAC}", "hadar:asked=4/2/2/8", False),
+        ("hadar:", "hadar:key=0123456789abcdef", True),
+    ],
+)
+def test_what_the_scheduler_writes_no_user_changes(lua: Any, present: str, new: str, accepted: bool) -> None:
+    """It may stay as it is, or go; root may write anything."""
+    answer = lua.call("modify", present=present, comment=new)
+
+    assert answer.accepted is accepted and not answer.logged
+    assert accepted or "is for the scheduler to write" in answer.said[0]
+    assert lua.call("modify", present=present, comment=new, uid=0).accepted
+
+
+def test_no_room_for_what_is_added(lua: Any) -> None:
+    """A comment that would become too long to be read is refused at once, not found unreadable later."""
+    full = "hadar:model=" + "a" * 64 + ",types=" + "+".join(["b" * 60] * 32)
+
+    assert lua.call("submit", **_job(comment=full)).accepted
+    answer = lua.call("submit", **_job(comment=full, tres_per_node="gres:gpu:" + "v" * 64 + ":2"))
+    assert not answer.accepted and "at most 2048 are read; some are added" in answer.said[0]
+
+
+_PIECES_OF_LONG_TEXTS = [*" ,=+-/:.09a\n\x1f\xe9", "ab=,", "gpu:1,", "gres:gpu:v100:1,", "0."]
+
+
+@pytest.mark.parametrize("after", ["", "x:"])
+@pytest.mark.parametrize("piece", _PIECES_OF_LONG_TEXTS)
+def test_nothing_that_a_user_writes_takes_long(lua: Any, piece: str, after: str) -> None:
+    """A megabyte of anything, anywhere, costs under 10 ms: slurmctld holds its locks meanwhile."""
+    endless, most = Endless(piece, 10**6, after=after), comment.MOST_BYTES
+    fields = ["tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"]
+    comments = [endless, replace(endless, before="hadar:"), Endless(piece, most - 8, "hadar:", after)]
+    comments += [Endless(piece, most - 40, f"hadar:{key}=", after) for key in comment.KEYS]
+    jobs: list[dict[str, Any]] = [{"comment": text} for text in comments]
+    jobs += [{"min_nodes": 1, "max_nodes": 1, field: endless} for field in fields]
+    jobs += [{field: Endless(piece, most - 40, "gres:gpu:", after)} for field in fields]
+    jobs += [{"environment": {"SLURM_GPUS_PER_TASK": endless, "SLURM_GPUS": endless}}]
+    jobs += [{"script": endless, "req_nodes": endless}]
+    for job in jobs:
+        submitted = lua.call("submit", **_job(comment="hadar:") | job)
+        assert submitted.cpu_s < 0.01, job
+    for text in comments:
+        assert lua.call("modify", present=text, comment=text).cpu_s < 0.01, text
