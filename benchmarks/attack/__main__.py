@@ -93,9 +93,7 @@ def _text(summary: dict[str, Any]) -> str:
         f"  {k:<48}{summary['deeds_by_kind'].get(k, 0):>6}{summary['refused_by_kind'].get(k, 0):>9}" for k in kinds
     ]
     if not summary["as_itself"]:
-        lines.append(
-            "  the controller ran as root, only its calls to Slurm as its user, who can run no Python here"
-        )
+        lines.append("  the controller ran as root, only its calls to Slurm as its user, who can run no Python here")
     where = f", in the episodes of seeds {', '.join(map(str, summary['violated_seeds']))}"
     lines.append(
         f"{summary['hours']:.2f} hours, {summary['episodes']} episodes, {summary['deeds']} deeds, "

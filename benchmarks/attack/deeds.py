@@ -231,7 +231,7 @@ class Deeds:
     def promise(self) -> None:
         """A running job says by its own token that it can save, and never does."""
         job = self._victim(JobState.RUNNING)
-        if job is None:
+        if job is None or job.het_id:
             return
         token = secrets.token_hex(32)
         comment = f"hadar:model=resnet18,batch=64,steps=100000,key={token_fingerprint(token)}"
@@ -240,7 +240,7 @@ class Deeds:
         with self._client() as client:
             for seq in range(1, 6) if client is not None else ():
                 report = Report("hello" if seq == 1 else "report", job.job_id, job.restarts, seq, token, time.time(),
-                                "n", steps=seq, total_steps=10**5, steps_per_s=self.rng.choice((0.5, 100.0, 1e9)),
+                                "n", steps=seq, total_steps=10**5, steps_per_s=self.rng.choice((0.5, 100.0, 1e4)),
                                 resumable=True)  # fmt: skip
                 self.messages += self._send(client, encode(report))
                 time.sleep(0.1)

@@ -41,8 +41,8 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int, seconds: float = 120.0) -> Plan:
-        policy = ("hadar", "fifo", "gavel_las")[seed // 2 % 3]
-        return cls(seed, REGIMES[seed % 2], policy, seed // 4 % 2 == 1, seconds)
+        policy = ("hadar", "fifo", "gavel_las")[seed // 4 % 3]
+        return cls(seed, REGIMES[seed % 2], policy, seed // 2 % 2 == 1, seconds)
 
 
 @dataclass

@@ -154,8 +154,10 @@ class Stage:
 
 
 def _home(folder: Path, user: str) -> Path:
-    """A user's own directory, which others may read."""
+    """A user's own directory, which others may read, with a pipe where a graph file could be."""
     folder.mkdir()
-    shutil.chown(folder, user, user)
-    folder.chmod(0o755)
+    os.mkfifo(folder / "pipe.toml")
+    for made in (folder, folder / "pipe.toml"):
+        shutil.chown(made, user, user)
+        made.chmod(0o755)
     return folder

@@ -218,7 +218,7 @@ def check_words(stage: Stage) -> tuple[int, list[str]]:
     """(changes sent, problems): what the controller said of itself, and what its journal does not tell of."""
     problems = check_log(stage)  # type: ignore[arg-type]
     problems += list(dict.fromkeys(re.sub(r"\d{3,}", "N", w)[:200] for w in _BAD_WORDS.findall(stage.log)))
-    for _, code in stage.daemon.ends:
-        problems.append(f"the controller ended by itself with {code}: {stage.log.splitlines()[-1][:200]}")
+    for code, times in Counter(code for _, code in stage.daemon.ends).items():
+        problems.append(f"the controller ended by itself with exit code {code}, {times} times")
     changes, untold = unexplained(stage, SimpleNamespace(cuts=[]))  # type: ignore[arg-type]
     return changes, problems + untold
