@@ -249,7 +249,9 @@ class Scene:
         running = [j.job_id for j in self.slurm.jobs.values() if j.state is JobState.RUNNING]
         if running:
             job_id = self.rng.choice(running)
-            self.rng.choice((self.slurm.end, self.slurm.fail))(job_id)
+            # the nodes of a job that fails at once after a restart are avoided for minutes, on purpose
+            end = self.slurm.end if job_id in self._honest else self.rng.choice((self.slurm.end, self.slurm.fail))
+            end(job_id)
 
     def _vanish(self) -> None:
         job = self._some(*JobState)
@@ -341,6 +343,7 @@ class Scene:
         with contextlib.suppress(sqlite3.Error), self._journal.connection as db:
             db.execute(f"UPDATE {table} SET {column} = {new}", (value,))
         self.slurm.spoilt = True
+        self._honest.clear()  # they may wait now; those that come later may not
         self._restart()
 
     def _drain(self) -> None:
