@@ -110,13 +110,13 @@ class Store:
 
         Call once per run, before loading. Raises CheckpointError if a newer generation has started already.
         """
-        newest = self._claimed()
-        if self._given is None:
-            self.generation = newest + 1
-        if newest > self.generation:
-            raise self._superseded(newest)
         try:
             self._make()
+            newest = self._claimed()
+            if self._given is None:
+                self.generation = newest + 1
+            if newest > self.generation:
+                raise self._superseded(newest)
             temporary = self.directory / f".{CLAIM}-{self.generation}-{os.getpid()}"
             temporary.write_text(f"{self.generation}\n")
             temporary.replace(self.directory / CLAIM)
