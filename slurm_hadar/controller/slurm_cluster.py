@@ -110,6 +110,8 @@ class SlurmCluster(Cluster[Observation]):
         """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly."""
         until = None  # set by an event
         while not self._stop.is_set():
+            if self._channel is not None:
+                self._channel.check()
             self._attendant.idle()  # which may change the length of a round
             settings, now = self._config.controller, time.monotonic()
             due = self._began + settings.round_s * (2 if self._slow else 1)
