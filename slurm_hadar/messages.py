@@ -39,6 +39,7 @@ __all__ = [
     "encode",
     "find_channel",
     "job_dir",
+    "job_homes",
     "restart_count",
     "step_id",
     "token_fingerprint",
@@ -261,6 +262,12 @@ def job_dir(environ: Mapping[str, str], cwd: str | Path = ".") -> Path | None:
         return Path(environ["HADAR_JOB_DIR"])
     job = canonical_job_id(environ)
     return Path(environ.get("SLURM_SUBMIT_DIR") or cwd) / ".hadar" / job if job else None
+
+
+def job_homes(uid: int) -> tuple[str, str]:
+    """Where the directories of jobs stand below the directory of submission: the usual name, and a user's own where
+    another user's stands under the usual one."""
+    return ".hadar", f".hadar-{uid}"
 
 
 def channel_paths(environ: Mapping[str, str]) -> list[Path]:

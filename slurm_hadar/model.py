@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = [
-    "Action", "ActionKind", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Mix", "Needs", "Node",
-    "Partition", "Placement", "Plan", "Quota", "Snapshot", "Speed", "Tier", "Wait",
+    "Action", "ActionKind", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Mix", "NO_NEEDS", "Needs",
+    "Node", "Partition", "Placement", "Plan", "Quota", "Snapshot", "Speed", "Tier", "Wait",
 ]  # fmt: skip
 
 
@@ -490,6 +490,22 @@ class Snapshot:
 
     def with_jobs(self, jobs: Iterable[Job]) -> Snapshot:
         return replace(self, jobs=tuple(jobs))
+
+    def without(self, reasons: Mapping[str, str]) -> Snapshot:
+        """The same with these jobs pinned, each for its reason; what they hold counts as taken."""
+        jobs = [replace(j, pinned=reasons[j.job_id]) if j.job_id in reasons else j for j in self.jobs]
+        held: dict[str, dict[str, int]] = {}
+        for job in self.jobs:
+            if job.job_id in reasons and job.steerable:
+                for node, gpu_type, n in job.placement.items():
+                    on_node = held.setdefault(node, {})
+                    on_node[gpu_type] = on_node.get(gpu_type, 0) + n
+        nodes = tuple(
+            replace(n, taken={t: n.taken.get(t, 0) + held[n.name].get(t, 0) for t in {*n.taken, *held[n.name]}})
+            if n.name in held else n
+            for n in self.nodes
+        )  # fmt: skip
+        return replace(self, jobs=tuple(jobs), nodes=nodes)
 
 
 @dataclass(frozen=True, slots=True)

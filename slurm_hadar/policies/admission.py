@@ -82,7 +82,7 @@ class _Ledger:
                     if draw.quota in ledger.left:
                         ledger.left[draw.quota] += draw.amount(job.placement)
         placed = [(snapshot.job[j], p) for j, p in plan.placements.items() if j in snapshot.job]
-        for job, placement in sorted(placed, key=lambda pair: _rank(*pair, plan)):
+        for job, placement in sorted(placed, key=lambda pair: _rank(pair[0], pair[1], plan)):
             refusal = None if job.running and placement == job.placement else ledger._refusal(job, placement)
             if refusal is not None:
                 ledger.refused.append(refusal)

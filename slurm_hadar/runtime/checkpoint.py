@@ -8,8 +8,9 @@ One directory each, ``gen-<generation>-step-<n>/``; the generation is Slurm's re
       .tmp-gen-1-step-450-.../     being written; cleared away by the next run
 
 Files are written under a temporary name, synced, then the directory is renamed, so that what bears a final name is
-whole; the manifest's sizes and SHA-256 sums find what was damaged later. Reading takes the highest generation first,
-then the highest step: the newest run's history counts, even where an older one that was cut off got further.
+whole; the manifest's sizes and SHA-256 sums find what was damaged later. In a job's own directory the manifest is
+sealed with the job's token, and nothing is read that another user has put there. Reading takes the highest generation
+first, then the highest step: the newest run's history counts, even where an older one that was cut off got further.
 
 ``state.pt`` holds rank 0's plain data and the form of the state, ``ranks.pt`` each rank's random states, ``tensors/``
 what ``torch.distributed.checkpoint`` wrote: one file of each rank that had something to write, and ``.metadata``
@@ -21,6 +22,8 @@ This module needs no PyTorch until something is saved or loaded.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -29,16 +32,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime import files, sharded
+from slurm_hadar.runtime import files, own, sharded
 
 __all__ = ["TENSORS", "Checkpoint", "Draft", "Store", "newest_step", "read_checkpoint"]
 
-FORMAT = 2
-READABLE = (1, 2)  # 1: the tensors are in state.pt, all of them
+FORMAT = 3
+READABLE = (1, 2, 3)  # 1: the tensors are in state.pt, all of them; 2: without a seal
+SEALED = 3
 MANIFEST = "manifest.json"
 TENSORS = "tensors"
 CLAIM = "claim"
@@ -75,6 +79,8 @@ class Store:
     generation: restart count of this run; None: one more than the last that used the directory (known after claim).
     keep: how many of the newest checkpoints stay (at least 1).
     warn: told one line for each checkpoint that is passed over.
+    token: the job's secret, where ``directory`` is the job's own: then all of it must be this user's, and manifests are
+        sealed. None where the user has named a directory.
     """
 
     def __init__(
@@ -84,6 +90,7 @@ class Store:
         generation: int | None = 0,
         keep: int = 2,
         warn: Callable[[str], None] | None = None,
+        token: str | None = None,
     ) -> None:
         if keep < 1:
             raise CheckpointError(f"keep={keep}: at least 1 checkpoint must be kept")
@@ -91,25 +98,37 @@ class Store:
         self.job, self._keep = job, keep
         self._given, self.generation = generation, generation or 0
         self._warn = warn or _to_stderr
+        self._token = token
+
+    @property
+    def sealed(self) -> bool:
+        """Whether this is the job's own directory, in which only what the job has written counts."""
+        return self._token is not None
 
     def claim(self) -> None:
         """Say that this generation has started, so that an older run still going writes no more; clear its leftovers.
 
         Call once per run, before loading. Raises CheckpointError if a newer generation has started already.
         """
-        newest = self._claimed()
-        if self._given is None:
-            self.generation = newest + 1
-        if newest > self.generation:
-            raise self._superseded(newest)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self._make()
+            newest = self._claimed()
+            if self._given is None:
+                self.generation = newest + 1
+            if newest > self.generation:
+                raise self._superseded(newest)
             temporary = self.directory / f".{CLAIM}-{self.generation}-{os.getpid()}"
             temporary.write_text(f"{self.generation}\n")
             temporary.replace(self.directory / CLAIM)
             self._clear()
         except OSError as error:
             raise CheckpointError(f"{self.directory}: cannot be written: {error.strerror}") from error
+
+    def _make(self) -> None:
+        if self.sealed:
+            own.make(self.directory)
+        else:
+            self.directory.mkdir(parents=True, exist_ok=True)
 
     def begin(self, step: int) -> Draft:
         """A directory to write the checkpoint of ``step`` into; it counts once it is committed.
@@ -164,7 +183,7 @@ class Store:
     def verify(self, checkpoint: Checkpoint, sums: bool = True) -> dict[str, Any]:
         """The manifest, once all files match it; without ``sums``, by their sizes. Raises CheckpointError saying what
         is wrong."""
-        manifest = _read_manifest(checkpoint.path)
+        manifest = self.manifest(checkpoint)
         if manifest["job"] != self.job:
             raise CheckpointError(f"it belongs to job {manifest['job']}, not to {self.job}")
         if (manifest["generation"], manifest["step"]) != (checkpoint.generation, checkpoint.step):
@@ -173,12 +192,29 @@ class Store:
             (files.verify if sums else files.same_size)(checkpoint.path / name, entry)
         return manifest
 
+    def manifest(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The manifest; in the job's own directory, once it is known to be the job's. Raises CheckpointError."""
+        if not self.sealed:
+            return _read_manifest(checkpoint.path)
+        own.check_tree(checkpoint.path)
+        manifest = _read_manifest(checkpoint.path)
+        if manifest["format"] < SEALED:
+            own.check_tree(checkpoint.path, unchanged=True)
+        elif not hmac.compare_digest(str(manifest.get("seal")), self.seal(manifest)):
+            raise CheckpointError("its seal does not fit this job's token: it was changed, or the token was replaced")
+        return manifest
+
+    def seal(self, content: Mapping[str, Any]) -> str:
+        """What shows that a manifest was written by who has the job's token."""
+        said = json.dumps({k: v for k, v in content.items() if k != "seal"}, sort_keys=True)
+        return hmac.new((self._token or "").encode(), said.encode(), hashlib.sha256).hexdigest()
+
     def load(self, checkpoint: Checkpoint, place: sharded.Place | None = None) -> dict[str, Any]:
         """``{name: object}`` as given to :meth:`save`. Raises CheckpointError.
 
         Tensors are whole and on the CPU, but where ``place`` gives another (:func:`slurm_hadar.runtime.sharded.read`).
         """
-        manifest = _read_manifest(checkpoint.path)
+        manifest = self.manifest(checkpoint)
         parts = {n.removesuffix(".pt"): files.load(checkpoint.path / n) for n in manifest["files"] if "/" not in n}
         if any(name.startswith(f"{TENSORS}/") for name in manifest["files"]):
             parts["state"] = sharded.read(checkpoint.path / TENSORS, parts["state"], place)
@@ -265,6 +301,8 @@ class Draft:
             "time": time.time(),
             "files": dict(entries),
         }
+        if store.sealed:
+            content["seal"] = store.seal(content)
         files.write_bytes(self.path / MANIFEST, json.dumps(content, indent=1).encode())
         for below in {Path(name).parent for name in entries} - {Path()}:
             files.sync_directory(self.path / below)
@@ -305,6 +343,8 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise CheckpointError("its manifest is not one of ours")
     if content["format"] not in READABLE:
         raise CheckpointError(f"its format is {content['format']}, and this version reads up to {FORMAT}")
+    if any(name.startswith("/") or ".." in PurePosixPath(name).parts for name in content["files"]):
+        raise CheckpointError("its manifest names files elsewhere")
     return content
 
 

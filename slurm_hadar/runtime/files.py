@@ -1,5 +1,9 @@
 """Files that are summed while they are written, synced, and known again by size and SHA-256.
 
+What is loaded is tensors, plain data and the few classes of :func:`_harmless`, and nothing that could run code, whoever
+wrote the file; what could not be loaded so is refused when it is saved. A user can allow more classes by PyTorch's own
+``torch.serialization.add_safe_globals``, or anything at all by ``HADAR_UNSAFE_LOAD=1``.
+
 Needs no PyTorch until something is saved or loaded.
 """
 
@@ -9,16 +13,19 @@ import contextlib
 import hashlib
 import io
 import os
+import pathlib
 import pickle
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from slurm_hadar.errors import CheckpointError
+from slurm_hadar.errors import CheckpointError, HadarError
 
 __all__ = [
-    "Summed", "create", "entry_of", "load", "reason_of", "same_size", "seal", "sync", "sync_directory", "verify",
-    "write_bytes", "write_object",
+    "Summed", "check_loadable", "create", "entry_of", "load", "pickled", "reason_of", "safe_classes", "same_size",
+    "seal", "sync", "sync_directory", "unsafe_allowed", "verify", "write_bytes", "write_object",
 ]  # fmt: skip
 
 _BLOCK = 2**20
@@ -79,12 +86,81 @@ def create(path: Path) -> Iterator[Summed]:
 
 
 def write_object(path: Path, value: Any) -> dict[str, Any]:
-    """``torch.save`` into a new file; its entry for the manifest. Raises OSError, or what the object cannot bear."""
+    """``torch.save`` into a new file; its entry for the manifest.
+
+    Raises OSError, CheckpointError where it could not be loaded again, or what the object cannot bear.
+    """
     import torch
 
     with create(path) as file:
         torch.save(value, cast(Any, file))
+    check_loadable(path, value)
     return file.entry
+
+
+def pickled(value: Any) -> Any:
+    """``torch.save`` into memory. Raises as :func:`write_object` does."""
+    import torch
+
+    data = io.BytesIO()
+    torch.save(value, data)
+    check_loadable(data, value)
+    return data.getbuffer()
+
+
+def check_loadable(saved: Path | BinaryIO, value: Any = None) -> None:
+    """Raises CheckpointError if a later run would refuse to load what ``torch.save`` has written.
+
+    Reads no tensors. ``value``: what was saved, so that the part at fault can be named.
+    """
+    import torch
+
+    if unsafe_allowed():
+        return
+    if isinstance(saved, io.BytesIO):
+        saved.seek(0)
+    with safe_classes():
+        refused = torch.serialization.get_unsafe_globals_in_checkpoint(cast(Any, saved))
+    if not refused:
+        return
+    where, kind = _holder(value, set(refused)) or ("it", refused[0])
+    raise CheckpointError(
+        f"{where} is an object of {kind}, which a later run will not load, since that could run code: keep plain data "
+        "and tensors, or allow the class by torch.serialization.add_safe_globals before the training begins"
+    )
+
+
+def _holder(value: Any, refused: set[str], path: str = "") -> tuple[str, str] | None:
+    """Where an object of a refused class is, and its class."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if kind in refused:
+        return path or "it", kind
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    return next(filter(None, (_holder(v, refused, f"{path}.{key}" if path else str(key)) for key, v in inner)), None)
+
+
+def unsafe_allowed() -> bool:
+    """Whether the user wants files loaded that may run code."""
+    return os.environ.get("HADAR_UNSAFE_LOAD") == "1"
+
+
+def safe_classes() -> contextlib.AbstractContextManager[Any]:
+    """While files are loaded that hold nothing but tensors, plain data and harmless classes."""
+    import torch
+
+    return torch.serialization.safe_globals(_harmless())
+
+
+def _harmless() -> list[Any]:
+    """Classes that schedulers and users keep beside plain data, and that are no more than their values."""
+    found: list[Any] = [frozenset, pathlib.PosixPath]
+    if "numpy" in sys.modules:
+        import numpy
+
+        core = sys.modules.get("numpy._core.multiarray") or sys.modules["numpy.core.multiarray"]
+        kinds = [getattr(numpy.dtypes, name) for name in numpy.dtypes.__all__ if name != "ObjectDType"]
+        found += [numpy.ndarray, numpy.dtype, core._reconstruct, core.scalar, *kinds]
+    return found
 
 
 def write_bytes(path: Path, data: Any) -> dict[str, Any]:
@@ -114,17 +190,17 @@ def load(path: Path, data: bytes | None = None) -> Any:
     """
     import torch
 
-    def source() -> Any:
-        return path if data is None else io.BytesIO(data)
-
+    source: Any = path if data is None else io.BytesIO(data)
     try:
-        try:
-            return torch.load(source(), map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:
-            # objects other than tensors and plain data, put there by the user's own scheduler or run.state; the sums
-            # have shown that the file is what this job wrote
-            return torch.load(source(), map_location="cpu", weights_only=False)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        with safe_classes():
+            return torch.load(source, map_location="cpu", weights_only=not unsafe_allowed())
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        raise CheckpointError(
+            f"{path} holds {named[1] if named else 'what is no plain data'}, and loading that could run code: if it is "
+            "yours, allow the class by torch.serialization.add_safe_globals, or anything by HADAR_UNSAFE_LOAD=1"
+        ) from error
+    except (OSError, RuntimeError, EOFError) as error:
         raise CheckpointError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
@@ -171,6 +247,8 @@ def sync(path: Path, flags: int = 0) -> None:
 
 def reason_of(error: BaseException) -> str:
     """Why something failed, in one line."""
+    if isinstance(error, HadarError):
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = str(error).splitlines() or [""]

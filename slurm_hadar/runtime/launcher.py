@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import signal
 import socket
@@ -24,8 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_hadar import comment, messages
-from slurm_hadar.errors import ChannelError, CommentError
-from slurm_hadar.runtime import nodelist
+from slurm_hadar.errors import ChannelError, CheckpointError, CommentError
+from slurm_hadar.runtime import nodelist, own
+from slurm_hadar.runtime.files import reason_of
 from slurm_hadar.runtime.srun_options import split_command, without
 
 CALL_S = 10.0
@@ -143,12 +143,29 @@ def place_by_graph(
 def describe_job(environ: MutableMapping[str, str]) -> None:
     """Tell the tasks the job's id and directory, and where the workers of a training meet."""
     environ["HADAR_JOB_ID"] = messages.canonical_job_id(environ) or ""
-    environ["HADAR_JOB_DIR"] = str(messages.job_dir(environ, Path.cwd()))
+    environ["HADAR_JOB_DIR"] = str(_own_directory(environ))
     address = _first_node_address(environ)
     environ.setdefault("HADAR_MASTER_ADDR", address)
     environ.setdefault("HADAR_MASTER_PORT", str(_port(environ)))
     if address.startswith("127."):  # nodes that share this machine: gloo must not look their names up
         environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def _own_directory(environ: MutableMapping[str, str]) -> Path:
+    """As the user says, or where the job's files are safe from other users. If they are safe nowhere, that is said
+    here, and a training that wants to save there refuses."""
+    usual = messages.job_dir(environ, Path.cwd())
+    assert usual is not None
+    if environ.get("HADAR_JOB_DIR"):
+        return usual
+    try:
+        found, why = own.place(usual.parent.parent, usual.name)
+    except CheckpointError as error:
+        _say(str(error))
+        return usual
+    if why is not None:
+        _say(why)
+    return found
 
 
 class Submission(NamedTuple):
@@ -183,13 +200,10 @@ def set_aside_foreign(environ: MutableMapping[str, str], submitted: str) -> None
             aside = directory.with_name(f"{directory.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
             directory.rename(aside)
             _say(f"{directory} was an earlier job's with the same id; moved to {aside.name}")
-        directory.mkdir(parents=True, exist_ok=True)
+        own.make(directory)
         mark.write_text(owner)
-    except OSError as error:
-        _say(
-            f"cannot write {error.filename or mark}: {error.strerror}; "
-            "an earlier job's checkpoints may be taken for this one's"
-        )
+    except (OSError, CheckpointError) as error:
+        _say(f"cannot write {mark}: {reason_of(error)}; an earlier job's checkpoints may be taken for this one's")
 
 
 def _is_owners(mark: Path, owner: str, submitted: str) -> bool:
@@ -302,9 +316,9 @@ def prepare_reports(environ: MutableMapping[str, str], described: str | None) ->
     if text is not None and not comment.is_ours(text):
         return False
     try:
-        token = job_token(Path(environ["HADAR_JOB_DIR"]))
-    except OSError as error:
-        _say(f"no reports: cannot write {error.filename or environ['HADAR_JOB_DIR']}: {error.strerror}")
+        token = own.token(Path(environ["HADAR_JOB_DIR"]))
+    except CheckpointError as error:
+        _say(f"no reports: {error}")
         return False
     if work_dir is not None:
         _place_spool(job, Path(work_dir), environ)
@@ -315,13 +329,13 @@ def prepare_reports(environ: MutableMapping[str, str], described: str | None) ->
 
 def _place_spool(job: str, work_dir: Path, environ: MutableMapping[str, str]) -> None:
     """The spool goes below the job's working directory, the one place of the job's that Slurm tells the controller."""
-    spool = work_dir / ".hadar" / job / messages.SPOOL_FILE
     try:
-        spool.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        _say(f"no spool file at {spool}: {error.strerror}")
+        directory, _ = own.place(work_dir, job)
+        own.make(directory)
+    except CheckpointError as error:
+        _say(f"no spool file: {error}")
         return
-    environ["HADAR_SPOOL"] = str(spool)
+    environ["HADAR_SPOOL"] = str(directory / messages.SPOOL_FILE)
 
 
 def _use_comment(job: str, text: str, fingerprint: str, environ: MutableMapping[str, str]) -> None:
@@ -333,6 +347,8 @@ def _use_comment(job: str, text: str, fingerprint: str, environ: MutableMapping[
     except CommentError as error:
         _say(str(error))
         return
+    if parsed.key not in (None, fingerprint):
+        _say(f"the comment named another token (key={parsed.key}): it is replaced by this job's, key={fingerprint}")
     for name, value in _exported(parsed):
         if value is not None:
             environ.setdefault(f"HADAR_{name}", str(value))
@@ -350,23 +366,6 @@ def with_key(text: str, fingerprint: str) -> str:
     if f"key={fingerprint}" in pairs:
         return text
     return comment.PREFIX + ",".join([*(p for p in pairs if not p.startswith("key=")), f"key={fingerprint}"])
-
-
-def job_token(directory: Path) -> str:
-    """The job's secret, made on first use and readable by its owner alone; the same in all restarts. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / messages.TOKEN_FILE
-    fresh = directory / f".{messages.TOKEN_FILE}.{secrets.token_hex(8)}"
-    if not path.exists():
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-        try:
-            os.link(fresh, path)  # unlike a rename it never replaces the token of a step started at the same time
-        except FileExistsError:
-            pass
-        finally:
-            fresh.unlink()
-    return path.read_text().strip()
 
 
 def agent_command() -> list[str]:

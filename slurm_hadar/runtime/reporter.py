@@ -12,6 +12,7 @@ import contextlib
 import os
 import select
 import socket
+import stat
 import sys
 import time
 from collections import deque
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar import messages
-from slurm_hadar.errors import ChannelError
+from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.messages import Order, Report
+from slurm_hadar.runtime import own
 from slurm_hadar.runtime.forks.room import note_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
 
@@ -92,7 +94,7 @@ class Reporter:
         self._run_dir = run_dir
         self._job = job
         self._restart = messages.restart_count(environ)
-        self._token = (directory / messages.TOKEN_FILE).read_text().strip()
+        self._token = own.read_token(directory)
         self._node = environ.get("SLURMD_NODENAME") or socket.gethostname()
         self._step = messages.step_id(environ)
         self._line = _Line(Path(environ.get("HADAR_SPOOL") or directory / messages.SPOOL_FILE))
@@ -154,7 +156,7 @@ class Reporter:
             return
         try:
             note_plan(Path(directory), PeriodPlan.from_json(plan))
-        except ChannelError as error:
+        except (ChannelError, CheckpointError) as error:
             _say(f"dropped an order: {error}")
         except OSError as error:
             _say(f"cannot write the plan of the forked job to {directory}: {error.strerror}")
@@ -362,9 +364,11 @@ class _Line:
         lines = b"".join(data + b"\n" for data in self._unspooled)
         self._unspooled.clear()
         try:
-            descriptor = os.open(self._spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(self._spool, flags, 0o600)
             try:
-                if os.fstat(descriptor).st_size < MAX_SPOOL_BYTES:
+                found = os.fstat(descriptor)
+                if stat.S_ISREG(found.st_mode) and found.st_size < MAX_SPOOL_BYTES:
                     os.write(descriptor, lines)
             finally:
                 os.close(descriptor)

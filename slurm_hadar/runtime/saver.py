@@ -10,7 +10,6 @@ what ``save_every_steps`` and ``save_every_s`` promise, and a disk that cannot k
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
@@ -151,7 +150,7 @@ class Saver:
             share = sharded.Share(tensors, self._gang.leads)
             if self._gang.leads:
                 rest = {kind: state_of(part) for kind, part in parts.items() if kind not in form}
-                state = _pickled({**form, **rest, **plain})
+                state = files.pickled({**form, **rest, **plain})
         except Exception as problem:  # a user's object that cannot be pickled, say: no reason to end the training
             error = f"checkpoint of step {step} was not written: {files.reason_of(problem)}"
         offers = self._gang.gather((share.plan if share is not None else None, random_states, error))
@@ -177,7 +176,7 @@ class Saver:
                 directory = draft.path / TENSORS
                 directory.mkdir()
                 plans, metadata = share.divide([p for p, _, _ in offers], directory)
-                ranks = _pickled([states for _, states, _ in offers])
+                ranks = files.pickled([states for _, states, _ in offers])
                 save = _Save(step, share, directory, began, draft, metadata, {"state.pt": state, "ranks.pt": ranks})
                 return save, [(None, directory, plan) for plan in plans]
         except CheckpointError as problem:
@@ -257,14 +256,6 @@ class Saver:
             save_s = time.monotonic() - save.began
             stall_s = save_s if save.stall_s is None else save.stall_s
             self._link.saved(save.step, self._store.generation, save_s, stall_s)
-
-
-def _pickled(value: Any) -> Any:
-    import torch
-
-    data = io.BytesIO()
-    torch.save(value, data)
-    return data.getbuffer()
 
 
 def _newest(store: Store, place: sharded.Place) -> tuple[Checkpoint | None, dict[str, Any] | None]:

@@ -20,6 +20,7 @@ QUESTIONS = "show licenses\nshow reservations\nshow assoc flags=assoc,qos\n"
 
 _WORD = re.compile(r"(\w+)=(\S*)")
 _LIMIT = re.compile(r"([^=,()]+)=(\d{1,15})\((\d{1,15})\)")
+_EACH_JOB = re.compile(r"([^=,()]+)=(\d{1,15})(?=,|$)")
 _COUNT = re.compile(r"(\d{1,15})\((\d{1,15})\)")
 _INSIDE = re.compile(r"(\S+)=\{([^}]*)\}")
 _ID = re.compile(r"(.*)\((\d+)\)")
@@ -97,3 +98,5 @@ def _counted(scope: tuple[str, ...], words: Mapping[str, str]) -> Iterator[Limit
         for what, most, used in _LIMIT.findall(words.get(key, "")):
             scale = _MIB if what == "mem" else 1
             yield Limit(scope, what, int(most) * scale, int(used) * scale)
+    for what, most in _EACH_JOB.findall(words.get("MaxTRESPJ", "")):
+        yield Limit(scope, what, int(most) * (_MIB if what == "mem" else 1), each_job=True)

@@ -114,12 +114,14 @@ class Limit:
 
     ``what`` is ``jobs`` or a TRES as Slurm names it (``cpu``, ``mem`` in bytes, ``node``, ``gres/gpu``). ``scope`` is
     ("qos", name), ("qos-user", name, uid), ("qos-account", name, account), ("account", name) or ("user", account, user).
+    ``each_job``: what any one job may have, whatever the others do.
     """
 
     scope: tuple[str, ...]
     what: str
     most: int
-    used: int
+    used: int = 0
+    each_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ def job_env(tmp_path: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "RANK", "WORLD", "MASTER"))}
     directory = tmp_path / "job"
     directory.mkdir()
+    (directory / messages.TOKEN_FILE).touch(0o600)
     (directory / messages.TOKEN_FILE).write_text(secrets.token_hex(32) + "\n")
     return {
         **kept,

@@ -215,13 +215,13 @@ def test_a_checkpoint_of_format_1_is_resumed(tmp_path: Path) -> None:
     old.claim()
     old.save(4, content)
     manifest = tmp_path / "old/gen-0-step-4" / checkpoint.MANIFEST
-    text = manifest.read_text().replace('"format": 2', '"format": 1')
+    text = manifest.read_text().replace('"format": 3', '"format": 1')
     manifest.write_text(text)
     again, resumed = small(tmp_path / "old")
     assert resumed.step == 4
     assert torch.equal(again.weight, layer.weight)
-    manifest.write_text(text.replace('"format": 1', '"format": 3'))
-    with pytest.raises(CheckpointError, match="its format is 3, and this version reads up to 2"):
+    manifest.write_text(text.replace('"format": 1', '"format": 4'))
+    with pytest.raises(CheckpointError, match="its format is 4, and this version reads up to 3"):
         checkpoint.read_checkpoint(manifest.parent)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime import emulation, files
+from slurm_hadar.runtime import emulation, files, own
 from slurm_hadar.runtime.checkpoint import Checkpoint, Draft
 from slurm_hadar.runtime.forks.run import fork_place
 from slurm_hadar.runtime.gang import Gang
@@ -93,6 +93,8 @@ class Course:
             try:
                 self._store.claim()
                 found = next(self._store.good(), None)
+                if found is not None and not self._store.sealed and not files.unsafe_allowed():
+                    own.check_tree(found.path, unchanged=True)  # libraries do not load all that they save safely
                 if found is not None and not (found.path / self._library).is_dir():
                     error = f"{found.path} was not saved by this callback; remove it, or give the callback a name="
             except CheckpointError as problem:

@@ -84,8 +84,8 @@ class _Hooks:
 
         def resume_start(checkpoint_path: Any = None, *_: Any, **__: Any) -> None:
             del connector.resume_start
-            # what the job itself saved, and the sums have shown to be so, may hold objects of the user's classes
-            connector.resume_start(folder / FILE, weights_only=False)
+            with files.safe_classes():
+                connector.resume_start(folder / FILE, weights_only=not files.unsafe_allowed())
 
         connector.resume_start = resume_start
 
@@ -181,6 +181,8 @@ class _Hooks:
             strategy.save_checkpoint(content, folder / FILE)
         finally:
             strategy.checkpoint_io = given
+        if (folder / FILE).is_file():  # a directory's is the strategy's own affair
+            files.check_loadable(folder / FILE, content)
 
 
 def _check(trainer: Any) -> None:

@@ -31,7 +31,7 @@ from typing import Any, cast
 
 from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan, Span, count
-from slurm_hadar.runtime import files
+from slurm_hadar.runtime import files, own
 
 __all__ = ["PLAN_FILE", "Commit", "Heartbeat", "Offer", "Room", "note_plan"]
 
@@ -144,10 +144,8 @@ class Room:
         self.copy = copy
         self._keep = keep
         self._known: Commit | None = None
-        try:
-            (self.directory / "alive").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _failed(self.directory, error) from error
+        own.make(self.directory)
+        own.make(self.directory / "alive")
 
     # Commits
 
@@ -355,12 +353,12 @@ class Heartbeat:
 
 
 def note_plan(directory: Path, plan: PeriodPlan) -> None:
-    """Leave the tracker's plan for the copies, unless a later one is there. Raises OSError."""
+    """Leave the tracker's plan for the copies, unless a later one is there. Raises OSError, CheckpointError."""
     path = directory / PLAN_FILE
     with contextlib.suppress(OSError, ChannelError):
         if PeriodPlan.from_json(path.read_bytes()[:_MOST_BYTES]).serial >= plan.serial:
             return
-    directory.mkdir(parents=True, exist_ok=True)  # the tracker may be faster than the first copy
+    own.make(directory)  # the tracker may be faster than the first copy
     fresh = directory / f".{PLAN_FILE}-{os.getpid()}"
     fresh.write_text(plan.to_json())
     fresh.replace(path)

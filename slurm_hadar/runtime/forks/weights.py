@@ -14,7 +14,6 @@ What becomes of each kind of tensor (our definition; ``docs/hadare.md`` gives th
 from __future__ import annotations
 
 import functools
-import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,12 +94,11 @@ def write(path: Path, tensors: Mapping[str, Any], plain: Any, header: str = "") 
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    box = io.BytesIO()
     try:
-        torch.save(plain, box)
+        box = files.pickled(plain)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise CheckpointError(f"the state cannot be saved: {error}") from error
-    data = torch.frombuffer(bytearray(box.getvalue()), dtype=torch.uint8)
+    data = torch.frombuffer(bytearray(box), dtype=torch.uint8)
     try:
         save_file({**tensors, _PLAIN: data}, path, metadata={"hadar": header})
     except SafetensorError as error:  # it hides the number of the error in its text
