@@ -141,10 +141,11 @@ class Watch:
         said = read(asked.comment)[0]
         if said.gpus is not None or said.nodes is not None:
             return
-        if gpus > (gpus_asked(asked) or gpus):
-            self._note(f"job {job.job_id} runs with {gpus} GPUs, and was submitted for {gpus_asked(asked)}")
-        if len(job.gpus) == 1 and job.num_cpus > asked.num_cpus:
-            self._note(f"job {job.job_id} runs with {job.num_cpus} CPUs, and was submitted for {asked.num_cpus}")
+        more_gpus = gpus > (gpus_asked(asked) or gpus)
+        more_cpus = len(job.gpus) == 1 and job.num_cpus > asked.num_cpus
+        if (more_gpus or more_cpus) and self._sent(job.job_id, 0.0, time.time()):  # else it is Slurm's own doing
+            what = f"{gpus} GPUs and {job.num_cpus} CPUs"
+            self._note(f"job {job.job_id} runs with {what}, submitted for {gpus_asked(asked)} and {asked.num_cpus}")
 
     def _kept(self, asked: Asked, job: SlurmJob) -> None:
         """An owner's or administrator's hold or start time is as it was."""
