@@ -111,7 +111,7 @@ class Watch:
             since = self._since[job.job_id] = self._since.get(job.job_id, mono) + lag_s
             self.waits[job.job_id] = max(self.waits.get(job.job_id, 0.0), mono - since)
             if mono - since > BOUND_S:
-                self._note(f"honest job {job.job_id} waits for more than {BOUND_S:g} s beside free GPUs ({job.reason})")
+                self._note(f"honest job {job.job_id} waits for more than {BOUND_S:g} s beside free GPUs")
 
     def _limits(self, running: list[SlurmJob]) -> None:
         """No job has more than its owner may ask for, by Slurm's limits and by its submission."""
