@@ -145,7 +145,8 @@ def _try(cluster: PrivateCluster, name: str, jobs: int, longest_s: float, result
         # a short time limit lets Slurm's backfill start them before what waits for a job without one
         six = [_submit(cluster, WAITS_FOR, "--gres=gpu:1", "--time=10", "--mem=100M") for _ in range(OTHERS)]
         time.sleep(3 * result.round_s)  # a controller has seen them by then, and Slurm said why they wait
-        result.reasons = sorted({j.reason for j in backend.read_jobs() if j.user == BLOCKED_BY and not j.nodes})
+        waiting = (j for j in backend.read_jobs() if j.user == BLOCKED_BY and j.state is JobState.PENDING)
+        result.reasons = sorted({j.reason for j in waiting})
         cluster.run(["scancel", *ends])
         return _starts(backend, six, longest_s)
     finally:
