@@ -111,7 +111,7 @@ class Watch:
             since = self._since[job.job_id] = self._since.get(job.job_id, mono) + lag_s
             self.waits[job.job_id] = max(self.waits.get(job.job_id, 0.0), mono - since)
             if mono - since > BOUND_S:
-                self._note(f"honest job {job.job_id} waits for more than {BOUND_S:g} s beside free GPUs ({job.reason})")
+                self._note(f"honest job {job.job_id} waits for more than {BOUND_S:g} s beside free GPUs")
 
     def _limits(self, running: list[SlurmJob]) -> None:
         """No job has more than its owner may ask for, by Slurm's limits and by its submission."""
@@ -141,10 +141,11 @@ class Watch:
         said = read(asked.comment)[0]
         if said.gpus is not None or said.nodes is not None:
             return
-        if gpus > (gpus_asked(asked) or gpus):
-            self._note(f"job {job.job_id} runs with {gpus} GPUs, and was submitted for {gpus_asked(asked)}")
-        if len(job.gpus) == 1 and job.num_cpus > asked.num_cpus:
-            self._note(f"job {job.job_id} runs with {job.num_cpus} CPUs, and was submitted for {asked.num_cpus}")
+        more_gpus = gpus > (gpus_asked(asked) or gpus)
+        more_cpus = len(job.gpus) == 1 and job.num_cpus > asked.num_cpus
+        if (more_gpus or more_cpus) and self._sent(job.job_id, 0.0, time.time()):  # else it is Slurm's own doing
+            what = f"{gpus} GPUs and {job.num_cpus} CPUs"
+            self._note(f"job {job.job_id} runs with {what}, submitted for {gpus_asked(asked)} and {asked.num_cpus}")
 
     def _kept(self, asked: Asked, job: SlurmJob) -> None:
         """An owner's or administrator's hold or start time is as it was."""

@@ -108,7 +108,8 @@ class Judge(FakeSlurm):
         if job.het_id or not job.batch or not job.requeue or job.state in (JobState.SUSPENDED, JobState.COMPLETING):
             return "is het, not of a batch, not to be requeued, suspended or ending"
         if job.held and job.reason not in _TRANSIENT_HOLDS:
-            return f"is held ({job.reason})"
+            gives_back = write.verb == "update" and "StartTime" not in dict(write.fields)
+            return None if gives_back else f"is held ({job.reason})"
         if not self.spoilt and job.state is JobState.PENDING and self.own_start.get(job.job_id, 0.0) > time.time():
             return "has a start time that is not ours"
         over = not job.state.active
@@ -184,9 +185,7 @@ class Scene:
 
     def _of_round(self, result: RoundResult) -> list[str]:
         note = result.record.note
-        if note and not self.slurm.away:
-            return [f"{self._policy}: {note}"]
-        return []
+        return [note] if note and not self.slurm.away else []
 
     def _of_jobs(self, held: set[str]) -> list[str]:
         jobs, problems = self.slurm.jobs, []
@@ -249,7 +248,9 @@ class Scene:
         running = [j.job_id for j in self.slurm.jobs.values() if j.state is JobState.RUNNING]
         if running:
             job_id = self.rng.choice(running)
-            self.rng.choice((self.slurm.end, self.slurm.fail))(job_id)
+            # the nodes of a job that fails at once after a restart are avoided for minutes, on purpose
+            end = self.slurm.end if job_id in self._honest else self.rng.choice((self.slurm.end, self.slurm.fail))
+            end(job_id)
 
     def _vanish(self) -> None:
         job = self._some(*JobState)
@@ -314,6 +315,8 @@ class Scene:
 
     def _report(self) -> None:
         """A word of any job, honest ones too, which say what is plausible only."""
+        if not self.slurm.jobs:
+            return
         job = self.rng.choice([*self.slurm.jobs.values()])
         honest = job.job_id in self._honest
         if honest or self.rng.random() < 0.8:
@@ -341,6 +344,7 @@ class Scene:
         with contextlib.suppress(sqlite3.Error), self._journal.connection as db:
             db.execute(f"UPDATE {table} SET {column} = {new}", (value,))
         self.slurm.spoilt = True
+        self._honest.clear()  # they may wait now; those that come later may not
         self._restart()
 
     def _drain(self) -> None:

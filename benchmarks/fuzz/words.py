@@ -60,7 +60,8 @@ def _value(key: str, rng: random.Random) -> str:
 
 def honest(job_id: str, work_dir: str) -> dict[str, Any]:
     """A job like any other, of one GPU, that any node can take."""
-    return {"job_id": job_id, "user": "honest", "uid": 1000, "comment": HADAR, "work_dir": work_dir, "account": "good"}
+    return {"job_id": job_id, "user": "honest", "uid": 1000, "comment": HADAR, "work_dir": work_dir,
+            "account": "good", "time_limit_s": 600.0}  # fmt: skip
 
 
 def hostile(rng: random.Random, job_id: str, nodes: list[str], work_dir: str, now: float) -> dict[str, Any]:

@@ -25,6 +25,7 @@ __all__ = ["Sights", "workload_name"]
 
 _Row = tuple[Any, ...]
 _T = TypeVar("_T")
+_MOST = 2**63 - 1  # that SQLite can count; users may ask for more
 
 
 class Sights:
@@ -116,16 +117,16 @@ def _row(line: Line, job: Job) -> _Row:
     compact = json.dumps(line.held, separators=(",", ":")) if line.held else "{}"
     forecast = None if line.forecast is None else json.dumps(line.forecast)
     return (
-        line.job_id, _number(line.job_id), line.user, line.name, line.partition, line.state, line.gpus,
+        line.job_id, _number(line.job_id), line.user, line.name, line.partition, line.state, min(line.gpus, _MOST),
         "+".join(line.types), compact, line.where, line.arrival, line.started, line.steps_per_s, line.done_share,
-        line.restarts, line.moves, line.size, forecast, workload_name(job),
+        min(line.restarts, _MOST), line.moves, line.size, forecast, workload_name(job),
     )  # fmt: skip
 
 
 def _number(job_id: str) -> int:
     """For sorting: the tasks of an array follow one another in the order of their indices."""
     head, _, task = job_id.replace("+", "_").partition("_")
-    return (int(head) if head.isdigit() else 0) * 10_000_000 + (int(task) if task.isdigit() else 0)
+    return min(_MOST, (int(head) if head.isdigit() else 0) * 10_000_000 + (int(task) if task.isdigit() else 0))
 
 
 def workload_name(job: Job) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -72,10 +73,11 @@ class Limits:
         return Bounds(tuple(limits), licences, tuple(self.reservations.values()))
 
     def admits(self, job: SlurmJob, node: str, now: float) -> bool:
-        """Whether reservations leave the node to the job: its own has it, or none that has begun."""
+        """Whether reservations leave the node to the job: its own has it, or none begins before its time limit ends."""
         if job.reservation in self.reservations:
             return node in self.reservations[job.reservation].nodes
-        return not any(r.start <= now and node in r.nodes for r in self.reservations.values())
+        until = now + (math.inf if job.time_limit_s is None else job.time_limit_s)
+        return not any(node in r.nodes and r.start < until and now < r.end for r in self.reservations.values())
 
 
 def holds_gpus(job: SlurmJob) -> bool:

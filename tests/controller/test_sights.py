@@ -75,6 +75,16 @@ def test_what_slurm_refused_is_not_shown_as_done(bench) -> None:
     assert queue(b.journal)[job]["state"] == "pending"
 
 
+def test_numbers_beyond_reason_are_cut(bench) -> None:
+    """A job that asks for more GPUs than SQLite can count costs no round."""
+    b = bench({"v100-1": ("v100", 2)})
+    job = b.slurm.submit(gpus=2**63, nodes=10**9, comment=COMMENT, restarts=2**64)
+
+    b.controller.run_round()
+
+    assert queue(b.journal)[job]["gpus"] == 2**63 - 1
+
+
 def test_only_what_changed_is_written(bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round in which nothing happens writes no job, node or speed; an ended job is forgotten."""
     b = bench({"v100-1": ("v100", 2)})

@@ -36,7 +36,7 @@ def fake() -> FakeSlurm:
 def test_a_limit_lets_one_through(fields: dict[str, Any], reason: str) -> None:
     """The second job of a kind waits, with Slurm's own word, though GPUs are free."""
     slurm = fake()
-    first, second = slurm.submit(**fields), slurm.submit(**fields)
+    first, second = (slurm.submit(**{"time_limit_s": 60.0, **fields}) for _ in range(2))
 
     slurm.read()
 
@@ -87,7 +87,7 @@ def test_an_excluded_node_in_a_node_list() -> None:
 def test_held_and_suspended() -> None:
     """A held job does not start, whatever is written; a suspended one keeps its GPUs."""
     slurm = fake()
-    held, other = slurm.submit(), slurm.submit(2)
+    held, other = slurm.submit(), slurm.submit(2, time_limit_s=60.0)
     slurm.hold(held, admin=True)
     slurm.write([Write("update", (held,), (("StartTime", "now"),))])
     slurm.read()
