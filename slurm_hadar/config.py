@@ -94,7 +94,10 @@ class GuardSection(_Section):
     max_changed_share: float = Field(
         1.0, gt=0, le=1, description="largest share of the steered jobs whose placement one round may change"
     )
-    max_failed_writes: int = Field(20, ge=1, description="stop acting after so many failed writes in a row")
+    max_failed_writes: int = Field(
+        20, ge=1, description="act no more for a while after so many refused writes in a row; the while grows with each "
+        "time, from one round to an hour"
+    )  # fmt: skip
     exempt_users: tuple[str, ...] = Field((), description="jobs never steered")
     exempt_qos: tuple[str, ...] = Field((), description="jobs never steered")
     exempt_partitions: tuple[str, ...] = Field((), description="jobs never steered")
@@ -104,7 +107,12 @@ class JobsSection(_Section):
     """How jobs are treated where they do not say it themselves."""
 
     lose_progress: bool = Field(False, description="jobs without checkpoint support may be moved, losing progress")
-    ack_timeout_s: float = Field(60.0, ge=0, le=3600, description="longest wait for a checkpoint before a move")
+    ack_timeout_s: float = Field(
+        60.0, ge=0, le=3600, description="longest wait for a checkpoint before a move; rounds go on meanwhile"
+    )  # fmt: skip
+    limit_grace_s: float = Field(
+        120.0, ge=0, le=86400, description="so long before its time limit a job is asked to save; 0 = never"
+    )  # fmt: skip
     end_timeout_s: float = Field(60.0, ge=1, le=3600, description="longest wait for a requeued job to leave its nodes")
     start_timeout_s: float = Field(15.0, ge=1, le=600, description="longest wait for a placed job to start")
     restart_cost_s: float = Field(30.0, ge=0, description="cost of a restart until it is measured")
@@ -262,9 +270,10 @@ class Config(_Section):
         return dict(value)
 
     def mode(self, partition: str) -> Mode:
-        """The mode in force in ``partition`` (a job's comma list counts as its first entry)."""
-        section = self.partitions.get(partition.split(",")[0])
-        return section.mode if section else self.controller.mode
+        """The mode in force in ``partition``; of a job's comma list the one that does least, since Slurm may start it in
+        any of them."""
+        sections = [self.partitions.get(name) for name in partition.split(",")]
+        return min((s.mode if s else self.controller.mode for s in sections), key=list(Mode).index)
 
     def flat(self) -> dict[str, Any]:
         """Every setting as ``section.key``, with its value as JSON has it; a table without entries is {}."""

@@ -23,7 +23,9 @@ from slurm_hadar.errors import ChannelError
 __all__ = [
     "CHANNEL_FILE",
     "CHECKPOINTS_DIR",
+    "FASTEST_STEPS_PER_S",
     "MAX_BYTES",
+    "SLOWEST_STEPS_PER_S",
     "SPOOL_FILE",
     "TOKEN_FILE",
     "VERSION",
@@ -58,6 +60,19 @@ _STEP = re.compile(r"[1-9]\d{0,17}\.\d{1,9}")
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 _LARGEST = 2**63 - 1
 _MAX_TEXT = 4096
+
+#: What a training can be measured at: from one step in thirty years to one in a microsecond. Rates outside of it are
+#: taken neither from a report nor from the store of measured speeds: sums and ratios of them would not be finite.
+SLOWEST_STEPS_PER_S, FASTEST_STEPS_PER_S = 1e-9, 1e6
+_MOST_STEPS = 10**15  # thirty years at the fastest rate; whole numbers up to here are exact as floats
+_MOST_S = 1e6  # of a save, a restore, a stall
+# Where a received report is bounded more narrowly than by its type. A total is a mere statement: it may be vast.
+_MOST: Mapping[str, float] = {
+    "restart": 2**32, "time": 1e11, "steps": _MOST_STEPS, "steps_per_s": FASTEST_STEPS_PER_S, "world": 10**6,
+    "saved_step": _MOST_STEPS, "generation": 2**32, "save_s": _MOST_S, "stall_s": _MOST_S, "load_s": _MOST_S,
+    "memory_bytes": 2**53, "consolidation": _MOST_STEPS, "consolidated_steps": _MOST_STEPS, "consolidate_s": _MOST_S,
+}  # fmt: skip
+_MAX_NODE = 255  # the longest host name
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +209,18 @@ def encode(message: Report | Order) -> bytes:
 
 
 def decode_report(data: bytes) -> Report:
-    """A report from one message or spool line; raises ChannelError for anything that is not exactly one."""
-    return _build(Report, _read_object(data, "report"), "report")
+    """A report from one message or spool line; raises ChannelError for anything that is not exactly one, and for one
+    that says what cannot be: it is the word of a user's process."""
+    report = _build(Report, _read_object(data, "report"), "report")
+    for name, most in _MOST.items():
+        value = getattr(report, name)
+        if value is not None and value > most:
+            raise ChannelError(f"report: {name} = {value:g} is more than {most:g}")
+    if report.steps_per_s is not None and report.steps_per_s < SLOWEST_STEPS_PER_S:
+        raise ChannelError(f"report: steps_per_s = {report.steps_per_s:g} is less than {SLOWEST_STEPS_PER_S:g}")
+    if len(report.node) > _MAX_NODE:
+        raise ChannelError(f"report: node has more than {_MAX_NODE} characters")
+    return report
 
 
 def decode_order(data: bytes) -> Order:

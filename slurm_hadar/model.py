@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = [
-    "Action", "ActionKind", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Mix", "Node", "Partition",
-    "Placement", "Plan", "Snapshot", "Speed", "Tier", "Wait",
+    "Action", "ActionKind", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Mix", "NO_NEEDS", "Needs",
+    "Node", "Partition", "Placement", "Plan", "Quota", "Snapshot", "Speed", "Tier", "Wait",
 ]  # fmt: skip
 
 
@@ -228,10 +228,64 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """Something of which the cluster gives out only so much at once: a user's GPUs under a QOS, a licence, the tasks of an
+    array that may run together. ``left`` is what no job holds now, below 0 where more is in use than may be; ``words``
+    say what it is, as the end of a sentence about a job that waits for it."""
+
+    name: str
+    left: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a job takes of a quota: ``each`` for every job, gpu or node of its placement, or for every GPU of one type
+    (``per`` = ``job``, ``gpu``, ``node`` or the type's name)."""
+
+    quota: str
+    per: str
+    each: float = 1.0
+
+    def amount(self, placement: Placement) -> float:
+        """How much a job on ``placement`` holds."""
+        if self.per == "job":
+            return self.each
+        if self.per == "gpu":
+            return self.each * placement.workers
+        return self.each * (len(placement.nodes) if self.per == "node" else placement.by_type.get(self.per, 0))
+
+    def least(self, workers: int) -> float:
+        """The least that a gang of ``workers`` can hold."""
+        return self.each * {"job": 1, "gpu": workers, "node": 1}.get(self.per, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a job takes beside GPUs: on each of its nodes ``cpus`` and ``cpus_per_gpu`` for each GPU there, so many bytes
+    of memory per CPU, or the whole node; and of which quotas it draws."""
+
+    cpus: float = 0.0
+    cpus_per_gpu: float = 0.0
+    memory_per_cpu: float = 0.0
+    exclusive: bool = False
+    draws: tuple[Draw, ...] = ()
+
+    def cpus_for(self, gpus: int) -> float:
+        """CPUs on a node where the job has so many GPUs."""
+        return self.cpus + self.cpus_per_gpu * gpus
+
+
+NO_NEEDS = Needs()
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A compute node. ``gpus`` is what it has; ``taken`` what jobs hold there that are not ours to move.
 
-    ``available`` is False for drained, draining, down and otherwise unusable nodes; ``reason`` then says why.
+    ``available`` is False for drained, draining, down and otherwise unusable nodes; ``reason`` then says why. ``cpus`` and
+    ``memory_bytes`` are what a policy may hand out here beside GPUs, None where that is not counted; ``shared``: others'
+    jobs are here, so that no job can have the whole node.
     """
 
     name: str
@@ -242,6 +296,9 @@ class Node:
     reason: str = ""
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    shared: bool = False
 
     @property
     def steerable_gpus(self) -> dict[str, int]:
@@ -277,7 +334,9 @@ class Job:
     is a statement: the owner's, or the script's own report. ``predicted_steps`` is what a predictor expects it to be
     where nobody states it, from earlier runs; a job that goes on is expected to be at least ``outlives`` times what it
     has done, so that nothing is expected to end for ever. ``graph`` names the job's graph where one is known, and its
-    speeds then come with factors from it.
+    speeds then come with factors from it. ``needs`` is what it takes beside GPUs. ``blocked`` is why a job that waits
+    would not be started this round whatever it was given, None if nothing is known to keep it; policies are not shown
+    such jobs (:mod:`slurm_hadar.policies.admission`).
     """
 
     job_id: str
@@ -314,6 +373,8 @@ class Job:
     fork: Fork | None = None
     prefer: frozenset[str] = frozenset()
     graph: str = ""
+    needs: Needs = NO_NEEDS
+    blocked: str | None = None
 
     @property
     def parent(self) -> str:
@@ -392,7 +453,7 @@ class Snapshot:
 
     ``user_usage`` and ``account_usage`` are the GPU-seconds per GPU type that users and accounts have had lately (older
     ones count less). ``memory`` is what the last plan of the same policy asked to be given back (:class:`Plan`); empty
-    in the first round, and whenever it was lost.
+    in the first round, and whenever it was lost. ``quotas`` are those that jobs' ``needs`` name.
     """
 
     time: float
@@ -403,6 +464,7 @@ class Snapshot:
     user_usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     account_usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
+    quotas: tuple[Quota, ...] = ()
 
     @functools.cached_property
     def node(self) -> dict[str, Node]:
@@ -428,6 +490,22 @@ class Snapshot:
 
     def with_jobs(self, jobs: Iterable[Job]) -> Snapshot:
         return replace(self, jobs=tuple(jobs))
+
+    def without(self, reasons: Mapping[str, str]) -> Snapshot:
+        """The same with these jobs pinned, each for its reason; what they hold counts as taken."""
+        jobs = [replace(j, pinned=reasons[j.job_id]) if j.job_id in reasons else j for j in self.jobs]
+        held: dict[str, dict[str, int]] = {}
+        for job in self.jobs:
+            if job.job_id in reasons and job.steerable:
+                for node, gpu_type, n in job.placement.items():
+                    on_node = held.setdefault(node, {})
+                    on_node[gpu_type] = on_node.get(gpu_type, 0) + n
+        nodes = tuple(
+            replace(n, taken={t: n.taken.get(t, 0) + held[n.name].get(t, 0) for t in {*n.taken, *held[n.name]}})
+            if n.name in held else n
+            for n in self.nodes
+        )  # fmt: skip
+        return replace(self, jobs=tuple(jobs), nodes=nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from types import FrameType
 from benchmarks.fuzz.mutate import mutate
 from benchmarks.fuzz.targets import Target
 
-__all__ = ["Result", "alone", "fuzz", "limit_memory"]
+__all__ = ["Result", "TooSlow", "alone", "fuzz", "limit_memory", "timed", "where_of"]
 
 LONGEST_S = 5.0
 MOST_BYTES = 4 << 30
@@ -54,13 +54,13 @@ def fuzz(
                 return result
             result.cases += 1
             try:
-                with _timed():
+                with timed():
                     target.run(data, where)
             except target.allowed as error:
                 result.refused += 1
                 fault = _not_one_line(error)
             except (Exception, TooSlow) as error:
-                fault = _where(error)
+                fault = where_of(error)
             else:
                 fault = None
             if fault is not None:
@@ -91,7 +91,8 @@ def _not_one_line(error: Exception) -> str | None:
     return f"{type(error).__name__} of several lines: {text[:100]!r}" if "\n" in text else None
 
 
-def _where(error: BaseException) -> str:
+def where_of(error: BaseException) -> str:
+    """What went wrong and in which line of ours."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/benchmarks/" not in f.filename]
     ours = [f for f in frames if "slurm_hadar" in f.filename] or frames
     place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "?"
@@ -99,7 +100,9 @@ def _where(error: BaseException) -> str:
 
 
 @contextmanager
-def _timed() -> Iterator[None]:
+def timed() -> Iterator[None]:
+    """Raise TooSlow from whatever takes longer than LONGEST_S."""
+
     def ring(number: int, frame: FrameType | None) -> None:
         raise TooSlow(f"took longer than {LONGEST_S:g} s")
 

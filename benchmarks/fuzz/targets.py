@@ -4,6 +4,7 @@ and a training that ran on it."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from benchmarks.fuzz import places
 from slurm_hadar import comment, config
 from slurm_hadar.cluster.spec import parse_nodes as parse_spec
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.spools import SpoolReader
+from slurm_hadar.controller.user_files import UserFiles
 from slurm_hadar.errors import HadarError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.graphs.files import graph_of, parse_graph
@@ -37,6 +40,7 @@ __all__ = ["Target", "targets"]
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "benchmarks" / "data" / "fuzz"
 TRACES = ROOT / "tests" / "simulator" / "data"
+_FILES = UserFiles()
 MARK = "00112233445566ff"
 COLUMNS = (
     ("jobs", "record"), ("rounds", "record"), ("waits", "record"), ("decisions", "old"), ("decisions", "new"),
@@ -100,7 +104,7 @@ def _journal_rows(data: bytes, folder: Path) -> None:
 def _spool(data: bytes, folder: Path) -> None:
     book = ReportBook()
     _file(data, folder, ".hadar/9/spool.jsonl")
-    SpoolReader(book).read("9", str(folder))
+    SpoolReader(book, _FILES).read("9", str(folder), str(os.getuid()))
     book.expect({"9": None})
 
 

@@ -7,6 +7,7 @@ import click
 from slurm_hadar.cli.common import config_options, json_option, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.notes import Seal, load_key
 from slurm_hadar.controller.release import release_all
 from slurm_hadar.controller.setup import JOURNAL, state_dir
 from slurm_hadar.service.accounts import acting_user, release_entries
@@ -30,7 +31,7 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     directory = state_dir(config)
     journal = Journal(directory / JOURNAL)
     try:
-        results = release_all(backend, journal, job_ids)
+        results = release_all(backend, journal, job_ids, Seal(backend.identity(), load_key(directory)))
     finally:
         journal.close()
     audit = AuditLog(directory, config.audit)

@@ -8,19 +8,26 @@ read back. Killed at any point, what is left is a queue that goes on by itself: 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_hadar.config import Config
+from slurm_hadar.comment import read
+from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller import writes
+from slurm_hadar.controller.bounds import Lessons, keeps_back
 from slurm_hadar.controller.channel import Channel
-from slurm_hadar.controller.cluster import Outcome
+from slurm_hadar.controller.cluster import OVERTAKEN, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, settle
 from slurm_hadar.controller.journal import JobRecord, WriteRecord
-from slurm_hadar.controller.observe import Observation
-from slurm_hadar.controller.reports import ReportBook, SpoolReader
-from slurm_hadar.controller.steering import LAUNCH_FAILED, gpus_asked, may_relaunch
+from slurm_hadar.controller.notes import Seal
+from slurm_hadar.controller.observe import AVOID_ROUNDS, Observation
+from slurm_hadar.controller.quarantine import Quarantine
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.spools import SpoolReader
+from slurm_hadar.controller.steering import LAUNCH_FAILED, TRANSIENT_HOLDS, gpus_asked, may_relaunch
+from slurm_hadar.controller.time_limits import goes_on, left_s
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.model import Job, JobState
@@ -32,30 +39,46 @@ __all__ = ["Actor"]
 
 CHECKPOINT_SIGNAL = "USR2"
 LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let leases run out in between
-AVOID_ROUNDS = 10
+PROMPT_S = 1.0  # a round waits so long for checkpoints; slower ones are looked for again, and rounds go on meanwhile
+UNSAVED_S, LONGEST_UNSAVED_S = 600.0, 86400.0
 POLL_S = 0.05
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
 _FAILED_AT_ONCE = "it failed in the moment of a restart"
+_SAVING = "its checkpoint is being written; it is stopped when that is there"
 _FINISHES = "it has made its last step and ends by itself"
 DENIED = ("Invalid user id", "Access/permission denied")
-_BROKEN_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHeldUser", "JobArrayTaskLimit", LAUNCH_FAILED)
+_HELD_BY_OTHERS = ("JobHeldAdmin", "JobHeldUser")
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
     """A write, and what is to be remembered of its jobs once Slurm has taken it: whether node list and shape are ours,
-    and until when the job is deferred. ``why``, where no decision about the job says it."""
+    and for how many seconds from then the job is deferred (None = its start time is not touched). ``why``, where no
+    decision about the job says it."""
 
     write: Write
     steered: bool = False
-    lease: float | None = None
+    defer_s: float | None = None
+    placed: bool = False
     why: str = ""
 
-    def note(self, record: JobRecord) -> None:
+    def note(self, record: JobRecord, sent: float, answered: float) -> None:
+        """Slurm took it, at some moment between these two."""
         if self.write.verb == "update":
-            record.steered, record.lease = self.steered, self.lease
+            record.steered, record.placed = self.steered, self.placed
+            if self.defer_s is not None:
+                record.lease_low, record.lease = sent + self.defer_s, answered + math.ceil(self.defer_s)
         elif self.write.verb == "release":
             record.relaunched += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A job that was asked for a checkpoint: in which run, when, and until when it may take."""
+
+    restarts: int
+    at: float
+    deadline: float
 
 
 class Actor:
@@ -72,7 +95,14 @@ class Actor:
         stopping: Callable[[], bool] = lambda: False,
         alive: Callable[[], None] = lambda: None,
         announce: Callable[[Sequence[WriteRecord]], None] = lambda writes: None,
+        seal: Seal | None = None,
+        quarantine: Quarantine | None = None,
+        lessons: Lessons | None = None,
     ) -> None:
+        self._seal = seal or Seal()
+        self._quarantine = quarantine or Quarantine()
+        self._lessons = lessons or Lessons()
+        self._asked: dict[str, _Asked] = {}
         self._backend = backend
         self._config = config
         self._book = book
@@ -108,80 +138,117 @@ class Actor:
         ready, vetoed = self._save(seen, [c for c in changes if c.kind.stops])
         outcome.marks["saved"] = time.time()
         outcome.changes = settle(seen.snapshot, changes, vetoed)
-        for job_id in set(ready) - {c.job_id for c in outcome.changes if c.kind.stops}:
-            self._go_on(job_id)
+        stopped = {c.job_id for c in outcome.changes if c.kind.stops}
+        self._let_go(set(ready) - stopped)
         try:
             self._batch(seen, outcome)
         except (SlurmError, StoreError):
-            for job_id in ready:  # those that were not stopped after all must not wait for the end of their pause
-                self._go_on(job_id)
+            self._let_go(set(ready) & stopped)  # who was not stopped after all must not wait for the end of its pause
             raise
+        for job_id in stopped:
+            self._asked.pop(job_id, None)
         outcome.act_s = time.monotonic() - began
         self._verify(seen, outcome)
         outcome.verify_s = time.monotonic() - began - outcome.act_s
 
     # Checkpoints
 
+    def answered(self) -> bool:
+        """Whether a job that was asked has saved since, so that it can be moved now."""
+        return any(self._book.saved_since(job_id, a.restarts, a.at) for job_id, a in self._asked.items())
+
+    @property
+    def waits(self) -> bool:
+        """Whether any job was asked for a checkpoint that is not there yet."""
+        return bool(self._asked)
+
     def _save(self, seen: Observation, stops: Sequence[Change]) -> tuple[list[str], dict[str, str]]:
-        """Ask for checkpoints; returns the jobs that have saved and, for those that may not be stopped, why."""
-        asked: dict[str, float] = {}
+        """Ask for checkpoints; returns the jobs that have saved and, for those that may not be stopped yet, why.
+
+        Checkpoints take as long as they take, and some never come: a round waits for the prompt ones alone.
+        """
         vetoed: dict[str, str] = {}
-        now = time.time()
+        wanted: list[str] = []
         for change in stops:
+            record = seen.records[change.job_id]
             if self._finishes(seen, change.job_id):
                 vetoed[change.job_id] = _FINISHES
-                continue
-            if not seen.records[change.job_id].resumable:
-                continue  # saves by itself on TERM, or its owner lets it lose progress: else it were not movable
-            if self._ask(change, seen.records[change.job_id].restarts):
-                asked[change.job_id] = now
-            else:
-                vetoed[change.job_id] = "its agent cannot be reached to save a checkpoint"
-        waiting = self._await_saves(seen, asked)
-        limit_s = self._config.jobs.ack_timeout_s
-        vetoed.update(dict.fromkeys(waiting, f"no checkpoint within jobs.ack_timeout_s = {limit_s:g}"))
+            elif record.resumable:  # else it saves by itself on TERM, or its owner lets it lose progress
+                if self._is_asked(change.job_id, record) or self._ask(change.job_id, change.why, record.restarts):
+                    wanted.append(change.job_id)
+                else:
+                    vetoed[change.job_id] = "its agent cannot be reached to save a checkpoint"
+        self._await_saves(seen, wanted)
+        for job_id in wanted:
+            veto = self._unsaved(seen, job_id)
+            if veto is not None:
+                vetoed[job_id] = veto
         # what it has saved may be its end; stopped now, its script would come to its end once more
-        vetoed.update({j: _FINISHES for j in asked if self._finishes(seen, j)})
+        vetoed.update({j: _FINISHES for j in wanted if self._finishes(seen, j)})
         if self._stopping():
             vetoed.update({c.job_id: "the controller is stopping" for c in stops})
-        for job_id in vetoed:
+        self._let_go(set(self._asked) - {j for j in wanted if j not in vetoed or vetoed[j] == _SAVING})
+        return [j for j in wanted if j not in vetoed], vetoed
+
+    def _is_asked(self, job_id: str, record: JobRecord) -> bool:
+        asked = self._asked.get(job_id)
+        return asked is not None and asked.restarts == record.restarts
+
+    def _unsaved(self, seen: Observation, job_id: str) -> str | None:
+        """Why the job cannot be stopped: it has not saved yet, or not in time, which costs it its word for a while."""
+        record, asked = seen.records[job_id], self._asked[job_id]
+        if self._book.saved_since(job_id, asked.restarts, asked.at):
+            record.unsaved = 0
+            return None
+        if time.monotonic() < asked.deadline:
+            return _SAVING
+        record.unsaved += 1
+        wait_s = min(LONGEST_UNSAVED_S, UNSAVED_S * 2 ** (record.unsaved - 1))
+        record.unsaved_until = time.time() + wait_s
+        return f"no checkpoint within jobs.ack_timeout_s = {self._config.jobs.ack_timeout_s:g}"
+
+    def _let_go(self, job_ids: Collection[str]) -> None:
+        """These are not stopped after all, or were lost to other reasons: they need not wait any longer."""
+        for job_id in sorted(job_ids):
+            del self._asked[job_id]
             self._go_on(job_id)
-        return [j for j in asked if j not in vetoed], vetoed
 
     def _finishes(self, seen: Observation, job_id: str) -> bool:
         return self._book.finishes(job_id, seen.records[job_id].restarts)
 
-    def _await_saves(self, seen: Observation, asked: dict[str, float]) -> set[str]:
-        """The jobs that have not saved when the time is up, or that ended instead."""
-        deadline = time.monotonic() + self._config.jobs.ack_timeout_s
-        waiting = set(asked)
-        while waiting and time.monotonic() < deadline and not self._stopping():
-            for job_id in sorted(waiting):
+    def _await_saves(self, seen: Observation, wanted: Sequence[str]) -> None:
+        """Until all have saved or ended, for a moment."""
+        deadline = time.monotonic() + min(PROMPT_S, self._config.jobs.ack_timeout_s)
+        while time.monotonic() < deadline and not self._stopping():
+            waiting = [j for j in wanted if not self._book.saved_since(j, self._asked[j].restarts, self._asked[j].at)]
+            if all((news := self._book.get(j)) is None or news.ended for j in waiting):
+                return
+            for job_id in waiting:
                 self._listen(seen, job_id)
-            waiting = {j for j in waiting if not self._book.saved_since(j, seen.records[j].restarts, asked[j])}
-            over = {j for j in waiting if (news := self._book.get(j)) is None or news.ended}
-            if over == waiting:
-                return waiting
             self._alive()
             time.sleep(POLL_S)
-        return waiting
 
     def _listen(self, seen: Observation, job_id: str) -> None:
         """An agent without a connection answers through its spool file."""
         news = self._book.get(job_id)
         if news is not None and not news.live:
-            self._spool.read(job_id, seen.raw[job_id].work_dir)
+            self._spool.read(job_id, seen.raw[job_id].work_dir, seen.raw[job_id].user)
 
-    def _ask(self, change: Change, restarts: int) -> bool:
-        """Ask by message, and by signal where the agent is not connected; False if neither can reach it."""
-        news = self._book.get(change.job_id)
+    def _ask(self, job_id: str, why: str, restarts: int, pause_s: float | None = None) -> bool:
+        """Ask by message, and by signal where the agent is not connected; False if neither can reach it. ``pause_s``: how
+        long it makes no more steps then; None = as long as a move may take."""
+        news = self._book.get(job_id)
         if news is None or news.ended or news.report.restart != restarts:
             return False
-        pause_s = self._config.jobs.ack_timeout_s + self._config.jobs.end_timeout_s
-        sent = self._channel.order(change.job_id, "save", change.why, pause_s) if self._channel else False
+        jobs, now = self._config.jobs, time.time()
+        if pause_s is None:
+            pause_s = jobs.ack_timeout_s + jobs.end_timeout_s
+        sent = self._channel.order(job_id, "save", why, pause_s) if self._channel else False
         if not sent and news.report.step is not None:
             self._backend.signal([news.report.step], CHECKPOINT_SIGNAL)
-            return True
+            sent = True
+        if sent:
+            self._asked[job_id] = _Asked(restarts, now, time.monotonic() + jobs.ack_timeout_s)
         return sent
 
     def _go_on(self, job_id: str) -> None:
@@ -201,7 +268,8 @@ class Actor:
         ]
         for change in outcome.changes:
             if change.kind is ChangeKind.START:
-                batch += self._start(seen, change)
+                with self._quarantine.over(change.job_id, "starting it"):
+                    batch += self._start(seen, change)
         leases = self._leases(seen, [c.job_id for c in outcome.changes if c.kind is ChangeKind.WAIT])
         outcome.leases = sum(len(planned.write.job_ids) for planned in leases)
         refused = self._write(seen, [*batch, *leases], outcome)
@@ -215,12 +283,13 @@ class Actor:
         """Nothing is written for a job that waits for exactly this placement already."""
         job, record = seen.raw[change.job_id], seen.records[change.job_id]
         just_stopped = job.restarts > 0 and job.submit is not None and time.time() - job.submit < RESTART_GAP_S
-        write = writes.place(job, record, change.new, RESTART_GAP_S if just_stopped else 0.0)
+        gap_s = RESTART_GAP_S if just_stopped else 0.0
+        write = writes.place(job, record, change.new, self._seal, gap_s)
         shaped = any(name == "NumNodes" for name, _ in write.fields)
         deferred = record.lease is not None or job.eligible is None or job.eligible > time.time()
         if not shaped and not deferred and record.steered and set(job.req_nodes) == set(change.new.nodes):
             return []
-        return [_Planned(write, steered=True)]
+        return [_Planned(write, steered=True, defer_s=gap_s, placed=True)]
 
     def _leases(self, seen: Observation, job_ids: Sequence[str]) -> list[_Planned]:
         """Renew leases that would not last until the round after next; free steered jobs of their node lists."""
@@ -229,10 +298,11 @@ class Actor:
         for job_id in job_ids:
             job, record = seen.raw[job_id], seen.records[job_id]
             if record.steered:
-                steered.append(writes.defer(job, record, lease_s))
-            elif record.lease is None or record.lease - now < 0.75 * lease_s:
+                with self._quarantine.over(job_id, "putting it off"):
+                    steered.append(writes.defer(job, record, lease_s))
+            elif not record.deferred(job.eligible) or record.lease is None or record.lease - now < 0.75 * lease_s:
                 plain.append(job_id)
-        return [_Planned(w, lease=now + lease_s) for w in (*steered, *writes.lease(plain, lease_s))]
+        return [_Planned(w, defer_s=lease_s) for w in (*steered, *writes.lease(plain, lease_s))]
 
     def _after_stop(self, seen: Observation, stops: Sequence[Change], outcome: Outcome) -> None:
         """When the stopped jobs are back in the queue, say where or when each starts again."""
@@ -249,10 +319,10 @@ class Actor:
             record.moves += 1
             if change.kind is ChangeKind.MOVE:
                 gap_s = _gap_s(change, seen.snapshot.job[change.job_id])
-                batch.append(_Planned(writes.place(job, record, change.new, gap_s), steered=True))
+                write = writes.place(job, record, change.new, self._seal, gap_s)
+                batch.append(_Planned(write, steered=True, defer_s=gap_s, placed=True))
             else:
-                lease = time.time() + self.lease_s
-                batch.append(_Planned(writes.defer(job, record, self.lease_s), lease=lease))
+                batch.append(_Planned(writes.defer(job, record, self.lease_s), defer_s=self.lease_s))
         self._write(seen, batch, outcome)
 
     def _await_end(self, job_ids: Sequence[str]) -> dict[str, SlurmJob]:
@@ -272,12 +342,14 @@ class Actor:
         if not batch:
             return set()
         planned = {id(p.write): p for p in batch}
-        refused = set()
-        for result in self._send([p.write for p in batch], outcome):
+        refused, sent = set(), time.time()
+        results = self._send([p.write for p in batch], outcome)
+        answered = time.time()
+        for result in results:
             outcome.log.append(_entry(result, planned[id(result.write)].why))
             record = seen.records[result.job_id]
             if result.error is None:
-                planned[id(result.write)].note(record)
+                planned[id(result.write)].note(record, sent, answered)
                 continue
             refused.add(result.job_id)
             if result.error in DENIED:
@@ -315,7 +387,7 @@ class Actor:
 
     def _verify(self, seen: Observation, outcome: Outcome) -> None:
         """Wait until every placed job runs where it should; undo what Slurm will not do."""
-        refused = {w.job_id for w in outcome.log if w.outcome == "refused"}
+        refused = {w.job_id for w in outcome.log if w.outcome in ("refused", OVERTAKEN)}
         open_ = {c.job_id: c for c in outcome.changes if c.kind.occupies and c.job_id not in refused}
         deadline = time.monotonic() + self._config.jobs.start_timeout_s
         jobs: dict[str, SlurmJob] = {}
@@ -324,7 +396,7 @@ class Actor:
             self._alive()
             jobs = self._look()
             for job_id, change in list(open_.items()):
-                verdict = _verdict(jobs.get(job_id), change)
+                verdict = _verdict(jobs.get(job_id), change, seen.raw[job_id].reason)
                 if verdict is not None:
                     del open_[job_id]
                     self._conclude(seen, outcome, change, jobs.get(job_id), verdict)
@@ -337,7 +409,7 @@ class Actor:
         for change in open_.values():
             reason = jobs[change.job_id].reason if change.job_id in jobs else "gone"
             self._late(seen, outcome, change, jobs.get(change.job_id), reason)
-        for job_id in refused - outcome.denied.keys():
+        for job_id in sorted(refused - outcome.denied.keys()):
             self._refused(seen, outcome, job_id, jobs.get(job_id))
         if any(w.outcome == "undone" for w in outcome.log):
             jobs = self._look()
@@ -370,7 +442,8 @@ class Actor:
         record = seen.records[change.job_id]
         outcome.log.append(WriteRecord(change.job_id, f"place {change.new}", "slow", f"not started yet: {reason}"))
         record.slow += 1
-        if record.slow > 2 and job is not None and job.state is JobState.PENDING:
+        kept_back = job is not None and keeps_back(job.reason)
+        if (record.slow > 2 or kept_back) and job is not None and job.state is JobState.PENDING:
             self._undo(seen, outcome, change, job)
 
     def _refused(self, seen: Observation, outcome: Outcome, job_id: str, job: SlurmJob | None) -> None:
@@ -380,16 +453,58 @@ class Actor:
             self._undo(seen, outcome, change, job)
 
     def _undo(self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob) -> None:
-        record = seen.records[change.job_id]
-        until = time.time() + AVOID_ROUNDS * self._config.controller.round_s
-        record.avoid.update(dict.fromkeys(change.new.nodes, until))
+        """Give the job back what its owner asked for. What keeps it back is no matter of these nodes, and its like are
+        not tried for a while; anything else is, and the nodes are not."""
+        record, now = seen.records[change.job_id], time.time()
+        round_s = self._config.controller.round_s
+        if keeps_back(job.reason) and not _about_nodes(job.reason) and not job.held:
+            self._lessons.learn(job, job.reason, now, round_s, tried=True)
+        else:
+            record.avoid.update(dict.fromkeys(change.new.nodes, now + AVOID_ROUNDS * round_s))
         record.slow = 0
-        planned = _Planned(writes.defer(job, record, self.lease_s), lease=time.time() + self.lease_s)
-        batch = [planned.write, Write("release", (job.job_id,))] if job.held else [planned.write]
+        if job.held and job.reason in _HELD_BY_OTHERS:
+            planned = _Planned(writes.give_back(job, record))  # the hold, and when it starts, are others' now
+        else:
+            planned = _Planned(writes.defer(job, record, self.lease_s), defer_s=self.lease_s)
+        ours = job.held and job.reason in TRANSIENT_HOLDS  # what we asked of Slurm made it hold the job
+        batch = [planned.write, *([Write("release", (job.job_id,))] if ours else [])]
+        sent = time.time()
         for result in self._send(batch, outcome):
             outcome.log.append(WriteRecord(result.job_id, str(result.write), "undone", result.error or ""))
             if result.error is None and result.write is planned.write:
-                planned.note(record)
+                planned.note(record, sent, time.time())
+
+    def give_back(self, seen: Observation, outcome: Outcome) -> None:
+        """Jobs that wait, and are not to be steered any more, get their owners' shape and every node back: their node
+        list is this controller's doing. Raises as :meth:`carry_out`."""
+        batch = []
+        for job in seen.snapshot.jobs:
+            record, raw = seen.records.get(job.job_id), seen.raw.get(job.job_id)
+            if job.pinned is None or record is None or raw is None or not record.steered or raw.fault is not None:
+                continue
+            if raw.state is JobState.PENDING and self._config.mode(raw.partition) is Mode.ACT:
+                with self._quarantine.over(job.job_id, "giving it back"):
+                    batch.append(_Planned(writes.give_back(raw, record), why=job.pinned))
+        self._write(seen, batch, outcome)
+
+    def before_limits(self, seen: Observation, outcome: Outcome) -> None:
+        """Jobs that come to their time limit save, and go back into the queue where their owners let them. Raises as
+        :meth:`carry_out`."""
+        over = []
+        for job_id, rest_s in left_s(seen.snapshot, seen.raw, time.time()).items():
+            if rest_s > self._config.jobs.limit_grace_s or job_id in outcome.stopped:
+                continue
+            record, comment = seen.records[job_id], read(seen.raw[job_id].comment)[0]
+            on = goes_on(comment, record)
+            if record.resumable and record.limit_asked is None:
+                self._ask(job_id, "its time limit", record.restarts, rest_s if on else 0.0)
+                self._asked.pop(job_id, None)  # no move waits for it
+                record.limit_asked = time.time()
+            saved = self._book.saved_since(job_id, record.restarts, record.limit_asked or math.inf)
+            if on and (saved or not record.resumable) and not self._finishes(seen, job_id):
+                over.append(job_id)
+        why = "its time limit; it goes on in another run"
+        self._write(seen, [_Planned(w, why=why) for w in writes.requeue(over)], outcome)
 
     def _check_leases(self, seen: Observation, outcome: Outcome, jobs: dict[str, SlurmJob]) -> None:
         """A leased job must be pending and not yet eligible; one that started all the same is only worth a note."""
@@ -430,8 +545,14 @@ def _overdue(job: SlurmJob) -> bool:
     return job.reason == "BeginTime" and job.eligible is not None and job.eligible <= time.time()
 
 
-def _verdict(job: SlurmJob | None, change: Change) -> str | None:
-    """ok, what is wrong, or None for "wait a little"."""
+def _about_nodes(reason: str) -> bool:
+    """Whether Slurm keeps a job back for the nodes that it was given, not for what it is."""
+    return reason.startswith(("ReqNodeNotAvail", "Reservation", "BadConstraints", "NodeDown", LAUNCH_FAILED))
+
+
+def _verdict(job: SlurmJob | None, change: Change, before: str) -> str | None:
+    """ok, what is wrong, or None for "wait a little". ``before``: Slurm's reason when the round began, which stands until
+    Slurm has looked at the job again."""
     if job is None or not job.state.active:
         return "ok"  # started and ended between two looks, or its owner cancelled it
     if job.state in (JobState.RUNNING, JobState.COMPLETING):
@@ -439,7 +560,7 @@ def _verdict(job: SlurmJob | None, change: Change) -> str | None:
             return f"runs on {fold(job.nodes)} instead"
         held = gpus_asked(job)
         return "ok" if held in (None, change.new.workers) else f"runs with {held} GPUs instead"
-    if job.reason in _BROKEN_REASONS or job.held:
+    if job.held or (keeps_back(job.reason) and job.reason != before):
         return job.reason or "held"
     return None
 
@@ -451,7 +572,8 @@ def _not_requeued(job_id: str, job: SlurmJob | None) -> WriteRecord:
 
 
 def _entry(result: WriteResult, why: str = "") -> WriteRecord:
-    return _record(result.write, result.job_id, "refused" if result.error else "ok", result.error or why)
+    outcome = OVERTAKEN if result.overtaken else "refused" if result.error else "ok"
+    return _record(result.write, result.job_id, outcome, result.error or why)
 
 
 def _record(write: Write, job_id: str, outcome: str, detail: str = "") -> WriteRecord:

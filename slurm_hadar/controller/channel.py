@@ -16,6 +16,7 @@ from pathlib import Path
 
 import zmq
 
+from slurm_hadar.controller.complaints import Complaints
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.graphs.network import Network
@@ -47,7 +48,7 @@ class Channel:
         self._orders: queue.SimpleQueue[tuple[bytes, Order]] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._waking = threading.Lock()
-        self._quarrels = 0
+        self._complaints = Complaints("bad message")
         public, secret = _keys(state_dir / KEY_FILE)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -117,7 +118,8 @@ class Channel:
             try:
                 self._take(frames)
             except ChannelError as error:
-                self._complain(error)
+                self._book.drop()
+                self._complaints.say(str(error))
 
     def _take(self, frames: list[bytes]) -> None:
         if len(frames) != 2:
@@ -140,13 +142,6 @@ class Channel:
                 log.warning(
                     "order %s for job %s was not sent: %s", order.kind, order.job, error, extra={"job_id": order.job}
                 )
-
-    def _complain(self, error: ChannelError) -> None:
-        """Log the first few, then only each hundredth: a flood of bad messages must not become a flood of log lines."""
-        self._quarrels += 1
-        self._book.drop()
-        if self._quarrels <= 20 or self._quarrels % 100 == 0:
-            log.warning("%s (bad message %d)", error, self._quarrels)
 
 
 def announce(file: Path, info: ChannelInfo) -> None:

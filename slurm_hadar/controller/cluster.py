@@ -12,7 +12,10 @@ from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Event, WriteRecord
 from slurm_hadar.model import Snapshot
 
-__all__ = ["SETTLE_S", "Cluster", "Outcome", "Seen"]
+__all__ = ["OVERTAKEN", "SETTLE_S", "Cluster", "Outcome", "Seen"]
+
+#: What became of a write about a job that had ended, started or been cancelled meanwhile: no failure of anybody's.
+OVERTAKEN = "overtaken"
 
 #: From an event to the round that it brings forward: a job's last word comes before Slurm frees its GPUs.
 SETTLE_S = 0.5
@@ -61,7 +64,12 @@ class Outcome:
 
     @property
     def failed(self) -> int:
-        return sum(1 for w in self.log if w.outcome != "ok")
+        return sum(1 for w in self.log if w.outcome not in ("ok", OVERTAKEN))
+
+    @property
+    def stopped(self) -> frozenset[str]:
+        """The jobs that were told to end."""
+        return frozenset(c.job_id for c in self.changes if c.kind.stops)
 
     def count(self, kind: ChangeKind) -> int:
         return sum(1 for c in self.changes if c.kind is kind)
@@ -100,6 +108,10 @@ class Cluster(abc.ABC, Generic[S]):
     @abc.abstractmethod
     def out_of_order(self) -> str:
         """Why nothing may be changed any more, in words for the log; empty if all is well."""
+
+    def quarantine(self, job_id: str, step: str, error: BaseException) -> None:
+        """A step of the loop failed on a job: leave it alone for a while."""
+        return
 
     def reconfigure(self, config: Config) -> None:
         """Go by another configuration from now on. Between rounds only."""

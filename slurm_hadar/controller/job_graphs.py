@@ -11,9 +11,10 @@ from pathlib import Path
 
 from slurm_hadar.config import NetworkSection
 from slurm_hadar.controller.steering import node_facts
+from slurm_hadar.controller.user_files import UserFiles
 from slurm_hadar.errors import GraphError, SlurmError, SlurmUnavailable
 from slurm_hadar.graphs.factors import Fleet
-from slurm_hadar.graphs.files import graph_of
+from slurm_hadar.graphs.files import MOST_BYTES, graph_in, graph_of
 from slurm_hadar.graphs.graph import JobGraph
 from slurm_hadar.graphs.network import Links, Network
 from slurm_hadar.graphs.topology import parse_switches
@@ -80,10 +81,11 @@ def _known(value: str, workers: int) -> JobGraph:
 
 
 class GraphBook:
-    """Graphs by job, read once, and factors of placements, worked out once."""
+    """Graphs by job, read once, and factors of placements, worked out once. ``files`` reads those of users."""
 
-    def __init__(self, section: NetworkSection) -> None:
+    def __init__(self, section: NetworkSection, files: UserFiles | None = None) -> None:
         self._section = section
+        self._files = files or UserFiles()
         self._switches: Mapping[str, tuple[str, ...]] = {}
         self._asked_for: frozenset[str] | None = None
         self._fleet = Fleet(network_of(section), {})
@@ -131,11 +133,16 @@ class GraphBook:
                 )
         return (None, found) if isinstance(found, str) else (found, "")
 
-    @staticmethod
-    def _read(value: str, workers: int, folder: str, user: str) -> NamedGraph | str:
+    def _read(self, value: str, workers: int, folder: str, user: str) -> NamedGraph | str:
+        def read(path: Path) -> JobGraph:
+            found = self._files.whole(path, user, MOST_BYTES + 1)
+            if found.fault:
+                raise GraphError(f"graph file {path}: {found.fault}")
+            return graph_in(found.data, path)
+
         try:
             stated = value.endswith(".toml")
-            graph = graph_of(value, workers, Path(folder), user) if stated else _known(value, workers)
+            graph = graph_of(value, workers, Path(folder), read) if stated else _known(value, workers)
         except GraphError as error:
             return str(error)
         return NamedGraph(graph_name(value, graph), graph, value, folder)

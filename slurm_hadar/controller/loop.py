@@ -12,10 +12,12 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers import Peek
 from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.cluster import Cluster, Outcome
+from slurm_hadar.controller.culprits import find_culprits
 from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit
 from slurm_hadar.controller.journal import RoundRecord
+from slurm_hadar.controller.quarantine import whereabouts
 from slurm_hadar.controller.recorder import Recorder
-from slurm_hadar.errors import HadarError, SlurmError, SlurmUnavailable, StoreError
+from slurm_hadar.errors import HadarError, PolicyError, SlurmError, SlurmUnavailable, StoreError
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.check import check_plan
@@ -64,6 +66,8 @@ class Controller:
         self._on_round = on_round
         self._attendant = attendant or Attendant()
         self._memory = recorder.recall()
+        #: Rounds that were given up for failures that nobody has foreseen; for the metrics.
+        self.failures = 0
 
     @property
     def policy(self) -> str:
@@ -96,12 +100,21 @@ class Controller:
 
     def run_round(self) -> RoundResult:
         """One round. Returns instead of raising when Slurm is away or its answer is not understood, and when the disk
-        is full: what cannot be written down is not done. Raises StoreError if the journal is broken."""
+        is full: what cannot be written down is not done. A failure that nobody has foreseen gives this round up, and
+        is told; the next one begins afresh. Raises StoreError if the journal is broken."""
         mode = self._overall_mode()
         try:
             try:
                 standby = self._cluster.standby()
                 return self._round(Mode.OBSERVE if standby else mode, standby)
+            except (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError,
+                    ValueError) as error:  # fmt: skip
+                self.failures += 1
+                what = f"{type(error).__name__}: {error} at {whereabouts(error)}"
+                log.error("round given up: %s; please report this", what, extra={"event": "failed"})
+                log.debug("the round that was given up", exc_info=error)
+                record = self._skipped(mode, HadarError(f"the controller failed: {what}"))
+                return RoundResult(self._recorder.begin(record), record)
             except SlurmError as error:
                 kind = "away" if isinstance(error, SlurmUnavailable) else "unclear"
                 log.warning("round skipped, Slurm is %s: %s", kind, error, extra={"event": "skipped"})
@@ -129,7 +142,9 @@ class Controller:
         broken = self._cluster.out_of_order() if mode is Mode.ACT else ""
         snapshot = replace(seen.snapshot, memory=self._memory) if self._memory else seen.snapshot
         began = time.monotonic()
-        plan, fault = self._decide(snapshot)
+        snapshot, plan, fault = self._decide(snapshot)
+        if snapshot.jobs is not seen.snapshot.jobs:  # some of them are left alone
+            seen = replace(seen, snapshot=snapshot)
         decide_s = time.monotonic() - began
         changes = limit(snapshot, changes_of(snapshot, plan), self._config)
         record = RoundRecord(
@@ -154,26 +169,43 @@ class Controller:
         settings = self._config.controller
         return min(settings.foresee_s, _FORESEE_SHARE * settings.round_s)
 
-    def _decide(self, snapshot: Snapshot) -> tuple[Plan, str]:
-        """The policy's plan; an abstaining one, and what is wrong, where it breaks the contract."""
-        plan = self._allocate(snapshot)
+    def _decide(self, snapshot: Snapshot) -> tuple[Snapshot, Plan, str]:
+        """The policy's plan; an abstaining one, and what is wrong, where it breaks the contract. Jobs that it fails on
+        are left alone from now on: the snapshot is then one without them."""
+        plan, fault = self._tried(snapshot)
+        if fault is not None:
+            culprits = find_culprits(snapshot, lambda s: self._tried(s)[1] is not None)
+            if culprits:
+                for job_id in culprits:
+                    self._cluster.quarantine(job_id, f"policy {self._policy.name}", PolicyError(fault))
+                snapshot = snapshot.without(dict.fromkeys(culprits, f"policy {self._policy.name} failed on it: {fault}"))
+                plan, fault = self._tried(snapshot)
+        if plan is None or fault is not None:
+            log.error("%s", fault)
+            return snapshot, Plan(self._policy.name, abstains=True), fault or ""
+        self._memory = plan.memory
+        self._recorder.keep(plan.memory)
+        return snapshot, plan, ""
+
+    def _tried(self, snapshot: Snapshot) -> tuple[Plan | None, str | None]:
+        """The policy's plan, or what is wrong with it or with its making."""
+        try:
+            plan = self._allocate(snapshot)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            return None, f"policy {self._policy.name} failed, nothing was done: {error!r} at {whereabouts(error)}"
         problems = check_plan(snapshot, plan)
         if not problems:
-            self._memory = plan.memory
-            self._recorder.keep(plan.memory)
-            return plan, ""
-        fault = (
+            return plan, None
+        return plan, (
             f"policy {self._policy.name} broke its contract, nothing was done: {problems[0]} ({len(problems)} in all)"
         )
-        log.error("%s", fault)
-        return Plan(self._policy.name, abstains=True), fault
 
     def _allocate(self, snapshot: Snapshot) -> Plan:
         """The policy's plan. One that fails gets a second chance without what it remembers, which a damaged journal may
         have spoilt in a way that only the policy can find."""
         try:
             return self._policy.allocate(snapshot)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             if not snapshot.memory:
                 raise
             log.warning("policy %s failed (%r); its memory is dropped", self._policy.name, error)

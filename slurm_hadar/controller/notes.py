@@ -13,11 +13,12 @@ import os
 import re
 import secrets
 import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_hadar.errors import StoreError
 
-__all__ = ["KEY_FILE", "asked_mac", "load_key"]
+__all__ = ["KEY_FILE", "Seal", "asked_mac", "load_key"]
 
 KEY_FILE = "notes.key"
 _KEY = re.compile(rb"([0-9a-f]{64})\n")
@@ -30,6 +31,22 @@ def asked_mac(key: bytes, identity: str, job_id: str, user: str, shape: tuple[in
     """
     said = f"{identity} {job_id} {user} {'/'.join(map(str, shape))}"
     return hmac.new(key, said.encode(errors="surrogateescape"), hashlib.sha256).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The seal of one controller on one cluster. Without a key given, one that ends with the process."""
+
+    identity: str = ""
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def of(self, job_id: str, user: str, shape: tuple[int, int, int, int]) -> str:
+        """As :func:`asked_mac`."""
+        return asked_mac(self.key, self.identity, job_id, user, shape)
+
+    def fits(self, job_id: str, user: str, shape: tuple[int, int, int, int], mac: str | None) -> bool:
+        """Whether the note was written by this controller about this job."""
+        return mac is not None and hmac.compare_digest(self.of(job_id, user, shape), mac)
 
 
 def load_key(state_dir: Path) -> bytes:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from slurm_hadar.comment import JobComment, is_ours, read
 from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.bounds import Bounds, Lessons, keeps_back, node_room
 from slurm_hadar.controller.forecasts import Forecast, Forecaster, in_words
 from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.job_graphs import GraphBook, NamedGraph
 from slurm_hadar.controller.journal import Event, JobRecord
 from slurm_hadar.controller.keeping import Keeping
+from slurm_hadar.controller.notes import Seal
+from slurm_hadar.controller.quarantine import Quarantine
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import (
+    TRANSIENT_HOLDS,
     NodeFacts,
     form_of,
     gpus_asked,
@@ -24,16 +28,18 @@ from slurm_hadar.controller.steering import (
     pinned_reason,
     placement_of,
 )
+from slurm_hadar.controller.time_limits import goes_on, types_within
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.controller.writes import RESTART_GAP_S
-from slurm_hadar.model import Form, Job, JobState, Node, Snapshot, Speed
+from slurm_hadar.model import NO_NEEDS, Form, Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.store import workload_key
 from slurm_hadar.throughput.table import worker_batch
 
-__all__ = ["Observation", "Observer", "workload_of"]
+__all__ = ["AVOID_ROUNDS", "Observation", "Observer", "workload_of"]
 
+AVOID_ROUNDS = 10
 LOST_NODE_S = 120.0  # as long as Slurm itself puts off a job that it has requeued
 
 
@@ -86,8 +92,14 @@ class Observer:
         forecaster: Forecaster | None = None,
         graphs: GraphBook | None = None,
         keeping: Keeping | None = None,
+        seal: Seal | None = None,
+        quarantine: Quarantine | None = None,
+        lessons: Lessons | None = None,
     ) -> None:
         self._config = config
+        self._seal = seal or Seal()
+        self._quarantine = quarantine or Quarantine()
+        self._lessons = lessons or Lessons()
         self._forecaster = forecaster
         self._book = book
         self._estimator = estimator
@@ -122,17 +134,20 @@ class Observer:
         comments = {j.job_id: read(j.comment) for j in state.jobs}
         self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
         active = {j.job_id: j for j in state.jobs if j.state.active}
+        self._quarantine.keep(active)
+        self._lessons.expire(active)
         self._graphs.forget(f"{job_id}/{record.restarts}" for job_id, record in self.records.items())
         failed = self._failed_restarts(state, comments) if acting_only else {}
         ended = self._note_ended(state, {*active, *failed})
-        jobs = [self._job(j, *comments[j.job_id], facts, state.time, acting_only) for j in active.values()]
-        ours = _held_by_ours(jobs)
-        nodes = tuple(_node(n, facts[n.name], ours.get(n.name, {})) for n in state.nodes)
+        bounds = Bounds(state)
+        jobs = [self._seen(j, *comments[j.job_id], facts, bounds, acting_only) for j in active.values()]
+        nodes = _nodes(state, facts, active, jobs)
         with self._keeping():
             self._usage.save()
         snapshot = Snapshot(
             state.time, nodes, tuple(jobs), state.partitions, self._config.controller.round_s,
             user_usage=self._usage.by_user(state.time), account_usage=self._usage.by_account(state.time),
+            quotas=tuple(bounds.quotas.values()),
         )  # fmt: skip
         events, stays = tuple(self._events), frozenset(self._stays)
         return Observation(snapshot, state, active, self.records, facts, ended, events, stays, failed)
@@ -146,10 +161,11 @@ class Observer:
             record = self.records.get(job.job_id)
             if job.state is not JobState.FAILED or record is None or job.job_id in self._denied:
                 continue
-            if may_retry(job, comments[job.job_id][0], record, self._config):
-                self._note_end(record, state.time)
-                record.avoid.update(dict.fromkeys(job.nodes, state.time + LOST_NODE_S))
-                found[job.job_id] = job
+            with self._quarantine.over(job.job_id, "a failed restart"):
+                if may_retry(job, comments[job.job_id][0], record, self._config):
+                    self._note_end(record, state.time)
+                    record.avoid.update(dict.fromkeys(job.nodes, state.time + LOST_NODE_S))
+                    found[job.job_id] = job
         return found
 
     def _note_ended(self, state: ClusterState, kept: Collection[str]) -> tuple[tuple[JobRecord, str], ...]:
@@ -160,10 +176,26 @@ class Observer:
             record = self.records.pop(job_id)
             self._denied.pop(job_id, None)
             record.ended, record.final = state.time, final.get(job_id, "GONE")
-            self._note_progress(record, self._book.get(job_id))
-            self._note_end(record, state.time)
+            with self._quarantine.over(job_id, "its end"):
+                self._note_progress(record, self._book.get(job_id))
+                self._note_end(record, state.time)
             over.append((record, record.final))
         return tuple(over)
+
+    def _seen(
+        self, job: SlurmJob, comment: JobComment, fault: str | None, facts: Mapping[str, NodeFacts], bounds: Bounds,
+        acting_only: bool,
+    ) -> Job:  # fmt: skip
+        """The job as a policy sees it; one that cannot be made sense of is left to Slurm, with the reason."""
+        fault = job.fault or fault or self._quarantine.reason(job.job_id)
+        with self._quarantine.over(job.job_id, "looking at it"):
+            return self._job(job, comment, fault, facts, bounds, acting_only)
+        record = self.records.setdefault(job.job_id, JobRecord(job.job_id, last_seen=bounds.state.time))
+        return Job(
+            job.job_id, Form(max(1, record.workers)), user=job.user, account=job.account, partition=job.partition,
+            name=job.name, state=job.state, reason=job.reason, arrival=record.arrival,
+            pinned=self._quarantine.reason(job.job_id) or "cannot be understood",
+        )  # fmt: skip
 
     def _job(
         self,
@@ -171,9 +203,10 @@ class Observer:
         comment: JobComment,
         fault: str | None,
         facts: Mapping[str, NodeFacts],
-        now: float,
+        bounds: Bounds,
         acting_only: bool,
     ) -> Job:
+        now = bounds.state.time
         record = self._record(job, now)
         record.user, record.name, record.model, record.batch = job.user, job.name, comment.model or "", comment.batch
         if record.total_steps is None and comment.steps is not None:
@@ -187,7 +220,9 @@ class Observer:
         mode = self._config.mode(job.partition)
         if pinned is None and acting_only and mode is not Mode.ACT:
             pinned = f"partition {job.partition} is in mode {mode}"
-        form = form_of(job, comment, record, facts, now)
+        if job.state is JobState.RUNNING:
+            self._lessons.forget(job)
+        form = self._form(job, comment, record, facts, bounds)
         graph = self._graph(job, comment, record, now)
         if graph is not None and form.sizes:  # it keeps the sizes that its graph can have
             sizes = tuple(n for n in form.sizes if graph.at(n) is not None)
@@ -231,8 +266,56 @@ class Observer:
             fork=comment.fork if job.array_id else None,
             prefer=comment.prefer or frozenset(),
             graph=graph.name if graph else "",
+            needs=NO_NEEDS if pinned else bounds.needs(job, record),
+            blocked=None if pinned else self._blocked(job, record, now),
         )
-        return self._reckoned(shown, record, now)
+        return self._within_limit(self._reckoned(shown, record, now), job, comment, record)
+
+    def _form(
+        self, job: SlurmJob, comment: JobComment, record: JobRecord, facts: Mapping[str, NodeFacts], bounds: Bounds
+    ) -> Form:
+        """What :func:`form_of` says, less the nodes that Slurm would refuse and the sizes that its owner may not have."""
+        now = bounds.state.time
+        self._note_vain_wait(job, record, bounds)
+        form = form_of(job, comment, record, facts, now)
+        only, closed = bounds.closed(job, now)
+        if only is not None or closed:
+            open_ = form.nodes if form.nodes is not None else frozenset(facts)
+            form = replace(form, nodes=(open_ if only is None else open_ & only) - closed)
+        if form.sizes:
+            sizes = tuple(
+                n for n in form.sizes if n == form.workers or bounds.may_have(job, record, n, min(n, form.max_nodes))
+            )
+            form = replace(form, sizes=sizes)
+        return form
+
+    def _blocked(self, job: SlurmJob, record: JobRecord, now: float) -> str | None:
+        """Why Slurm would not start the waiting job. A reason that it gives while it may start it at any moment is news;
+        of a job that was put off it gives none."""
+        if job.state is not JobState.PENDING:
+            return None
+        if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
+            self._lessons.learn(job, job.reason, now, self._config.controller.round_s, tried=record.placed)
+        return self._lessons.reason(job, now)
+
+    def _note_vain_wait(self, job: SlurmJob, record: JobRecord, bounds: Bounds) -> None:
+        """A job that was given nodes, and waits although their GPUs are free, lacks something there that nobody has
+        reckoned with: those nodes are not tried again for a while."""
+        if job.state is not JobState.PENDING or not record.placed or job.reason not in ("Resources", "Priority"):
+            return
+        free = {n.name: sum(c for _, c in n.gpus) - sum(c for _, c in n.used) for n in bounds.state.nodes}
+        each = (gpus_asked(job) or record.workers) // max(1, job.num_nodes)
+        if job.req_nodes and all(free.get(name, 0) >= each for name in job.req_nodes):
+            until = bounds.state.time + AVOID_ROUNDS * self._config.controller.round_s
+            record.avoid.update(dict.fromkeys(job.req_nodes, until))
+
+    def _within_limit(self, shown: Job, job: SlurmJob, comment: JobComment, record: JobRecord) -> Job:
+        """A waiting job only sees the GPU types on which it is done within its time limit, where it is so on some and
+        does not go on after the limit."""
+        if shown.pinned or shown.running or job.time_limit_s is None or goes_on(comment, record):
+            return shown
+        types = types_within(shown, job.time_limit_s)
+        return shown if types is None else replace(shown, form=replace(shown.form, types=types))
 
     def _expected(
         self,
@@ -323,8 +406,9 @@ class Observer:
         )
         if record is None or not same:
             shape, steered = _shape(job), False
-            if job.req_nodes and (asked := read(job.comment)[0].asked) is not None:
-                shape, steered = asked, True  # we knew it once: these nodes are ours, whatever became of the journal
+            note = read(job.comment)[0]
+            if job.req_nodes and note.asked and self._seal.fits(job.job_id, job.user, note.asked, note.asked_mac):
+                shape, steered = note.asked, True  # these nodes are ours, whatever became of the journal
             record = JobRecord(
                 job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now
             )
@@ -349,6 +433,7 @@ class Observer:
         record.avoid.update(dict.fromkeys(record.ran_on, now + LOST_NODE_S))
         record.ran_on = []
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
+        record.limit_asked = None
         lost = max(0.0, record.steps - (record.saved_step or 0.0))
         record.lost_steps += lost
         record.steps = record.saved_step or 0.0
@@ -409,6 +494,11 @@ class Observer:
             self._stays.add(job.job_id)
         if job.state is not JobState.RUNNING:
             return None
+        if record.unsaved and record.unsaved_until > now:
+            return (
+                f"did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; asked again in "
+                f"{record.unsaved_until - now:.0f} s"
+            )
         return fixed or unmovable_reason(self._config.guard, record.moves, now - (record.run_since or now))
 
     def _fixed(self, comment: JobComment, record: JobRecord) -> str | None:
@@ -469,22 +559,38 @@ def _deadline(comment: JobComment, record: JobRecord) -> float | None:
     return None if comment.deadline_after_s is None else record.arrival + comment.deadline_after_s
 
 
-def _held_by_ours(jobs: list[Job]) -> dict[str, dict[str, int]]:
-    """{node: {gpu type: count}} of the jobs that a policy may move."""
-    held: dict[str, dict[str, int]] = {}
-    for job in jobs:
-        if job.steerable and job.running:
-            for node, gpu_type, n in job.placement.items():
-                on_node = held.setdefault(node, {})
-                on_node[gpu_type] = on_node.get(gpu_type, 0) + n
-    return held
-
-
-def _node(node: SlurmNode, facts: NodeFacts, ours: Mapping[str, int]) -> Node:
-    """The node as a policy sees it: what jobs hold there that are not ours counts as taken.
+def _nodes(
+    state: ClusterState, facts: Mapping[str, NodeFacts], raw: Mapping[str, SlurmJob], jobs: Iterable[Job]
+) -> tuple[Node, ...]:
+    """The nodes as a policy sees them: what jobs hold there that it may not move counts as taken.
 
     A node with several GPU types is taken whole: stock Slurm cannot be told which of them an untyped request gets.
     """
+    gpus: dict[str, dict[str, int]] = {}
+    cpus: dict[str, float] = {}
+    memory: dict[str, float] = {}
+    for job in jobs:
+        if not (job.steerable and job.running):
+            continue
+        for node, gpu_type, n in job.placement.items():
+            on_node = gpus.setdefault(node, {})
+            on_node[gpu_type] = on_node.get(gpu_type, 0) + n
+        shown = raw[job.job_id]
+        for node in job.placement.nodes:
+            cpus[node] = cpus.get(node, 0.0) + shown.num_cpus / len(job.placement.nodes)
+            memory[node] = memory.get(node, 0.0) + shown.memory_bytes / len(job.placement.nodes)
+    return tuple(
+        _node(n, facts[n.name], gpus.get(n.name, {}),
+              node_room(n, cpus.get(n.name, 0.0), memory.get(n.name, 0.0), state.memory_counts))
+        for n in state.nodes
+    )  # fmt: skip
+
+
+def _node(
+    node: SlurmNode, facts: NodeFacts, ours: Mapping[str, int], room: tuple[int | None, int | None, bool]
+) -> Node:
     total = dict(node.gpus)
     taken = total if facts.several_types else {t: max(0, n - ours.get(t, 0)) for t, n in node.used}
-    return Node(node.name, total, taken, node.available, node.state, node.reason, node.features, node.partitions)
+    return Node(
+        node.name, total, taken, node.available, node.state, node.reason, node.features, node.partitions, *room
+    )  # fmt: skip

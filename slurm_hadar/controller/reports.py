@@ -5,17 +5,15 @@ Correctness never depends on a report: without any, the controller knows what Sl
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.messages import MAX_BYTES, SPOOL_FILE, Report, decode_report, token_fingerprint
+from slurm_hadar.messages import Report, token_fingerprint
 
-__all__ = ["FINISHES_WITHIN_S", "JobNews", "ReportBook", "SpoolReader"]
+__all__ = ["FINISHES_WITHIN_S", "JobNews", "ReportBook"]
 
 FINISHES_WITHIN_S = 120.0  # from the last step to the end of the script: final saves, a short evaluation
 
@@ -166,42 +164,3 @@ def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -
         news.done_at = now if max(report.steps or 0, report.saved_step or 0) >= report.total_steps else None
     if report.kind == "bye":
         news.ended = True
-
-
-class SpoolReader:
-    """Reads what agents left in job directories while the channel was away, each file from where it stopped."""
-
-    def __init__(self, book: ReportBook) -> None:
-        self._book = book
-        self._offsets: dict[str, int] = {}
-
-    def read(self, job_id: str, work_dir: str) -> int:
-        """Take in the new lines of the job's spool file, if there is one; returns how many were good.
-
-        At most 64 messages' worth of bytes a call: an oversized file cannot hold up a round.
-        """
-        if not work_dir:
-            return 0
-        path = Path(work_dir) / ".hadar" / job_id / SPOOL_FILE
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        except OSError:
-            return 0
-        with os.fdopen(descriptor, "rb") as stream:
-            offset = self._offsets.get(job_id, 0)
-            stream.seek(offset)
-            data = stream.read(64 * MAX_BYTES)
-        whole, newline, _ = data.rpartition(b"\n")
-        self._offsets[job_id] = offset + len(whole) + len(newline)
-        return sum(self._line(line, job_id) for line in whole.splitlines())
-
-    def _line(self, line: bytes, job_id: str) -> bool:
-        try:
-            report = decode_report(line)
-            if report.job != job_id:
-                raise ChannelError(f"spool of job {job_id} speaks of job {report.job}")
-            self._book.ingest(report, live=False)
-        except ChannelError:
-            self._book.drop()
-            return False
-        return True

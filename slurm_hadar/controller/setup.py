@@ -18,6 +18,7 @@ from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.lock import ScopeLock
 from slurm_hadar.controller.loop import Controller, RoundResult
+from slurm_hadar.controller.notes import Seal, load_key
 from slurm_hadar.controller.primacy import Primacy
 from slurm_hadar.controller.recorder import JournalRecorder
 from slurm_hadar.controller.reports import ReportBook
@@ -128,9 +129,10 @@ def assemble(
             stack.callback(channel.close)
         trainer = Trainer(config.predict, directory, directory / PREDICTOR, journal)
         keeping = Keeping()
+        seal = Seal(backend.identity(), load_key(directory))
         controller = steer(
             backend, policy, config, journal, book, channel, on_round, directory / PREDICTOR, trainer, attendant,
-            keeping, primacy,
+            keeping, primacy, seal,
         )  # fmt: skip
         return Assembly(
             controller, backend, journal, book, channel, trainer, keeping, primacy, directory, notes, stack.pop_all()
@@ -150,15 +152,16 @@ def steer(
     attendant: Attendant | None = None,
     keeping: Keeping | None = None,
     primacy: Primacy | None = None,
+    seal: Seal | None = None,
 ) -> Controller:
     """A controller of a live Slurm, from its parts. ``versions`` is the folder of the stored predictors; ``primacy``
-    says whether this host may act, None = it always may."""
+    says whether this host may act, None = it always may; ``seal`` is that of its notes, None = one that ends with it."""
     keeping = keeping or Keeping()
     params = config.policy.params if config.policy.name == policy.name else {}
     recorder = JournalRecorder(journal, policy.name, params, config.controller.keep_days * 86400, keeping)
     forecaster = Forecaster(VersionStore(versions)) if versions is not None else None
     cluster = SlurmCluster(
-        backend, config, journal, book, channel, forecaster, trainer, attendant, keeping, primacy
+        backend, config, journal, book, channel, forecaster, trainer, attendant, keeping, primacy, seal
     )  # fmt: skip
     return Controller(cluster, policy, config, recorder, on_round, attendant)
 

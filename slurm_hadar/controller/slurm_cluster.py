@@ -12,6 +12,8 @@ from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act import Actor
 from slurm_hadar.controller.attendant import Attendant
+from slurm_hadar.controller.bounds import Lessons
+from slurm_hadar.controller.brake import Brake
 from slurm_hadar.controller.channel import Channel
 from slurm_hadar.controller.clock import ClockWatch
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
@@ -20,25 +22,31 @@ from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.job_graphs import GraphBook
 from slurm_hadar.controller.journal import JobRecord, Journal, WriteRecord
 from slurm_hadar.controller.keeping import Keeping
+from slurm_hadar.controller.notes import Seal
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.primacy import Primacy
-from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.quarantine import Quarantine
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.spools import SpoolReader
+from slurm_hadar.controller.time_limits import left_s
 from slurm_hadar.controller.tracker import JobTracker
 from slurm_hadar.controller.training import Trainer
 from slurm_hadar.controller.usage import Usage
+from slurm_hadar.controller.user_files import UserFiles
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.forks import PeriodPlan
-from slurm_hadar.model import JobState
+from slurm_hadar.model import Job, JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
-from slurm_hadar.throughput.store import ThroughputStore
+from slurm_hadar.throughput.store import ThroughputStore, storable
 from slurm_hadar.throughput.table import reference
 
 __all__ = ["SlurmCluster"]
 
 log = logging.getLogger(__name__)
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
+_WATCHFUL_S = 0.1  # while a job that was asked to save may say any moment that it has
 _IDLE_S = 1.0  # the attendant comes by at least as often between two rounds
 _SILENT_S = 30.0  # after this long without a word on the channel, a running job's spool file is read
 
@@ -52,13 +60,13 @@ class SlurmCluster(Cluster[Observation]):
     book, channel: reports from jobs; ``channel`` may be None.
     forecaster, trainer: say what jobs are expected to be, and learn it; None = nobody does.
     attendant: who looks after the controller. keeping: where a journal that cannot be written is complained of.
-    primacy: whether this host may act; None = it always may.
+    primacy: whether this host may act; None = it always may. seal: of the notes in jobs' comments.
     """
 
     def __init__(
         self, backend: Backend, config: Config, journal: Journal, book: ReportBook, channel: Channel | None = None,
         forecaster: Forecaster | None = None, trainer: Trainer | None = None, attendant: Attendant | None = None,
-        keeping: Keeping | None = None, primacy: Primacy | None = None,
+        keeping: Keeping | None = None, primacy: Primacy | None = None, seal: Seal | None = None,
     ) -> None:  # fmt: skip
         self._backend = backend
         self._config = config
@@ -70,24 +78,29 @@ class SlurmCluster(Cluster[Observation]):
         self._primacy = primacy
         self._channel = channel
         self._usage = Usage(journal, config.fairness.half_life_h * 3600.0)
-        self._graphs = GraphBook(config.network)
+        self.files = UserFiles()
+        self._graphs = GraphBook(config.network, self.files)
         estimator = Estimator(reference(), self._store)
+        #: Jobs that a step failed on.
+        self.isolated, lessons, seal = Quarantine(), Lessons(), seal or Seal()
         self._observer = Observer(
             config, book, estimator, journal.load_jobs(), self._usage,
-            forecaster if config.predict.enabled else None, self._graphs, self._keeping,
+            forecaster if config.predict.enabled else None, self._graphs, self._keeping, seal, self.isolated, lessons,
         )  # fmt: skip
         self._forecaster, self._trainer = forecaster, trainer
-        self._spool = SpoolReader(book)
+        self.spool = SpoolReader(book, self.files)
         self._tracker = JobTracker(self._pass_on, journal.forks())
         self._book.listener = self._tracker.hear
         self._stop = threading.Event()
         self._actor = Actor(
-            backend, config, book, channel, self._spool, self._stop.is_set, self._attendant.alive, self._announce
+            backend, config, book, channel, self.spool, self._stop.is_set, self._attendant.alive, self._announce,
+            seal, self.isolated, lessons,
         )  # fmt: skip
         self._clock = ClockWatch(backend)
         self._number = 0
         self._over: list[JobRecord] = []  # ended, and not yet written down as such
-        self._failed_in_a_row = 0
+        self._brake = Brake()
+        self._limit_due: float | None = None
         self._began = time.monotonic()
         self._slow = False
 
@@ -104,9 +117,10 @@ class SlurmCluster(Cluster[Observation]):
         self._book.event.set()
 
     def pause(self) -> None:
-        """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly."""
+        """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly. A job that
+        has saved since it was asked to, and stands still until it is moved, brings it forward at once."""
         until = None  # set by an event
-        while not self._stop.is_set():
+        while not self._stop.is_set() and not self._actor.answered():
             self._attendant.idle()  # which may change the length of a round
             settings, now = self._config.controller, time.monotonic()
             due = self._began + settings.round_s * (2 if self._slow else 1)
@@ -114,12 +128,15 @@ class SlurmCluster(Cluster[Observation]):
             if until is None and self._book.event.is_set():
                 until = max(early, now + SETTLE_S)
             left = min(due, due if until is None else until) - now
+            if self._limit_due is not None:
+                left = min(left, max(early - now, self._limit_due - time.time()))
             if left <= 0:
                 break
+            nap_s = min(left, _WATCHFUL_S if self._actor.waits else _IDLE_S)
             if until is None:
-                self._book.event.wait(min(left, _IDLE_S))
+                self._book.event.wait(nap_s)
             else:
-                self._stop.wait(min(left, _IDLE_S))
+                self._stop.wait(nap_s)
         self._book.event.clear()
 
     def reconfigure(self, config: Config) -> None:
@@ -178,21 +195,20 @@ class SlurmCluster(Cluster[Observation]):
         )
 
     def out_of_order(self) -> str:
-        if self._failed_in_a_row < self._config.guard.max_failed_writes:
-            return ""
-        return (
-            f"stopped acting after {self._failed_in_a_row} failed writes in a row "
-            "(guard.max_failed_writes); restart the controller when the cause is mended"
-        )
+        return self._brake.reason(time.time())
+
+    def quarantine(self, job_id: str, step: str, error: BaseException) -> None:
+        self.isolated.put(job_id, step, error)
 
     def carry_out(self, number: int, seen: Observation, changes: Sequence[Change]) -> Outcome:
         # Saved before anything is written to Slurm: after a kill the next start must know which node lists and start
         # times are ours.
-        latest = time.time() + self._actor.longest_defer_s
+        now = time.time()
         for change in changes:
-            record = seen.records[change.job_id]
+            record, put_off = seen.records[change.job_id], change.kind is not ChangeKind.STAY
             record.steered = record.steered or change.kind.occupies
-            record.defer_until = None if change.kind is ChangeKind.STAY else latest
+            record.defer_from = now if put_off else None
+            record.defer_until = now + self._actor.longest_defer_s if put_off else None
             if change.kind.stops:
                 record.ran_on = []  # it is waited for until it has left them
         self._journal.save_jobs(seen.records.values())  # what cannot be written down is not done
@@ -200,8 +216,13 @@ class SlurmCluster(Cluster[Observation]):
         try:
             self._actor.carry_out(seen, changes, outcome)
             self._actor.restart(seen, outcome)
+            self._actor.before_limits(seen, outcome)
+            self._actor.give_back(seen, outcome)
             self._end_copies(seen, outcome)
         finally:  # slurmctld may go away in the middle: what was done until then is not forgotten
+            if not outcome.unanswered:  # then each record has the start time that Slurm took
+                for change in changes:
+                    seen.records[change.job_id].defer_from = seen.records[change.job_id].defer_until = None
             with self._keeping():
                 self._journal.settle_writes(number, time.time(), [*outcome.log, *outcome.unanswered])
                 self._journal.save_jobs(seen.records.values())
@@ -228,7 +249,7 @@ class SlurmCluster(Cluster[Observation]):
     def _judge(self, outcome: Outcome) -> None:
         """Count failures, warn about them, and leave alone from now on what is not ours to change."""
         refused = sum(1 for w in outcome.log if w.outcome == "refused" and w.job_id not in outcome.denied)
-        self._failed_in_a_row = self._failed_in_a_row + refused if refused else 0
+        self._brake.note(refused, self._config.guard.max_failed_writes, time.time(), self._config.controller.round_s)
         self._observer.deny(outcome.denied)
         if outcome.denied:
             first, why = next(iter(outcome.denied.items()))
@@ -244,6 +265,7 @@ class SlurmCluster(Cluster[Observation]):
                 )  # fmt: skip
 
     def conclude(self, seen: Observation) -> None:
+        self._limit_due = self._next_limit(seen)
         if any(self._leaves(job) for job in seen.raw.values()):
             self._book.event.set()  # its GPUs will be free in a moment: the next round shall not be a whole one away
         with self._keeping():
@@ -255,6 +277,15 @@ class SlurmCluster(Cluster[Observation]):
                 self._trainer.look(time.time())
         self._keeping.round_over()
 
+    def _next_limit(self, seen: Observation) -> float | None:
+        """When the next job is to save before its time limit, in epoch seconds; None if no limit is known."""
+        grace_s, now = self._config.jobs.limit_grace_s, time.time()
+        due = [
+            now + left - grace_s for job_id, left in left_s(seen.snapshot, seen.raw, now).items()
+            if grace_s > 0 and seen.records[job_id].limit_asked is None
+        ]  # fmt: skip
+        return min(due, default=None)
+
     def _leaves(self, job: SlurmJob) -> bool:
         """Whether the job has said goodbye lately, and Slurm still has it on its nodes."""
         news = self._book.get(job.job_id)
@@ -265,30 +296,39 @@ class SlurmCluster(Cluster[Observation]):
     def _learn(self, seen: Observation) -> None:
         """File the measured speed of every job that runs and reports one."""
         for job in seen.snapshot.jobs:
-            news = self._book.get(job.job_id)
-            if not job.running or news is None or not news.speeds or len(job.placement.by_type) != 1:
-                continue
-            if news.report.restart != job.restarts:
-                continue
-            (gpu_type,) = job.placement.by_type
-            speeds, news.speeds = news.speeds, []
-            with self._keeping():
-                self._store.record(
-                    workload_of(job),
-                    gpu_type,
-                    job.placement.workers,
-                    sum(speeds) / len(speeds),
-                    seen.snapshot.time,
-                    spread=len(job.placement.nodes) > 1,
-                    nodes=len(job.placement.nodes) if job.graph else None,
-                )
+            with self.isolated.over(job.job_id, "learning from it"):
+                self._learn_of(job, seen)
+
+    def _learn_of(self, job: Job, seen: Observation) -> None:
+        news = self._book.get(job.job_id)
+        if not job.running or news is None or not news.speeds or len(job.placement.by_type) != 1:
+            return
+        if news.report.restart != job.restarts:
+            return
+        (gpu_type,) = job.placement.by_type
+        speeds, news.speeds = news.speeds, []
+        measured = sum(speeds) / len(speeds)
+        if not storable(measured):
+            return
+        with self._keeping():
+            self._store.record(
+                workload_of(job),
+                gpu_type,
+                job.placement.workers,
+                measured,
+                seen.snapshot.time,
+                spread=len(job.placement.nodes) > 1,
+                nodes=len(job.placement.nodes) if job.graph else None,
+            )
 
     def _read_spools(self) -> None:
         """Jobs that run and are silent on the channel may have left word in their directories."""
-        now = time.time()
+        now, silent = time.time(), []
         for record in self._observer.records.values():
             if record.run_since is None:
                 continue
             news = self._book.get(record.job_id)
             if news is None or not news.live or now - news.heard > _SILENT_S:
-                self._spool.read(record.job_id, record.work_dir)
+                silent.append((record.job_id, record.work_dir, record.user))
+        self.spool.forget(self._observer.records)
+        self.spool.read_all(silent)

@@ -6,6 +6,7 @@ Every reason returned here is shown to the job's owner, so it names the cause an
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 
 __all__ = [
     "LAUNCH_FAILED",
+    "TRANSIENT_HOLDS",
     "NodeFacts",
     "form_of",
     "gpus_asked",
@@ -28,9 +30,10 @@ __all__ = [
     "placement_of",
 ]
 
-_SIMPLE_FEATURES = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
-_TRANSIENT_HOLDS = ("BadConstraints",)
+_CONSTRAINT = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
+TRANSIENT_HOLDS = ("BadConstraints",)
 LAUNCH_FAILED = "launch failed requeued held"
+REQUEUE_DELAY_S = 125.0  # Slurm's 120, and the seconds that its clock may be ahead
 _FAILS_WITHIN_S = 2.0  # times of Slurm are whole seconds
 
 
@@ -118,7 +121,7 @@ def _by_request(job: SlurmJob) -> str | None:
         )
     if request.per not in ("node", "job"):
         return f"asks for GPUs per {request.per}; ask with --gres=gpu:N"
-    if job.features and not _SIMPLE_FEATURES.fullmatch(job.features):
+    if job.features and not constraint_known(job.features):
         return f"has a --constraint that cannot be followed: {job.features}"
     return None
 
@@ -130,16 +133,22 @@ def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> s
         return "is ending"
     if job.state is not JobState.PENDING:
         return None
-    if job.held and job.reason not in _TRANSIENT_HOLDS and not may_relaunch(job, record):
+    if job.held and job.reason not in TRANSIENT_HOLDS and not may_relaunch(job, record):
         return f"is held ({job.reason or 'priority 0'})"
     if job.dependency and job.reason in ("Dependency", "DependencyNeverSatisfied"):
         return f"waits for its dependency {job.dependency}"
-    leased = record is not None and record.deferred(job.eligible)
-    leased = leased or _leased_at_submission(job, comment)
-    own_begin = job.reason == "BeginTime" and job.restarts == 0 and not leased
-    if own_begin:
-        return "has a begin time of its own"
-    return None
+    return "has a begin time of its own" if _own_begin(job, record, comment) else None
+
+
+def _own_begin(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> bool:
+    """Whether the job waits for a moment that its owner or an administrator chose: not this controller's lease, nor what
+    Slurm puts off what it has requeued."""
+    if job.reason not in ("BeginTime", "None", "") or job.eligible is None or job.eligible <= time.time():
+        return False
+    if record is not None and record.deferred(job.eligible):
+        return False
+    requeued = job.restarts > 0 and job.submit is not None and job.eligible <= job.submit + REQUEUE_DELAY_S
+    return not (requeued or _leased_at_submission(job, comment))
 
 
 def may_relaunch(job: SlurmJob, record: JobRecord | None) -> bool:
@@ -261,12 +270,24 @@ def _open_nodes(job: SlurmJob, nodes: Mapping[str, NodeFacts], avoid: set[str]) 
     return None if len(chosen) == len(nodes) else chosen
 
 
+def constraint_known(wanted: str) -> bool:
+    """Whether a ``--constraint`` is one that can be followed: names joined by ``&`` and ``|``, or such in brackets."""
+    return len(wanted) <= 1000 and _CONSTRAINT.fullmatch(_inside(wanted)) is not None
+
+
+def _inside(wanted: str) -> str:
+    """``[a|b]``, which asks that all nodes have the same one of them, is that of one node; so is a count of nodes that
+    must have a feature, ``a*2``, where all of them do."""
+    bare = wanted[1:-1] if wanted.startswith("[") and wanted.endswith("]") else wanted
+    return re.sub(r"\*[0-9]{1,5}", "", bare)
+
+
 def _features_fit(wanted: str, features: frozenset[str]) -> bool:
     """``a|b&c`` as Slurm reads it: OR of ANDs would be ambiguous, so & binds the way Slurm's left-to-right does."""
     if not wanted:
         return True
     result: bool | None = None
-    for operator, name in re.findall(r"(^|[&|])([^&|]+)", wanted):
+    for operator, name in re.findall(r"(^|[&|])([^&|]+)", _inside(wanted)):
         here = name in features
         result = here if result is None else (result or here if operator == "|" else result and here)
     return bool(result)

@@ -19,7 +19,7 @@ _WOULD = {"start": "would start", "move": "would move", "preempt": "would be sto
 _HAPPENED = {"restart": "begins again", "forecast": "is expected to take", "graph": "goes on without its graph"}
 _OUTCOMES = {
     "ok": "Slurm was told", "refused": "Slurm refused", "ineffective": "without effect", "undone": "undone",
-    "slow": "Slurm takes time", "sent": "sent, no answer known",
+    "slow": "Slurm takes time", "overtaken": "came too late", "sent": "sent, no answer known",
 }  # fmt: skip
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from slurm_hadar.comment import with_asked
+from slurm_hadar.comment import read, with_asked
 from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.notes import Seal
+from slurm_hadar.controller.time_limits import run_in_all_s
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, Write
 
-__all__ = ["RESTART_GAP_S", "defer", "free", "lease", "place", "requeue", "restart"]
+__all__ = ["RESTART_GAP_S", "defer", "free", "give_back", "lease", "place", "requeue", "restart"]
 
 RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is refused there and fails
 _LIST_CHUNK = 1000
@@ -40,10 +42,10 @@ def lease(job_ids: Iterable[str], seconds: float) -> list[Write]:
     return [Write("update", ids[i : i + _LIST_CHUNK], when) for i in range(0, len(ids), _LIST_CHUNK)]
 
 
-def place(job: SlurmJob, record: JobRecord, placement: Placement, after_s: float = 0.0) -> Write:
+def place(job: SlurmJob, record: JobRecord, placement: Placement, seal: Seal, after_s: float = 0.0) -> Write:
     """Start a pending job on exactly these nodes, ``after_s`` seconds from now."""
     fields = (*_shape(job, record, placement), ("NodeList", fold(placement.nodes)), ("StartTime", _after(after_s)))
-    return Write("update", (job.job_id,), (*fields, *_mark(job, record)))
+    return Write("update", (job.job_id,), (*fields, *_limit(job, record), *_mark(job, record, seal)))
 
 
 def defer(job: SlurmJob, record: JobRecord, seconds: float) -> Write:
@@ -54,16 +56,33 @@ def defer(job: SlurmJob, record: JobRecord, seconds: float) -> Write:
     )
 
 
+def give_back(job: SlurmJob, record: JobRecord) -> Write:
+    """Give a job that is not to be steered any more its owner's shape and every node; when it starts stays as it is."""
+    return Write("update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", "")))
+
+
 def free(job: SlurmJob, record: JobRecord) -> Write:
     """Undo all steering of a pending job: it is eligible at once, as its owner submitted it."""
     return Write("update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", ""), ("StartTime", "now")))
 
 
-def _mark(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
+def _mark(job: SlurmJob, record: JobRecord, seal: Seal) -> tuple[tuple[str, str], ...]:
     """A word in the job's own comment that its nodes are ours, and what its owner asked for: without it, who has lost
-    the journal would take them for the owner's wish, and never give the job others."""
-    text = with_asked(job.comment, (record.workers, record.nodes, record.tasks, record.cpus))
+    the journal would take them for the owner's wish, and never give the job others. Sealed, since it is given back with
+    this controller's rights."""
+    shape = (record.workers, record.nodes, record.tasks, record.cpus)
+    text = with_asked(job.comment, shape, seal.of(job.job_id, job.user, shape))
     return (("Comment", text),) if text is not None else ()
+
+
+def _limit(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
+    """A shorter time limit where the owner says how long the job may run in all: each run begins Slurm's own anew. Never
+    a longer one."""
+    whole_s = read(job.comment)[0].max_time_s
+    left_s = None if whole_s is None else max(60.0, whole_s - run_in_all_s(record))
+    if left_s is None or (job.time_limit_s is not None and job.time_limit_s <= left_s):
+        return ()
+    return (("TimeLimit", str(math.ceil(left_s / 60))),)
 
 
 def _after(seconds: float) -> str:

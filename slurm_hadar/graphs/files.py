@@ -24,11 +24,10 @@ The file, one table per stage in the order of the pipeline::
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from slurm_hadar.errors import GraphError
 from slurm_hadar.graphs.graph import JobGraph, Stage
 from slurm_hadar.graphs.presets import preset_graph
 
-__all__ = ["MOST_BYTES", "graph_of", "parse_graph", "read_graph"]
+__all__ = ["MOST_BYTES", "graph_in", "graph_of", "parse_graph", "read_graph"]
 
 MOST_BYTES = 1 << 16  # of a file
 _DEGREE = re.compile(r"(pp|dp|tp|mb)([1-9][0-9]{0,3})", re.ASCII)
@@ -45,14 +44,19 @@ _STAGE_KEYS = tuple(f.name for f in fields(Stage))
 _REQUIRED = ("compute_s", "parameter_bytes")
 
 
-def graph_of(value: str, gpus: int | None = None, folder: Path | None = None, user: str | None = None) -> JobGraph:
+def graph_of(
+    value: str,
+    gpus: int | None = None,
+    folder: Path | None = None,
+    read: Callable[[Path], JobGraph] | None = None,
+) -> JobGraph:
     """The graph that ``graph=value`` names, for a job of ``gpus`` GPUs whose directory is ``folder``.
 
-    ``user``: see :func:`read_graph`. Raises GraphError if the value cannot be read, or if the graph is not one of that
-    many GPUs.
+    ``read`` gives the graph of a file, :func:`read_graph` if left out. Raises GraphError if the value cannot be read,
+    or if the graph is not one of that many GPUs.
     """
     if value.endswith(".toml"):
-        graph = read_graph((folder or Path()) / value, user)
+        graph = (read or read_graph)((folder or Path()) / value)
         if gpus is not None and graph.gpus != gpus:
             raise GraphError(f"{value} describes {graph.gpus} GPUs, the job has {gpus}")
         return graph
@@ -81,20 +85,13 @@ def _degrees(value: str, parts: list[str]) -> dict[str, int]:
     return found
 
 
-def read_graph(path: Path, user: str | None = None) -> JobGraph:
-    """Read a graph file: a regular one, of at most :data:`MOST_BYTES`.
-
-    ``user``: on whose behalf it is read, by somebody who may read more than they; the file must then be theirs or
-    readable by all. Raises GraphError naming the file and the key.
-    """
+def read_graph(path: Path) -> JobGraph:
+    """Read a graph file: a regular one, of at most :data:`MOST_BYTES`. Raises GraphError with the file and the key."""
     try:
         # a pipe must not hold the reader up
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise GraphError(f"graph file {path} is not a regular file")
-            if user is not None and not _readable_by(status, user):
-                raise GraphError(f"graph file {path} neither belongs to {user} nor is readable by all")
             content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise GraphError(f"graph file {path}: there is no such file") from None
@@ -102,19 +99,18 @@ def read_graph(path: Path, user: str | None = None) -> JobGraph:
         raise GraphError(f"graph file {path} is not a regular file") from None
     except (OSError, ValueError) as error:
         raise GraphError(f"graph file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return graph_in(content, path)
+
+
+def graph_in(content: bytes, path: Path) -> JobGraph:
+    """The graph in the first :data:`MOST_BYTES` + 1 bytes of the file ``path``. Raises GraphError as
+    :func:`read_graph` does."""
     if len(content) > MOST_BYTES:
         raise GraphError(f"graph file {path} is larger than {MOST_BYTES} bytes")
     try:
         return parse_graph(content.decode(), str(path))
     except UnicodeDecodeError:
         raise GraphError(f"graph file {path} is not UTF-8 text") from None
-
-
-def _readable_by(status: os.stat_result, user: str) -> bool:
-    try:
-        return bool(status.st_mode & stat.S_IROTH) or pwd.getpwnam(user).pw_uid == status.st_uid
-    except KeyError:
-        return False
 
 
 def parse_graph(text: str, name: str = "graph") -> JobGraph:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
+from slurm_hadar.policies.admission import within_bounds
 from slurm_hadar.policies.copies import one_copy_each
 
 __all__ = ["Policy"]
@@ -23,7 +24,8 @@ class Policy(abc.ABC):
     A subclass takes its parameters as keyword arguments of its constructor, each annotated with ``int``, ``float``,
     ``bool`` or ``str`` so that the registry can read them from a command line, and raises ConfigError for values that
     make no sense. A policy is shown one copy of each forked job, and need not know that there are others; one that
-    decides about copies itself says ``forks = True``. :class:`slurm_hadar.testing.policies.PolicyContract` holds the
+    decides about copies itself says ``forks = True``. It reckons with GPUs alone: what else the cluster would refuse is
+    seen to by :mod:`slurm_hadar.policies.admission`. :class:`slurm_hadar.testing.policies.PolicyContract` holds the
     tests that every policy must pass.
 
     Example
@@ -41,8 +43,9 @@ class Policy(abc.ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # here rather than in each caller: the loop, the simulator and explain must all see the same
-        if "allocate" in cls.__dict__ and not cls.forks:
-            cls.allocate = one_copy_each(cls.allocate)  # type: ignore[assignment, method-assign]
+        if "allocate" in cls.__dict__:
+            own = cls.allocate if cls.forks else one_copy_each(cls.allocate)
+            cls.allocate = within_bounds(own)  # type: ignore[assignment, method-assign]
 
     def _require(self, **least: float) -> None:
         """Raise ConfigError for the first of these parameters that is not a finite number of at least so much."""

@@ -10,7 +10,8 @@ import re
 import secrets
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import tenacity
 
@@ -18,13 +19,14 @@ from slurm_hadar.errors import SlurmError, SlurmRejected, SlurmUnavailable
 from slurm_hadar.slurm import parsing
 from slurm_hadar.slurm.accounting import FIELDS
 from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.state import ClusterState, Daemon, SlurmJob, Write, WriteResult
+from slurm_hadar.slurm.limits import QUESTIONS, parse_bounds
+from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, Write, WriteResult
 
 __all__ = ["CliBackend"]
 
 _AWAY = re.compile(r"unable to contact slurm controller|connection refused|communication connection failure|timed out|"
                    r"socket timed out|zero bytes were transmitted|slurm_load_\w+ error", re.IGNORECASE)  # fmt: skip
-_JOB = r"(?P<job>\d+(?:[_+]\d+)?)"
+_JOB = r"(?P<job>\d+(?:[_+][\d,:%-]*\d)?)"
 _ABOUT_A_JOB = (
     re.compile(rf"(?P<why>.*?)(?: for job |: job ){_JOB}"),
     re.compile(rf"{_JOB}: (?P<why>.*)"),
@@ -32,6 +34,8 @@ _ABOUT_A_JOB = (
 )
 _SCANCEL_CHUNK = 500
 _MOST_CHARACTERS = 4000  # a scontrol built without readline cuts a line at 4095
+_LONGEST_LINE = 4094
+_MOST_TASKS = 1_000_000
 
 
 class CliBackend(Backend):
@@ -90,11 +94,24 @@ class CliBackend(Backend):
     def read(self) -> ClusterState:
         began = time.monotonic()
         now = time.time()
-        mark = secrets.token_hex(8)
-        option = parsing.format_option(parsing.NODE_FIELDS, parsing.NODE_FREE, mark)
-        nodes, partitions = parsing.parse_nodes(self._read(["sinfo", "-h", "-N", "-O", option]), mark)
-        jobs = self.read_jobs()
-        return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began)
+        mark = _mark()
+        option = parsing.format_option(parsing.NODE_FIELDS, mark)
+        nodes, partitions = parsing.parse_nodes(self._read(["sinfo", "--local", "-h", "-N", "-O", option]), mark)
+        jobs = _with_details(self.read_jobs(), self._details())
+        bounds, memory = self._bounds(), self._memory_counts()
+        return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)
+
+    def _details(self) -> dict[str, parsing.Details]:
+        mark = _mark()
+        option = parsing.DETAIL_FORMAT.format(mark)
+        return parsing.parse_details(self._read(["squeue", "--local", "-h", "-t", "PENDING", "-o", option]), mark)
+
+    def _bounds(self) -> Bounds:
+        """One call for all; what this user may not see is not in it."""
+        return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0])
+
+    def _memory_counts(self) -> bool:
+        return "MEMORY" in self._setting("SelectTypeParameters").upper()
 
     def topology(self) -> str:
         stdout, stderr, code = self._run(["scontrol", "show", "topology"])
@@ -109,16 +126,27 @@ class CliBackend(Backend):
         return parsing.parse_ping(stdout)
 
     def read_jobs(self) -> tuple[SlurmJob, ...]:
-        mark = secrets.token_hex(8)
-        option = parsing.format_option(parsing.JOB_FIELDS, parsing.JOB_FREE, mark)
-        return parsing.parse_jobs(self._read(["squeue", "-h", "-r", "-t", "all", "-O", option]), mark)
+        mark = _mark()
+        option = parsing.format_option(parsing.JOB_FIELDS, mark)
+        return parsing.parse_jobs(self._read(["squeue", "--local", "-h", "-r", "-t", "all", "-O", option]), mark)
 
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         if not writes:
             return []
-        script = "".join(line + "\n" for w in writes for line in _lines(w))
-        _, stderr, code = self._run(["scontrol"], script)
-        return _results(writes, stderr, code)
+        lines, impossible = [], {}
+        for write in writes:
+            try:
+                lines += _lines(write)
+            except SlurmRejected as error:  # one job's matter
+                impossible[id(write)] = str(error)
+        stderr, code = "", 0
+        if lines:
+            _, stderr, code = self._run(["scontrol"], "".join(line + "\n" for line in lines))
+        sent = _results([w for w in writes if id(w) not in impossible], stderr, code)
+        return [
+            *sent,
+            *(WriteResult(j, w, impossible[id(w)]) for w in writes if id(w) in impossible for j in w.job_ids),
+        ]
 
     def signal(self, steps: Sequence[str], signal: str) -> None:
         for first in range(0, len(steps), _SCANCEL_CHUNK):
@@ -179,7 +207,25 @@ class CliBackend(Backend):
 def _clean(env: dict[str, str]) -> dict[str, str]:
     """The environment without what would change the commands' output, and with times as epoch seconds."""
     kept = {k: v for k, v in env.items() if not k.startswith(("SACCT_", "SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_"))}
-    return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
+    # an array's tasks are else cut short with dots
+    return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+
+
+def _mark() -> str:
+    """Nobody can guess it while one command runs, and it is short: it stands behind every field."""
+    return secrets.token_hex(4)
+
+
+def _with_details(jobs: tuple[SlurmJob, ...], details: Mapping[str, parsing.Details]) -> tuple[SlurmJob, ...]:
+    """Tasks of an array have those of the whole."""
+    if not details:
+        return jobs
+    nothing = parsing.Details()
+    return tuple(
+        j if (d := details.get(j.array_id or j.job_id, nothing)) is nothing
+        else replace(j, exc_nodes=d.exc_nodes, throttle=d.throttle)
+        for j in jobs
+    )  # fmt: skip
 
 
 def _lines(write: Write) -> list[str]:
@@ -191,6 +237,8 @@ def _lines(write: Write) -> list[str]:
             lines[-1] += f",{job}"
         else:
             lines.append(f"{before}{job}")
+    if any(len(line) + len(after) > _LONGEST_LINE for line in lines):
+        raise SlurmRejected(f"the update is longer than the {_LONGEST_LINE} characters that scontrol reads")
     return [line + after for line in lines]
 
 
@@ -218,11 +266,16 @@ def _results(writes: Sequence[Write], stderr: str, code: int) -> list[WriteResul
     known = {job for write in writes for job in write.job_ids}
     for line in stderr.splitlines():
         text = line.removeprefix("scontrol:").strip().removeprefix("error:").strip()
-        match = next((m for pattern in _ABOUT_A_JOB if (m := pattern.fullmatch(text)) and m["job"] in known), None)
-        if match:
-            about.setdefault(match["job"], match["why"])
-        elif text:
-            general.append(text)
+        if text.endswith(": No error"):
+            continue
+        for pattern in _ABOUT_A_JOB:
+            match = pattern.fullmatch(text)
+            if match and (jobs := [job for job in _named(match["job"]) if job in known]):
+                for job in jobs:
+                    about.setdefault(job, match["why"])
+                break
+        else:
+            general += [text] if text else []
     if code != 0 and not about and not general:
         general.append(f"scontrol ended with {code} and gave no reason")
     unknown = "; ".join(general) or None
@@ -231,6 +284,21 @@ def _results(writes: Sequence[Write], stderr: str, code: int) -> list[WriteResul
         for write in writes
         for job in write.job_ids
     ]
+
+
+def _named(text: str) -> list[str]:
+    """The jobs that a complaint names, and the array itself: ``16_1-3,7`` are four tasks."""
+    array, _, tasks = text.partition("_")
+    if not tasks or tasks.isdecimal():
+        return [text]
+    found = [array]
+    for part in tasks.partition("%")[0].split(","):
+        low, _, rest = part.partition("-")
+        high, _, step = rest.partition(":")
+        if low.isdecimal() and (high or low).isdecimal() and int(high or low) - int(low) < _MOST_TASKS:
+            every = int(step) if step.isdecimal() and int(step) else 1
+            found += [f"{array}_{task}" for task in range(int(low), int(high or low) + 1, every)]
+    return found
 
 
 def _first_line(text: str) -> str:

@@ -1,7 +1,9 @@
-"""Slurm's texts turned into records. Raises SlurmParseError for anything cut short or not understood.
+"""Slurm's texts turned into records.
 
-Free texts (work directory, names, comments, reasons) are whatever a user typed, so records and free fields are
-separated by a mark drawn anew for each read: nobody can write a comment that forges another job's record.
+Almost any field may hold text of a user's (comments and names, but GRES, accounts, constraints and licences too), so
+every field ends with a mark drawn anew for each read: nobody can write a text that forges another job's record. An
+answer that was cut short raises SlurmParseError; a job whose own record is not understood costs that job alone, which
+then says so in :attr:`SlurmJob.fault`.
 """
 
 from __future__ import annotations
@@ -9,31 +11,33 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.state import Daemon, GpuRequest, SlurmJob, SlurmNode
 
 __all__ = [
-    "JOB_FIELDS", "NODE_FIELDS", "SEP", "expand", "fold", "format_option", "job_state", "node_is_bad", "parse_gres",
-    "parse_jobs", "parse_nodes", "parse_ping", "parse_request", "parse_time_limit", "text_or_empty",
+    "DETAIL_FORMAT", "JOB_FIELDS", "NODE_FIELDS", "SEP", "Details", "expand", "fold", "format_option", "job_state",
+    "node_is_bad", "parse_details", "parse_gres", "parse_jobs", "parse_nodes", "parse_ping", "parse_request",
+    "parse_time_limit", "parse_tres", "shared_gpus", "text_or_empty",
 ]  # fmt: skip
 
 SEP = "\x1f"
 
-# Machine-made fields first, free texts last. Without slurmdbd an account may be any text.
 JOB_FIELDS = (
-    "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "QOS", "Partition", "NodeList",
-    "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "NumNodes", "MaxNodes", "NumTasks",
-    "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "Requeue", "RestartCnt", "BatchFlag",
-    "PriorityLong", "Feature", "Dependency", "Account", "WorkDir", "Name", "Comment",
+    "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "UserID", "QOS", "Partition",
+    "NodeList", "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "NumNodes",
+    "MaxNodes", "NumTasks", "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "Requeue",
+    "RestartCnt", "BatchFlag", "PriorityLong", "OverSubscribe", "Licenses", "Reservation", "Feature", "Dependency",
+    "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
-JOB_FREE = 4
-NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Partition", "Available", "Time",
-               "Features", "Reason")  # fmt: skip
-NODE_FREE = 1
+_TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
+NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
+               "Available", "Time", "Features", "Reason")  # fmt: skip
 
 _STATES = {
     "PENDING": JobState.PENDING, "REQUEUED": JobState.PENDING, "REQUEUE_FED": JobState.PENDING,
@@ -46,58 +50,85 @@ _STATES = {
     "OUT_OF_MEMORY": JobState.FAILED, "REVOKED": JobState.FAILED, "RESV_DEL_HOLD": JobState.PENDING,
 }  # fmt: skip
 _BAD_NODE = re.compile(r"down|drain|fail|inval|unknown|no_respond|power|reboot|maint|planned_down|blocked|future|error")
-_GRES = re.compile(r"gpu(?::([^:(]+))?:(\d+)(?:\([^)]*\))?")
-_REQUEST = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:=,]*))?(?:[:=](\d+))?")
+_GRES_PART = re.compile(r"(?:[^,(]|\([^)]*\))+")  # commas within brackets do not part
+_GPU_TYPE = re.compile(r"[!-~]{1,64}")
+_SHARES = ("shard", "mps")
+_JOB_ID = re.compile(r"[1-9][0-9]{0,17}(?:[_+][0-9]{1,9})?")
 _DIGITS = re.compile(r"[0-9]{1,15}")
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
+_LONG_LIST = 1000
 _MOST_NODES = 100_000  # more than any cluster; a range with a wrong digit must not fill the memory
 _NO_VALUE = 0xFFFFFFFE  # Slurm shows its marks for "not set" and "infinite" as plain numbers
 _NOTHING = frozenset(("", "N/A", "(null)", "NONE", "None", "n/a", "none", "Unknown"))
 
 
-def format_option(fields: Sequence[str], free: int, mark: str) -> str:
+def format_option(fields: Sequence[str], mark: str) -> str:
     """The value of ``-O``/``--Format`` that makes :func:`_records` able to read the output."""
-    machine = [f"{name}:{SEP}" for name in fields[: len(fields) - free]]
-    texts = [f"{name}:{SEP}{mark}" for name in fields[len(fields) - free :]]
-    return ",".join(machine + texts)
+    return ",".join(f"{name}:{SEP}{mark}" for name in fields)
 
 
-def _records(text: str, fields: Sequence[str], free: int, mark: str, what: str) -> Iterator[dict[str, str]]:
-    """Split output into records: every field ends with SEP, free ones with SEP + mark, a record with a line end."""
-    free_end = SEP + mark
-    position, number = 0, 0
+def _records(text: str, fields: Sequence[str], mark: str, what: str) -> Iterator[dict[str, str]]:
+    """Split output into records: every field ends with SEP and the mark, a record with a line end."""
+    values = text.split(SEP + mark)
+    last = values.pop()
+    whole, width = divmod(len(values), len(fields)), len(fields)
+    if whole[1] or last not in ("", "\n"):
+        raise SlurmParseError(f"{what} output is cut short in record {whole[0] + 1}; nothing was changed")
+    if values and not last:
+        raise SlurmParseError(f"{what} output has no line end after record {whole[0]}; nothing was changed")
     known: dict[str, str] = {}  # most values stand in many records; each is kept once
-    while position < len(text):
-        number += 1
-        values = []
-        for index in range(len(fields)):
-            end = SEP if index < len(fields) - free else free_end
-            stop = text.find(end, position)
-            if stop < 0:
+    for first in range(0, len(values), width):
+        record = values[first : first + width]
+        if first:
+            if not record[0].startswith("\n"):
                 raise SlurmParseError(
-                    f"{what} output is cut short in record {number} at field {fields[index]}; nothing was changed"
+                    f"{what} output has no line end after record {first // width}; nothing was changed"
                 )
-            value = text[position:stop]
-            # a user's text is taken as it is: blanks may be part of a directory's name
-            value = value.strip() if end == SEP else value
-            values.append(known.setdefault(value, value))
-            position = stop + len(end)
-        if not text.startswith("\n", position):
-            raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
-        position += 1
-        yield dict(zip(fields, values, strict=True))
+            record[0] = record[0][1:]
+        kept = (v if n in _TYPED_BY_USERS else v.strip() for n, v in zip(fields, record, strict=True))
+        yield dict(zip(fields, (known.setdefault(v, v) for v in kept), strict=True))
 
 
 def parse_jobs(text: str, mark: str) -> tuple[SlurmJob, ...]:
     """Read the output of ``squeue -h -r -t all -O`` :func:`format_option` (JOB_FIELDS)."""
-    return tuple(_job(record) for record in _records(text, JOB_FIELDS, JOB_FREE, mark, "squeue"))
+    return tuple(_job(record) for record in _records(text, JOB_FIELDS, mark, "squeue"))
 
 
 def _job(r: dict[str, str]) -> SlurmJob:
+    """The job, or as much of it as is sure, with what is wrong with the rest."""
+    job_id = r["JobArrayID"]
+    try:
+        if not _JOB_ID.fullmatch(job_id):
+            raise SlurmParseError(f"squeue shows a job id this version does not understand: {job_id!r:.80}")
+        return _understood(r)
+    except (SlurmParseError, ValueError, OverflowError) as error:
+        return unreadable(job_id, r["UserName"], r["NodeList"], r["State"], r["Comment"], str(error))
+
+
+def unreadable(job_id: str, user: str, nodes: str, state: str, comment: str, why: str) -> SlurmJob:
+    """A job whose record is not understood: it is shown, with the reason, and left to Slurm. ``nodes`` as Slurm writes
+    them: a job that has some counts as running."""
+    try:
+        held = expand(nodes)
+    except SlurmParseError:
+        held = ()
+    word = state.split("+")[0].split(" ")[0]
+    assumed = _STATES.get(word, JobState.RUNNING if text_or_empty(nodes) else JobState.PENDING)
+    return SlurmJob(
+        job_id=job_id, raw_id=0, state=assumed, state_text=word, reason="", user=user, account="", qos="", partition="",
+        nodes=held, req_nodes=(), features="", gpus=(), num_nodes=max(1, len(held)), max_nodes=max(1, len(held)),
+        num_tasks=1, num_cpus=1, time_limit_s=None, submit=None, eligible=None, start=None, end=None, requeue=False,
+        restarts=0, batch=False, priority=1, dependency="", array_id=None, het_id=None, comment=text_or_empty(comment),
+        fault=f"Slurm's record of it cannot be read: {why}",
+    )  # fmt: skip
+
+
+def _understood(r: dict[str, str]) -> SlurmJob:
     job_id = r["JobArrayID"]
     state_text = r["State"].split("+")[0].split(" ")[0]
     nodes = _int(r, "NumNodes", 1)
     array = r["ArrayJobID"] if "_" in job_id else None
+    cpus = _int(r, "NumCPUs", 1)
     return SlurmJob(
         job_id=job_id,
         raw_id=_int(r, "JobID", 0),
@@ -115,7 +146,7 @@ def _job(r: dict[str, str]) -> SlurmJob:
         num_nodes=nodes,
         max_nodes=max(nodes, _int(r, "MaxNodes", nodes)),
         num_tasks=_int(r, "NumTasks", 1),
-        num_cpus=_int(r, "NumCPUs", 1),
+        num_cpus=cpus,
         time_limit_s=parse_time_limit(r["TimeLimit"]),
         submit=_time(r, "SubmitTime"),
         eligible=_time(r, "EligibleTime"),
@@ -128,6 +159,11 @@ def _job(r: dict[str, str]) -> SlurmJob:
         dependency=text_or_empty(r["Dependency"]),
         array_id=array,
         het_id=text_or_empty(r["HetJobID"]) or None,
+        uid=int(r["UserID"]) if _DIGITS.fullmatch(r["UserID"]) else None,
+        memory_bytes=parse_tres(r["tres-alloc"]).get("mem", 0),
+        exclusive=r["OverSubscribe"] in ("NO", "USER", "MCS"),
+        licenses=text_or_empty(r["Licenses"]),
+        reservation=text_or_empty(r["Reservation"]),
         work_dir=r["WorkDir"],
         name=r["Name"],
         comment=text_or_empty(r["Comment"]),
@@ -152,7 +188,7 @@ def parse_nodes(text: str, mark: str) -> tuple[tuple[SlurmNode, ...], tuple[Part
     nodes: dict[str, SlurmNode] = {}
     members: dict[str, list[str]] = {}
     partitions: dict[str, Partition] = {}
-    for r in _records(text, NODE_FIELDS, NODE_FREE, mark, "sinfo"):
+    for r in _records(text, NODE_FIELDS, mark, "sinfo"):
         name, partition = r["NodeList"], r["Partition"].rstrip("*")
         members.setdefault(partition, []).append(name)
         limit = parse_time_limit(r["Time"])
@@ -167,41 +203,95 @@ def parse_nodes(text: str, mark: str) -> tuple[tuple[SlurmNode, ...], tuple[Part
 
 
 def _with_partitions(node: SlurmNode, partitions: tuple[str, ...]) -> SlurmNode:
-    return SlurmNode(
-        node.name, node.gpus, node.used, node.state, node.available, node.reason, node.features, partitions,
-        node.cpus, node.cpus_used,
-    )  # fmt: skip
+    return replace(node, partitions=partitions)
 
 
 def _node(r: dict[str, str]) -> SlurmNode:
     name, state = r["NodeList"], r["StateComplete"].lower()
-    bad = node_is_bad(state)
+    bad, reason = node_is_bad(state), text_or_empty(r["Reason"])
+    try:
+        gpus = parse_gres(r["Gres"])
+        used = _with_shared(gpus, parse_gres(r["GresUsed"]), shared_gpus(r["GresUsed"]))
+    except SlurmParseError as error:  # the other nodes are read all the same
+        gpus, used, bad, reason = (), (), True, str(error)
     cpus = r["CPUsState"].split("/")
     if len(cpus) != 4 or not all(c.isdecimal() for c in cpus):
         raise SlurmParseError(f"sinfo shows no CPU counts for node {name}: {r['CPUsState']!r}")
     return SlurmNode(
         name=name,
-        gpus=parse_gres(r["Gres"]),
-        used=parse_gres(r["GresUsed"]),
+        gpus=gpus,
+        used=used,
         state=state,
         available=not bad,
-        reason=text_or_empty(r["Reason"]) or (state if bad else ""),
+        reason=reason or (state if bad else ""),
         features=tuple(f for f in text_or_empty(r["Features"]).split(",") if f),
         cpus=int(cpus[3]),
         cpus_used=int(cpus[0]),
+        memory_bytes=_mebibytes(r["Memory"]),
+        memory_used_bytes=_mebibytes(r["AllocMem"]),
     )
+
+
+def _mebibytes(text: str) -> int:
+    return int(text) << 20 if _DIGITS.fullmatch(text) else 0
 
 
 def parse_gres(text: str) -> tuple[tuple[str, int], ...]:
     """GPUs per type in a node's ``Gres`` or ``GresUsed``: ``gpu:v100:4(IDX:0-1)`` gives (("v100", 4),).
 
-    GPUs without a type count as type ``gpu``; other GRES are not looked at.
+    GPUs without a type count as type ``gpu``; other GRES (``vgpu``, ``shard``) are not looked at. Raises
+    SlurmParseError for a GPU entry that is not understood.
     """
     total: dict[str, int] = {}
-    for match in _GRES.finditer(text_or_empty(text)):
-        name = match[1] or "gpu"
-        total[name] = total.get(name, 0) + int(match[2])
-    return tuple(sorted((t, n) for t, n in total.items() if n))
+    for part in _GRES_PART.findall(text_or_empty(text)):
+        name, count = _gpu_entry(part.partition("(")[0].strip())
+        if count:
+            total[name or "gpu"] = total.get(name or "gpu", 0) + count
+    return tuple(sorted(total.items()))
+
+
+def _gpu_entry(text: str) -> tuple[str, int]:
+    """Type ("" = none) and count of one entry such as ``gpu``, ``gpu:2``, ``gpu:a100``, ``gres/gpu:a100_1g.5gb=2``; count
+    0 for any other GRES."""
+    words = text.removeprefix("gres:").removeprefix("gres/").replace("=", ":").split(":")
+    if words[0] != "gpu":
+        return "", 0
+    kind, count = "", "1"
+    if len(words) == 2:
+        kind, count = ("", words[1]) if words[1].isdecimal() else (words[1], "1")
+    elif len(words) == 3:
+        kind, count = words[1:]
+    if len(words) > 3 or not _DIGITS.fullmatch(count) or (kind and not _GPU_TYPE.fullmatch(kind)):
+        raise SlurmParseError(f"a GPU request that this version does not understand: {text!r:.200}")
+    return kind, int(count)
+
+
+def shared_gpus(text: str) -> int | None:
+    """How many of a node's GPUs are in use by shares of GPUs (shards, MPS) in its ``GresUsed``; None where Slurm does not
+    say how many. ``shard:4(2/4,2/4,0/4)`` are two."""
+    found = 0
+    for part in _GRES_PART.findall(text_or_empty(text)):
+        entry, _, detail = part.partition("(")
+        words = entry.strip().split(":")
+        if words[0] not in _SHARES or not words[-1].isdecimal() or int(words[-1]) == 0:
+            continue
+        uses = re.findall(r"(\d+)/\d+", detail)
+        if not uses:
+            return None
+        found = max(found, sum(1 for n in uses if int(n)))
+    return found
+
+
+def _with_shared(
+    gpus: tuple[tuple[str, int], ...], used: tuple[tuple[str, int], ...], shared: int | None
+) -> tuple[tuple[str, int], ...]:
+    """What is in use, with the GPUs that are in use by shares: of several types nobody knows which, so all count."""
+    if shared == 0:
+        return used
+    if shared is None or len(gpus) != 1:
+        return gpus
+    (name, total), taken = gpus[0], dict(used)
+    return ((name, min(total, taken.get(name, 0) + shared)),)
 
 
 def _requests(r: dict[str, str]) -> tuple[GpuRequest, ...]:
@@ -215,14 +305,55 @@ def _requests(r: dict[str, str]) -> tuple[GpuRequest, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def parse_request(text: str) -> tuple[tuple[str, int], ...]:
-    """GPUs in a TRES request, ``gres:gpu:2`` (22.05) or ``gres/gpu:v100:2`` (later), as ((type or "", count),)."""
+    """GPUs in a TRES request, ``gres:gpu:2`` (22.05) or ``gres/gpu:v100:2`` (later), as ((type or "", count),). Raises
+    SlurmParseError for GPUs that are asked for in a way that is not understood."""
     total: dict[str, int] = {}
     for part in text_or_empty(text).split(","):
-        match = _REQUEST.fullmatch(part)
-        if match:
-            name = match[1] or ""
-            total[name] = total.get(name, 0) + int(match[2] or 1)
+        name, count = _gpu_entry(part)
+        total[name] = total.get(name, 0) + count
     return tuple(sorted((t, n) for t, n in total.items() if n))
+
+
+_TRES_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+
+
+def parse_tres(text: str) -> dict[str, int]:
+    """``cpu=4,mem=1200M,node=1,gres/gpu=2`` by name; memory in bytes. What is no number (``N``, not set) is left out."""
+    found = {}
+    for name, number, unit in re.findall(
+        r"([^=,\s]+)=([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGTP]?)(?=,|$)", text_or_empty(text)
+    ):
+        scale = _TRES_UNITS[unit or ("M" if name == "mem" else "")]
+        found[name] = int(float(number) * scale)
+    return found
+
+
+class Details(NamedTuple):
+    """What squeue tells in its older format only: the nodes that the owner excludes, and how many tasks of its array may
+    run at once (None = any number)."""
+
+    exc_nodes: tuple[str, ...] = ()
+    throttle: int | None = None
+
+
+#: The value of ``-o`` for :func:`parse_details`, to be formatted with the mark.
+DETAIL_FORMAT = f"%i{SEP}{{0}}%x{SEP}{{0}}"
+
+
+def parse_details(text: str, mark: str) -> dict[str, Details]:
+    """Read the output of ``squeue -h -t PENDING -o`` DETAIL_FORMAT: by job, of a job array by its id. Only of jobs that
+    have any; those whose lists are not understood are left out."""
+    found = {}
+    for r in _records(text, ("job", "excluded"), mark, "squeue"):
+        job, _, tasks = r["job"].partition("_")
+        _, percent, most = tasks.rstrip("]").rpartition("%")
+        try:
+            details = Details(expand(r["excluded"]), int(most) if percent and _DIGITS.fullmatch(most) else None)
+        except SlurmParseError:
+            continue
+        if details != Details():
+            found[job] = details
+    return found
 
 
 def parse_time_limit(text: str) -> float | None:
@@ -250,7 +381,7 @@ def expand(text: str) -> tuple[str, ...]:
         # each range first, since the set spells them out; then their combinations, of which it only knows the number
         if any(int(last) - int(first) > _MOST_NODES for first, last in _RANGE.findall(text)):
             raise NodeSetException(f"more than {_MOST_NODES} nodes")
-        found = NodeSet(text)
+        found = NodeSet(text, resolver=RESOLVER_NOGROUP)  # whose groups would run a site's programs
         if len(found) > _MOST_NODES:
             raise NodeSetException(f"{len(found)} nodes")
         return tuple(found)
@@ -259,8 +390,9 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def fold(nodes: Sequence[str]) -> str:
-    """The names as one comma list. Not folded into brackets: scontrol takes both, and a plain list is easier read."""
-    return ",".join(nodes)
+    """The names as one comma list; in brackets only where it is long, since a plain list is easier read."""
+    plain = ",".join(nodes)
+    return plain if len(plain) <= _LONG_LIST else str(NodeSet.fromlist(nodes, resolver=RESOLVER_NOGROUP))
 
 
 def text_or_empty(value: str) -> str:

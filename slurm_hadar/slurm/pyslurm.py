@@ -130,7 +130,8 @@ class PyslurmBackend(CliBackend):
                 _add(used.setdefault(node, {}), gres)
         nodes = tuple(sorted((_node(n, used.get(n["name"], {})) for n in answer["nodes"]), key=lambda n: n.name))
         partitions = tuple(sorted((_partition(p) for p in answer["partitions"]), key=lambda p: p.name))
-        return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began)
+        bounds, memory = self._bounds(), self._memory_counts()
+        return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)
 
     def read_jobs(self) -> tuple[SlurmJob, ...]:
         return self._jobs(self._retry(self._worker.ask, "jobs")["jobs"])
@@ -169,7 +170,16 @@ def _add(total: dict[str, int], gres: dict[str, int]) -> None:
 
 
 def _expand(r: dict[str, Any]) -> list[SlurmJob]:
-    """One job, or one per waiting task where the record stands for the rest of an array."""
+    """One job, or one per waiting task where the record stands for the rest of an array. One that is not understood says
+    so."""
+    try:
+        return _expanded(r)
+    except (SlurmParseError, ArithmeticError, KeyError, TypeError, ValueError) as error:
+        job_id, user, nodes, state, comment = (str(r.get(k) or "") for k in ("id", "user", "nodes", "state", "comment"))
+        return [parsing.unreadable(job_id, user, nodes, state, comment, str(error))]
+
+
+def _expanded(r: dict[str, Any]) -> list[SlurmJob]:
     if r["array_id"] and r["array_task"] is None and r["waiting"]:
         tasks = parsing.expand(f"[{r['waiting'].split('%')[0]}]")
         return [_job(r, f"{r['array_id']}_{task}") for task in tasks]
@@ -194,8 +204,16 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         submit=r["submit"], eligible=r["eligible"], start=r["start"], end=r["end"], requeue=r["requeue"],
         restarts=r["restarts"] or 0, batch=r["batch"], priority=r["priority"] or 0, dependency=r["dependency"] or "",
         array_id=str(r["array_id"]) if "_" in job_id else None, het_id=str(r["het_id"]) if r["het_id"] else None,
-        work_dir=r["work_dir"] or "", name=r["name"] or "", comment=r["comment"] or "",
+        work_dir=r["work_dir"] or "", name=r["name"] or "", comment=r["comment"] or "", uid=r["uid"],
+        memory_bytes=(r["memory"] or 0) << 20, exclusive=str(r["sharing"] or "").lower() in ("no", "user", "mcs"),
+        licenses=r["licenses"] or "", reservation=r["reservation"] or "",
+        exc_nodes=parsing.expand(r["exc_nodes"] or ""), throttle=_throttle(r),
     )  # fmt: skip
+
+
+def _throttle(r: dict[str, Any]) -> int | None:
+    most = str(r["waiting"] or "").rpartition("%")
+    return int(most[2]) if most[1] and most[2].isdecimal() and int(most[2]) else None
 
 
 def _request(gres: dict[str, int]) -> tuple[GpuRequest, ...]:
@@ -215,7 +233,7 @@ def _node(r: dict[str, Any], used: dict[str, int]) -> SlurmNode:
     return SlurmNode(
         r["name"], tuple(sorted(total.items())), tuple(sorted(used.items())), state, not bad,
         r["reason"] or (state if bad else ""), tuple(r["features"]), tuple(sorted(r["partitions"])),
-        r["cpus"] or 0, r["cpus_used"] or 0,
+        r["cpus"] or 0, r["cpus_used"] or 0, (r["memory"] or 0) << 20, (r["memory_used"] or 0) << 20,
     )  # fmt: skip
 
 

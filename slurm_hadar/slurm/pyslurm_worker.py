@@ -62,8 +62,14 @@ def _job(job: Any) -> dict[str, Any]:
         "requeue": bool(job.is_requeueable), "restarts": job.requeue_count, "batch": bool(job.is_batch_job),
         "priority": job.priority, "dependency": _dependency(job.dependencies),
         "work_dir": _text(job, "working_directory"), "name": _text(job, "name"), "comment": _text(job, "comment"),
-        "layout": _layout(job),
+        "uid": job.user_id, "memory": _memory(job), "sharing": job.resource_sharing, "licenses": _joined(job.licenses),
+        "reservation": job.reservation, "exc_nodes": _joined(job.excluded_nodes), "layout": _layout(job),
     }  # fmt: skip
+
+
+def _memory(job: Any) -> int | None:
+    """MiB over all nodes of the job, if it says how much."""
+    return job.memory if isinstance(job.memory, int) else None
 
 
 def _text(job: Any, field: str) -> Any:
@@ -102,7 +108,8 @@ def _node(node: Any) -> dict[str, Any]:
     return {
         "name": node.name, "gres": dict(node.configured_gres or {}), "state": str(node.state), "reason": node.reason,
         "features": list(node.active_features or ()), "partitions": list(node.partitions or ()),
-        "cpus": node.total_cpus, "cpus_used": node.allocated_cpus,
+        "cpus": node.total_cpus, "cpus_used": node.allocated_cpus, "memory": node.real_memory,
+        "memory_used": node.allocated_memory,
     }  # fmt: skip
 
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.model import JobState, Partition
 
-__all__ = ["ClusterState", "Daemon", "GpuRequest", "SlurmJob", "SlurmNode", "Write", "WriteResult"]
+__all__ = [
+    "Bounds", "ClusterState", "Daemon", "GpuRequest", "Licence", "Limit", "Reservation", "SlurmJob", "SlurmNode", "Write",
+    "WriteResult",
+]  # fmt: skip
+
+
+# Slurm's words for a job that is not any more what it was when it was looked at
+_OVERTAKEN = (
+    "already finished", "already completing", "already completed", "no longer pending", "is pending execution",
+    "invalid job id", "job/step already",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +40,9 @@ class GpuRequest:
 class SlurmJob:
     """One record of the queue. ``job_id`` is ``123``, ``123_4`` for an array task, ``123+1`` for a component of a
     heterogeneous job; it is what scontrol is told. Times are epoch seconds, None where Slurm has none; ``end`` of
-    a job that runs is when its time limit ends it."""
+    a job that runs is when its time limit ends it. ``memory_bytes`` is over all its nodes, 0 where Slurm does not say;
+    ``exclusive``: it shares its nodes with no job, or with its owner's only. ``throttle``: how many tasks of its array
+    may run at once. ``fault``: why Slurm's record of the job cannot be read; nothing else of it is sure then."""
 
     job_id: str
     raw_id: int
@@ -63,6 +76,14 @@ class SlurmJob:
     work_dir: str = ""
     name: str = ""
     comment: str = ""
+    uid: int | None = None
+    memory_bytes: int = 0
+    exclusive: bool = False
+    licenses: str = ""
+    reservation: str = ""
+    exc_nodes: tuple[str, ...] = ()
+    throttle: int | None = None
+    fault: str | None = None
 
     @property
     def held(self) -> bool:
@@ -83,17 +104,69 @@ class SlurmNode:
     partitions: tuple[str, ...] = ()
     cpus: int = 0
     cpus_used: int = 0
+    memory_bytes: int = 0
+    memory_used_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """``most`` of something that the jobs of a scope may have at once, of which ``used`` are in use.
+
+    ``what`` is ``jobs`` or a TRES as Slurm names it (``cpu``, ``mem`` in bytes, ``node``, ``gres/gpu``). ``scope`` is
+    ("qos", name), ("qos-user", name, uid), ("qos-account", name, account), ("account", name) or ("user", account, user).
+    ``each_job``: what any one job may have, whatever the others do.
+    """
+
+    scope: tuple[str, ...]
+    what: str
+    most: int
+    used: int = 0
+    each_job: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """A licence of Slurm's: so many, of which ``free`` are neither used nor reserved."""
+
+    name: str
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes set apart from ``start`` to ``end`` (epoch seconds) for who names the reservation. ``whole``: all of the
+    nodes, not some of their cores only."""
+
+    name: str
+    nodes: frozenset[str]
+    start: float
+    end: float
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What Slurm would refuse or leave waiting, apart from GPUs in use, at one instant. ``parents`` maps an account to the one above it."""
+
+    limits: tuple[Limit, ...] = ()
+    licences: Mapping[str, Licence] = field(default_factory=dict)
+    reservations: tuple[Reservation, ...] = ()
+    parents: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ClusterState:
-    """Everything one pair of reads gives. ``read_s`` is how long the reads took."""
+    """Everything the reads of one round give. ``read_s`` is how long they took. ``bounds``: what Slurm would refuse apart
+    from what is in use; ``memory_counts``: whether memory is handed out by Slurm as CPUs are (``CR_..._Memory``)."""
 
     time: float
     jobs: tuple[SlurmJob, ...] = ()
     nodes: tuple[SlurmNode, ...] = ()
     partitions: tuple[Partition, ...] = ()
     read_s: float = 0.0
+    bounds: Bounds = Bounds()
+    memory_counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +203,8 @@ class WriteResult:
     job_id: str
     write: Write
     error: str | None = field(default=None)
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether it was refused only since the job had changed meanwhile: it ended, started, or was cancelled."""
+        return self.error is not None and any(words in self.error.lower() for words in _OVERTAKEN)

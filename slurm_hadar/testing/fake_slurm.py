@@ -6,7 +6,7 @@ For tests of the controller and of policies inside it. Time is real, so leases e
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from slurm_hadar.errors import SlurmUnavailable
@@ -14,7 +14,8 @@ from slurm_hadar.messages import token_fingerprint
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.parsing import parse_request
-from slurm_hadar.slurm.state import ClusterState, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
+from slurm_hadar.slurm.state import Bounds, ClusterState, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
+from slurm_hadar.testing.fake_limits import Limits, holds_gpus
 
 __all__ = ["FakeSlurm"]
 
@@ -24,8 +25,9 @@ class FakeSlurm(Backend):
 
     Only jobs that were given a node list are started, unless ``eager``: then any that fits, as real Slurm does.
     ``away`` makes every call fail as if slurmctld were down; ``refuse`` maps a job to an error its updates get;
-    ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists. ``switches``
-    is what it says of its topology.
+    ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists; ``limits`` are
+    those that keep jobs waiting, which a read shows where ``tells_limits``. ``before_write`` is called between a
+    round's reads and each of its writes. ``switches`` is what it says of its topology.
     """
 
     name = "fake"
@@ -40,6 +42,10 @@ class FakeSlurm(Backend):
         self.refuse: dict[str, str] = {}
         self.stuck: dict[str, str] = {}
         self.lost: set[str] = set()
+        self.limits = Limits()
+        self.tells_limits = True
+        self._submitted = 0
+        self.before_write: Callable[[], None] = lambda: None
         self.batches: list[tuple[Write, ...]] = []
         self.signals: list[tuple[str, str]] = []
         self.reads = 0
@@ -47,7 +53,8 @@ class FakeSlurm(Backend):
 
     def submit(self, gpus: int = 1, comment: str = "hadar:", nodes: int = 1, **fields: object) -> str:
         """Add a pending job asking for ``gpus`` per node on ``nodes`` nodes; returns its id."""
-        number = len(self.jobs) + 1
+        self._submitted += 1
+        number = self._submitted
         now = float(int(time.time()))
         job = SlurmJob(
             job_id=str(number), raw_id=number, state=JobState.PENDING, state_text="PENDING", reason="Resources",
@@ -57,7 +64,8 @@ class FakeSlurm(Backend):
             restarts=0, batch=True, priority=100, dependency="", array_id=None, het_id=None, name=f"job{number}",
             comment=comment,
         )  # fmt: skip
-        self.jobs[job.job_id] = replace(job, **fields)  # type: ignore[arg-type]
+        job = replace(job, **fields)  # type: ignore[arg-type]
+        self.jobs[job.job_id] = job
         return job.job_id
 
     def vouch(self, job_id: str, token: str = 64 * "a") -> None:
@@ -83,8 +91,34 @@ class FakeSlurm(Backend):
         end = (job.start or time.time()) + after_s
         self.jobs[job_id] = replace(job, state=JobState.FAILED, state_text="FAILED", reason="NonZeroExitCode", end=end)
 
+    def hold(self, job_id: str, admin: bool = False) -> None:
+        """Hold a pending job, as its owner or an administrator does."""
+        reason = "JobHeldAdmin" if admin else "JobHeldUser"
+        self.jobs[job_id] = replace(self.jobs[job_id], priority=0, reason=reason)
+
+    def defer(self, job_id: str, until: float) -> None:
+        """Give a pending job a start time, as its owner or an administrator does."""
+        self.jobs[job_id] = replace(self.jobs[job_id], eligible=until, reason="BeginTime")
+
+    def suspend(self, job_id: str) -> None:
+        """Stop a running job for a while; it keeps its GPUs."""
+        self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.SUSPENDED, state_text="SUSPENDED")
+
+    def resume(self, job_id: str) -> None:
+        self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.RUNNING, state_text="RUNNING")
+
     def used(self, node: str) -> int:
-        return sum(j.gpus[0].count for j in self.jobs.values() if j.state is JobState.RUNNING and node in j.nodes)
+        return sum(j.gpus[0].count for j in self._on(node) if j.gpus)
+
+    def cpus_used(self, node: str) -> int:
+        return sum(self._cpus(j) for j in self._on(node))
+
+    def _on(self, node: str) -> list[SlurmJob]:
+        return [j for j in self.jobs.values() if holds_gpus(j) and node in j.nodes]
+
+    @staticmethod
+    def _cpus(job: SlurmJob) -> int:
+        return -(-job.num_cpus // max(1, job.num_nodes))
 
     # The seam
 
@@ -97,9 +131,11 @@ class FakeSlurm(Backend):
     def read(self) -> ClusterState:
         jobs = self.read_jobs()
         nodes = tuple(
-            replace(n, used=tuple((t, self.used(n.name)) for t, _ in n.gpus)) for _, n in sorted(self.nodes.items())
+            replace(n, used=tuple((t, self.used(n.name)) for t, _ in n.gpus), cpus_used=self.cpus_used(n.name))
+            for _, n in sorted(self.nodes.items())
         )
-        return ClusterState(time.time(), jobs, nodes, (Partition("all", tuple(sorted(self.nodes))),))
+        bounds = self.limits.bounds(self.jobs.values()) if self.tells_limits else Bounds()
+        return ClusterState(time.time(), jobs, nodes, (Partition("all", tuple(sorted(self.nodes))),), bounds=bounds)
 
     def topology(self) -> str:
         self._answer()
@@ -113,6 +149,7 @@ class FakeSlurm(Backend):
 
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         self._answer()
+        self.before_write()
         self.batches.append(tuple(writes))
         return [WriteResult(job_id, w, self._do(w, job_id)) for w in writes for job_id in w.job_ids]
 
@@ -123,7 +160,8 @@ class FakeSlurm(Backend):
     def cancel(self, job_ids: Sequence[str]) -> None:
         self._answer()
         for job_id in job_ids:
-            self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.FAILED, state_text="CANCELLED", nodes=())
+            if job_id in self.jobs:
+                self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.FAILED, state_text="CANCELLED", nodes=())
 
     def clock_ahead_s(self) -> tuple[float, float]:
         return 0.0, 0.0
@@ -159,17 +197,23 @@ class FakeSlurm(Backend):
         return None
 
     def _update(self, job: SlurmJob, fields: dict[str, str]) -> str | None:
+        if not job.state.active:
+            return "Job has already finished"
         if job.state is not JobState.PENDING:
             return "Job is no longer pending execution"
         nodes = tuple(n for n in fields.get("NodeList", ",".join(job.req_nodes)).split(",") if n)
         if self.lost & set(nodes):
             return "Invalid node name specified"
-        changed = replace(job, req_nodes=nodes, reason="None")
+        changed = replace(job, req_nodes=nodes, reason=job.reason if job.held else "None")
         if fields.get("TresPerNode"):
             changed = replace(changed, gpus=(GpuRequest("node", parse_request(fields["TresPerNode"])),))
         if fields.get("NumNodes"):
             count = int(fields["NumNodes"].split("-")[0])
             changed = replace(changed, num_nodes=count, max_nodes=count)
+        if fields.get("NumTasks"):
+            changed = replace(changed, num_tasks=int(fields["NumTasks"]))
+        if fields.get("NumCPUs"):
+            changed = replace(changed, num_cpus=int(fields["NumCPUs"]))
         if fields.get("Comment"):
             changed = replace(changed, comment=fields["Comment"])
         if fields.get("StartTime"):
@@ -185,22 +229,40 @@ class FakeSlurm(Backend):
                 continue
             if job.job_id in self.stuck:
                 self.jobs[job.job_id] = replace(job, reason=self.stuck[job.job_id])
+            elif job.held:
+                continue
             elif (job.eligible or 0) > now:
                 self.jobs[job.job_id] = replace(job, reason="BeginTime")
+            elif limited := self.limits.reason(job, self.jobs.values(), now):
+                self.jobs[job.job_id] = replace(job, reason=limited)
             elif job.req_nodes or self.eager:
-                self._try(job)
+                self._try(job, now)
 
-    def _try(self, job: SlurmJob) -> None:
-        each = job.gpus[0].count
-        candidates = [n for n in (job.req_nodes or sorted(self.nodes)) if self._fits(n, each)]
-        if len(candidates) >= job.num_nodes and (not job.req_nodes or len(candidates) == len(job.req_nodes)):
-            self.start(job.job_id, *candidates[: job.num_nodes])
+    def _try(self, job: SlurmJob, now: float) -> None:
+        excluded, closed = set(job.exc_nodes), self.limits.closed(job, now)
+        if excluded & set(job.req_nodes):
+            self.jobs[job.job_id] = replace(job, priority=0, reason="BadConstraints")
+            return
+        rooms = [n for n in (job.req_nodes or sorted(self.nodes)) if self.has_room(job, n, now)]
+        if len(rooms) >= job.num_nodes > 0 and (not job.req_nodes or len(rooms) == len(job.req_nodes)):
+            self.start(job.job_id, *rooms[: job.num_nodes])
         else:
-            self.jobs[job.job_id] = replace(job, reason="Resources")
+            reserved = closed & set(job.req_nodes)
+            reason = "ReqNodeNotAvail, May be reserved for other job" if reserved else "Resources"
+            self.jobs[job.job_id] = replace(job, reason=reason)
 
-    def _fits(self, name: str, each: int) -> bool:
+    def has_room(self, job: SlurmJob, name: str, now: float) -> bool:
+        """Whether the node could take the job's share this moment."""
         node = self.nodes.get(name)
-        return node is not None and node.available and sum(c for _, c in node.gpus) - self.used(name) >= each
+        if node is None or not node.available or name in job.exc_nodes:
+            return False
+        others = self._on(name)
+        alone = job.exclusive or any(j.exclusive for j in others)
+        if (alone and others) or name in self.limits.closed(job, now):
+            return False
+        each = job.gpus[0].count if job.gpus else 0
+        free = sum(c for _, c in node.gpus) - self.used(name)
+        return free >= each >= 0 and node.cpus - self.cpus_used(name) >= self._cpus(job)
 
     def drain(self, names: Iterable[str]) -> None:
         for name in names:

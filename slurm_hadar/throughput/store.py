@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import sqlite3
@@ -11,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.errors import StoreError
+from slurm_hadar.messages import FASTEST_STEPS_PER_S, SLOWEST_STEPS_PER_S
 from slurm_hadar.throughput.table import workload
 
-__all__ = ["ALPHA", "EstimateError", "Measurement", "ThroughputStore", "workload_key"]
+__all__ = ["ALPHA", "EstimateError", "Measurement", "ThroughputStore", "storable", "workload_key"]
+
+log = logging.getLogger(__name__)
 
 #: Weight of a new measurement in the exponential average; Gavel's constant.
 ALPHA = 0.5
@@ -35,10 +39,14 @@ _SCHEMA = (
         PRIMARY KEY (workload, gpu_type, gpus, spread)) WITHOUT ROWID""",
 )
 
-_AVERAGE = """
+# What no training can do, such as an average that older versions let sink to 0, or what a damaged file says.
+_SOUND = f"(steps_per_s BETWEEN {SLOWEST_STEPS_PER_S!r} AND {FASTEST_STEPS_PER_S!r})"
+
+_AVERAGE = f"""
     INSERT INTO throughput_measurement VALUES (:workload, :gpu_type, :gpus, :spread, :steps_per_s, 1, :at)
     ON CONFLICT (workload, gpu_type, gpus, spread) DO UPDATE SET
-        steps_per_s = :alpha * excluded.steps_per_s + (1 - :alpha) * steps_per_s,
+        steps_per_s = min({FASTEST_STEPS_PER_S!r}, max({SLOWEST_STEPS_PER_S!r},
+            :alpha * excluded.steps_per_s + (1 - :alpha) * steps_per_s)),
         samples = samples + 1, updated_at = max(updated_at, excluded.updated_at)
     RETURNING workload, gpu_type, gpus, spread, steps_per_s, samples, updated_at"""
 
@@ -117,6 +125,7 @@ class ThroughputStore:
         self._alpha = alpha
         with self._errors("set up"):
             self._migrate()
+            self._heal()
 
     def _migrate(self) -> None:
         """Bring the tables to :data:`VERSION`; what an older program had is copied to a file beside first."""
@@ -144,6 +153,17 @@ class ThroughputStore:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+
+    def _heal(self) -> None:
+        """Forget rates that cannot be: whoever divides by one, or adds it up, must not meet it."""
+        for table in _TABLES:
+            (unsound,) = self._connection.execute(f"SELECT count(*) FROM {table} WHERE NOT {_SOUND}").fetchone()
+            if unsound:
+                log.warning(
+                    "%d rows of %s are forgotten: no training makes so few or so many steps per second", unsound, table
+                )
+                with self._connection:
+                    self._connection.execute(f"DELETE FROM {table} WHERE NOT {_SOUND}")
 
     def _version(self) -> int:
         """0 where there are no tables yet."""
@@ -212,7 +232,7 @@ class ThroughputStore:
         """Take a measurement into the exponential average and return the average.
 
         ``at`` is the epoch second of the measurement. With ``nodes`` those on so many nodes have an average of their
-        own, which ``spread`` has nothing to do with then. Raises StoreError if the rate or ``gpus`` is not positive.
+        own, which ``spread`` has nothing to do with then. Raises StoreError for what :func:`storable` refuses.
         """
         values = _values(workload, gpu_type, gpus, spread, steps_per_s, at)
         if nodes is not None:  # the column holds 0 on one node, 1 on several, and else their number
@@ -230,7 +250,8 @@ class ThroughputStore:
         """All that was measured of one workload."""
         with self._errors("read"):
             rows = self._connection.execute(
-                "SELECT * FROM throughput_measurement WHERE workload = ? ORDER BY gpu_type, gpus, spread", (workload,)
+                f"SELECT * FROM throughput_measurement WHERE workload = ? AND {_SOUND} ORDER BY gpu_type, gpus, spread",
+                (workload,),
             ).fetchall()
         return [_measurement(row) for row in rows]
 
@@ -251,7 +272,10 @@ class ThroughputStore:
         *,
         spread: bool = False,
     ) -> None:
-        """Keep an estimate, to be compared with the truth later; ignored once something was measured for the pair."""
+        """Keep an estimate, to be compared with the truth later; ignored once something was measured for the pair, and
+        where it is no rate that could be measured."""
+        if not storable(steps_per_s):
+            return
         values = _values(workload, gpu_type, gpus, spread, steps_per_s, at)
         with self._errors("written"), self._connection:
             self._connection.execute(_ESTIMATE, {**values, "source": source})
@@ -270,10 +294,15 @@ class ThroughputStore:
             raise StoreError.of(f"the throughput database cannot be {doing}", error) from error
 
 
+def storable(steps_per_s: float) -> bool:
+    """Whether a training can have been measured at this rate; what is not a number cannot."""
+    return SLOWEST_STEPS_PER_S <= steps_per_s <= FASTEST_STEPS_PER_S
+
+
 def _values(
     workload: str, gpu_type: str, gpus: int, spread: bool, steps_per_s: float, at: float
 ) -> dict[str, str | int | float]:
-    if gpus < 1 or not 0 < steps_per_s < math.inf or not math.isfinite(at):
+    if gpus < 1 or not storable(steps_per_s) or not math.isfinite(at):
         raise StoreError(f"{workload} on {gpus} {gpu_type}: {steps_per_s} steps/s is no rate that can be stored")
     return {
         "workload": workload,

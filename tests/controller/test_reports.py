@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from slurm_hadar.controller.channel import Channel
-from slurm_hadar.controller.reports import ReportBook, SpoolReader
+from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import MAX_BYTES, ChannelInfo, Report, decode_order, encode, token_fingerprint
 
@@ -103,35 +103,6 @@ def test_events_bring_the_round_forward() -> None:
     assert not book.event.is_set()
     book.ingest(made(3, kind="bye", exit_code=0))
     assert book.event.is_set() and book.get("7").ended
-
-
-def test_spool_lines_are_read_once_and_only_whole(tmp_path: Path) -> None:
-    """Lines half written, foreign or broken are skipped; new ones are read from where the last read ended."""
-    folder = tmp_path / ".hadar" / "7"
-    folder.mkdir(parents=True)
-    spool = folder / "spool.jsonl"
-    spool.write_bytes(
-        encode(made(1, steps=1)) + b"\n{broken\n" + encode(made(2, job="8")) + b"\n" + encode(made(3))[:20]
-    )
-    book = trusting()
-    reader = SpoolReader(book)
-
-    assert reader.read("7", str(tmp_path)) == 1
-    spool.write_bytes(spool.read_bytes()[:-20] + encode(made(3, steps=30)) + b"\n")
-    assert reader.read("7", str(tmp_path)) == 1
-    assert reader.read("7", str(tmp_path)) == 0
-    assert book.get("7").report.steps == 30 and not book.get("7").live
-
-
-def test_a_spool_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
-    """A controller with more rights than the user must not be led elsewhere."""
-    folder = tmp_path / ".hadar" / "7"
-    folder.mkdir(parents=True)
-    secret = tmp_path / "secret"
-    secret.write_bytes(encode(made(1)) + b"\n")
-    (folder / "spool.jsonl").symlink_to(secret)
-
-    assert SpoolReader(ReportBook()).read("7", str(tmp_path)) == 0
 
 
 @pytest.fixture

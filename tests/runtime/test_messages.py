@@ -52,6 +52,17 @@ def test_order_round_trip() -> None:
         ({"kind": "bye"}, "exit_code"),
         ({"kind": "saved"}, "saved_step"),
         ({"time": None}, "time"),
+        ({"steps_per_s": 0}, "steps_per_s"),
+        ({"steps_per_s": 5e-324}, "steps_per_s"),
+        ({"steps_per_s": 1e12}, "steps_per_s"),
+        ({"steps": 10**18}, "steps"),
+        ({"saved_step": 10**18}, "saved_step"),
+        ({"consolidated_steps": 10**18}, "consolidated_steps"),
+        ({"save_s": 1e9}, "save_s"),
+        ({"consolidate_s": 1e300}, "consolidate_s"),
+        ({"restart": 2**40}, "restart"),
+        ({"time": 1e15}, "time"),
+        ({"node": "n" * 300}, "node"),
     ],
 )
 def test_wrong_reports_are_refused(changes: dict, word: str) -> None:
@@ -94,12 +105,19 @@ def test_random_bytes_never_crash(data: bytes) -> None:
     )
 )
 def test_random_values_never_crash(changes: dict) -> None:
-    """Any value in any field is either a valid report or a ChannelError."""
+    """Any value in any field is either a valid report, whose rate can be reckoned with, or a ChannelError."""
     content = {**json.loads(m.encode(REPORT)), **changes}
     try:
-        m.decode_report(json.dumps(content).encode())
+        report = m.decode_report(json.dumps(content).encode())
     except ChannelError as error:
         assert "\n" not in str(error)
+    else:
+        assert report.steps_per_s is None or 1e-9 <= report.steps_per_s <= 1e6
+
+
+def test_a_training_without_an_end_may_say_so() -> None:
+    """The largest total is taken: it promises nothing."""
+    assert m.decode_report(wire(total_steps=2**63 - 1)).total_steps == 2**63 - 1
 
 
 def test_canonical_job_id() -> None:

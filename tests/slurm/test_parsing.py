@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm import parsing
-from slurm_hadar.slurm.parsing import JOB_FIELDS, JOB_FREE, NODE_FIELDS, NODE_FREE, SEP
+from slurm_hadar.slurm.parsing import DETAIL_FORMAT, JOB_FIELDS, NODE_FIELDS, SEP, Details
 
 MARK = "0123456789abcdef"
 
 JOB = {
     "JobID": "17", "JobArrayID": "17", "ArrayJobID": "17", "HetJobID": "N/A", "State": "PENDING", "Reason": "None",
-    "UserName": "alice", "Account": "(null)", "QOS": "(null)", "Partition": "all", "NodeList": "", "ReqNodes": "",
+    "UserName": "alice", "UserID": "1001", "OverSubscribe": "OK", "Licenses": "(null)", "Reservation": "(null)",
+    "tres-alloc": "cpu=1,mem=100M,node=1,billing=1,gres/gpu=2", "Account": "(null)", "QOS": "(null)", "Partition": "all", "NodeList": "", "ReqNodes": "",
     "tres-per-job": "N/A", "tres-per-node": "gres:gpu:2", "tres-per-socket": "N/A", "tres-per-task": "N/A",
     "NumNodes": "1", "MaxNodes": "1", "NumTasks": "1", "NumCPUs": "1", "TimeLimit": "1-02:03:04",
     "SubmitTime": "1700000000", "EligibleTime": "N/A", "StartTime": "N/A", "EndTime": "N/A", "Requeue": "1",
@@ -27,28 +28,24 @@ JOB = {
 }  # fmt: skip
 NODE = {
     "NodeList": "v100-1", "StateComplete": "mixed", "Gres": "gpu:v100:4", "GresUsed": "gpu:v100:1(IDX:0)",
-    "CPUsState": "1/31/0/32", "Partition": "all*", "Available": "up", "Time": "infinite", "Features": "v100",
+    "CPUsState": "1/31/0/32", "Memory": "256000", "AllocMem": "100", "Partition": "all*", "Available": "up", "Time": "infinite", "Features": "v100",
     "Reason": "none",
 }  # fmt: skip
 
 
-def text_of(records: list[dict[str, str]], fields: tuple[str, ...], free: int) -> str:
+def text_of(records: list[dict[str, str]], fields: tuple[str, ...]) -> str:
     """What the command prints for these records."""
-    lines = []
-    for record in records:
-        values = [record[f] + SEP + (MARK if i >= len(fields) - free else "") for i, f in enumerate(fields)]
-        lines.append("".join(values) + "\n")
-    return "".join(lines)
+    return "".join("".join(record[f] + SEP + MARK for f in fields) + "\n" for record in records)
 
 
 def jobs(*records: dict[str, str]):
     """Parse jobs that differ from JOB in these fields."""
-    return parsing.parse_jobs(text_of([{**JOB, **r} for r in records], JOB_FIELDS, JOB_FREE), MARK)
+    return parsing.parse_jobs(text_of([{**JOB, **r} for r in records], JOB_FIELDS), MARK)
 
 
 def nodes(*records: dict[str, str]):
     """Parse nodes that differ from NODE in these fields."""
-    return parsing.parse_nodes(text_of([{**NODE, **r} for r in records], NODE_FIELDS, NODE_FREE), MARK)
+    return parsing.parse_nodes(text_of([{**NODE, **r} for r in records], NODE_FIELDS), MARK)
 
 
 def test_a_plain_job() -> None:
@@ -143,7 +140,7 @@ def test_several_types_on_a_node() -> None:
 @given(st.data())
 def test_output_cut_anywhere_is_refused(data: st.DataObject) -> None:
     """Cut at any byte, the output is either whole records or an error: never a shorter last record."""
-    whole = text_of([{**JOB, "JobArrayID": str(i)} for i in (1, 2, 3)], JOB_FIELDS, JOB_FREE)
+    whole = text_of([{**JOB, "JobArrayID": str(i)} for i in (1, 2, 3)], JOB_FIELDS)
     cut = data.draw(st.integers(0, len(whole)))
     ends = {0} | {i + 1 for i, c in enumerate(whole) if c == "\n"}
 
@@ -157,10 +154,10 @@ def test_output_cut_anywhere_is_refused(data: st.DataObject) -> None:
 @given(comment=st.text(), name=st.text(), work_dir=st.text(), account=st.text())
 def test_free_text_cannot_forge_records(comment: str, name: str, work_dir: str, account: str) -> None:
     """Whatever a user writes into names, comments and accounts stays there."""
-    forged = text_of([{**JOB, "JobArrayID": "999", "State": "RUNNING"}], JOB_FIELDS, JOB_FREE).replace(MARK, "f" * 16)
+    forged = text_of([{**JOB, "JobArrayID": "999", "State": "RUNNING"}], JOB_FIELDS).replace(MARK, "f" * 16)
     record = {**JOB, "Comment": comment + forged, "Name": name, "WorkDir": work_dir, "Account": account + SEP}
 
-    found = parsing.parse_jobs(text_of([record, {**JOB, "JobArrayID": "18"}], JOB_FIELDS, JOB_FREE), MARK)
+    found = parsing.parse_jobs(text_of([record, {**JOB, "JobArrayID": "18"}], JOB_FIELDS), MARK)
 
     assert [j.job_id for j in found] == ["17", "18"]
     assert (found[0].name, found[0].work_dir) == (name, work_dir)
@@ -175,12 +172,94 @@ def test_garbage_never_raises_anything_else(text: str) -> None:
 
 
 @pytest.mark.parametrize("change", [{"State": "DREAMING"}, {"NumNodes": "two"}, {"SubmitTime": "yesterday"},
-                                    {"TimeLimit": "1:2:3:4"}, {"NodeList": "v100-[1"}])  # fmt: skip
-def test_unknown_words_are_named(change: dict[str, str]) -> None:
-    """A field that is not understood is named, with what it holds."""
-    with pytest.raises(SlurmParseError) as caught:
-        jobs(change)
-    assert next(iter(change.values())).split(" ")[0] in str(caught.value)
+                                    {"TimeLimit": "1:2:3:4"}, {"NodeList": "v100-[1"},
+                                    {"tres-per-node": "gres:gpu:v100\x1f:1"}, {"tres-per-job": "gres/gpu:a:b:c"}])  # fmt: skip
+def test_what_is_not_understood_costs_its_job_alone(change: dict[str, str]) -> None:
+    """The record says which field it is and what it holds; the next job is read as ever."""
+    broken, good = jobs(change, {"JobArrayID": "18"})
+
+    assert broken.fault is not None and repr(next(iter(change.values())))[1:-1].split(" ")[0] in broken.fault
+    assert (broken.job_id, broken.state.active, broken.user) == ("17", True, "alice")
+    assert (good.job_id, good.fault) == ("18", None)
+
+
+@given(st.dictionaries(st.sampled_from(JOB_FIELDS), st.text(max_size=60), max_size=6))
+def test_no_field_of_a_job_costs_another(change: dict[str, str]) -> None:
+    """Whatever stands in whichever fields of one record, the others are read."""
+    found = jobs({"JobArrayID": "16"}, change, {"JobArrayID": "18"})
+
+    assert len(found) == 3
+    assert (found[0], found[2]) == (jobs({"JobArrayID": "16"})[0], jobs({"JobArrayID": "18"})[0])
+
+
+def test_a_job_in_an_unknown_state_counts_by_what_it_holds() -> None:
+    """With nodes it runs, as far as anybody can tell."""
+    assert jobs({"State": "EXPEDITING"})[0].state is JobState.PENDING
+    assert jobs({"State": "EXPEDITING", "NodeList": "v100-1"})[0].state is JobState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("vgpu:8", ()),
+        ("mygpu:4,gpu:2", (("gpu", 2),)),
+        ("gpu:a100_1g.5gb:7(S:0-1)", (("a100_1g.5gb", 7),)),
+        ("gpu:1g.5gb:7,gpu:2g.10gb:1", (("1g.5gb", 7), ("2g.10gb", 1))),
+        ("gpu:v100:4(S:0,1),shard:16,mps:400", (("v100", 4),)),
+        ("gpu:v100:2(IDX:0,3),gpu:k80:1(IDX:1)", (("k80", 1), ("v100", 2))),
+        ("craynetwork:4", ()),
+        ("(null)", ()),
+    ],
+)
+def test_gres_by_whole_names(text: str, gpus: tuple) -> None:
+    """Only entries that are GPUs, whatever other names end in, and whatever stands in brackets."""
+    assert parsing.parse_gres(text) == gpus
+
+
+@pytest.mark.parametrize(
+    ("used", "taken"),
+    [("gpu:v100:1(IDX:0),shard:4(2/4,2/4,0/4,0/4)", 3), ("gpu:v100:0,shard:0", 0), ("gpu:v100:0,shard:3", 4)],
+)
+def test_gpus_in_use_by_shares_are_taken(used: str, taken: int) -> None:
+    """A GPU that is shared out is no free GPU; where Slurm does not say which, none is."""
+    (node,), _ = nodes({"Gres": "gpu:v100:4,shard:16", "GresUsed": used})
+
+    assert sum(n for _, n in node.used) == taken
+
+
+def test_a_node_that_is_not_understood_is_left_out() -> None:
+    """It gets no work; the others do."""
+    (odd, good), _ = nodes({"Gres": "gpu:a:b:c:d"}, {"NodeList": "v100-2"})
+
+    assert not odd.available and "does not understand" in odd.reason
+    assert good.available
+
+
+def test_what_a_job_needs_beside_gpus() -> None:
+    """Memory over all nodes, whole nodes, licences, reservation."""
+    (job,) = jobs({"tres-alloc": "cpu=4,mem=1200M,node=2,billing=4", "OverSubscribe": "NO", "Licenses": "matlab:1",
+                   "Reservation": "maint"})  # fmt: skip
+
+    assert (job.memory_bytes, job.exclusive, job.licenses, job.reservation) == (1200 << 20, True, "matlab:1", "maint")
+
+
+def test_details_are_by_array() -> None:
+    """The older format folds arrays, and tells throttle and excluded nodes."""
+    rows = [("10_[1-199:3%7]", "k80-1,v100-1"), ("4", "v100-1"), ("5", "N/A"), ("6_[1,3]", ""), ("7_[1%x]", "a[")]
+    text = "".join(f"{a}{SEP}{MARK}{b}{SEP}{MARK}\n" for a, b in rows)
+
+    assert DETAIL_FORMAT.format(MARK) == f"%i{SEP}{MARK}%x{SEP}{MARK}"
+    assert parsing.parse_details(text, MARK) == {
+        "10": Details(("k80-1", "v100-1"), 7), "4": Details(("v100-1",), None)
+    }  # fmt: skip
+
+
+def test_long_node_lists_are_folded() -> None:
+    """scontrol reads lines of 4,095 characters."""
+    names = [f"gpu-node-{i:04}" for i in range(2000)]
+
+    assert parsing.fold(names[:3]) == "gpu-node-0000,gpu-node-0001,gpu-node-0002"
+    assert len(parsing.fold(names)) < 100 and parsing.expand(parsing.fold(names)) == tuple(names)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_nothing_known_compares_types_only():
     assert all(s.error is None for s in speeds.values())
 
 
-@given(st.floats(1e-3, 1e6), st.floats(0.01, 100.0), st.sampled_from(["resnet18", "gpt"]), st.integers(1, 8))
+@given(st.floats(1e-3, 1e4), st.floats(0.01, 100.0), st.sampled_from(["resnet18", "gpt"]), st.integers(1, 8))
 def test_estimates_scale_with_the_measurement(rate, factor, model, workers):
     """A job measured twice as fast is estimated twice as fast on every type."""
     estimates = []

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import StoreError
+from slurm_hadar.messages import FASTEST_STEPS_PER_S, SLOWEST_STEPS_PER_S
 from slurm_hadar.throughput.store import ThroughputStore, workload_key
 
-rates = st.floats(1e-6, 1e9)
+rates = st.floats(SLOWEST_STEPS_PER_S, FASTEST_STEPS_PER_S)
 
 
 def memory(**options):
@@ -93,13 +94,35 @@ def test_file_damaged_later_is_a_store_error(tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("rate", [0.0, 5e-324, -1.0, 1e12, float("nan"), float("inf")])
 def test_impossible_rates_are_refused(rate):
-    """Zero, negative and non-finite rates never enter the average."""
+    """Rates that no training can have never enter the average."""
     store = memory()
     with pytest.raises(StoreError, match="no rate"):
         store.record("a", "v100", 1, rate, 0.0)
     assert store.of("a") == []
+
+
+@pytest.mark.parametrize("rate", [0.0, 5e-324, 1e300, "fast"])
+def test_impossible_rates_in_the_file_are_forgotten(tmp_path, rate, caplog):
+    """What an older version or a damaged file left is neither read nor averaged with; the others stay."""
+    path = tmp_path / "speeds.sqlite"
+    store = ThroughputStore.open(path)
+    for workload in ("a", "b"):
+        store.record(workload, "v100", 1, 2.0, 0.0)
+        store.note_estimate(workload, "k80", 1, 1.0, "published", 0.0)
+    for table in ("measurement", "estimate"):
+        store._connection.execute(f"UPDATE throughput_{table} SET steps_per_s = ? WHERE workload = 'a'", (rate,))
+    store._connection.commit()
+    assert store.of("a") == []
+    store.close()
+
+    again = ThroughputStore.open(path)
+    assert "forgotten" in caplog.text
+    assert again.record("a", "v100", 1, 3.0, 1.0).steps_per_s == 3.0
+    again.record("a", "k80", 1, 3.0, 1.0)
+    assert [m.steps_per_s for m in again.of("b")] == [2.0] and again.errors() == []
+    again.close()
 
 
 def test_errors_compare_estimates_with_the_truth():

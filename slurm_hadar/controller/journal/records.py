@@ -15,6 +15,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_CLOCK_S = 2.0  # clocks of two hosts, and whole seconds
+
+
 @dataclass(slots=True)
 class JobRecord:
     """What is remembered of one job between rounds.
@@ -22,7 +25,9 @@ class JobRecord:
     ``submit`` and ``restarts`` as Slurm last showed them tell a job from a later one with the same id. ``arrival`` is
     the first submission. ``workers``, ``nodes``, ``tasks`` and ``cpus`` are the shape its owner asked for. ``steered``
     says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it, and
-    ``defer_until`` the latest that a round which may have been killed can have given it.
+    ``defer_until`` the latest that a round which may have been killed can have given it. Slurm counts whole seconds from
+    the moment it reads a start time: what was given lies between ``lease_low`` and ``lease``, or, after a kill, between
+    ``defer_from`` and ``defer_until``. Any other start time is the owner's or an administrator's.
     ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
     the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start,
     ``relaunched`` how often Slurm was told to try a launch of its own again that had failed.
@@ -32,6 +37,9 @@ class JobRecord:
     ``final``, the state in which it ended, are what a predictor learns from.
     ``ran_on``: the nodes of the present run, as long as it was not this controller that stopped it.
     ``graph_fault``: why the graph that its comment names cannot be used.
+    ``unsaved`` counts in a row how often it promised to save when asked and did not; it is not asked again before
+    ``unsaved_until``. ``limit_asked``: when it was asked to save before its time limit, in this run.
+    ``placed``: Slurm was last told to start it, rather than to put it off.
     """
 
     job_id: str
@@ -75,11 +83,21 @@ class JobRecord:
     last_type: str = ""
     final: str = ""
     ran_on: list[str] = field(default_factory=list)
+    lease_low: float | None = None
+    defer_from: float | None = None
+    unsaved: int = 0
+    unsaved_until: float = 0.0
+    limit_asked: float | None = None
+    placed: bool = False
 
     def deferred(self, eligible: float | None) -> bool:
         """Whether a start time that is to come is of our making."""
-        return self.lease is not None or (
-            self.defer_until is not None and eligible is not None and eligible <= self.defer_until
+        if eligible is None:
+            return False
+        given = ((self.lease_low, self.lease), (self.defer_from, self.defer_until))
+        return any(
+            high is not None and (low if low is not None else 0.0) - _CLOCK_S <= eligible <= high + _CLOCK_S
+            for low, high in given
         )
 
 

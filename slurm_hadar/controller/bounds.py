@@ -1,0 +1,252 @@
+"""What Slurm would refuse a job beside GPUs in use, as a policy's snapshot has it: quotas, needs, nodes that are closed.
+
+With limits, never around them: where Slurm shows them they are reckoned with beforehand; where it does not, the reasons
+that it gives for a job that does not start are learned from (:class:`Lessons`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.model import Draw, JobState, Needs, Quota
+from slurm_hadar.slurm.state import ClusterState, Limit, SlurmJob, SlurmNode
+
+__all__ = ["Bounds", "Lessons", "keeps_back", "node_room"]
+
+# What Slurm says of a job that waits for room, for its turn or for its time: nothing is wrong with it. All else keeps
+# it back, and so does any word of a later release.
+_WAITS_FOR_ROOM = frozenset(("", "None", "Resources", "Priority", "BeginTime", "Prolog", "Cleaning", "SchedDefer"))
+_OF_QOS = re.compile(r"QOS|MaxGRES|MaxCpu|MaxMem|MaxNode|MaxJobs")
+_LICENCE = re.compile(r"([^:,;|]+)(?::(\d{1,9}))?")
+_LONGEST_TRIES_S = 1800.0
+
+
+def keeps_back(reason: str) -> bool:
+    """Whether this reason of a waiting job means that Slurm would not start it, whatever GPUs are free."""
+    return reason.partition(",")[0].strip() not in _WAITS_FOR_ROOM
+
+
+@dataclass
+class _Lesson:
+    """That jobs of one scope do not start: until when none is tried, how long it was this time, and which one is."""
+
+    reason: str
+    until: float
+    wait_s: float
+    probe: str = ""
+
+
+class Lessons:
+    """What was learned from jobs that did not start: by job, array, user under a QOS, or account.
+
+    A scope whose job was kept back is left alone for a while, which grows with each try up to half an hour; then one of
+    its jobs is tried, and the others only when that one has started.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, ...], _Lesson] = {}
+
+    def learn(self, job: SlurmJob, reason: str, now: float, first_s: float, tried: bool) -> None:
+        """Slurm keeps the job back. ``first_s``: how long its like are left alone after the first time. Only a job that
+        was ``tried`` makes that time grow."""
+        scope = _scope(job, reason)
+        old = self._found.get(scope)
+        if old is None or (tried and old.until <= now):
+            wait_s = first_s if old is None else min(_LONGEST_TRIES_S, 2 * old.wait_s)
+            self._found[scope] = _Lesson(reason, now + wait_s, wait_s)
+
+    def forget(self, job: SlurmJob) -> None:
+        """The job runs: what kept its like back is over."""
+        for scope in _scopes(job):
+            self._found.pop(scope, None)
+
+    def reason(self, job: SlurmJob, now: float) -> str | None:
+        """Why the job is not to be tried now; None if it may be."""
+        for scope in _scopes(job) if self._found else ():
+            lesson = self._found.get(scope)
+            if lesson is None:
+                continue
+            if lesson.until > now:
+                return f"Slurm keeps it from starting ({lesson.reason}); tried again in {lesson.until - now:.0f} s"
+            lesson.probe = lesson.probe or job.job_id
+            if lesson.probe != job.job_id:
+                return f"Slurm keeps its like from starting ({lesson.reason}); job {lesson.probe} is tried first"
+        return None
+
+    def expire(self, jobs: dict[str, SlurmJob]) -> None:
+        """Forget what was learned of jobs that are gone; a probe that is gone makes way for another."""
+        kept = {scope for job in jobs.values() if job.state is JobState.PENDING for scope in _scopes(job)}
+        self._found = {scope: lesson for scope, lesson in self._found.items() if scope in kept}
+        for lesson in self._found.values():
+            probe = jobs.get(lesson.probe)
+            if probe is None or probe.state is not JobState.PENDING:
+                lesson.probe = ""
+
+
+def _scope(job: SlurmJob, reason: str) -> tuple[str, ...]:
+    """Whose matter the reason is."""
+    if reason.startswith("JobArrayTaskLimit") and job.array_id:
+        return ("array", job.array_id)
+    if _OF_QOS.match(reason):
+        if "PerUser" in reason:
+            return ("qos", job.qos, "user", job.user)
+        if "PerAccount" in reason:
+            return ("qos", job.qos, "account", job.account)
+        return ("qos", job.qos) if "Grp" in reason else ("job", job.job_id)
+    if reason.startswith("Assoc"):
+        return ("account", job.account) if "Grp" in reason else ("account", job.account, "user", job.user)
+    if reason.startswith("Licenses"):
+        return ("licences", job.licenses)
+    return ("job", job.job_id)
+
+
+def _scopes(job: SlurmJob) -> tuple[tuple[str, ...], ...]:
+    """Every scope that a job can be in."""
+    return (
+        ("job", job.job_id), ("array", job.array_id or ""), ("qos", job.qos), ("qos", job.qos, "user", job.user),
+        ("qos", job.qos, "account", job.account), ("account", job.account), ("licences", job.licenses),
+        ("account", job.account, "user", job.user),
+    )  # fmt: skip
+
+
+@dataclass
+class Bounds:
+    """One round's. ``quotas`` grow with the jobs that draw of them."""
+
+    state: ClusterState
+    quotas: dict[str, Quota] = field(default_factory=dict)
+
+    def needs(self, job: SlurmJob, record: JobRecord) -> Needs:
+        """What the job takes beside GPUs, in the shape that its owner asked for or scaled from it."""
+        per_gpu = record.tasks == record.workers > record.nodes
+        per_task = max(1, record.cpus // record.tasks)
+        cpus = 0.0 if per_gpu else max(record.cpus, record.tasks * per_task) / record.nodes
+        memory = job.memory_bytes / max(1, job.num_cpus) if self.state.memory_counts else 0.0
+        return _needs(cpus, float(per_task) if per_gpu else 0.0, memory, job.exclusive, tuple(self._draws(job, record)))
+
+    def _draws(self, job: SlurmJob, record: JobRecord) -> Iterator[Draw]:
+        if job.licenses:
+            yield from self._licences(job)
+        if job.throttle is not None and job.array_id:
+            name = f"array {job.array_id}"
+            if name not in self.quotas:
+                left = job.throttle - self._running_tasks.get(job.array_id, 0)
+                words = f"{job.throttle} tasks of array {job.array_id} may run at once (%{job.throttle})"
+                self.quotas[name] = Quota(name, float(left), words)
+            yield Draw(name, "job")
+        for limit in self._limits_of(job):
+            if not limit.each_job:
+                yield from self._drawn(limit, job)
+
+    def may_have(self, job: SlurmJob, record: JobRecord, gpus: int, nodes: int) -> bool:
+        """Whether the owner may ask for so many GPUs in one job. What Slurm is told with an operator's rights is not held
+        against such limits any more, so nothing beyond them is ever told."""
+        asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(job.num_cpus * gpus / max(1, record.workers))}
+        return all(
+            asked[limit.what] <= limit.most
+            for limit in self._limits_of(job)
+            if limit.what in asked and (limit.each_job or limit.scope[0] == "qos-user")
+        )
+
+    def _licences(self, job: SlurmJob) -> Iterator[Draw]:
+        if "|" in job.licenses:
+            return  # one of several: which, Slurm chooses
+        for name, count in _LICENCE.findall(job.licenses):
+            licence = self.state.bounds.licences.get(name)
+            if licence is None:
+                continue
+            words = f"{licence.free} of {licence.total} licences {name} are free"
+            quota = self.quotas.setdefault(f"licence {name}", Quota(f"licence {name}", float(licence.free), words))
+            yield Draw(quota.name, "job", float(count or 1))
+
+    @functools.cached_property
+    def _running_tasks(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for job in self.state.jobs:
+            if job.array_id and job.state in (JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED):
+                found[job.array_id] = found.get(job.array_id, 0) + 1
+        return found
+
+    @functools.cached_property
+    def _by_scope(self) -> dict[tuple[str, ...], list[Limit]]:
+        found: dict[tuple[str, ...], list[Limit]] = {}
+        for limit in self.state.bounds.limits:
+            found.setdefault(limit.scope, []).append(limit)
+        return found
+
+    def _limits_of(self, job: SlurmJob) -> Iterator[Limit]:
+        if not self._by_scope:
+            return
+        account, qos = job.account, job.qos
+        scopes: list[tuple[str, ...]] = [
+            ("qos", qos), ("qos-user", qos, str(job.uid)), ("qos-account", qos, account), ("user", account, job.user)
+        ]  # fmt: skip
+        for _ in range(64):  # no tree of accounts is so deep
+            scopes.append(("account", account))
+            account = self.state.bounds.parents.get(account, "")
+            if not account:
+                break
+        for scope in scopes:
+            yield from self._by_scope.get(scope, ())
+
+    def _drawn(self, limit: Limit, job: SlurmJob) -> Iterator[Draw]:
+        kind, _, gpu_type = limit.what.partition("gres/gpu")[2].partition(":")
+        each, per = 1.0, "job"
+        if limit.what.startswith("gres/gpu") and not kind:
+            per = gpu_type or "gpu"
+        elif limit.what == "node":
+            per = "node"
+        elif limit.what == "cpu":
+            each = float(job.num_cpus)
+        elif limit.what == "mem":
+            each = float(job.memory_bytes)
+        elif limit.what != "jobs":
+            return  # billing and the like: learned from Slurm's reasons
+        name = f"{' '.join(limit.scope)} {limit.what}"
+        self.quotas.setdefault(name, Quota(name, float(limit.most - limit.used), _words(limit)))
+        yield Draw(name, per, each)
+
+    def closed(self, job: SlurmJob, now: float) -> tuple[frozenset[str] | None, frozenset[str]]:
+        """The only nodes that the job may have (None = all), and those that it may not: by its own wish, or reserved."""
+        only, closed = None, set(job.exc_nodes)
+        until = now + job.time_limit_s if job.time_limit_s is not None else float("inf")
+        for reservation in self.state.bounds.reservations:
+            if reservation.name == job.reservation:
+                only = reservation.nodes
+            elif reservation.whole and reservation.start < until and reservation.end > now:
+                closed |= reservation.nodes
+        return only, frozenset(closed)
+
+
+@functools.lru_cache(maxsize=4096)
+def _needs(cpus: float, per_gpu: float, memory: float, exclusive: bool, draws: tuple[Draw, ...]) -> Needs:
+    """Most jobs are alike; each set of needs is kept once."""
+    return Needs(cpus, per_gpu, memory, exclusive, draws)
+
+
+def _words(limit: Limit) -> str:
+    kind, *names = limit.scope
+    whose = {
+        "qos": "QOS {0}", "qos-user": "QOS {0} for each user", "qos-account": "QOS {0} for account {1}",
+        "account": "account {0}", "user": "user {1} in account {0}",
+    }[kind].format(*names)  # fmt: skip
+    most = f"{limit.most / 2**30:.3g} GiB of memory" if limit.what == "mem" else f"{limit.most} {limit.what}"
+    return f"the limit of {whose} is reached: {most} at once"
+
+
+def node_room(node: SlurmNode, our_cpus: float, our_memory: float, memory_counts: bool) -> tuple[int | None, int | None, bool]:
+    """What a policy may hand out on a node beside GPUs: CPUs and bytes of memory that are free or held by jobs that it may
+    move (``our_...``), None where that is not counted; and whether others' jobs are there."""
+    if node.cpus <= 0:
+        return None, None, False
+    memory = node.memory_bytes - node.memory_used_bytes + our_memory
+    counted = memory_counts and node.memory_bytes > 0
+    return (
+        max(0, int(node.cpus - node.cpus_used + our_cpus)), max(0, int(memory)) if counted else None,
+        node.cpus_used > our_cpus + 0.5,
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""What agents left in job directories while the channel was away."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from slurm_hadar.controller.complaints import Complaints
+from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.user_files import Found, Tail, UserFiles
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.messages import SPOOL_FILE, decode_report
+
+__all__ = ["SpoolReader"]
+
+_MOST_BYTES = 128 * 1024  # of one file at a time: each report says all that is known, so that the last ones suffice
+_MOST_LINES = 512
+
+
+class SpoolReader:
+    """Reads spool files, each from where it stopped. They are users': whatever is there costs the job its reports.
+
+    ``files`` reads them; ``refused`` counts the times that a file was not read for what it is or where it lies.
+    """
+
+    def __init__(self, book: ReportBook, files: UserFiles | None = None) -> None:
+        self._book = book
+        self._files = files or UserFiles()
+        self._offsets: dict[str, int] = {}
+        self._complaints = Complaints("spool file")
+        self.refused = 0
+
+    def read(self, job_id: str, work_dir: str, user: str) -> int:
+        """:meth:`read_all` for one job."""
+        return self.read_all([(job_id, work_dir, user)])
+
+    def read_all(self, jobs: Iterable[tuple[str, str, str]]) -> int:
+        """Take in the new lines of these jobs' spool files, where there are any; returns how many were good.
+
+        Each job is its id, its working directory and its user. Never raises.
+        """
+        wanted = [(job_id, _tail(work_dir, job_id, user, self._offsets.get(job_id, 0)))
+                  for job_id, work_dir, user in jobs if work_dir]  # fmt: skip
+        found = self._files.tails([tail for _, tail in wanted])
+        return sum(self._take(job_id, tail, one) for (job_id, tail), one in zip(wanted, found, strict=True))
+
+    def forget(self, but: Collection[str]) -> None:
+        """Keep what is known of these jobs' files only."""
+        self._offsets = {job_id: offset for job_id, offset in self._offsets.items() if job_id in but}
+
+    def _take(self, job_id: str, tail: Tail, found: Found) -> int:
+        if found.fault:
+            if not found.absent:
+                self.refused += 1
+                self._complaints.say(f"spool file of job {job_id} in {tail.folder}: {found.fault}", job_id)
+            return 0
+        amid = found.begin not in (0, tail.offset)  # a line, of which the rest is passed over
+        start = found.data.find(b"\n") + 1 if amid else 0
+        whole, newline, _ = found.data[start:].rpartition(b"\n")
+        self._offsets[job_id] = found.begin + start + len(whole) + len(newline)
+        return sum(self._line(line, job_id) for line in whole.splitlines()[-_MOST_LINES:])
+
+    def _line(self, line: bytes, job_id: str) -> bool:
+        try:
+            report = decode_report(line)
+            if report.job != job_id:
+                raise ChannelError(f"spool of job {job_id} speaks of job {report.job}")
+            self._book.ingest(report, live=False)
+        except ChannelError as error:
+            self._book.drop()
+            self._complaints.say(f"spool file of job {job_id}: {error}", job_id)
+            return False
+        return True
+
+
+def _tail(work_dir: str, job_id: str, user: str, offset: int) -> Tail:
+    return Tail(work_dir, (".hadar", job_id, SPOOL_FILE), user, offset, _MOST_BYTES)

@@ -1,0 +1,53 @@
+"""Time limits: on which GPU types a job is done within its own, and when it must save before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_hadar.comment import JobComment
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.model import Job, Snapshot
+from slurm_hadar.slurm.state import SlurmJob
+
+__all__ = ["done_in_s", "goes_on", "left_s", "run_in_all_s", "types_within"]
+
+
+def types_within(job: Job, limit_s: float) -> frozenset[str] | None:
+    """The GPU types on which what is left of a waiting job, and its start, fit into ``limit_s``; None where that shuts
+    none out, or all: a job that fits nowhere is not kept from running."""
+    accepted = frozenset(t for t in job.speeds if job.form.admits_type(t))
+    fits = frozenset(t for t in accepted if (done := done_in_s(job, t)) is not None and done <= limit_s)
+    return None if not fits or fits == accepted else fits
+
+
+def done_in_s(job: Job, gpu_type: str) -> float | None:
+    """Seconds from now to its end if it starts on GPUs of this type with the gang that suits it best; None where nothing
+    is known."""
+    remaining = job.expected_remaining_steps
+    rates = [s.steps_per_s for n in job.form.gang_sizes if (s := job.speeds_at(n).get(gpu_type)) is not None]
+    best = max(rates, default=0.0)
+    return None if remaining is None or best <= 0 else remaining / best + job.restart_cost_s
+
+
+def goes_on(comment: JobComment, record: JobRecord) -> bool:
+    """Whether the job goes back into the queue at its time limit: its owner said so, it resumes, and it has not yet run
+    for as long as its owner lets it run in all."""
+    if not comment.requeue_on_timeout or not (record.resumable or comment.ckpt):
+        return False
+    return comment.max_time_s is None or run_in_all_s(record) < comment.max_time_s
+
+
+def run_in_all_s(record: JobRecord) -> float:
+    """Seconds that the job has run, over all its runs."""
+    return record.attained_s / max(1, record.workers)
+
+
+def left_s(snapshot: Snapshot, raw: Mapping[str, SlurmJob], now: float) -> dict[str, float]:
+    """Seconds that each steered job that runs has until its time limit ends it; without jobs that have none, and without
+    copies of forked jobs, whose weights are in consolidations, and who are started again by themselves."""
+    found = {}
+    for job in snapshot.steerable_jobs:
+        shown = raw.get(job.job_id)
+        if job.running and job.fork is None and shown is not None and shown.time_limit_s is not None and shown.end:
+            found[job.job_id] = shown.end - now
+    return found

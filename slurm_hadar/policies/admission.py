@@ -1,0 +1,185 @@
+"""What the cluster refuses beside GPUs in use, kept out of every policy: limits, licences, CPUs, memory, whole nodes.
+
+A policy hands out GPUs. Of what it plans, some the cluster would not start: a user is at a limit, the CPUs of a node are
+gone before its GPUs. Such a job would be planned again in every round, and its GPUs be lost to all others. So a plan is
+checked, what would be refused is taken from the policy's sight, and it is asked again. Jobs that are known to be blocked
+are not shown to it at all. Our definition.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slurm_hadar.model import Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
+
+__all__ = ["Refusal", "refusals", "within_bounds"]
+
+_Allocate = Callable[[Any, Snapshot], Plan]
+_MOST_TRIES = 4  # each is a whole decision; what is over after the last waits a round
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a job would not start where a plan has it: a quota is used up, or something on a ``node`` is."""
+
+    job_id: str
+    words: str
+    node: str | None = None
+    quota: str | None = None
+
+
+def within_bounds(allocate: _Allocate) -> _Allocate:
+    """``allocate``, asked again until its plan is one that the cluster would carry out."""
+
+    @functools.wraps(allocate)
+    def allocate_within(self: Any, snapshot: Snapshot) -> Plan:
+        barred = {j.job_id: j.blocked for j in snapshot.jobs if j.blocked is not None and j.state is JobState.PENDING}
+        if not barred and not snapshot.quotas and all(n.cpus is None and n.memory_bytes is None for n in snapshot.nodes):
+            return allocate(self, snapshot)
+        waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in barred.items() if snapshot.job[job_id].steerable}
+        shown = snapshot.with_jobs([j for j in snapshot.jobs if j.job_id not in barred]) if barred else snapshot
+        for _ in range(_MOST_TRIES):
+            plan = allocate(self, shown)
+            ledger = _Ledger.of(shown, plan)
+            if not ledger.refused:
+                break
+            shown = _without(shown, plan, ledger, waits)
+        else:
+            plan = _dropped(shown, plan, waits)
+        return replace(plan, waits={**plan.waits, **waits})
+
+    return allocate_within
+
+
+def refusals(snapshot: Snapshot, plan: Plan) -> list[Refusal]:
+    """What of a plan the cluster would refuse. What stays where it is has been granted already. O(jobs placed)."""
+    return _Ledger.of(snapshot, plan).refused
+
+
+@dataclass
+class _Ledger:
+    """What is left of each quota and on each node while a plan is booked."""
+
+    left: dict[str, float]
+    nodes: dict[str, Node]
+    words: dict[str, str]
+    cpus: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    users: dict[str, int] = field(default_factory=dict)
+    alone: set[str] = field(default_factory=set)
+    refused: list[Refusal] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, plan: Plan) -> _Ledger:
+        ledger = cls({q.name: q.left for q in snapshot.quotas}, snapshot.node, {q.name: q.words for q in snapshot.quotas})
+        for job in snapshot.steerable_jobs:
+            if job.running:  # what the plan may take from it counts as left until the plan is booked
+                for draw in job.needs.draws:
+                    if draw.quota in ledger.left:
+                        ledger.left[draw.quota] += draw.amount(job.placement)
+        placed = [(snapshot.job[j], p) for j, p in plan.placements.items() if j in snapshot.job]
+        for job, placement in sorted(placed, key=lambda pair: _rank(pair[0], pair[1], plan)):
+            refusal = None if job.running and placement == job.placement else ledger._refusal(job, placement)
+            if refusal is not None:
+                ledger.refused.append(refusal)
+            else:
+                ledger._book(job, placement)
+        return ledger
+
+    def _refusal(self, job: Job, placement: Placement) -> Refusal | None:
+        for draw in job.needs.draws:
+            if draw.amount(placement) > self.left.get(draw.quota, float("inf")) + _ROUNDING:
+                return Refusal(job.job_id, self.words[draw.quota], quota=draw.quota)
+        for name, counts in placement.shares:
+            words = self._lacking(job, self.nodes[name], sum(n for _, n in counts)) if name in self.nodes else None
+            if words:
+                return Refusal(job.job_id, f"{words} on {name}", node=name)
+        return None
+
+    def _lacking(self, job: Job, node: Node, gpus: int) -> str | None:
+        cpus = job.needs.cpus_for(gpus)
+        if node.name in self.alone:
+            return "a job has the whole node"
+        if job.needs.exclusive and (node.shared or self.users.get(node.name)):
+            return "other jobs are where it wants the whole node"
+        if node.cpus is not None and cpus + self.cpus.get(node.name, 0.0) > node.cpus + _ROUNDING:
+            return f"{cpus:g} CPUs are not free"
+        memory = cpus * job.needs.memory_per_cpu
+        if node.memory_bytes is not None and memory + self.memory.get(node.name, 0.0) > node.memory_bytes + _ROUNDING:
+            return f"{memory / 2**30:.3g} GiB of memory are not free"
+        return None
+
+    def _book(self, job: Job, placement: Placement) -> None:
+        for draw in job.needs.draws:
+            if draw.quota in self.left:
+                self.left[draw.quota] -= draw.amount(placement)
+        for name, counts in placement.shares:
+            cpus = job.needs.cpus_for(sum(n for _, n in counts))
+            self.cpus[name] = self.cpus.get(name, 0.0) + cpus
+            self.memory[name] = self.memory.get(name, 0.0) + cpus * job.needs.memory_per_cpu
+            self.users[name] = self.users.get(name, 0) + 1
+            if job.needs.exclusive:
+                self.alone.add(name)
+
+
+def _rank(job: Job, placement: Placement, plan: Plan) -> tuple[bool, bool, float, float, str]:
+    """Who is booked first: who stays, then who moves, then by what the policy makes of them."""
+    return (placement != job.placement, not job.running, -plan.payoffs.get(job.job_id, 0.0), job.arrival, job.job_id)
+
+
+def _without(snapshot: Snapshot, plan: Plan, ledger: _Ledger, waits: dict[str, Wait]) -> Snapshot:
+    """The snapshot without the jobs that cannot start any more this round, and without the nodes on which one cannot.
+
+    Of a quota that is used up all who would draw more of it than is left go at once, not one by one. A running job that
+    was to move over a limit keeps its place.
+    """
+    spent = {r.quota: r.words for r in ledger.refused if r.quota is not None}
+    refused = {r.job_id: r for r in ledger.refused}
+    jobs = []
+    for job in snapshot.jobs:
+        refusal = refused.get(job.job_id)
+        if refusal is not None and job.running:
+            jobs.append(replace(job, unmovable=job.unmovable or refusal.words))
+        elif refusal is not None and refusal.node is not None:
+            jobs.append(_closed(snapshot, job, refusal.node))
+        elif refusal is not None:
+            waits[job.job_id] = Wait(Tier.CAPACITY, refusal.words)
+        elif job.steerable and not job.running and job.job_id not in plan.placements and spent:
+            words = next((spent[q] for q in _short(job, ledger.left) if q in spent), None)
+            if words is None:
+                jobs.append(job)
+            else:
+                waits[job.job_id] = Wait(Tier.CAPACITY, words)
+        else:
+            jobs.append(job)
+    return snapshot.with_jobs(jobs)
+
+
+def _short(job: Job, left: Mapping[str, float]) -> Iterator[str]:
+    """The quotas of which less is left than the least that the job takes."""
+    least = job.form.gang_sizes[0]
+    for draw in job.needs.draws:
+        if draw.quota in left and draw.least(least) > left[draw.quota] + _ROUNDING:
+            yield draw.quota
+
+
+def _closed(snapshot: Snapshot, job: Job, node: str) -> Job:
+    open_ = job.form.nodes if job.form.nodes is not None else snapshot.node_names
+    return replace(job, form=replace(job.form, nodes=frozenset(open_) - {node}))
+
+
+def _dropped(snapshot: Snapshot, plan: Plan, waits: dict[str, Wait]) -> Plan:
+    """What is over after the last try waits, or stays where it is."""
+    placements = dict(plan.placements)
+    for refusal in refusals(snapshot, plan):
+        job = snapshot.job[refusal.job_id]
+        if job.running:
+            placements[job.job_id] = job.placement
+        else:
+            del placements[job.job_id]
+            waits[job.job_id] = Wait(Tier.CAPACITY, refusal.words)
+    return replace(plan, placements=placements)

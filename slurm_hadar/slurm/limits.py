@@ -1,0 +1,102 @@
+"""What Slurm would refuse or leave waiting, apart from GPUs in use: limits, licences, reservations.
+
+Read in one call of ``scontrol -o``. Who may not see a part of it (``PrivateData``) gets what is shown; the rest is learned
+from the reasons that Slurm gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from slurm_hadar.errors import SlurmParseError
+from slurm_hadar.slurm.parsing import expand, text_or_empty
+from slurm_hadar.slurm.state import Bounds, Licence, Limit, Reservation
+
+__all__ = ["QUESTIONS", "parse_bounds"]
+
+#: What to ask ``scontrol -o``, a line each, for :func:`parse_bounds`.
+QUESTIONS = "show licenses\nshow reservations\nshow assoc flags=assoc,qos\n"
+
+_WORD = re.compile(r"(\w+)=(\S*)")
+_LIMIT = re.compile(r"([^=,()]+)=(\d{1,15})\((\d{1,15})\)")
+_EACH_JOB = re.compile(r"([^=,()]+)=(\d{1,15})(?=,|$)")
+_COUNT = re.compile(r"(\d{1,15})\((\d{1,15})\)")
+_INSIDE = re.compile(r"(\S+)=\{([^}]*)\}")
+_ID = re.compile(r"(.*)\((\d+)\)")
+_MIB = 1 << 20  # in which these texts count memory
+
+
+def parse_bounds(text: str) -> Bounds:
+    """Read scontrol's answers to QUESTIONS, in any order. Lines that are not understood tell nothing."""
+    limits: list[Limit] = []
+    licences: dict[str, Licence] = {}
+    reservations: list[Reservation] = []
+    parents: dict[str, str] = {}
+    for line in text.splitlines():
+        words = dict(_WORD.findall(line.partition(" Account Limits=")[0]))
+        if line.startswith("LicenseName="):
+            found = _licence(words)
+            licences[found.name] = found
+        elif line.startswith("ReservationName="):
+            reservations += _reservation(words, line)
+        elif line.startswith("ClusterName="):
+            limits += _association(words)
+            parent = _ID.fullmatch(words.get("ParentAccount", ""))
+            if parent and not words.get("UserName"):
+                parents[words["Account"]] = parent[1]
+        elif line.startswith("QOS="):
+            limits += _qos(words, line)
+    return Bounds(tuple(limits), licences, tuple(reservations), parents)
+
+
+def _licence(words: Mapping[str, str]) -> Licence:
+    total, used, reserved = (
+        int(v) if (v := words.get(k, "0")).isdecimal() else 0 for k in ("Total", "Used", "Reserved")
+    )
+    return Licence(words["LicenseName"], total, max(0, total - used - reserved))
+
+
+def _reservation(words: Mapping[str, str], line: str) -> Iterator[Reservation]:
+    start, end = words.get("StartTime", ""), words.get("EndTime", "")
+    try:
+        nodes = frozenset(expand(text_or_empty(words.get("Nodes", ""))))
+    except SlurmParseError:
+        return
+    if nodes and start.isdecimal() and end.isdecimal():
+        yield Reservation(words["ReservationName"], nodes, float(start), float(end), " CoreIDs=" not in line)
+
+
+def _association(words: Mapping[str, str]) -> Iterator[Limit]:
+    account, user = words.get("Account", ""), _ID.fullmatch(words.get("UserName", ""))
+    if words.get("Partition"):
+        return  # an association of one partition: what it limits is learned from Slurm's reasons
+    scope = ("user", account, user[1]) if user else ("account", account)
+    yield from _counted(scope, words)
+    most, used = words.get("MaxJobs", ""), re.fullmatch(r"\w+\((\d{1,15})\)", words.get("GrpJobs", ""))
+    if user and most.isdecimal() and used:
+        yield Limit(scope, "jobs", int(most), int(used[1]))
+
+
+def _qos(words: Mapping[str, str], line: str) -> Iterator[Limit]:
+    found = _ID.fullmatch(words["QOS"])
+    if found is None:
+        return
+    yield from _counted(("qos", found[1]), words)
+    _, _, rest = line.partition(" Account Limits=")
+    accounts, _, users = rest.partition(" User Limits=")
+    for kind, part in (("qos-account", accounts), ("qos-user", users)):
+        for who, inside in _INSIDE.findall(part):
+            yield from _counted((kind, found[1], who), dict(_WORD.findall(inside)))
+
+
+def _counted(scope: tuple[str, ...], words: Mapping[str, str]) -> Iterator[Limit]:
+    for key in ("GrpJobs", "MaxJobsPU", "MaxJobsPA"):
+        if count := _COUNT.fullmatch(words.get(key, "")):
+            yield Limit(scope, "jobs", int(count[1]), int(count[2]))
+    for key in ("GrpTRES", "MaxTRESPU", "MaxTRESPA"):
+        for what, most, used in _LIMIT.findall(words.get(key, "")):
+            scale = _MIB if what == "mem" else 1
+            yield Limit(scope, what, int(most) * scale, int(used) * scale)
+    for what, most in _EACH_JOB.findall(words.get("MaxTRESPJ", "")):
+        yield Limit(scope, what, int(most) * (_MIB if what == "mem" else 1), each_job=True)

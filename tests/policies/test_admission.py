@@ -1,0 +1,128 @@
+"""What the cluster would refuse is kept out of every policy's plan."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.model import Draw, Form, Job, JobState, Needs, Node, Placement, Quota, Snapshot, Speed
+from slurm_hadar.policies import registry
+from slurm_hadar.policies.admission import refusals
+from slurm_hadar.policies.check import check_plan
+
+POLICIES = ["hadar", "hadare", "asrpt", "gavel_las", "tiresias", "allox", "srtf", "fifo"]
+SPEEDS = {"v100": Speed(4.0), "k80": Speed(1.0)}
+
+
+def job(name: str, workers: int = 1, **fields: object) -> Job:
+    """A job of ten minutes on a v100."""
+    given_ = {"form": Form(workers), "speeds": SPEEDS, "total_steps": 2400.0, "arrival": float(name.strip("abcdefgh") or 0)}
+    return Job(name, **{**given_, **fields})  # type: ignore[arg-type]
+
+
+def cluster(*jobs: Job, quotas: tuple[Quota, ...] = (), cpus: int | None = None, **node: object) -> Snapshot:
+    """Two nodes of four GPUs."""
+    nodes = tuple(Node(n, {t: 4}, cpus=cpus, **node) for n, t in (("n1", "v100"), ("n2", "k80")))  # type: ignore[arg-type]
+    return Snapshot(1000.0, nodes, jobs, quotas=quotas)
+
+
+def draws(quota: str, per: str = "job", each: float = 1.0) -> Needs:
+    return Needs(draws=(Draw(quota, per, each),))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_jobs_at_a_limit_leave_their_gpus_to_others(policy: str) -> None:
+    """24 jobs of a user who may have one GPU more; the six of others get theirs in the same round."""
+    limited = [job(f"a{i}", needs=draws("gpus of alice", "gpu"), user="alice") for i in range(24)]
+    others = [job(f"b{100 + i}", user="bob") for i in range(6)]
+    snapshot = cluster(*limited, *others, quotas=(Quota("gpus of alice", 1.0, "alice may have 1 GPU"),))
+
+    plan = registry.get(policy).allocate(snapshot)
+
+    started = [a for a in limited if a.job_id in plan.placements]
+    assert len(started) == 1 and check_plan(snapshot, plan) == []
+    alone = registry.get(policy).allocate(cluster(*started, *others))
+    assert set(plan.placements) == set(alone.placements) and len(alone.placements) >= 4
+    assert all(plan.waits[a.job_id].why == "alice may have 1 GPU" for a in limited if a.job_id not in plan.placements)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_blocked_jobs_are_not_shown(policy: str) -> None:
+    """They wait with their reason, whatever the policy; what runs is not touched by a word about waiting."""
+    blocked = [job(f"a{i}", blocked="Slurm keeps it back: Licenses") for i in range(12)]
+    running = job("c50", state=JobState.RUNNING, placement=Placement.of({"n1": {"v100": 1}}), blocked="?", unmovable="so")
+    snapshot = cluster(*blocked, running, job("b100"))
+
+    plan = registry.get(policy).allocate(snapshot)
+
+    assert set(plan.placements) == {"b100", "c50"} and check_plan(snapshot, plan) == []
+    assert {plan.waits[b.job_id].why for b in blocked} == {"Slurm keeps it back: Licenses"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_cpus_memory_and_whole_nodes(policy: str) -> None:
+    """A node whose CPUs are gone takes no more jobs though its GPUs are free; who wants a node alone gets one alone."""
+    hungry = [job(f"a{i}", needs=Needs(cpus=8.0)) for i in range(4)]
+    alone = job("c3", needs=Needs(cpus=1.0, exclusive=True))
+    modest = [job(f"b{100 + i}", needs=Needs(cpus=1.0)) for i in range(2)]
+    snapshot = cluster(*hungry, alone, *modest, cpus=9)
+
+    plan = registry.get(policy).allocate(snapshot)
+
+    assert refusals(snapshot, plan) == [] and check_plan(snapshot, plan) == []
+    assert len(plan.placements) >= 2
+
+
+def test_what_stays_is_granted_and_what_leaves_makes_room() -> None:
+    """A limit that is overdrawn already stops nobody who runs; a job that is stopped gives back what it held."""
+    held = Placement.of({"n2": {"k80": 4}})
+    stays = job("a1", 4, state=JobState.RUNNING, placement=held, unmovable="so", needs=draws("q", "gpu"))
+    snapshot = cluster(stays, job("b2", needs=draws("q", "gpu")), quotas=(Quota("q", -2.0, "over"),))
+
+    plan = registry.get("fifo").allocate(snapshot)
+
+    assert plan.placements == {"a1": held} and plan.waits["b2"].why == "over"
+
+
+needs = st.builds(
+    Needs,
+    cpus=st.sampled_from([0.0, 1.0, 4.0, 9.0]),
+    cpus_per_gpu=st.sampled_from([0.0, 2.0]),
+    memory_per_cpu=st.sampled_from([0.0, 1.0, 3.0]),
+    exclusive=st.booleans(),
+    draws=st.lists(
+        st.builds(Draw, st.sampled_from(["q", "r"]), st.sampled_from(["job", "gpu", "node", "v100"]), st.just(1.0)),
+        max_size=2,
+        unique_by=lambda d: d.quota,
+    ).map(tuple),
+)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """A few jobs that run or wait, and little of everything."""
+    jobs = []
+    free = {"n1": 4, "n2": 4}
+    for i in range(draw(st.integers(1, 9))):
+        size = draw(st.sampled_from([1, 2, 4]))
+        one = job(f"a{i}", size, needs=draw(needs), blocked=draw(st.sampled_from([None, None, None, "so"])))
+        where = draw(st.sampled_from([None, "n1", "n2"]))
+        if where and free[where] >= size:
+            free[where] -= size
+            at = Placement.of({where: {"v100" if where == "n1" else "k80": size}})
+            movable = draw(st.sampled_from([None, "stays"]))
+            one = job(f"a{i}", size, needs=one.needs, state=JobState.RUNNING, placement=at, unmovable=movable)
+        jobs.append(one)
+    quotas = tuple(Quota(name, float(draw(st.integers(-1, 6))), f"{name} is used up") for name in ("q", "r"))
+    return cluster(*jobs, quotas=quotas, cpus=draw(st.sampled_from([None, 4, 10])), memory_bytes=draw(st.sampled_from([None, 8])))
+
+
+@given(snapshots(), st.sampled_from(POLICIES))
+def test_no_plan_is_over_any_bound(snapshot: Snapshot, policy: str) -> None:
+    """Whatever there is little of, and whoever decides: every plan keeps its contract and would be carried out."""
+    plan = registry.get(policy).allocate(snapshot)
+
+    assert refusals(snapshot, plan) == []
+    assert check_plan(snapshot, plan) == []
+    assert not [j for j in plan.placements if snapshot.job[j].blocked and not snapshot.job[j].running]

@@ -1,0 +1,79 @@
+"""What scontrol answers to a batch of writes, and what it tells of limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_hadar.slurm import cli
+from slurm_hadar.slurm.limits import parse_bounds
+from slurm_hadar.slurm.state import Licence, Limit, Write, WriteResult
+
+WHEN = (("StartTime", "now+60"),)
+
+
+def verdicts(stderr: str, *jobs: str, code: int = 1) -> dict[str, str | None]:
+    """What became of each job."""
+    return {r.job_id: r.error for r in cli._results([Write("update", jobs, WHEN)], stderr, code)}
+
+
+def test_complaints_about_ranges_are_the_jobs_in_them() -> None:
+    """scontrol names the tasks of an array that share an answer in one list."""
+    said = "16_1-3,7: Job has already finished\n16_8-12:2: Invalid job id specified\n16_20-21: No error\n"
+
+    found = verdicts(said, "16_1", "16_2", "16_3", "16_4", "16_7", "16_8", "16_9", "16_10", "16_20")
+
+    assert {job for job, error in found.items() if error} == {"16_1", "16_2", "16_3", "16_7", "16_8", "16_10"}
+    assert found["16_1"] == "Job has already finished" and found["16_8"] == "Invalid job id specified"
+
+
+@pytest.mark.parametrize("text", ["16_1-99999999999999: x", "16_-: x", "16_: x", "16_5-1: x", "99_1-3: Job y"])
+def test_odd_ranges_are_nobodys(text: str) -> None:
+    """They are no reason to blame a job that is not named."""
+    assert set(verdicts(text + "\n7: Job has already finished\n", "7", "16_4").values()) == {
+        None, "Job has already finished"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "overtaken"),
+    [("Job has already finished", True), ("Job is no longer pending execution", True), ("Invalid job id specified", True),
+     ("Job is pending execution", True), ("Invalid node name specified", False), ("Access/permission denied", False),
+     (None, False)],
+)  # fmt: skip
+def test_what_came_too_late_is_no_refusal(error: str | None, overtaken: bool) -> None:
+    """A job may end, start or be cancelled between the look and the write."""
+    assert WriteResult("1", Write("update", ("1",)), error).overtaken is overtaken
+
+
+ASSOC = """scontrol: show licenses
+LicenseName=matlab Total=5 Used=2 Free=3 Reserved=1 Remote=no
+scontrol: show reservations
+ReservationName=r1 StartTime=1795380665 EndTime=1795381265 Duration=00:10:00 Nodes=k80-[1-2] NodeCnt=2 CoreCnt=64
+ReservationName=r2 StartTime=1795384795 EndTime=1795385395 Nodes=k80-1 NodeCnt=1 CoreCnt=3    NodeName=k80-1 CoreIDs=0-2
+ReservationName=r3 StartTime=soon EndTime=later Nodes=k80-[1
+Association Records
+ClusterName=c Account=root UserName= Partition= ID=1 ParentAccount= GrpJobs=N(2) GrpTRES=cpu=N(2),gres/gpu=N(3) MaxJobs=
+ClusterName=c Account=lab UserName= Partition= ID=3 ParentAccount=root(1) GrpJobs=9(1) GrpTRES=cpu=N(1),gres/gpu=8(2)
+ClusterName=c Account=lab UserName=bob(1001) Partition= ID=5 ParentAccount= GrpJobs=N(1) GrpTRES=mem=100(50) MaxJobs=4
+ClusterName=c Account=lab UserName=bob(1001) Partition=big ID=6 ParentAccount= GrpJobs=N(1) GrpTRES=cpu=1(1) MaxJobs=1
+QOS=small(2) GrpJobs=N(1) GrpTRES=cpu=N(1),gres/gpu=6(2) MaxTRESPJ= Account Limits= lab={MaxJobsPA=7(1) MaxTRESPA=cpu=N(1)} User Limits= 1001={MaxJobsPU=1(1) MaxTRESPU=cpu=2(1),gres/gpu:v100=2(1)}
+scontrol:
+"""
+
+
+def test_limits_licences_and_reservations() -> None:
+    """Everything that has a number, by whom it binds; what is not set or not understood tells nothing."""
+    found = parse_bounds(ASSOC)
+
+    assert set(found.limits) == {
+        Limit(("account", "lab"), "jobs", 9, 1), Limit(("account", "lab"), "gres/gpu", 8, 2),
+        Limit(("user", "lab", "bob"), "mem", 100 << 20, 50 << 20), Limit(("user", "lab", "bob"), "jobs", 4, 1),
+        Limit(("qos", "small"), "gres/gpu", 6, 2), Limit(("qos-account", "small", "lab"), "jobs", 7, 1),
+        Limit(("qos-user", "small", "1001"), "jobs", 1, 1), Limit(("qos-user", "small", "1001"), "cpu", 2, 1),
+        Limit(("qos-user", "small", "1001"), "gres/gpu:v100", 2, 1),
+    }  # fmt: skip
+    assert found.licences == {"matlab": Licence("matlab", 5, 2)}
+    assert [(r.name, sorted(r.nodes), r.whole) for r in found.reservations] == [
+        ("r1", ["k80-1", "k80-2"], True), ("r2", ["k80-1"], False)
+    ]  # fmt: skip
+    assert found.parents == {"lab": "root"}
