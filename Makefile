@@ -20,7 +20,7 @@ $(3) $(BIN)/python -m pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] &&
 endef
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo test test-deb $(RELEASES) lint docs bench chaos fuzz man deb clean
+.PHONY: help install demo test test-deb $(RELEASES) lint docs bench chaos attack fuzz man deb clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,9 +66,14 @@ MINUTES ?= 0
 chaos: $(STAMP) ## break a real controller on a real private Slurm on purpose, and check what must hold (about 4 minutes)
 	$(BIN)/python -m benchmarks.chaos --seed $(SEED) $(if $(filter 0,$(MINUTES)),--episodes 1,--minutes $(MINUTES))
 
+attack: $(STAMP) ## hostile users on a real private Slurm with limits, beside honest ones (about 4 minutes; root)
+	$(BIN)/python -m benchmarks.attack --seed $(SEED) $(if $(filter 0,$(MINUTES)),--episodes 1,--minutes $(MINUTES))
+
 FUZZ_SECONDS ?= 60
-fuzz: $(STAMP) ## feed every parser mutations of real samples: only clear errors may come of it
+FUZZ_ROUNDS ?= 10000
+fuzz: $(STAMP) ## feed every parser mutations of real samples, and whole rounds hostile queues: only clear errors may come
 	$(BIN)/python -m benchmarks.fuzz --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m benchmarks.fuzz.rounds --rounds $(FUZZ_ROUNDS)
 
 man: $(STAMP) ## man pages, into build/man
 	$(BIN)/python -m tools.package man build/man

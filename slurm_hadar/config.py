@@ -152,7 +152,7 @@ class ChannelSection(_Section):
     bind: str = Field("tcp://*:*", description="where to listen; * as port takes a free one")
     host: str = Field("", description="name or address that compute nodes reach this host by; empty = its host name")
     file: Path | None = Field(None, description="where jobs find the address and public key; empty = beside slurm.conf")
-    max_message_bytes: int = Field(65536, ge=1024, le=1 << 20, description="larger messages are dropped")
+    max_message_bytes: int = Field(8192, ge=1024, le=1 << 20, description="larger messages are dropped")
 
 
 class LinksSection(_Section):

@@ -33,7 +33,7 @@ def as_user(
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command of Slurm's as ``user``; its failure is for the caller to judge, also that it overran (124)."""
     program = cluster.install.programs.get(argv[0], argv[0])
-    command = ["runuser", "-u", user, "--", program, *argv[1:]]
+    command = [*_become(user), program, *argv[1:]]
     try:
         return subprocess.run(
             command, env=cluster.env, cwd=cwd, input=given, capture_output=True, text=True, timeout=timeout_s,
@@ -41,6 +41,10 @@ def as_user(
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 124, "", f"no answer within {timeout_s:g} s")
+
+
+def _become(user: str) -> list[str]:
+    return [shutil.which("runuser") or "runuser", "-u", user, "--"]
 
 
 @cache
@@ -51,7 +55,7 @@ def python_of(user: str) -> tuple[str, str] | None:
     path = os.pathsep.join([str(ROOT), *site.getsitepackages()])
     for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
         tried = subprocess.run(
-            ["runuser", "-u", user, "--", python, "-c", "import slurm_hadar.cli.main, zmq, scipy"],
+            [*_become(user), python, "-c", "import slurm_hadar.cli.main, zmq, scipy"],
             env={"PATH": os.defpath, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
             capture_output=True, check=False,
         )  # fmt: skip

@@ -482,7 +482,7 @@ class Actor:
             record, raw = seen.records.get(job.job_id), seen.raw.get(job.job_id)
             if job.pinned is None or record is None or raw is None or not record.steered or raw.fault is not None:
                 continue
-            if raw.state is JobState.PENDING and self._config.mode(raw.partition) is Mode.ACT:
+            if raw.state is JobState.PENDING and raw.req_nodes and self._config.mode(raw.partition) is Mode.ACT:
                 with self._quarantine.over(job.job_id, "giving it back"):
                     batch.append(_Planned(writes.give_back(raw, record), why=job.pinned))
         self._write(seen, batch, outcome)

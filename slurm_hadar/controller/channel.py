@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from slurm_hadar.controller.complaints import Complaints
+from slurm_hadar.controller.gate import Connections, Rates, raise_file_limit
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.graphs.network import Network
@@ -26,6 +28,15 @@ __all__ = ["Channel", "announce", "leave_network"]
 
 log = logging.getLogger(__name__)
 KEY_FILE = "channel.key"
+_BACKLOG = 1024  # connections that wait to be accepted, as when all agents come back at once
+_WAITING = 8  # messages of one connection that are read ahead: what strangers say shall not fill the memory
+_HANDSHAKE_MS = 5000
+_HEARTBEAT_MS, _SILENT_MS = 10_000, 30_000
+# An agent speaks once a second. From one address come the agents of a whole node.
+_PEER_PER_S, _PEER_BURST = 20.0, 60.0
+_ADDRESS_PER_S, _ADDRESS_BURST = 2000.0, 4000.0
+_PAUSE_S = 0.02  # after a batch with messages of peers that say too much: they must not take all of a processor
+_REVIEW_S = 60.0
 
 
 class Channel:
@@ -55,17 +66,26 @@ class Channel:
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+        self._socket.setsockopt(zmq.RCVHWM, _WAITING)
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENT_MS)
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
+        self._connections = Connections(raise_file_limit())
+        self._peers, self._addresses = Rates(_PEER_PER_S, _PEER_BURST), Rates(_ADDRESS_PER_S, _ADDRESS_BURST)
+        self._comings = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         port = _bind(self._socket, bind, state_dir / "channel.port")
         self.info = ChannelInfo(f"tcp://{host or socket.gethostname()}:{port}", public.decode())
         self._wake, self._woken = _pair(self._context)
         self.file = file
         #: Whether jobs are to report to another host's controller.
         self.quiet = quiet
+        self._fault = ""
         if not quiet:
             self.tell_jobs()
-        self._thread = threading.Thread(target=self._serve, name="channel", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="channel", daemon=True)
         self._thread.start()
 
     def tell_jobs(self) -> None:
@@ -83,6 +103,16 @@ class Channel:
             self._wake.send(b"")
         return True
 
+    def check(self) -> None:
+        """Raises ChannelError if nobody listens any more: a controller that hears nothing is better started again."""
+        if not self._thread.is_alive() and not self._stop.is_set():
+            raise ChannelError(f"the channel's thread has ended ({self._fault or 'nobody knows why'})")
+
+    @property
+    def cut(self) -> int:
+        """Connections that were cut since there were too many."""
+        return self._connections.cut
+
     def close(self) -> None:
         """Stop listening. The channel file stays: agents spool until a controller is back at the same port."""
         self._stop.set()
@@ -91,42 +121,80 @@ class Channel:
         self._thread.join(timeout=30.0)
         if self._thread.is_alive():
             return  # it still uses the sockets; they end with the process
-        for one in (self._wake, self._woken, self._socket):
+        self._socket.disable_monitor()
+        for one in (self._wake, self._woken, self._comings, self._socket):
             one.close()
         self._context.term()
 
+    def _live(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # whatever it is, the loop is to know
+            self._fault = repr(error)
+
     def _serve(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        for one in (self._socket, self._woken, self._comings):
+            poller.register(one, zmq.POLLIN)
+        reviewed = time.monotonic()
         while not self._stop.is_set():
             ready = dict(poller.poll(1000))
             if self._woken in ready:
                 self._woken.recv()
                 self._send_orders()
-            if self._socket in ready:
-                self._receive()
+            if self._comings in ready:
+                self._note_comings()
+            if self._socket in ready and self._receive():
+                self._stop.wait(_PAUSE_S)
+            if time.monotonic() - reviewed > _REVIEW_S:
+                reviewed = time.monotonic()
+                self._connections.review(lambda job: self._book.get(job) is not None)
 
-    def _receive(self) -> None:
+    def _note_comings(self) -> None:
+        """All that have come and gone: before messages are read, so that each is known by its connection."""
+        while self._comings.poll(0):
+            event = recv_monitor_message(self._comings)
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._connections.accepted(event["value"])
+            else:
+                self._connections.gone(event["value"])
+
+    def _receive(self) -> bool:
+        """Whether some peer says too much."""
+        flooded = False
         for _ in range(256):  # then look after the orders again, however many reports come
             if self._stop.is_set():
-                return
+                break
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                return
+                break
+            if not self._may_speak(frames[0]):
+                flooded = True
+                self._drop("more messages than a peer may send; dropped")
+                continue
             try:
                 self._take(frames)
             except ChannelError as error:
-                self._book.drop()
-                self._complaints.say(str(error))
+                self._drop(str(error))
+            except Exception as error:  # one report must not end the channel, whatever it brings about
+                self._drop(f"a report could not be taken in: {error!r}")
+        return flooded
 
-    def _take(self, frames: list[bytes]) -> None:
+    def _may_speak(self, frame: zmq.Frame) -> bool:
+        now = time.monotonic()
+        return self._peers.allow(frame.bytes, now) and self._addresses.allow(frame.get("Peer-Address"), now)
+
+    def _drop(self, why: str) -> None:
+        self._book.drop()
+        self._complaints.say(why)
+
+    def _take(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:
             raise ChannelError(f"message of {len(frames) - 1} parts where one is expected; dropped")
-        identity, data = frames
-        report = decode_report(data)
-        self._book.ingest(report, identity=identity)
+        identity, report = frames[0].bytes, decode_report(frames[1].bytes)
+        believed = self._book.ingest(report, identity=identity)
+        self._connections.heard(frames[1].get(zmq.SRCFD), report.job, believed)
         if report.kind == "hello":
             self._socket.send_multipart([identity, encode(Order("welcome", report.job))], zmq.NOBLOCK)
 

@@ -156,7 +156,7 @@ class Controller:
         self._attendant.began(number)
         self._recorder.planned(number, snapshot, plan, changes)
         outcome = Outcome(changes)
-        if mode is Mode.ACT and not (broken or fault or plan.abstains):
+        if mode is Mode.ACT and not (broken or plan.abstains):
             outcome = self._cluster.carry_out(number, seen, changes)
         record = self._conclude(number, record, seen, outcome)
         if self._foresee_s > 0 and plan.waits and not plan.abstains:
@@ -170,22 +170,24 @@ class Controller:
         return min(settings.foresee_s, _FORESEE_SHARE * settings.round_s)
 
     def _decide(self, snapshot: Snapshot) -> tuple[Snapshot, Plan, str]:
-        """The policy's plan; an abstaining one, and what is wrong, where it breaks the contract. Jobs that it fails on
-        are left alone from now on: the snapshot is then one without them."""
+        """The policy's plan, and what was wrong. Jobs that it fails on are left alone from now on: the snapshot is then one
+        without them. If it fails without any of them too, it abstains."""
         plan, fault = self._tried(snapshot)
+        note = ""
         if fault is not None:
             culprits = find_culprits(snapshot, lambda s: self._tried(s)[1] is not None)
             if culprits:
                 for job_id in culprits:
                     self._cluster.quarantine(job_id, f"policy {self._policy.name}", PolicyError(fault))
                 snapshot = snapshot.without(dict.fromkeys(culprits, f"policy {self._policy.name} failed on it: {fault}"))
+                note = f"{fault}; left alone: {', '.join(culprits)}"
                 plan, fault = self._tried(snapshot)
         if plan is None or fault is not None:
             log.error("%s", fault)
             return snapshot, Plan(self._policy.name, abstains=True), fault or ""
         self._memory = plan.memory
         self._recorder.keep(plan.memory)
-        return snapshot, plan, ""
+        return snapshot, plan, note
 
     def _tried(self, snapshot: Snapshot) -> tuple[Plan | None, str | None]:
         """The policy's plan, or what is wrong with it or with its making."""

@@ -35,10 +35,10 @@ def asked_mac(key: bytes, identity: str, job_id: str, user: str, shape: tuple[in
 
 @dataclass(frozen=True)
 class Seal:
-    """The seal of one controller on one cluster. Without a key given, one that ends with the process."""
+    """The seal of one controller on one cluster. Without a key given it is one that ends with the process."""
 
     identity: str = ""
-    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    key: bytes = field(default=secrets.token_bytes(32), repr=False)
 
     def of(self, job_id: str, user: str, shape: tuple[int, int, int, int]) -> str:
         """As :func:`asked_mac`."""

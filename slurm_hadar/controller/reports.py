@@ -9,13 +9,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import Report, token_fingerprint
 
 __all__ = ["FINISHES_WITHIN_S", "JobNews", "ReportBook"]
 
+_MOST_VOICES = 4  # of a job whose comment names no token yet
+_MOST_UNKNOWN = 256  # voices of jobs that no round has seen yet; each takes some kilobytes at most
 FINISHES_WITHIN_S = 120.0  # from the last step to the end of the script: final saves, a short evaluation
+
+_Voice = TypeVar("_Voice", str, tuple[str, str])
 
 
 @dataclass(slots=True)
@@ -42,15 +47,21 @@ class JobNews:
 class ReportBook:
     """All news by job. Thread-safe: the channel's thread writes, the loop reads.
 
+    Anybody may report for any job, and before the agent does. So a job has several voices, one for each token, until
+    its comment, which its owner alone can change, names the token that is right; then that one alone is heard. Whatever
+    is kept is bounded, and of voices that are too many the one that has been silent longest gives way: an agent goes on
+    speaking, so that nobody can keep it out.
+
     ``event`` is set when a job ends or reports for the first time, which may bring the next round forward.
-    ``listener`` is called with each report that was taken in, on the thread that brought it.
+    ``listener`` is called with each report that was taken in and is vouched for, on the thread that brought it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._news: dict[str, JobNews] = {}
         self._keys: dict[str, str | None] = {}
-        self._tokens: dict[str, str] = {}
+        # in the order in which they were heard last; by job and voice where the job is not known yet
+        self._voices: dict[str, dict[str, JobNews]] = {}
+        self._unknown: dict[tuple[str, str], JobNews] = {}
         self.event = threading.Event()
         self.listener: Callable[[Report], None] | None = None
         self.refused = 0
@@ -60,67 +71,69 @@ class ReportBook:
     def expect(self, keys: dict[str, str | None]) -> None:
         """Tell which jobs exist, and the fingerprint of the report token that each one's comment names (None = none).
 
-        News of jobs that are gone is forgotten, and so are those that were kept for a job whose comment has named
-        another token since.
+        News of jobs that are gone is forgotten, and so are voices that a comment does not name.
         """
         with self._lock:
             self._keys = dict(keys)
-            self._tokens = {job: token for job, token in self._tokens.items() if self._believes(job, token)}
-            self._news = {job: news for job, news in self._news.items() if job in self._tokens}
+            for job, voice in [place for place in self._unknown if place[0] in keys]:
+                _keep(self._voices.setdefault(job, {}), voice, self._unknown.pop((job, voice)), _MOST_VOICES)
+            believed = ((job, self._believed(job, voices)) for job, voices in self._voices.items() if job in keys)
+            self._voices = {job: voices for job, voices in believed if voices}
 
-    def _believes(self, job: str, token: str) -> bool:
-        """Whether the job is there, and its comment does not name another token."""
-        key = self._keys.get(job, "")
-        return key is None or (key != "" and token_fingerprint(token) == key)
+    def _believed(self, job: str, voices: dict[str, JobNews]) -> dict[str, JobNews]:
+        key = self._keys[job]
+        return voices if key is None else {voice: news for voice, news in voices.items() if voice == key}
 
-    def _vouched(self, job: str) -> bool:
-        """Whether the job's comment, which its owner alone can change, names the token of its news. Reports may come
-        before that was read, and anybody may send them: until then they are kept, and nobody is told."""
-        key, token = self._keys.get(job), self._tokens.get(job)
-        return key is not None and token is not None and token_fingerprint(token) == key
+    def ingest(self, report: Report, *, identity: bytes | None = None, live: bool = True) -> bool:
+        """Take in one report; returns whether the job's comment vouches for it.
 
-    def ingest(self, report: Report, *, identity: bytes | None = None, live: bool = True) -> None:
-        """Take in one report. Raises ChannelError for a wrong token, a replay, or an incarnation that is over."""
+        Raises ChannelError for a wrong token, a replay, or an incarnation that is over.
+        """
+        voice = token_fingerprint(report.token)
         with self._lock:
-            self._check_token(report)
-            news = self._news.get(report.job)
-            if news is not None:
-                _check_order(report, news.report)
-            if news is None or report.restart > news.report.restart:
-                if news is not None:
-                    news.before = None
-                news = JobNews(report, time.time(), before=news)
-                self._news[report.job] = news
-                self.event.set()
-            _update(news, report, identity, live)
-            if report.kind == "bye" or report.closes:
+            key = self._keys.get(report.job)
+            if key is not None and voice != key:
+                self.refused += 1
+                raise ChannelError(f"report for job {report.job} with a wrong token; dropped")
+            begins = self._note(report, voice, identity, live)
+            if begins or report.kind == "bye" or report.closes:
                 self.event.set()
             self.accepted += 1
-            vouched = self._vouched(report.job)
-        if vouched and self.listener is not None:
-            self.listener(report)
+        if key is not None and self.listener is not None:
+            try:
+                self.listener(report)
+            except Exception as error:  # whatever a user's figures bring about there, it is that job's matter
+                raise ChannelError(f"report of job {report.job} could not be made use of: {error!r}") from error
+        return key is not None
+
+    def _note(self, report: Report, voice: str, identity: bytes | None, live: bool) -> bool:
+        """Whether this is the first word of a run."""
+        known = report.job in self._keys
+        news = self._voices.get(report.job, {}).get(voice) if known else self._unknown.get((report.job, voice))
+        if news is not None:
+            _check_order(report, news.report)
+        begins = news is None or report.restart > news.report.restart
+        if news is None or begins:
+            if news is not None:
+                news.before = None
+            news = JobNews(report, time.time(), before=news)
+        _update(news, report, identity, live)
+        if known:
+            _keep(self._voices.setdefault(report.job, {}), voice, news, _MOST_VOICES)
+        else:
+            _keep(self._unknown, (report.job, voice), news, _MOST_UNKNOWN)
+        return begins
 
     def drop(self) -> None:
         """Count a message that was not acceptable."""
         with self._lock:
             self.dropped += 1
 
-    def _check_token(self, report: Report) -> None:
-        key = self._keys.get(report.job)
-        if key is not None and token_fingerprint(report.token) != key:
-            self.refused += 1
-            raise ChannelError(f"report for job {report.job} with a wrong token; dropped")
-        # Where the comment names none yet, the first one's token is what may turn out to be right.
-        known = self._tokens.get(report.job)
-        if key is None and known is not None and known != report.token:
-            self.refused += 1
-            raise ChannelError(f"report for job {report.job} with another token than its first; dropped")
-        self._tokens[report.job] = report.token
-
     def get(self, job_id: str) -> JobNews | None:
         """The newest word of the job, if its comment vouches for who said it."""
         with self._lock:
-            return self._news.get(job_id) if self._vouched(job_id) else None
+            key = self._keys.get(job_id)
+            return None if key is None else self._voices.get(job_id, {}).get(key)
 
     def saved_since(self, job_id: str, restart: int, moment: float) -> bool:
         """Whether this incarnation has completed a checkpoint that was heard of after ``moment``."""
@@ -134,6 +147,14 @@ class ReportBook:
         if news is None or news.report.restart != restart or news.done_at is None:
             return False
         return time.time() - news.done_at < FINISHES_WITHIN_S
+
+
+def _keep(voices: dict[_Voice, JobNews], voice: _Voice, news: JobNews, most: int) -> None:
+    """As the one heard last; of more than ``most`` the one that has been silent longest is forgotten."""
+    voices.pop(voice, None)
+    voices[voice] = news
+    if len(voices) > most:
+        del voices[next(iter(voices))]
 
 
 def _check_order(report: Report, last: Report) -> None:

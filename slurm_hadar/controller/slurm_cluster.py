@@ -121,6 +121,8 @@ class SlurmCluster(Cluster[Observation]):
         has saved since it was asked to, and stands still until it is moved, brings it forward at once."""
         until = None  # set by an event
         while not self._stop.is_set() and not self._actor.answered():
+            if self._channel is not None:
+                self._channel.check()
             self._attendant.idle()  # which may change the length of a round
             settings, now = self._config.controller, time.monotonic()
             due = self._began + settings.round_s * (2 if self._slow else 1)

@@ -25,6 +25,7 @@ __all__ = ["Copy", "JobTracker", "Parent"]
 
 log = logging.getLogger(__name__)
 ENOUGH = 0.1  # shares that differ by less are not worth a new plan
+_LONGEST_S = 100 * forks.LONGEST_PERIOD_S  # of a period, whatever its owner wants; no agent takes a longer one
 LEAVES_WITHIN_S = 30.0  # copies end by themselves when all steps are done; later they are cancelled
 
 
@@ -167,7 +168,11 @@ class JobTracker:
         """Tell all copies the quotas, if these are news: any copy may be the one that deals the next shares."""
         if parent.closer is not None or not parent.working:
             return
-        quotas, seconds = self._quotas(parent)
+        try:
+            quotas, seconds = self._quotas(parent)
+        except (ArithmeticError, ValueError) as error:  # its copies go on by what they know themselves
+            log.warning("job %s: the next periods cannot be shared out: %s", parent.job_id, error)
+            return
         last = parent.sent
         if not quotas or (last is not None and not _differs(last.quotas, quotas)):
             return
@@ -183,7 +188,11 @@ class JobTracker:
         if parent.period_steps is not None:
             return forks.quotas(rates, parent.period_steps), None
         stalls = [s for i in parent.working if (s := parent.copies[i].stall_s) is not None]
-        seconds = parent.period_s or forks.period_s(statistics.median(stalls) if stalls else None)
+        seconds = (
+            min(parent.period_s, _LONGEST_S)
+            if parent.period_s
+            else forks.period_s(statistics.median(stalls) if stalls else None)
+        )
         steps = forks.period_steps(list(rates.values()), seconds)
         return (forks.quotas(rates, steps) if steps else {}), seconds
 

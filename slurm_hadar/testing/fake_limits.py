@@ -71,13 +71,11 @@ class Limits:
         licences = {n: Licence(n, total, max(0, total - used[n])) for n, total in self.licences.items()}
         return Bounds(tuple(limits), licences, tuple(self.reservations.values()))
 
-    def closed(self, job: SlurmJob, now: float) -> frozenset[str]:
-        """The nodes that reservations keep from the job."""
-        closed: set[str] = set()
-        for name, reservation in self.reservations.items():
-            if name != job.reservation and reservation.start <= now:
-                closed |= reservation.nodes
-        return frozenset(closed)
+    def admits(self, job: SlurmJob, node: str, now: float) -> bool:
+        """Whether reservations leave the node to the job: its own has it, or none that has begun."""
+        if job.reservation in self.reservations:
+            return node in self.reservations[job.reservation].nodes
+        return not any(r.start <= now and node in r.nodes for r in self.reservations.values())
 
 
 def holds_gpus(job: SlurmJob) -> bool:

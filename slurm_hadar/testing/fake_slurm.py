@@ -239,15 +239,14 @@ class FakeSlurm(Backend):
                 self._try(job, now)
 
     def _try(self, job: SlurmJob, now: float) -> None:
-        excluded, closed = set(job.exc_nodes), self.limits.closed(job, now)
-        if excluded & set(job.req_nodes):
+        if set(job.exc_nodes) & set(job.req_nodes):
             self.jobs[job.job_id] = replace(job, priority=0, reason="BadConstraints")
             return
         rooms = [n for n in (job.req_nodes or sorted(self.nodes)) if self.has_room(job, n, now)]
         if len(rooms) >= job.num_nodes > 0 and (not job.req_nodes or len(rooms) == len(job.req_nodes)):
             self.start(job.job_id, *rooms[: job.num_nodes])
         else:
-            reserved = closed & set(job.req_nodes)
+            reserved = not all(self.limits.admits(job, n, now) for n in job.req_nodes)
             reason = "ReqNodeNotAvail, May be reserved for other job" if reserved else "Resources"
             self.jobs[job.job_id] = replace(job, reason=reason)
 
@@ -258,7 +257,7 @@ class FakeSlurm(Backend):
             return False
         others = self._on(name)
         alone = job.exclusive or any(j.exclusive for j in others)
-        if (alone and others) or name in self.limits.closed(job, now):
+        if (alone and others) or not self.limits.admits(job, name, now):
             return False
         each = job.gpus[0].count if job.gpus else 0
         free = sum(c for _, c in node.gpus) - self.used(name)

@@ -13,6 +13,7 @@ from slurm_hadar.comment import MOST_SIZES, parse
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.elastic import gang_sizes, room_of
 from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.notes import Seal
 from slurm_hadar.controller.observe import workload_of
 from slurm_hadar.controller.steering import form_of, gpus_asked, node_facts
 from slurm_hadar.messages import Report
@@ -69,6 +70,7 @@ def elastic(text: str = "hadar:gpus=1-4", gpus: int = 2, **fields):
     return slurm.jobs[slurm.submit(gpus, text, **fields)]
 
 
+SEAL = Seal("here", b"key")
 RECORD = JobRecord("1", workers=2, nodes=1, tasks=1, cpus=8)
 
 
@@ -90,14 +92,14 @@ def test_form_of_an_elastic_job() -> None:
 
 def test_placing_in_another_size() -> None:
     """GPUs follow the placement; tasks follow the nodes, or the GPUs where the job has one task for each."""
-    one = writes.place(elastic(), RECORD, Placement.of({"v100-1": {"v100": 4}}))
+    one = writes.place(elastic(), RECORD, Placement.of({"v100-1": {"v100": 4}}), SEAL)
     per_gpu = replace(RECORD, tasks=2)
-    more = writes.place(elastic(), per_gpu, Placement.of({"v100-1": {"v100": 4}}))
-    spread = writes.place(elastic(), RECORD, Placement.of({"v100-1": {"v100": 2}, "v100-2": {"v100": 2}}))
+    more = writes.place(elastic(), per_gpu, Placement.of({"v100-1": {"v100": 4}}), SEAL)
+    spread = writes.place(elastic(), RECORD, Placement.of({"v100-1": {"v100": 2}, "v100-2": {"v100": 2}}), SEAL)
 
     assert str(one) == (
         "update 1 TresPerNode=gres:gpu:4 NumNodes=1-1 NumTasks=1 NumCPUs=8 NodeList=v100-1 StartTime=now "
-        "Comment=hadar:gpus=1-4,asked=2/1/1/8"
+        f"Comment=hadar:gpus=1-4,asked=2/1/1/8/{SEAL.of('1', 'alice', (2, 1, 1, 8))}"
     )
     assert "NumTasks=4 NumCPUs=16" in str(more)
     assert "TresPerNode=gres:gpu:2 NumNodes=2-2 NumTasks=2 NumCPUs=16" in str(spread)

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slurm_hadar.controller.channel import Channel
+from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import Report, encode
 
 TOKEN = "a" * 64
@@ -73,3 +75,15 @@ def test_any_rate_that_is_taken_can_be_reckoned_with(bench: Any, rates: list[flo
     result = one.controller.run_round()
 
     assert result.plan is not None and not result.record.note
+
+
+def test_a_channel_that_nobody_listens_to_ends_the_controller(bench: Any, tmp_path: Path) -> None:
+    """Between two rounds, with one line, so that whoever supervises it starts it again."""
+    one = bench()
+    channel = Channel(one.book, tmp_path, "tcp://127.0.0.1:*", "127.0.0.1", tmp_path / "c.json", 8192)
+    controller = one.new_controller(channel=channel)
+    channel._send_orders = lambda: 1 / 0
+    channel._wake.send(b"")
+
+    with pytest.raises(ChannelError, match="thread has ended"):
+        controller.run()

@@ -172,8 +172,8 @@ def test_bad_constraints_are_undone_at_once(bench) -> None:
     assert b.slurm.jobs[job].req_nodes == () and result.record.failed == 2
 
 
-def test_after_too_many_failed_writes_it_stops_acting(bench) -> None:
-    """The circuit breaker leaves everything to Slurm and says so."""
+def test_after_too_many_failed_writes_it_stops_acting(bench, monkeypatch) -> None:
+    """The circuit breaker leaves everything to Slurm for a while, says so, and acts again by itself."""
     b = bench(None, "guard.max_failed_writes=2")
     for _ in range(3):
         b.slurm.submit(gpus=1, comment=MODEL)
@@ -185,7 +185,11 @@ def test_after_too_many_failed_writes_it_stops_acting(bench) -> None:
     result = controller.run_round()
 
     assert len(b.slurm.batches) == written
-    assert "stopped acting after 3 failed writes" in result.record.note
+    assert "3 writes in a row were refused" in result.record.note
+    b.slurm.refuse = {}
+    later = time.time() + 3.0
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert controller.run_round().record.note == "" and len(b.slurm.batches) > written
 
 
 def test_jobs_of_others_are_left_alone_after_the_first_refusal(bench, caplog) -> None:

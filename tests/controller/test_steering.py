@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from slurm_hadar.comment import read
 from slurm_hadar.config import load
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.notes import Seal
 from slurm_hadar.controller.steering import form_of, node_facts, pinned_reason, placement_of
 from slurm_hadar.model import JobState, Mix, Placement
 from slurm_hadar.slurm.state import GpuRequest, SlurmJob, SlurmNode
@@ -28,6 +30,8 @@ FACTS = node_facts(
     [*FakeSlurm(NODES).nodes.values(), SlurmNode("mix-1", (("k80", 2), ("t4", 2)), partitions=("all",))]
 )  # fmt: skip
 RECORD = JobRecord("1", workers=4, nodes=2, tasks=2, cpus=8)
+SEAL = Seal("here", b"key")
+MAC = SEAL.of("1", "alice", (4, 2, 2, 8))
 
 
 def reason(one: SlurmJob, *settings: str, record: JobRecord | None = None) -> str | None:
@@ -55,7 +59,7 @@ def test_a_plain_job_can_be_steered() -> None:
         (job(reason="Dependency", dependency="afterok:3"), (), "waits for its dependency afterok:3"),
         (job(reason="BeginTime"), (), "begin time of its own"),
         (job(req_nodes=("v100-1",)), (), "asks for nodes by name"),
-        (job(features="[v100*2]"), (), "--constraint that cannot be followed"),
+        (job(features="(v100|k80)&x"), (), "--constraint that cannot be followed"),
         (job(), ("controller.users=['bob']",), "user alice is outside"),
         (job(), ("controller.partitions=['gpu']",), "partition all is outside"),
         (job(), ("guard.exempt_users=['alice']",), "exempt"),
@@ -98,6 +102,40 @@ def test_a_begin_time_of_the_submit_plugin_is_not_the_owners() -> None:
     assert "begin time of its own" in reason(replace(new, eligible=1100.0))
 
 
+@pytest.mark.parametrize(
+    ("constraint", "nodes"),
+    [("v100", {"v100-1", "v100-2"}), ("[v100|k80]", {"v100-1", "v100-2", "k80-1"}), ("v100*2", {"v100-1", "v100-2"}),
+     ("v100&k80", set()), ("[v100*1&k80*1]", set())],
+)  # fmt: skip
+def test_constraints_leave_the_nodes_that_have_them(constraint: str, nodes: set[str]) -> None:
+    """And, or, counts; where each node must have both, there is none here."""
+    assert reason(job(features=constraint)) is None
+    form = form_of(job(features=constraint), read("hadar:")[0], RECORD, FACTS, 0.0)
+    assert (form.nodes if form.nodes is not None else set(FACTS)) - {"mix-1"} == nodes
+
+
+def test_a_begin_time_that_is_not_the_lease_is_the_owners() -> None:
+    """Whoever changes the start time of a leased job wins; what a killed controller may have given is its own."""
+    soon = time.time() + 300.0
+    leased = replace(RECORD, lease_low=soon - 0.5, lease=soon + 1.0)
+    killed = replace(RECORD, defer_from=soon - 60.0, defer_until=soon + 60.0)
+
+    for record in (leased, killed):
+        assert reason(job(reason="BeginTime", eligible=soon), record=record) is None
+    assert "begin time of its own" in reason(job(reason="BeginTime", eligible=soon + 30.0), record=leased)
+    assert "begin time of its own" in reason(job(reason="BeginTime", eligible=soon - 30.0), record=leased)
+    assert "begin time of its own" in reason(job(reason="None", eligible=soon))
+
+
+def test_what_slurm_puts_off_after_a_requeue_is_not_the_owners() -> None:
+    """Two minutes from the requeue, and no more."""
+    now = time.time()
+    again = job(reason="BeginTime", restarts=1, submit=now, eligible=now + 121.0)
+
+    assert reason(again) is None
+    assert "begin time of its own" in reason(replace(again, eligible=now + 600.0))
+
+
 def test_forms() -> None:
     """The node range comes from the comment, else from what was asked; types and constraint limit the choice."""
     comment, _ = read("hadar:nodes=1-4,mix=gated,types=v100")
@@ -124,18 +162,18 @@ def test_placing_in_another_shape() -> None:
     """Counts are set together, the whole-job request is cleared with an empty string, types are never named."""
     waiting = replace(job(), gpus=(GpuRequest("job", (("", 4),)),), num_nodes=2)
 
-    write = writes.place(waiting, RECORD, Placement.of({"v100-1": {"v100": 4}}), 2.0)
+    write = writes.place(waiting, RECORD, Placement.of({"v100-1": {"v100": 4}}), SEAL, 2.0)
 
     assert str(write) == (
         "update 1 TresPerJob= TresPerNode=gres:gpu:4 NumNodes=1-1 NumTasks=1 NumCPUs=4 NodeList=v100-1 StartTime=now+2 "
-        "Comment=hadar:asked=4/2/2/8"
+        f"Comment=hadar:asked=4/2/2/8/{MAC}"
     )
 
 
 def test_placing_in_the_same_shape_changes_only_where_and_when() -> None:
     """No needless field is written; what the owner asked for stands in the comment already."""
-    waiting = job("hadar:asked=4/2/2/8", gpus=2, nodes=2)
-    write = writes.place(waiting, RECORD, Placement.of({"v100-1": {"v100": 2}, "k80-1": {"k80": 2}}))
+    waiting = job(f"hadar:asked=4/2/2/8/{MAC}", gpus=2, nodes=2)
+    write = writes.place(waiting, RECORD, Placement.of({"v100-1": {"v100": 2}, "k80-1": {"k80": 2}}), SEAL)
 
     assert str(write) == "update 1 NodeList=k80-1,v100-1 StartTime=now"
 

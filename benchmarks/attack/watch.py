@@ -1,0 +1,224 @@
+"""What must hold while hostile users do what they can, looked at once a second."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sqlite3
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from benchmarks.attack.deeds import Asked, Deeds
+from benchmarks.attack.honest import Honest
+from benchmarks.attack.people import HOSTILE
+from benchmarks.attack.stage import ACCOUNT_GPUS, LICENCES, QOS_GPUS, QOS_JOBS, ROUND_S, Stage
+from benchmarks.chaos.jobs import PlainJob
+from benchmarks.chaos.watch import changes_of, check_log, unexplained
+from slurm_hadar.comment import read
+from slurm_hadar.controller.steering import gpus_asked
+from slurm_hadar.errors import SlurmError
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
+
+__all__ = ["BOUND_S", "Watch", "check_honest", "check_words"]
+
+LOOK_EVERY_S = 1.0
+SLACK_S = 10.0  # for looks a second apart, Slurm's own scheduler, and a machine with less cores than there are daemons
+BOUND_S = 2 * ROUND_S + SLACK_S
+LONGEST_LEASE_S = 121.0 + 6.0  # Slurm's own, after a requeue
+IN_FLIGHT_S = 2.0  # what a round had decided before somebody else spoke
+MEMORY_BYTES = 100 << 20
+_BAD_WORDS = re.compile(r"round skipped.*|round given up.*|stopped acting after.*|.*broke its contract.*")
+
+
+@dataclass
+class Watch:
+    """``waits`` are the longest times that honest jobs waited beside a free GPU, in seconds, by job."""
+
+    stage: Stage
+    honest: Honest
+    deeds: Deeds
+    problems: list[str] = field(default_factory=list)
+    looks: int = 0
+    misses: int = 0
+    waits: dict[str, float] = field(default_factory=dict)
+    _since: dict[str, float] = field(default_factory=dict)
+    _pinned: Counter[str] = field(default_factory=Counter)
+    _last: float = 0.0
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(60.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_EVERY_S):
+            self.stage.daemon.look()
+            asked = list(self.deeds.asked.values())  # those of before the look
+            try:
+                state = self.stage.backend.read()
+            except SlurmError:
+                self.misses += 1
+                self._since.clear()
+                continue
+            self.looks += 1
+            self._look(state, asked)
+
+    def _look(self, state: ClusterState, asked: list[Asked]) -> None:
+        jobs = {j.job_id: j for j in state.jobs}
+        for node in state.nodes:
+            for gpu, used in node.used:
+                if used > dict(node.gpus).get(gpu, 0):
+                    self._note(f"node {node.name} has more {gpu} in use ({used}) than it has")
+        self._honest(state)
+        self._limits([j for j in state.jobs if j.state is JobState.RUNNING and j.user in HOSTILE])
+        for one in asked:
+            job = jobs.get(one.job)
+            if job is not None and self.deeds.asked.get(one.job) is one:
+                self._kept(one, job)
+        self._innocent(jobs)
+
+    def _honest(self, state: ClusterState) -> None:
+        """Who waits beside a free GPU, though not by Slurm's own doing, and for how long."""
+        mono = time.monotonic()
+        lag_s = max(0.0, mono - self._last - 2 * LOOK_EVERY_S) if self._last else 0.0  # the machine stood still
+        self._last = mono
+        closed = {n for r in state.bounds.reservations if r.start <= state.time < r.end for n in r.nodes}
+        rooms = {n.name for n in state.nodes if n.name not in closed and _room(n)}
+        for job in state.jobs:
+            if job.job_id not in self.honest.ids or job.state is not JobState.PENDING:
+                self._since.pop(job.job_id, None)
+                continue
+            if job.held:
+                self._note(f"honest job {job.job_id} is held ({job.reason})")
+            ahead_s = (job.eligible or 0.0) - state.time
+            if ahead_s > LONGEST_LEASE_S:
+                self._note(f"honest job {job.job_id} is deferred for longer than any lease")
+            ours = ahead_s > 0 or (job.req_nodes and not rooms & set(job.req_nodes))
+            if not (rooms and ours):
+                self._since.pop(job.job_id, None)
+                continue
+            since = self._since[job.job_id] = self._since.get(job.job_id, mono) + lag_s
+            self.waits[job.job_id] = max(self.waits.get(job.job_id, 0.0), mono - since)
+            if mono - since > BOUND_S:
+                self._note(f"honest job {job.job_id} waits for more than {BOUND_S:g} s beside free GPUs ({job.reason})")
+
+    def _limits(self, running: list[SlurmJob]) -> None:
+        """No job has more than its owner may ask for, by Slurm's limits and by its submission."""
+        one, few, small = Counter[str](), Counter[str](), 0
+        for job in running:
+            gpus = gpus_asked(job) or 0
+            one[job.user] += gpus * (job.qos == "one")
+            few[job.user] += job.qos == "few"
+            small += gpus * (job.account == "small")
+            self._size(job, gpus)
+        for user, gpus in one.items():
+            if gpus > QOS_GPUS:
+                self._note(f"user {user} runs with {gpus} GPUs in QOS one, which allows {QOS_GPUS}")
+        for user, count in few.items():
+            if count > QOS_JOBS:
+                self._note(f"user {user} runs {count} jobs in QOS few, which allows {QOS_JOBS}")
+        if small > ACCOUNT_GPUS:
+            self._note(f"account small has {small} GPUs, which may have {ACCOUNT_GPUS}")
+        if sum("tool" in j.licenses for j in running) > LICENCES:
+            self._note("more licences are in use than there are")
+
+    def _size(self, job: SlurmJob, gpus: int) -> None:
+        base = job.job_id.split("_")[0]
+        asked = self.deeds.shapes.get(base)
+        if asked is None or base in self.deeds.touched or asked.exclusive or asked.max_nodes > asked.num_nodes:
+            return
+        said = read(asked.comment)[0]
+        if said.gpus is not None or said.nodes is not None:
+            return
+        if gpus > (gpus_asked(asked) or gpus):
+            self._note(f"job {job.job_id} runs with {gpus} GPUs, and was submitted for {gpus_asked(asked)}")
+        if len(job.gpus) == 1 and job.num_cpus > asked.num_cpus:
+            self._note(f"job {job.job_id} runs with {job.num_cpus} CPUs, and was submitted for {asked.num_cpus}")
+
+    def _kept(self, asked: Asked, job: SlurmJob) -> None:
+        """An owner's or administrator's hold or start time is as it was."""
+        if job.state is not JobState.PENDING and asked.value == 0.0 and not job.state.active:
+            return  # cancelled
+        held = job.held or not job.state.active
+        same = held if asked.value == 0.0 else job.state is not JobState.PENDING or job.eligible == asked.value
+        if same:
+            return
+        self.deeds.asked.pop(asked.job, None)
+        if self._sent(asked.job, asked.when, asked.when + IN_FLIGHT_S):
+            return  # it crossed with a round that could not know
+        if self._sent(asked.job, asked.when + IN_FLIGHT_S, time.time()):
+            what = "hold" if asked.value == 0.0 else "start time"
+            self._note(f"the {what} that job {asked.job} was given by its owner or administrator was overwritten")
+
+    def _sent(self, job: str, since: float, until: float) -> bool:
+        """Whether the controller told Slurm something of the job in this time."""
+        files = [f for f in self.stage.sent.glob("*.sent") if since <= f.stat().st_mtime <= until]
+        return any(job == told for file in files for told, _ in changes_of(file))
+
+    def _innocent(self, jobs: dict[str, SlurmJob]) -> None:
+        """No honest job is left to Slurm with a reason that is not its own, round after round."""
+        with contextlib.suppress(sqlite3.Error, ValueError), contextlib.closing(
+            sqlite3.connect(f"file:{self.stage.state / 'journal.db'}?mode=ro", uri=True)
+        ) as db:  # fmt: skip
+            waits = {job: json.loads(text) for job, text in db.execute("SELECT job_id, record FROM waits")}
+            for job_id in self.honest.ids & waits.keys() & jobs.keys():
+                pinned = waits[job_id].get("tier") == "pinned" and jobs[job_id].state is JobState.PENDING
+                self._pinned[job_id] = self._pinned[job_id] + 1 if pinned else 0
+                if self._pinned[job_id] * LOOK_EVERY_S > BOUND_S:
+                    self._note(f"honest job {job_id} is not steered: {waits[job_id].get('why')}")
+
+    def _note(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def _room(node: SlurmNode) -> bool:
+    """Whether a job of one GPU, one CPU and 100 MiB fits."""
+    free = sum(c for _, c in node.gpus) - sum(c for _, c in node.used)
+    memory = node.memory_bytes - node.memory_used_bytes
+    return (
+        node.available and free > 0 and node.cpus > node.cpus_used and (memory > MEMORY_BYTES or not node.memory_bytes)
+    )
+
+
+def check_honest(stage: Stage, honest: Honest) -> list[str]:
+    """All honest jobs have come to their end as they should."""
+    jobs = {j.job_id: j for j in stage.backend.read_jobs()}
+    problems = []
+    for job_id in sorted(honest.ids):
+        job = jobs.get(job_id)
+        if job is None:
+            problems.append(f"honest job {job_id} is lost")
+        elif job.state is not JobState.DONE:
+            problems.append(f"honest job {job_id} ({job.name}) is {job.state_text.lower()} ({job.reason})")
+    return problems + [p for chain in honest.chains for p in _check_chain(chain)]
+
+
+def _check_chain(job: PlainJob) -> list[str]:
+    ends = job.ends()
+    if len(ends) != 1:
+        return [f"training {job.job_id} came to its end {len(ends)} times"]
+    if (ends[0]["steps"], ends[0]["weights"]) != (job.steps, job.expected):
+        return [f"training {job.job_id} ended with other weights than the undisturbed run"]
+    return []
+
+
+def check_words(stage: Stage) -> tuple[int, list[str]]:
+    """(changes sent, problems): what the controller said of itself, and what its journal does not tell of."""
+    problems = check_log(stage)  # type: ignore[arg-type]
+    problems += list(dict.fromkeys(re.sub(r"\d{3,}", "N", w)[:200] for w in _BAD_WORDS.findall(stage.log)))
+    for code, times in Counter(code for _, code in stage.daemon.ends).items():
+        problems.append(f"the controller ended by itself with exit code {code}, {times} times")
+    changes, untold = unexplained(stage, SimpleNamespace(cuts=[]))  # type: ignore[arg-type]
+    return changes, problems + untold
