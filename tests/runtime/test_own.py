@@ -72,6 +72,7 @@ def test_two_users_share_a_directory_of_submission(in_job: Path) -> None:
     assert own.place(in_job, "77")[0] == found
     (in_job / ".hadar").rmdir()
     assert own.place(in_job, "77") == (found, None)
+    assert own.place(in_job, "78") == (found.with_name("78"), None)
 
 
 @needs_root
