@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import math
 import os
 import statistics
@@ -161,7 +162,9 @@ def _teach(state: Path, trace: Trace) -> None:
     for row in emulated_table().rows:
         if (row.model, row.batch) in known:
             name = workload(row.model, row.batch)
-            store.record(name, row.gpu_type, row.gpus, row.steps_per_s, time.time(), spread=row.spread)
+            store.record(
+                name, row.gpu_type, row.gpus, row.steps_per_s, time.time(), spread=row.spread, user=getpass.getuser()
+            )  # fmt: skip
     journal.close()
 
 

@@ -20,10 +20,13 @@ __all__ = ["speeds"]
 @json_option
 @config_options
 def speeds(config: Config, as_json: bool) -> None:
-    """Show measured steps per second by workload and GPU type, and how wrong the estimates before them were."""
+    """Show measured steps per second by workload, user and GPU type, and how wrong the estimates before them were.
+
+    A user's jobs go by what their own jobs measured; others by the median, where enough users measured the same.
+    """
     with journal_copy(journal_path(config)) as journal:
         store = ThroughputStore(journal.connection)
-        measured = [m for workload in store.workloads() for m in store.of(workload)]
+        measured = store.everything()
         errors = store.errors()
     if as_json:
         print_json({"measured": [asdict(m) for m in measured], "errors": [_error(e) for e in errors]})
@@ -39,17 +42,20 @@ def _error(error: EstimateError) -> dict[str, object]:
 
 
 def _table(measured: list[Measurement], errors: list[EstimateError]) -> Table:
-    before = {(e.workload, e.gpu_type, e.gpus, e.spread): e for e in errors}
+    before = {(e.workload, e.user, e.gpu_type, e.gpus, e.spread): e for e in errors}
     table = Table(box=None, pad_edge=False)
     table.add_column("WORKLOAD")
+    table.add_column("MEASURED BY")
     table.add_column("GPUS")
     for title in ("STEPS/S", "SAMPLES", "AGE", "ESTIMATE", "ERROR"):
         table.add_column(title, justify="right")
     table.add_column("ESTIMATED FROM")
     now = time.time()
     for m in measured:
-        error = before.get((m.workload, m.gpu_type, m.gpus, m.spread))
+        error = None if m.shared else before.get((m.workload, m.user, m.gpu_type, m.gpus, m.spread))
+        who = f"median of {m.users} users" if m.shared else m.user or "-"
         gang = f"{m.gpus}x{m.gpu_type}" + (" spread" if m.spread else "")
         guess = (f"{error.estimated:.3g}", f"{100 * error.relative:+.0f} %", error.source) if error else ("-", "-", "-")
-        table.add_row(cell(m.workload), gang, f"{m.steps_per_s:.3g}", str(m.samples), span(now - m.updated_at), *guess)
+        row = (gang, f"{m.steps_per_s:.3g}", str(m.samples), span(now - m.updated_at))
+        table.add_row(cell(m.workload), cell(who), *row, *guess)
     return table

@@ -560,7 +560,7 @@ def _verdict(job: SlurmJob | None, change: Change, before: str) -> str | None:
             return f"runs on {fold(job.nodes)} instead"
         held = gpus_asked(job)
         return "ok" if held in (None, change.new.workers) else f"runs with {held} GPUs instead"
-    if job.held or (keeps_back(job.reason) and job.reason != before):
+    if job.held or (keeps_back(job.reason) and (job.reason != before or job.reason in TRANSIENT_HOLDS)):
         return job.reason or "held"
     return None
 

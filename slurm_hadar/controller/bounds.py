@@ -18,9 +18,12 @@ from slurm_hadar.slurm.state import ClusterState, Limit, SlurmJob, SlurmNode
 
 __all__ = ["Bounds", "Lessons", "keeps_back", "node_room"]
 
-# What Slurm says of a job that waits for room, for its turn or for its time: nothing is wrong with it. All else keeps
-# it back, and so does any word of a later release.
-_WAITS_FOR_ROOM = frozenset(("", "None", "Resources", "Priority", "BeginTime", "Prolog", "Cleaning", "SchedDefer"))
+# What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing keeps it
+# from starting. All else does, and so may any word of a later release.
+_WAITS_FOR_ROOM = frozenset((
+    "", "None", "Resources", "Priority", "BeginTime", "Prolog", "Cleaning", "SchedDefer", "NonZeroExitCode",
+    "JobLaunchFailure", "RaisedSignal", "TimeLimit", "SystemFailure", "OutOfMemory", "InactiveLimit",
+))  # fmt: skip
 _OF_QOS = re.compile(r"QOS|MaxGRES|MaxCpu|MaxMem|MaxNode|MaxJobs")
 _LICENCE = re.compile(r"([^:,;|]+)(?::(\d{1,9}))?")
 _LONGEST_TRIES_S = 1800.0
@@ -28,7 +31,7 @@ _LONGEST_TRIES_S = 1800.0
 
 def keeps_back(reason: str) -> bool:
     """Whether this reason of a waiting job means that Slurm would not start it, whatever GPUs are free."""
-    return reason.partition(",")[0].strip() not in _WAITS_FOR_ROOM
+    return re.split(r"[,:(]", reason, maxsplit=1)[0].strip() not in _WAITS_FOR_ROOM
 
 
 @dataclass

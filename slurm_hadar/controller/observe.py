@@ -77,6 +77,7 @@ class _Workload(NamedTuple):
     elastic_from: int | None
     gpu_types: tuple[str, ...]
     most_nodes: int = 0  # of a job with a graph
+    user: str = ""  # where what jobs of one user have measured is known
 
 
 class Observer:
@@ -378,17 +379,19 @@ class Observer:
         elastic = asked if form.sizes else None
         batch = worker_batch(comment.batch, asked, workers) if elastic else comment.batch
         key = workload_key(comment.model or "", batch, job.user, job.name, graph.name if graph else "")
-        wanted = _Workload(key, workers, elastic, types, form.max_nodes if graph else 0)
+        owner = self._estimator.owner(comment.model or "", job.user)
+        wanted = _Workload(key, workers, elastic, types, form.max_nodes if graph else 0, owner)
         if wanted not in self._estimates:
             by_nodes = self._graphs.factors(graph, form, workers, types) if graph else None
             speeds = self._estimator.speeds(
-                comment.model or "", comment.batch, workers, types, key=key, elastic_from=elastic, by_nodes=by_nodes
-            )
+                comment.model or "", comment.batch, workers, types, key=key, elastic_from=elastic, by_nodes=by_nodes,
+                user=owner,
+            )  # fmt: skip
             self._estimates[wanted] = speeds
             if now is not None and wanted not in self._noted:
                 self._noted.add(wanted)
                 with self._keeping():
-                    self._estimator.note(key, workers, speeds, now)
+                    self._estimator.note(key, workers, speeds, now, owner)
         return self._estimates[wanted]
 
     def _record(self, job: SlurmJob, now: float) -> JobRecord:

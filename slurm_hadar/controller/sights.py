@@ -18,7 +18,7 @@ from slurm_hadar.controller.guard import Change
 from slurm_hadar.controller.journal import Journal, RoundRecord, Run, SightChanges
 from slurm_hadar.controller.lines import Line, line_of
 from slurm_hadar.controller.observe import Observation
-from slurm_hadar.model import Job, Node, Plan, Snapshot
+from slurm_hadar.model import Job, Node, Plan, Snapshot, Speed
 from slurm_hadar.throughput.store import workload_key
 
 __all__ = ["Sights", "workload_name"]
@@ -130,24 +130,31 @@ def _number(job_id: str) -> int:
 
 
 def workload_name(job: Job) -> str:
-    """What the speeds of all jobs alike are kept under: what is measured under one key, and whatever else decides."""
+    """What the speeds of all jobs of a user that are alike are kept under: what is measured under one key, and whatever
+    else decides."""
     key = workload_key(job.model, job.batch, job.user, job.name, job.graph)
     elastic = " elastic" if job.form.sizes else ""
     most = f" on up to {job.form.max_nodes} nodes" if job.graph else ""
-    return f"{key} x {job.form.workers}{elastic}{most}"
+    return f"{job.user}: {key} x {job.form.workers}{elastic}{most}"
 
 
 def _speed_texts(snapshot: Snapshot) -> dict[str, str]:
     texts: dict[str, str] = {}
+    alike: dict[int, str] = {}  # the speeds of users of whom nothing is known are one and the same
     for job in snapshot.jobs:
         name = workload_name(job)
         if name not in texts and job.form.workers > 0:
-            texts[name] = json.dumps({
-                t: {"steps_per_s": s.steps_per_s, "spread": s.apart, "source": s.source, "error": s.error,
-                    "basis": basis(s)}
-                for t, s in sorted(job.speeds.items())
-            })  # fmt: skip
+            if id(job.speeds) not in alike:
+                alike[id(job.speeds)] = _speeds_text(job.speeds)
+            texts[name] = alike[id(job.speeds)]
     return texts
+
+
+def _speeds_text(speeds: Mapping[str, Speed]) -> str:
+    return json.dumps({
+        t: {"steps_per_s": s.steps_per_s, "spread": s.apart, "source": s.source, "error": s.error, "basis": basis(s)}
+        for t, s in sorted(speeds.items())
+    })  # fmt: skip
 
 
 def _node_text(node: Node) -> str:

@@ -321,6 +321,7 @@ class SlurmCluster(Cluster[Observation]):
                 seen.snapshot.time,
                 spread=len(job.placement.nodes) > 1,
                 nodes=len(job.placement.nodes) if job.graph else None,
+                user=job.user,
             )
 
     def _read_spools(self) -> None:

@@ -272,13 +272,16 @@ def _open_nodes(job: SlurmJob, nodes: Mapping[str, NodeFacts], avoid: set[str]) 
 
 
 def constraint_known(wanted: str) -> bool:
-    """Whether a ``--constraint`` is one that can be followed: names joined by ``&`` and ``|``, or such in brackets."""
+    """Whether a ``--constraint`` is one that can be followed: names joined by ``&`` and ``|``, with counts of nodes that
+    have all of it (``a*2``), or ``[a|b]``."""
+    one_of = wanted.startswith("[") and wanted.endswith("]")
+    if one_of and not set(wanted).isdisjoint("&*"):
+        return False  # so many nodes of one kind and so many of another
     return len(wanted) <= 1000 and _CONSTRAINT.fullmatch(_inside(wanted)) is not None
 
 
 def _inside(wanted: str) -> str:
-    """``[a|b]``, which asks that all nodes have the same one of them, is that of one node; so is a count of nodes that
-    must have a feature, ``a*2``, where all of them do."""
+    """What it asks of each node."""
     bare = wanted[1:-1] if wanted.startswith("[") and wanted.endswith("]") else wanted
     return re.sub(r"\*[0-9]{1,5}", "", bare)
 

@@ -9,7 +9,9 @@ Needs no PyTorch until something is saved or loaded.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import datetime
 import hashlib
 import io
 import os
@@ -17,6 +19,7 @@ import pathlib
 import pickle
 import re
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -24,8 +27,8 @@ from typing import Any, BinaryIO, cast
 from slurm_hadar.errors import CheckpointError, HadarError
 
 __all__ = [
-    "Summed", "check_loadable", "create", "entry_of", "load", "pickled", "reason_of", "safe_classes", "same_size",
-    "seal", "sync", "sync_directory", "unsafe_allowed", "verify", "write_bytes", "write_object",
+    "Summed", "check_loadable", "create", "entry_of", "load", "loadable", "pickled", "reason_of", "safe_classes",
+    "same_size", "seal", "sync", "sync_directory", "unsafe_allowed", "verify", "write_bytes", "write_object",
 ]  # fmt: skip
 
 _BLOCK = 2**20
@@ -98,6 +101,15 @@ def write_object(path: Path, value: Any) -> dict[str, Any]:
     return file.entry
 
 
+def loadable(value: Any) -> bool:
+    """Whether a later run would load it, if it were saved."""
+    try:
+        pickled(value)
+    except Exception:  # whatever a user's object thinks of being pickled
+        return False
+    return True
+
+
 def pickled(value: Any) -> Any:
     """``torch.save`` into memory. Raises as :func:`write_object` does."""
     import torch
@@ -111,30 +123,39 @@ def pickled(value: Any) -> Any:
 def check_loadable(saved: Path | BinaryIO, value: Any = None) -> None:
     """Raises CheckpointError if a later run would refuse to load what ``torch.save`` has written.
 
-    Reads no tensors. ``value``: what was saved, so that the part at fault can be named.
+    Of a file no tensors are read. ``value``: what was saved, so that the part at fault can be named.
     """
     import torch
 
     if unsafe_allowed():
         return
+    whole: Any = saved
     if isinstance(saved, io.BytesIO):
         saved.seek(0)
-    with safe_classes():
-        refused = torch.serialization.get_unsafe_globals_in_checkpoint(cast(Any, saved))
-    if not refused:
-        return
-    where, kind = _holder(value, set(refused)) or ("it", refused[0])
+    try:
+        with safe_classes():
+            torch.load(whole, map_location="cpu", weights_only=True, mmap=isinstance(saved, Path))
+            return
+    except pickle.UnpicklingError as error:
+        refused = _refused(error)
+    where, kind = _holder(value, refused) or ("it", refused or "a class that PyTorch does not load safely")
     raise CheckpointError(
         f"{where} is an object of {kind}, which a later run will not load, since that could run code: keep plain data "
         "and tensors, or allow the class by torch.serialization.add_safe_globals before the training begins"
     )
 
 
-def _holder(value: Any, refused: set[str], path: str = "") -> tuple[str, str] | None:
-    """Where an object of a refused class is, and its class."""
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if kind in refused:
-        return path or "it", kind
+def _refused(error: pickle.UnpicklingError) -> str:
+    """The class that PyTorch names, in one of several ways; empty if it names none."""
+    named = re.search(r"GLOBAL ([\w.]+)|<class '([\w.]+)'>$", str(error), re.MULTILINE)
+    return (named[1] or named[2]) if named else ""
+
+
+def _holder(value: Any, refused: str, path: str = "") -> tuple[str, str] | None:
+    """Where an object of the refused class is (or the refused function itself), and its class."""
+    for found in (type(value), value):
+        if f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}" == refused:
+            return path or "it", refused
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     return next(filter(None, (_holder(v, refused, f"{path}.{key}" if path else str(key)) for key, v in inner)), None)
 
@@ -153,7 +174,8 @@ def safe_classes() -> contextlib.AbstractContextManager[Any]:
 
 def _harmless() -> list[Any]:
     """Classes that schedulers and users keep beside plain data, and that are no more than their values."""
-    found: list[Any] = [frozenset, pathlib.PosixPath]
+    found: list[Any] = [frozenset, range, slice, pathlib.PosixPath, argparse.Namespace, types.SimpleNamespace]
+    found += [datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone]
     if "numpy" in sys.modules:
         import numpy
 
@@ -195,12 +217,11 @@ def load(path: Path, data: bytes | None = None) -> Any:
         with safe_classes():
             return torch.load(source, map_location="cpu", weights_only=not unsafe_allowed())
     except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise CheckpointError(
-            f"{path} holds {named[1] if named else 'what is no plain data'}, and loading that could run code: if it is "
+            f"{path} holds {_refused(error) or 'what is no plain data'}, and loading that could run code: if it is "
             "yours, allow the class by torch.serialization.add_safe_globals, or anything by HADAR_UNSAFE_LOAD=1"
         ) from error
-    except (OSError, RuntimeError, EOFError) as error:
+    except (OSError, RuntimeError, EOFError, AttributeError, ImportError) as error:
         raise CheckpointError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 

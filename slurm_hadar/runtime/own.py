@@ -29,11 +29,12 @@ _TOKEN = re.compile(rb"([0-9a-f]{64})\n?")
 def place(base: Path, job: str) -> tuple[Path, str | None]:
     """The directory of ``job`` below ``base``, and why it is not the usual one, if it is not. Nothing is made.
 
-    Raises CheckpointError if others have taken both names.
+    A user who has a directory beside the usual one keeps to it when the usual name becomes free: copies of a forked
+    job, which start one after the other, must meet. Raises CheckpointError if others have taken both names.
     """
     usual, beside = (Path(base) / home / job for home in messages.job_homes(os.geteuid()))
     why = fault(usual)
-    if why is None and (usual.exists() or not beside.exists()):
+    if why is None and (usual.exists() or not beside.parent.exists()):
         return usual, None
     if (worse := fault(beside)) is not None:
         raise CheckpointError(f"{worse}; set HADAR_JOB_DIR to a directory of your own")

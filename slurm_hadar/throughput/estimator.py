@@ -14,8 +14,8 @@ from slurm_hadar.throughput.store import Measurement, ThroughputStore
 from slurm_hadar.throughput.table import ReferenceTable, Row, worker_batch, workload
 
 __all__ = [
-    "BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "MEASURED_ERROR", "SPREAD", "Estimator", "elastic_growth",
-    "relative_speed",
+    "BATCH_EXPONENT", "COMPUTE_SHARE", "DOUBLING", "MEASURED_ERROR", "SHARED_FACTOR", "SPREAD", "Estimator",
+    "elastic_growth", "relative_speed",
 ]  # fmt: skip
 
 #: Share of a step that is bound by arithmetic, the rest by memory bandwidth; untested choice. On the reference table
@@ -28,8 +28,12 @@ BATCH_EXPONENT = 0.6
 #: Step rate on several nodes over that on one, where nothing is known.
 SPREAD = 0.8
 
+#: What other users measured may differ from what the hardware lets expect by at most this factor; our choice. In the
+#: reference table the ratio of two types is within 1.35 of the data sheets' for half of the pairs, within 2.3 for 90 %.
+SHARED_FACTOR = 2.0
+
 # Expected relative errors of each inference, combined as independent.
-MEASURED_ERROR, _PUBLISHED = 0.05, 0.5
+MEASURED_ERROR, _SHARED_ERROR, _PUBLISHED = 0.05, 0.15, 0.5
 _TYPE_BY_TABLE, _TYPE_BY_DATA_SHEET, _TYPE_PER_DOUBLING, _TYPE_UNKNOWN = 0.15, 0.3, 0.05, 0.9
 _GANG_BY_TABLE, _GANG_PER_DOUBLING = 0.15, 0.25
 _BATCH_BY_TABLE, _BATCH_PER_DOUBLING, _BATCH_UNKNOWN = 0.15, 0.25, 0.5
@@ -98,6 +102,10 @@ class Estimator:
     5. nothing but the data sheets: 1 step/s on a V100, scaled by F and B. Ratios between types then mean something,
        absolute rates do not, and ``error`` is None.
 
+    "Here" is on this cluster by the same user, or by several others: then their median, which counts for less and is
+    kept within :data:`SHARED_FACTOR` of what follows from the user's own measurements, or from that which most users
+    made. What one user's jobs report can so mislead no other's.
+
     The scheme is our definition; the mix of F and B is the usual roofline argument.
 
     Parameters
@@ -134,6 +142,7 @@ class Estimator:
         key: str | None = None,
         elastic_from: int | None = None,
         by_nodes: Mapping[str, tuple[float, ...]] | None = None,
+        user: str = "",
     ) -> dict[str, Speed]:
         """The speed of a gang of ``workers`` on each of ``gpu_types``.
 
@@ -141,6 +150,7 @@ class Estimator:
         ----------
         model, batch: as the job names them; an empty model means that it names none.
         key: what its measurements are filed under; default ``workload(model, batch)``.
+        user: whose job it is: what their jobs measured goes before what others' did.
         elastic_from: for an elastic job, the gang size that ``batch`` (per worker) holds for. Gangs of other sizes
             share the same batch of the whole gang, so that a step stays the same work.
         by_nodes: what the job's graph says of this gang on each type: factors on 1, 2, ... nodes (:class:`Speed`). They
@@ -161,13 +171,14 @@ class Estimator:
             asked, own = (elastic_from, worker_batch(whole, 1, elastic_from)), worker_batch(whole, 1, workers)
             by_batch = bool(batch and model)
             batch = own if by_batch else None
-        measured = self._store.of(key or workload(model, batch)) if self._store else []
+        measured = self._store.of(key or workload(model, batch), user) if self._store else []
         batches = [batch] * len(measured)
         if asked and not by_batch:  # filed under one key whatever the size was, so that each has a batch of its own
             batch, batches = own, [worker_batch(whole, 1, m.gpus) for m in measured]
+        measured = self._kept_within(measured, batches, known)
         anchors = self._measured(measured, known, batches, workers, by_nodes or {})
         if self._store and (by_batch if asked else model and not key):
-            anchors += self._other_batches(model, batch, known)
+            anchors += self._other_batches(model, batch, known, user, alone=not measured)
         found = {t: self._speed(_Wanted(t, workers, batch, known, asked), anchors, measured, model) for t in gpu_types}
         for gpu_type, factors in (by_nodes or {}).items():
             if gpu_type in found:
@@ -186,12 +197,19 @@ class Estimator:
             guess = published and _by_law(published, wanted)
         return guess.speed(spread) if guess else self._by_data_sheet(wanted, spread)
 
-    def note(self, key: str, workers: int, speeds: Mapping[str, Speed], at: float) -> None:
+    def owner(self, model: str, user: str) -> str:
+        """``user`` if something is known of this model from jobs of theirs; else "", as for all others of whom nothing
+        is. A job without a model is one of its user alone."""
+        if not model or self._store is None:
+            return user
+        return user if model in self._store.models_of(user) else ""
+
+    def note(self, key: str, workers: int, speeds: Mapping[str, Speed], at: float, user: str = "") -> None:
         """Keep these estimates in the store, so that their error is known once the truth is."""
         if self._store is None:
             return
         for gpu_type, speed in speeds.items():
-            self._store.note_estimate(key, gpu_type, workers, speed.steps_per_s, speed.source, at)
+            self._store.note_estimate(key, gpu_type, workers, speed.steps_per_s, speed.source, at, user=user)
 
     # where to start from
 
@@ -206,35 +224,60 @@ class Estimator:
         """``by_nodes``: factors of a graph for gangs of ``workers``."""
         anchors = []
         for m, batch in zip(measured, batches, strict=True):
-            rate, error = m.steps_per_s, MEASURED_ERROR
+            rate, error = m.steps_per_s, _SHARED_ERROR if m.shared else MEASURED_ERROR
             if m.spread and m.nodes and m.gpus == workers and m.gpu_type in by_nodes:
                 rate, error = rate / _factor(by_nodes[m.gpu_type], m.nodes), math.hypot(error, _SPREAD_ASSUMED)
             elif m.spread:
                 factor, assumed = self._published_spread(_Wanted(m.gpu_type, m.gpus, batch, known))
                 rate, error = rate / factor, math.hypot(error, _SPREAD_ASSUMED if assumed else _SPREAD_KNOWN)
-            times = f"{m.samples} time{'s' if m.samples > 1 else ''}"
+            how = f"measured here {m.samples} time{'s' if m.samples > 1 else ''}"
+            how = f"median of {m.users} users, measured here" if m.shared else how
             over = f" over {m.nodes or 'several'} nodes" if m.spread else ""
-            source = f"measured here {times} on {m.gpus} {m.gpu_type}{over}"
+            source = f"{how} on {m.gpus} {m.gpu_type}{over}"
             anchors.append(_Anchor(rate, m.gpu_type, m.gpus, batch, error, source))
         return anchors
 
-    def _other_batches(self, model: str, batch: int | None, known: str) -> list[_Anchor]:
-        """Measurements of the same model with other batch sizes."""
+    def _kept_within(
+        self, measured: Sequence[Measurement], batches: Sequence[int | None], known: str
+    ) -> list[Measurement]:
+        """With medians of other users kept within :data:`SHARED_FACTOR` of what follows from the user's own
+        measurements; without any, from the median of most users."""
+        if not any(m.shared for m in measured):
+            return list(measured)
+        first = max(measured, key=lambda m: (not m.shared, m.users, m.samples))
+        trusted = [(m, b) for m, b in zip(measured, batches, strict=True) if not m.shared or m is first]
+        anchors = self._measured([m for m, _ in trusted], known, [b for _, b in trusted])
+        found = []
+        for m, batch in zip(measured, batches, strict=True):
+            if m.shared and m is not first:
+                wanted = _Wanted(m.gpu_type, m.gpus, batch, known)
+                guess = self._best(anchors, wanted)
+                assert guess is not None
+                expected = guess.steps_per_s * (self._published_spread(wanted)[0] if m.spread else 1.0)
+                rate = min(max(m.steps_per_s, expected / SHARED_FACTOR), expected * SHARED_FACTOR)
+                m = replace(m, steps_per_s=rate)
+            found.append(m)
+        return found
+
+    def _other_batches(self, model: str, batch: int | None, known: str, user: str, alone: bool) -> list[_Anchor]:
+        """Measurements of the same model with other batch sizes: the user's own, or if there are none and these stand
+        ``alone``, medians of others."""
         assert self._store is not None
-        anchors = []
+        rows: list[Measurement] = []
+        batches: list[int | None] = []
         for name in self._store.workloads():
             other, colon, text = name.rpartition(":")
             if not colon:
                 other, text = name, ""
             if other == model and name != workload(model, batch) and (text.isdecimal() or not text):
-                size = int(text) if text else None
-                rows = self._store.of(name)
-                found = self._measured(rows, known, [size] * len(rows))
-                anchors += [
-                    _Anchor(a.steps_per_s, a.gpu_type, a.workers, size, a.error, f"{a.source} with batch {text or '?'}")
-                    for a in found
-                ]
-        return anchors
+                found = self._store.of(name, user)
+                rows += found
+                batches += [int(text) if text else None] * len(found)
+        own = any(not m.shared for m in rows) or not alone
+        chosen = [(m, b) for m, b in zip(rows, batches, strict=True) if not (own and m.shared)]
+        rows, batches = [m for m, _ in chosen], [b for _, b in chosen]
+        anchors = self._measured(self._kept_within(rows, batches, known), known, batches)
+        return [replace(a, source=f"{a.source} with batch {a.batch or '?'}") for a in anchors]
 
     def _published(self, wanted: _Wanted, model: str) -> _Guess | None:
         """The best guess from the table alone."""

@@ -1,4 +1,9 @@
-"""Measured speeds, kept in SQLite, and how wrong the estimates made before them were."""
+"""Measured speeds, kept in SQLite, and how wrong the estimates made before them were.
+
+What a user's jobs report is filed under that user, and serves that user's jobs. Others get the median of several
+users, so that nobody can make another's job look faster or slower than it is. The user "" is nobody in particular: what
+older versions filed without a name, and what is measured where there are no users.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +12,52 @@ import logging
 import math
 import os
 import sqlite3
+import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_hadar.errors import StoreError
 from slurm_hadar.messages import FASTEST_STEPS_PER_S, SLOWEST_STEPS_PER_S
 from slurm_hadar.throughput.table import workload
 
-__all__ = ["ALPHA", "EstimateError", "Measurement", "ThroughputStore", "storable", "workload_key"]
+__all__ = ["ALPHA", "LEAST_USERS", "EstimateError", "Measurement", "ThroughputStore", "storable", "workload_key"]
 
 log = logging.getLogger(__name__)
 
 #: Weight of a new measurement in the exponential average; Gavel's constant.
 ALPHA = 0.5
+#: So many users must have measured the same before others go by it: the median of three is no single one's to choose.
+LEAST_USERS = 3
 
 _BUSY_TIMEOUT_S = 5.0
 
-#: Version of these tables. The first had none written down; ``throughput_version`` came with the second.
-VERSION = 2
-_ADDED = {2: ("CREATE TABLE throughput_version (version INTEGER NOT NULL)",)}
+#: Version of these tables. The first had none written down; ``throughput_version`` came with the second, and users with
+#: the third: what was filed under a model before is nobody's, and counts as one user more for all others.
+VERSION = 3
+_OWNER = """CASE WHEN instr(workload, '/') > 0 AND instr(workload || ' ', ' ') > instr(workload, '/')
+    THEN substr(workload, 1, instr(workload, '/') - 1) ELSE '' END"""  # of jobs without a model: user/name
+_ADDED = {
+    2: ("CREATE TABLE throughput_version (version INTEGER NOT NULL)",),
+    3: (
+        """CREATE TABLE throughput_measurement_by_user (
+            workload TEXT NOT NULL, user TEXT NOT NULL, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL,
+            spread INTEGER NOT NULL, steps_per_s REAL NOT NULL, samples INTEGER NOT NULL, updated_at REAL NOT NULL,
+            PRIMARY KEY (workload, user, gpu_type, gpus, spread)) WITHOUT ROWID""",
+        f"""INSERT INTO throughput_measurement_by_user SELECT
+            workload, {_OWNER}, gpu_type, gpus, spread, steps_per_s, samples, updated_at FROM throughput_measurement""",
+        "DROP TABLE throughput_measurement",
+        "ALTER TABLE throughput_measurement_by_user RENAME TO throughput_measurement",
+        """CREATE TABLE throughput_estimate_by_user (
+            workload TEXT NOT NULL, user TEXT NOT NULL, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL,
+            spread INTEGER NOT NULL, steps_per_s REAL NOT NULL, source TEXT NOT NULL, made_at REAL NOT NULL,
+            PRIMARY KEY (workload, user, gpu_type, gpus, spread)) WITHOUT ROWID""",
+        f"""INSERT INTO throughput_estimate_by_user SELECT
+            workload, {_OWNER}, gpu_type, gpus, spread, steps_per_s, source, made_at FROM throughput_estimate""",
+        "DROP TABLE throughput_estimate",
+        "ALTER TABLE throughput_estimate_by_user RENAME TO throughput_estimate",
+    ),
+}
 _TABLES = ("throughput_measurement", "throughput_estimate")
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS throughput_measurement (
@@ -43,25 +74,29 @@ _SCHEMA = (
 _SOUND = f"(steps_per_s BETWEEN {SLOWEST_STEPS_PER_S!r} AND {FASTEST_STEPS_PER_S!r})"
 
 _AVERAGE = f"""
-    INSERT INTO throughput_measurement VALUES (:workload, :gpu_type, :gpus, :spread, :steps_per_s, 1, :at)
-    ON CONFLICT (workload, gpu_type, gpus, spread) DO UPDATE SET
+    INSERT INTO throughput_measurement VALUES (:workload, :user, :gpu_type, :gpus, :spread, :steps_per_s, 1, :at)
+    ON CONFLICT (workload, user, gpu_type, gpus, spread) DO UPDATE SET
         steps_per_s = min({FASTEST_STEPS_PER_S!r}, max({SLOWEST_STEPS_PER_S!r},
             :alpha * excluded.steps_per_s + (1 - :alpha) * steps_per_s)),
         samples = samples + 1, updated_at = max(updated_at, excluded.updated_at)
-    RETURNING workload, gpu_type, gpus, spread, steps_per_s, samples, updated_at"""
+    RETURNING *"""
 
+# An estimate for nobody in particular serves all who have measured nothing yet.
 _ESTIMATE = """
     INSERT INTO throughput_estimate
-    SELECT :workload, :gpu_type, :gpus, :spread, :steps_per_s, :source, :at
+    SELECT :workload, :user, :gpu_type, :gpus, :spread, :steps_per_s, :source, :at
     WHERE NOT EXISTS (SELECT 1 FROM throughput_measurement
-        WHERE workload = :workload AND gpu_type = :gpu_type AND gpus = :gpus AND spread = :spread)
-    ON CONFLICT (workload, gpu_type, gpus, spread) DO UPDATE SET
+        WHERE workload = :workload AND (user = :user OR :user = '') AND gpu_type = :gpu_type AND gpus = :gpus
+        AND spread = :spread)
+    ON CONFLICT (workload, user, gpu_type, gpus, spread) DO UPDATE SET
         steps_per_s = excluded.steps_per_s, source = excluded.source, made_at = excluded.made_at"""
 
 _ERRORS = """
-    SELECT workload, gpu_type, gpus, spread, e.source, e.steps_per_s, m.steps_per_s, e.made_at
-    FROM throughput_estimate e JOIN throughput_measurement m USING (workload, gpu_type, gpus, spread)
-    ORDER BY workload, gpu_type, gpus, spread"""
+    SELECT m.workload, m.user, m.gpu_type, m.gpus, m.spread, e.source, e.steps_per_s, m.steps_per_s,
+        e.made_at, e.user
+    FROM throughput_measurement m JOIN throughput_estimate e USING (workload, gpu_type, gpus, spread)
+    WHERE e.user IN (m.user, '')
+    ORDER BY 1, 2, 3, 4, 5, e.user"""
 
 
 def workload_key(model: str, batch: int | None, user: str = "", name: str = "", graph: str = "") -> str:
@@ -74,7 +109,8 @@ def workload_key(model: str, batch: int | None, user: str = "", name: str = "", 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """An averaged rate of a whole job of ``gpus`` workers on one GPU type, on one node or ``spread`` over several; over
-    how many, ``nodes`` says where that was told apart (None = it was not)."""
+    how many, ``nodes`` says where that was told apart (None = it was not). It is that of ``user``, or the median of
+    those of several ``users``."""
 
     workload: str
     gpu_type: str
@@ -84,6 +120,17 @@ class Measurement:
     samples: int
     updated_at: float
     nodes: int | None = None
+    user: str = ""
+    users: int = 1
+
+    @property
+    def shared(self) -> bool:
+        return self.users > 1
+
+    @property
+    def pair(self) -> tuple[str, int, bool, int | None]:
+        """What it was measured on."""
+        return self.gpu_type, self.gpus, self.spread, self.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +145,25 @@ class EstimateError:
     estimated: float
     measured: float
     made_at: float
+    user: str = ""
 
     @property
     def relative(self) -> float:
         """``estimated / measured - 1``: 0.5 for an estimate half again too high."""
         return self.estimated / self.measured - 1.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """All that was measured of one workload: by user, and the medians of those pairs that enough users measured."""
+
+    by_user: dict[str, list[Measurement]] = field(default_factory=dict)
+    medians: list[Measurement] = field(default_factory=list)
+
+    def of(self, user: str) -> list[Measurement]:
+        own = self.by_user.get(user, [])
+        pairs = {m.pair for m in own}
+        return sorted([*own, *(m for m in self.medians if m.pair not in pairs)], key=_order)
 
 
 class _NewerStore(StoreError):
@@ -123,6 +184,11 @@ class ThroughputStore:
     def __init__(self, connection: sqlite3.Connection, alpha: float = ALPHA) -> None:
         self._connection = connection
         self._alpha = alpha
+        # each round asks for many users and workloads, of which few have changed
+        self._known: dict[str, _Known] = {}
+        self._names: list[str] = []
+        self._models: dict[str, frozenset[str]] = {}
+        self._version_read = -1
         with self._errors("set up"):
             self._migrate()
             self._heal()
@@ -228,38 +294,85 @@ class ThroughputStore:
         *,
         spread: bool = False,
         nodes: int | None = None,
+        user: str = "",
     ) -> Measurement:
-        """Take a measurement into the exponential average and return the average.
+        """Take a measurement of a job of ``user`` into the exponential average of that user, and return the average.
 
         ``at`` is the epoch second of the measurement. With ``nodes`` those on so many nodes have an average of their
         own, which ``spread`` has nothing to do with then. Raises StoreError for what :func:`storable` refuses.
         """
-        values = _values(workload, gpu_type, gpus, spread, steps_per_s, at)
+        values = _values(workload, user, gpu_type, gpus, spread, steps_per_s, at)
         if nodes is not None:  # the column holds 0 on one node, 1 on several, and else their number
             values["spread"] = nodes if nodes > 1 else 0
         with self._errors("written"), self._connection:
             row = self._connection.execute(_AVERAGE, {**values, "alpha": self._alpha}).fetchone()
+        self._version_read = -1
         return _measurement(row)
 
-    def get(self, workload: str, gpu_type: str, gpus: int, *, spread: bool = False) -> Measurement | None:
-        """The average for exactly this pair, or None."""
-        matching = (m for m in self.of(workload) if (m.gpu_type, m.gpus, m.spread) == (gpu_type, gpus, spread))
+    def get(
+        self, workload: str, gpu_type: str, gpus: int, *, spread: bool = False, user: str = ""
+    ) -> Measurement | None:
+        """The average for exactly this pair, or None; whose it is, :meth:`of` says."""
+        matching = (m for m in self.of(workload, user) if (m.gpu_type, m.gpus, m.spread) == (gpu_type, gpus, spread))
         return next(matching, None)
 
-    def of(self, workload: str) -> list[Measurement]:
-        """All that was measured of one workload."""
+    def of(self, workload: str, user: str = "") -> list[Measurement]:
+        """What jobs of ``user`` go by: all that was measured of theirs, and for pairs of which nothing was, the median
+        of what other users measured, where these are :data:`LEAST_USERS`."""
         with self._errors("read"):
-            rows = self._connection.execute(
-                f"SELECT * FROM throughput_measurement WHERE workload = ? AND {_SOUND} ORDER BY gpu_type, gpus, spread",
-                (workload,),
-            ).fetchall()
-        return [_measurement(row) for row in rows]
+            self._refresh()
+            if workload not in self._known:
+                self._known[workload] = self._read(workload)
+        return self._known[workload].of(user)
+
+    def everything(self) -> list[Measurement]:
+        """Every user's measurements, and the medians that others go by."""
+        found = []
+        for name in self.workloads():
+            self.of(name)
+            known = self._known[name]
+            found += sorted([*(m for own in known.by_user.values() for m in own), *known.medians], key=_order)
+        return found
+
+    def models_of(self, user: str) -> frozenset[str]:
+        """The models, or other names without batch size and graph, of which jobs of ``user`` measured some."""
+        with self._errors("read"):
+            self._refresh()
+            if not self._models:
+                for name, who in self._connection.execute("SELECT DISTINCT workload, user FROM throughput_measurement"):
+                    self._models[who] = self._models.get(who, frozenset()) | {_model_of(name)}
+        return self._models.get(user, frozenset())
 
     def workloads(self) -> list[str]:
         """Every workload of which something was measured."""
         with self._errors("read"):
-            rows = self._connection.execute("SELECT DISTINCT workload FROM throughput_measurement ORDER BY workload")
-            return [workload for (workload,) in rows]
+            self._refresh()
+            if not self._names:
+                rows = self._connection.execute(
+                    "SELECT DISTINCT workload FROM throughput_measurement ORDER BY workload"
+                )
+                self._names = [workload for (workload,) in rows]
+        return self._names
+
+    def _refresh(self) -> None:
+        """Forget what was read if it may have changed since, here or by another process."""
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version_read:
+            self._version_read = version
+            self._known.clear()
+            self._names, self._models = [], {}
+
+    def _read(self, workload: str) -> _Known:
+        known = _Known()
+        by_pair: dict[tuple, list[Measurement]] = {}
+        rows = self._connection.execute(
+            f"SELECT * FROM throughput_measurement WHERE workload = ? AND {_SOUND}", (workload,)
+        )
+        for measured in map(_measurement, rows):
+            known.by_user.setdefault(measured.user, []).append(measured)
+            by_pair.setdefault(measured.pair, []).append(measured)
+        known.medians = [_median(same) for same in by_pair.values() if len(same) >= LEAST_USERS]
+        return known
 
     def note_estimate(
         self,
@@ -271,12 +384,13 @@ class ThroughputStore:
         at: float,
         *,
         spread: bool = False,
+        user: str = "",
     ) -> None:
-        """Keep an estimate, to be compared with the truth later; ignored once something was measured for the pair, and
-        where it is no rate that could be measured."""
+        """Keep an estimate for jobs of ``user``, to be compared with the truth later; ignored once something was
+        measured for the pair, and where it is no rate that could be measured."""
         if not storable(steps_per_s):
             return
-        values = _values(workload, gpu_type, gpus, spread, steps_per_s, at)
+        values = _values(workload, user, gpu_type, gpus, spread, steps_per_s, at)
         with self._errors("written"), self._connection:
             self._connection.execute(_ESTIMATE, {**values, "source": source})
 
@@ -284,7 +398,12 @@ class ThroughputStore:
         """For each estimate whose truth is known by now, how far off it was."""
         with self._errors("read"):
             rows = self._connection.execute(_ERRORS).fetchall()
-        return [EstimateError(w, t, g, bool(s), source, est, real, at) for w, t, g, s, source, est, real, at in rows]
+        # of an estimate for the user and one for nobody in particular the first counts, which comes last
+        found = {row[:5]: row for row in rows}
+        return [
+            EstimateError(w, t, g, bool(s), source, estimated, real, at, user)
+            for w, user, t, g, s, source, estimated, real, at, _ in found.values()
+        ]
 
     @contextlib.contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
@@ -300,12 +419,13 @@ def storable(steps_per_s: float) -> bool:
 
 
 def _values(
-    workload: str, gpu_type: str, gpus: int, spread: bool, steps_per_s: float, at: float
+    workload: str, user: str, gpu_type: str, gpus: int, spread: bool, steps_per_s: float, at: float
 ) -> dict[str, str | int | float]:
     if gpus < 1 or not storable(steps_per_s) or not math.isfinite(at):
         raise StoreError(f"{workload} on {gpus} {gpu_type}: {steps_per_s} steps/s is no rate that can be stored")
     return {
         "workload": workload,
+        "user": user,
         "gpu_type": gpu_type,
         "gpus": gpus,
         "spread": int(spread),
@@ -314,7 +434,26 @@ def _values(
     }
 
 
+def _model_of(name: str) -> str:
+    """What stands before the batch size and the graph in the name of a workload."""
+    return name.partition(" ")[0].partition(":")[0]
+
+
 def _measurement(row: tuple) -> Measurement:
-    workload, gpu_type, gpus, spread, steps_per_s, samples, updated_at = row
+    workload, user, gpu_type, gpus, spread, steps_per_s, samples, updated_at = row
     nodes = {0: 1, 1: None}.get(spread, spread)
-    return Measurement(workload, gpu_type, gpus, bool(spread), steps_per_s, samples, updated_at, nodes)
+    return Measurement(workload, gpu_type, gpus, bool(spread), steps_per_s, samples, updated_at, nodes, user)
+
+
+def _median(same: list[Measurement]) -> Measurement:
+    """Of one pair, as several users measured it."""
+    first = same[0]
+    return Measurement(
+        first.workload, first.gpu_type, first.gpus, first.spread, statistics.median(m.steps_per_s for m in same),
+        sum(m.samples for m in same), max(m.updated_at for m in same), first.nodes, "", len(same),
+    )  # fmt: skip
+
+
+def _order(measured: Measurement) -> tuple[str, int, int, int, str]:
+    nodes = measured.nodes or 1
+    return measured.gpu_type, measured.gpus, nodes if measured.spread else 0, measured.users, measured.user

@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 import jinja2
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from slurm_hadar import __version__
 from slurm_hadar.config import Config
@@ -122,14 +122,14 @@ _ICON = (
 )
 
 
-def create_app(path: Path, config: Config, token: str | None = None, now: Callable[[], float] = time.time) -> Starlette:
+def create_app(path: Path, config: Config, token: str | None = None, now: Callable[[], float] = time.time) -> ASGIApp:
     """The dashboard over the journal ``path``, which need not exist yet. With ``token`` only who sends it may look."""
     dashboard = Dashboard(path, config, now)
-    return Starlette(
+    pages = Starlette(
         routes=dashboard.routes(),
-        middleware=[Middleware(Guard, token=token)],
         exception_handlers=dict.fromkeys((StoreError, HTTPException, Exception), dashboard.failed),
     )
+    return Guard(pages, token)  # around all of it: Starlette answers defects outside of its middleware
 
 
 @cache

@@ -94,7 +94,8 @@ def queue(journal: Reader, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _number(text: str | None, default: int) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and 0 < int(text[:9]) == int(text) else default
+    """Of at most nine digits: Python refuses to read thousands of them, and SQLite to count so far."""
+    return int(text) if text and len(text) <= 9 and text.isascii() and text.isdigit() and int(text) else default
 
 
 def job(journal: Reader, job_id: str) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_MOST_BYTES = 2048  # of a path, and of a query: no search is longer
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 
 
@@ -63,6 +64,8 @@ class Guard:
         """The answer to a request that may not pass, or that brings the token for the first time; None if it may."""
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This dashboard only shows: GET and HEAD.\n", 405, headers={"Allow": "GET, HEAD"})
+        if max(len(scope["path"]), len(scope["query_string"])) > _MOST_BYTES:
+            return PlainTextResponse("This address is too long.\n", 414)
         if self._token is None:
             host = Headers(scope=scope).get("host", "")
             name = host if host.endswith("]") else host.rpartition(":")[0] or host

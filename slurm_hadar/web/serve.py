@@ -9,10 +9,13 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import h11
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.web.guard import HEADERS
 
 __all__ = ["address", "read_token", "serve"]
 
@@ -60,12 +63,24 @@ def read_token(file: Path) -> str:
     return token
 
 
-def serve(app: Starlette, host: str, port: int, tell: Callable[[str], None]) -> None:
+class _Protocol(H11Protocol):
+    """uvicorn's, whose own refusal of what is no HTTP has our headers too."""
+
+    def send_400_response(self, msg: str) -> None:
+        headers = {"Content-Type": "text/plain; charset=utf-8", "Connection": "close", **HEADERS}
+        start = h11.Response(status_code=400, headers=list(headers.items()))
+        for event in (start, h11.Data(data=msg.encode()), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def serve(app: ASGIApp, host: str, port: int, tell: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT, and return. ``tell`` is given the address once it is ours; port 0 takes a free
     one. Requests are not logged: a token may be in their addresses. Raises ConfigError if it cannot listen there."""
     settings = uvicorn.Config(
-        app, access_log=False, log_level="warning", server_header=False, lifespan="off", timeout_graceful_shutdown=5
-    )
+        app, http=_Protocol, access_log=False, log_level="warning", server_header=False, lifespan="off",
+        timeout_graceful_shutdown=5,
+    )  # fmt: skip
     server = uvicorn.Server(settings)
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

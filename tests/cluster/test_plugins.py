@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +24,7 @@ pytestmark = pytest.mark.slurm
 def cluster() -> Iterator[PrivateCluster]:
     """Two nodes with both plugins."""
     folder = Path(tempfile.mkdtemp(prefix="hdr-", dir="/tmp"))
+    folder.chmod(0o755)  # other users submit, too
     try:
         with up(ClusterSpec(nodes="v100:1x4,k80:1x4", name="plugins", directory=folder / "c", plugins=True)) as started:
             yield started
@@ -151,3 +155,53 @@ def test_requeued_job_appends_its_output(cluster: PrivateCluster, poll: Callable
     poll(lambda: _show(cluster, job)["JobState"] == "COMPLETED", 60)
     text = (cluster.directory / "log" / f"job-{job}.out").read_text()
     assert text.split() == ["run=", "run=1"]
+
+
+def test_what_the_scheduler_writes_is_no_users(cluster: PrivateCluster) -> None:
+    """lease= and asked= are refused at submission; a user's update may leave them as they are, and no more."""
+    for note in ("lease=10", "asked=2/1/16/16", "asked=2/1/16/16/" + "0" * 32):
+        said = cluster.run(["sbatch", f"--comment=hadar:{note}", "--wrap", "true"], check=False).stderr
+        assert "is for the scheduler to write; leave it out" in said
+    job = _submit(cluster, "true", "--hold", "--gres=gpu:1", "--comment=hadar:")
+    cluster.run(["scontrol", "update", f"JobId={job}", "Comment=hadar:lease=10"])  # as root
+
+    cluster.run(["scontrol", "update", f"JobId={job}", "Comment=hadar:lease=10,steps=5"])
+
+    assert _show(cluster, job)["Comment"] == "hadar:lease=10,steps=5"
+    cluster.run(["scancel", job])
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("runuser"), reason="only root can become another user")
+def test_updates_of_a_user(cluster: PrivateCluster) -> None:
+    """Of one without rights, on a job of their own."""
+
+    def as_nobody(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        become = ["runuser", "-u", "nobody", "--", "env", f"SLURM_CONF={cluster.conf}"]
+        command = [*become, cluster.install.program(name), *arguments]
+        return subprocess.run(command, env=cluster.env, cwd="/", capture_output=True, text=True, check=False)
+
+    done = as_nobody("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--comment=hadar:", "-o/dev/null", "--wrap=true")
+    job = done.stdout.strip()
+    cluster.run(["scontrol", "update", f"JobId={job}", "Comment=hadar:lease=10,asked=1/1/1/1"])  # as root
+
+    for text, taken in (
+        ("hadar:lease=10,asked=1/1/1/1,steps=5", True),
+        ("hadar:lease=99,asked=1/1/1/1", False),
+        ("hadar:lease=10,asked=2/1/16/16", False),
+        ("hadar:key=0123456789abcdef", True),
+        ("hadar:lease=10", False),
+    ):
+        assert (as_nobody("scontrol", "update", f"JobId={job}", f"Comment={text}").returncode == 0) is taken, text
+    assert _show(cluster, job)["Comment"] == "hadar:key=0123456789abcdef"
+    cluster.run(["scancel", job])
+
+
+@pytest.mark.parametrize("text", [" " * 30_000, " " * 120_000, "," * 120_000, "model=" + "a" * 120_000])
+def test_a_long_comment_holds_nobody_up(cluster: PrivateCluster, text: str) -> None:
+    """It is refused for its length, and others submit meanwhile."""
+    began = time.monotonic()
+    said = cluster.run(["sbatch", f"--comment=hadar:{text}", "--wrap", "true"], check=False).stderr
+    job = _submit(cluster, "true", "--hold", "--comment=hadar:")
+
+    assert "bytes; at most 2048 are read" in said and time.monotonic() - began < 2.0
+    cluster.run(["scancel", job])

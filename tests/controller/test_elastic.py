@@ -154,7 +154,7 @@ def test_a_job_is_started_and_moved_in_other_sizes(bench) -> None:
     running = controller.run_round().seen.snapshot.job[job]
     assert running.placement == policy.where and running.form.workers == 2
     assert workload_of(running) == "resnet18:128"
-    (measured,) = ThroughputStore(b.journal.connection).of("resnet18:32")
+    (measured,) = ThroughputStore(b.journal.connection).of("resnet18:32", "alice")
     assert (measured.gpu_type, measured.gpus, measured.steps_per_s) == ("v100", 4, 20.0)
     assert running.scaled[4]["v100"].steps_per_s == 20.0
 

@@ -203,7 +203,7 @@ def test_what_is_measured_is_filed_by_graph_and_number_of_nodes(watch) -> None:
     for seq, steps in ((1, 10), (2, 30)):
         b.book.ingest(Report("report", "1", 0, seq, "a" * 64, time.time(), "v100-1", steps=steps, steps_per_s=3.0))
     controller.run_round()
-    (measured,) = ThroughputStore(b.journal.connection).of("vgg16:32 vgg16")
+    (measured,) = ThroughputStore(b.journal.connection).of("vgg16:32 vgg16", getpass.getuser())
     assert (measured.nodes, measured.gpus, measured.steps_per_s) == (2, 8, 3.0)
     controller.run_round()
     seen = policy.seen.job["1"]

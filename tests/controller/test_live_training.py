@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import subprocess
@@ -109,7 +110,7 @@ def test_moved_three_times_between_gpu_types_is_bit_identical(live: Any, poll: A
     controller.run_round()
     record = live.journal.job(job)
     assert record.moves == 3 and record.total_steps == steps and record.ended is not None
-    types = {m.gpu_type for m in ThroughputStore(live.journal.connection).of("resnet18:64")}
+    types = {m.gpu_type for m in ThroughputStore(live.journal.connection).of("resnet18:64", getpass.getuser())}
     assert {"k80", "p100"} <= types
 
 
@@ -225,7 +226,9 @@ def test_without_a_channel_the_spool_file_and_the_signal_serve(live: Any, poll: 
         assert result_of(live, job, log) == expected and live.field(job, "Restarts") == "1"
     controller.run_round()
     assert all(live.journal.job(job).saved_step == steps for job in jobs)
-    assert {m.gpu_type for m in ThroughputStore(live.journal.connection).of("resnet18:64")} >= {"k80"}
+    assert {m.gpu_type for m in ThroughputStore(live.journal.connection).of("resnet18:64", getpass.getuser())} >= {
+        "k80"
+    }
 
 
 ELASTIC = """

@@ -17,7 +17,12 @@ SPEEDS = {"v100": Speed(4.0), "k80": Speed(1.0)}
 
 def job(name: str, workers: int = 1, **fields: object) -> Job:
     """A job of ten minutes on a v100."""
-    given_ = {"form": Form(workers), "speeds": SPEEDS, "total_steps": 2400.0, "arrival": float(name.strip("abcdefgh") or 0)}
+    given_ = {
+        "form": Form(workers),
+        "speeds": SPEEDS,
+        "total_steps": 2400.0,
+        "arrival": float(name.strip("abcdefgh") or 0),
+    }
     return Job(name, **{**given_, **fields})  # type: ignore[arg-type]
 
 
@@ -51,7 +56,9 @@ def test_jobs_at_a_limit_leave_their_gpus_to_others(policy: str) -> None:
 def test_blocked_jobs_are_not_shown(policy: str) -> None:
     """They wait with their reason, whatever the policy; what runs is not touched by a word about waiting."""
     blocked = [job(f"a{i}", blocked="Slurm keeps it back: Licenses") for i in range(12)]
-    running = job("c50", state=JobState.RUNNING, placement=Placement.of({"n1": {"v100": 1}}), blocked="?", unmovable="so")
+    running = job(
+        "c50", state=JobState.RUNNING, placement=Placement.of({"n1": {"v100": 1}}), blocked="?", unmovable="so"
+    )
     snapshot = cluster(*blocked, running, job("b100"))
 
     plan = registry.get(policy).allocate(snapshot)
@@ -115,7 +122,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             one = job(f"a{i}", size, needs=one.needs, state=JobState.RUNNING, placement=at, unmovable=movable)
         jobs.append(one)
     quotas = tuple(Quota(name, float(draw(st.integers(-1, 6))), f"{name} is used up") for name in ("q", "r"))
-    return cluster(*jobs, quotas=quotas, cpus=draw(st.sampled_from([None, 4, 10])), memory_bytes=draw(st.sampled_from([None, 8])))
+    return cluster(
+        *jobs, quotas=quotas, cpus=draw(st.sampled_from([None, 4, 10])), memory_bytes=draw(st.sampled_from([None, 8]))
+    )
 
 
 @given(snapshots(), st.sampled_from(POLICIES))

@@ -370,3 +370,48 @@ def test_a_run_that_slurm_has_given_up_starts_nothing(fakes: Fakes, env: dict[st
 
     run({**env, "SLURM_RESTART_COUNT": "2"}, "--", "true")  # a slurmctld that was killed may have lost a count
     assert len(fakes.calls("srun")) == started + 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_where_another_users_directory_stands_the_job_has_one_beside_it(
+    fakes: Fakes, env: dict[str, str], tmp_path: Path
+) -> None:
+    """All of the job's files: token, spool, and where copies meet; a line says so."""
+    (tmp_path / ".hadar").mkdir()
+    os.chown(tmp_path / ".hadar", 65534, -1)
+    with_channel(env)
+    env |= {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
+    fakes.install(comment="hadar:fork=auto")
+
+    done = run(env, "--", "true")
+
+    home = tmp_path / f".hadar-{os.geteuid()}"
+    seen = fakes.calls("srun")[0]["env"]
+    assert (seen["HADAR_JOB_DIR"], seen["HADAR_SPOOL"]) == (str(home / "70_3"), str(home / "70_3" / "spool.jsonl"))
+    assert seen["HADAR_FORK_DIR"].startswith(f"{home}/70/fork-")
+    assert f"{tmp_path}/.hadar belongs to user nobody: this job's files go to {home}/70_3" in done.stderr
+    assert not list((tmp_path / ".hadar").iterdir())
+
+
+def test_a_comment_that_names_another_token(fakes: Fakes, env: dict[str, str]) -> None:
+    """The job's own is named instead, and the log says that it was another."""
+    with_channel(env)
+    fakes.install(comment="hadar:key=0123456789abcdef")
+
+    done = run(env, "--", "true")
+
+    assert "the comment named another token (key=0123456789abcdef): it is replaced by this job's, key=" in done.stderr
+    assert [c for c in fakes.calls("scontrol") if "update" in c["argv"]]
+
+
+def test_a_token_that_others_may_have(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
+    """Then there are no reports, a line says why, and the command runs."""
+    with_channel(env)
+    run(env, "--", "true")
+    token = tmp_path / ".hadar" / "77" / messages.TOKEN_FILE
+    token.chmod(0o644)
+
+    done = run(env, "--", "true")
+
+    assert done.returncode == 0 and "agent" not in " ".join(fakes.calls("srun")[-1]["argv"])
+    assert f"no reports: {token} is not this job's token" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -72,6 +73,7 @@ def test_two_users_share_a_directory_of_submission(in_job: Path) -> None:
     assert own.place(in_job, "77")[0] == found
     (in_job / ".hadar").rmdir()
     assert own.place(in_job, "77") == (found, None)
+    assert own.place(in_job, "78") == (found.with_name("78"), None)
 
 
 @needs_root
@@ -211,8 +213,6 @@ class Payload:
 
 def _checkpoint_with(payload: Payload, part: str, into: Path) -> Path:
     """A checkpoint whose sums are right, made by the same code, with a payload in one of its files."""
-    import hashlib
-
     import torch
 
     import slurm_hadar
@@ -325,7 +325,9 @@ def test_what_could_not_be_loaded_is_refused_when_it_is_saved(
 
 def test_harmless_classes_need_no_permission(in_job: Path) -> None:
     """What schedulers and users commonly keep beside plain data."""
+    import argparse
     import collections
+    import datetime
 
     import numpy as np
 
@@ -334,8 +336,72 @@ def test_harmless_classes_need_no_permission(in_job: Path) -> None:
     store.claim()
     kept = {
         "array": np.arange(3), "best": np.float64(0.5), "path": Path("/x"), "set": {1, 2}, "frozen": frozenset("ab"),
-        "counter": collections.Counter("aab"), "ordered": collections.OrderedDict(a=1), "text": np.array(["a", "b"]),
+        "counter": collections.Counter("aab"), "args": argparse.Namespace(lr=0.1), "when": datetime.date(2026, 11, 20),
+        "ordered": collections.OrderedDict(a=1), "text": np.array(["a", "b"]),
     }  # fmt: skip
     store.save(1, {"state": kept})
     back = store.load(next(store.good()))["state"]
     assert repr(back) == repr(kept)
+
+
+@pytest.mark.parametrize("value", [Vocabulary(), [test_no_link_is_followed], __import__("collections").deque([1])])
+def test_what_is_refused_is_named(value: Any) -> None:
+    """Objects, functions, and classes that PyTorch cannot rebuild though they are allowed."""
+    import collections
+
+    import torch
+
+    from slurm_hadar.runtime import files
+
+    with torch.serialization.safe_globals([collections.deque]), pytest.raises(CheckpointError) as caught:
+        files.pickled({"a": {"b": value}})
+    kind = type(value[0] if isinstance(value, list) else value)
+    found = f"{kind.__module__}.{kind.__qualname__}"
+    names = [found, f"{__name__}.test_no_link_is_followed"]
+    assert str(caught.value).startswith("a.b") and any(
+        f"is an object of {name}," in str(caught.value) for name in names
+    )
+
+
+_LIGHTNING = """
+import sys, logging, warnings, torch, lightning, slurm_hadar
+warnings.filterwarnings("ignore"); logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+class Settings: pass
+class Model(lightning.LightningModule):
+    def __init__(self, settings):
+        super().__init__(); self.save_hyperparameters(); self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, index): return self.layer(batch).mean()
+    def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.1)
+trainer = lightning.Trainer(
+    max_steps=int(sys.argv[2]), accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False,
+    enable_model_summary=False, callbacks=[slurm_hadar.LightningCallback(directory=sys.argv[1])])
+trainer.fit(Model(Settings()), torch.utils.data.DataLoader(torch.randn(16, 2), batch_size=2))
+"""
+
+
+def test_a_library_loads_nothing_that_runs_code(in_job: Path, tmp_path: Path) -> None:
+    """Lightning's own loading is told so; its hyperparameters, any objects at all, are left out. From a directory that
+    the user has named a library loads only what is the user's, since not every library is to be told."""
+    pytest.importorskip("lightning")
+    import torch
+
+    named, mark = tmp_path / "named", tmp_path / "ran"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    env.pop("SLURM_JOB_ID")
+
+    def train(steps: int) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-c", _LIGHTNING, str(named), str(steps)]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert "not written" not in train(4).stderr
+    assert "resumed from gen-0-step-4" in train(6).stderr
+    file = named / "gen-1-step-6" / "lightning" / "trainer.ckpt"
+    file.chmod(0o666)
+    assert "other users may have changed trainer.ckpt" in train(8).stderr
+    file.chmod(0o600)
+    torch.save(Payload(mark), file)
+    manifest = json.loads((file.parents[1] / "manifest.json").read_text())
+    data = file.read_bytes()
+    manifest["files"]["lightning/trainer.ckpt"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (file.parents[1] / "manifest.json").write_text(json.dumps(manifest))
+    assert train(8).returncode != 0 and not mark.exists()

@@ -81,6 +81,14 @@ def test_both_services_have_the_same_sandbox() -> None:
     assert "NoNewPrivileges" in daemon and "AF_UNIX" in daemon["RestrictAddressFamilies"][0]
 
 
+@pytest.mark.parametrize("name", [*SERVICES, "slurm-hadar-web.service"])
+def test_no_service_can_take_the_hosts_memory_files_or_processes(name: str) -> None:
+    """Whatever others send; with room for 10,000 jobs and 500 agents."""
+    service = unit(name)["Service"]
+    assert int(service["LimitNOFILE"][0]) >= 1024
+    assert service["MemoryMax"][0] in ("512M", "1G") and int(service["TasksMax"][0]) >= 64
+
+
 def test_the_service_tells_systemd_and_undoes_nothing_at_a_restart() -> None:
     """Leases run out by themselves; a restart must not shuffle the queue."""
     service = unit("slurm-hadar.service")["Service"]

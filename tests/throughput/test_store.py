@@ -145,3 +145,52 @@ def test_workload_key():
     """A job is filed under its model, or under its user and name if it names none."""
     assert workload_key("resnet18", 64, "ann", "x") == "resnet18:64"
     assert workload_key("", None, "ann", "train") == "ann/train"
+
+
+def test_each_user_has_an_average_of_their_own():
+    """What others measured is neither averaged in nor shown to two of them."""
+    store = memory()
+    store.record("a", "v100", 1, 1.0, 0.0, user="ann")
+    store.record("a", "v100", 1, 100.0, 0.0, user="bob")
+
+    assert store.get("a", "v100", 1, user="ann").steps_per_s == 1.0
+    assert store.get("a", "v100", 1, user="cem") is None and store.get("a", "v100", 1) is None
+
+
+@given(st.lists(rates, min_size=3, max_size=9), st.integers(0, 8))
+def test_others_get_the_median_of_three_users(measured, of_one):
+    """One user, however many jobs they have, moves it no further than to what another measured."""
+    store = memory()
+    for number, rate in enumerate(measured):
+        store.record("a", "v100", 1, rate, 0.0, user=f"user{number}")
+    for _ in range(of_one):
+        store.record("a", "v100", 1, FASTEST_STEPS_PER_S, 0.0, user="user0")
+    shared = store.get("a", "v100", 1, user="zoe")
+
+    assert (shared.users, shared.user, shared.shared) == (len(measured), "", True)
+    assert min(measured[1:]) <= shared.steps_per_s <= max(measured[1:])
+    assert store.get("a", "v100", 1, user="user1").steps_per_s == pytest.approx(measured[1])
+    assert [m.users for m in store.everything()] == [1] * len(measured) + [len(measured)]
+
+
+def test_a_store_notices_what_others_write(tmp_path):
+    """What was read once is read again after a change, by this one or by another process."""
+    one, two = (ThroughputStore.open(tmp_path / "speeds.sqlite") for _ in range(2))
+    assert one.of("a") == [] and one.workloads() == [] and not one.models_of("ann")
+    two.record("a:1 g", "v100", 1, 1.0, 0.0, user="ann")
+    assert one.workloads() == ["a:1 g"] and one.models_of("ann") == {"a"} and len(one.of("a:1 g", "ann")) == 1
+    one.close()
+    two.close()
+
+
+def test_estimates_are_judged_for_their_user():
+    """An estimate for nobody in particular is judged by each user's measurement, unless there was one for that user."""
+    store = memory()
+    store.note_estimate("a", "v100", 1, 10.0, "published", 0.0)
+    store.note_estimate("a", "v100", 1, 30.0, "carried over", 0.0, user="bob")
+    for user in ("ann", "bob"):
+        store.record("a", "v100", 1, 20.0, 2.0, user=user)
+    store.note_estimate("a", "v100", 1, 99.0, "too late", 3.0)
+    store.note_estimate("a", "v100", 1, 99.0, "too late", 3.0, user="bob")
+
+    assert [(e.user, e.estimated) for e in store.errors()] == [("ann", 10.0), ("bob", 30.0)]

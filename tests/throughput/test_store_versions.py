@@ -85,3 +85,21 @@ def test_what_cannot_be_copied_is_not_changed(old: Path, monkeypatch: pytest.Mon
         names = {n for (n,) in db.execute("SELECT name FROM sqlite_master")}
     db.close()
     assert "throughput_version" not in names
+
+
+def test_what_was_filed_without_users_is_nobodys(old: Path) -> None:
+    """Of a model: one voice among several. Of a user's job without a model: that user's, as its name says."""
+    with sqlite3.connect(old) as db:
+        for name in ("ann/train it/now", "resnet18:64 gpt2/pp2"):
+            db.execute("INSERT INTO throughput_measurement VALUES (?, 'v100', 2, 0, 3.5, 1, 1.0)", (name,))
+    db.close()
+    store = ThroughputStore.open(old)
+
+    assert store.get("ann/train it/now", "v100", 2, user="ann").steps_per_s == 3.5
+    assert store.get("resnet18:64 gpt2/pp2", "v100", 2).user == ""
+    assert store.get("resnet18:64", "v100", 2, user="ann") is None
+    store.record("resnet18:64", "v100", 2, 10.0, 2.0, user="bob")
+    store.record("resnet18:64", "v100", 2, 14.0, 2.0, user="cem")
+    shared = store.get("resnet18:64", "v100", 2, user="ann")
+    assert (shared.steps_per_s, shared.users) == (12.5, 3)
+    store.close()

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.web import content as pages
 from slurm_hadar.web.guard import COOKIE, HEADERS
 from slurm_hadar.web.serve import address, read_token
 
@@ -153,3 +159,73 @@ def test_token_files(tmp_path: Path) -> None:
     os.chmod(file, 0o640)  # noqa: PTH101 - as an administrator would
     with pytest.raises(ConfigError, match="chmod 600"):
         read_token(file)
+
+
+NUMBERS = ("page", "per_page")
+WORDS = ("user", "partition", "state", "type", "text", "sort", "desc", "span", "token", "other")
+SAID = (
+    st.text() | st.from_regex(r"-?[0-9]{1,5000}", fullmatch=True) | st.sampled_from(["9" * 5000, "0", "%", "\0", "1e9"])
+)
+
+
+def _has_the_headers(answer) -> bool:
+    return all(answer.headers.get(name) == value for name, value in HEADERS.items())
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(
+    path=st.sampled_from([*PATHS, "/api/timeline.json", "/api/prices.json", "/healthz"]),
+    query=st.dictionaries(st.sampled_from(NUMBERS + WORDS), SAID, max_size=4) | st.text(max_size=60),
+)
+def test_no_query_is_a_defect(client, path: str, query) -> None:
+    """Whatever is asked is answered, or refused for its length, always with the headers."""
+    answer = client.get(path, params=query)
+
+    there = {"/nowhere": {404}, "/job/1": {200, 404}}.get(path, {200})
+    assert answer.status_code in {*there, 414}
+    assert _has_the_headers(answer)
+
+
+@pytest.mark.parametrize("digits", [9, 10, 1000, 5000])
+def test_a_page_of_many_digits(client, digits: int) -> None:
+    """Beyond the last page there is nothing; what is no page number counts as not said."""
+    for path in ("/queue", "/timeline", "/api/queue.json"):
+        answer = client.get(path, params={"page": "9" * digits, "per_page": "9" * min(digits, 900)})
+        assert answer.status_code == (414 if digits > 2000 else 200) and _has_the_headers(answer)
+
+
+def test_a_defect_has_the_headers_too(browse, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so have all other refusals."""
+    client = browse(state / "journal.db", raise_server_exceptions=False)
+    monkeypatch.setattr(pages, "status", lambda *_: 1 / 0)
+
+    answers = [client.get("/"), client.get("/nowhere"), client.post("/"), client.get("/", headers={"host": "x"})]
+    answers.append(client.get("/" + "x" * 3000))
+
+    assert [a.status_code for a in answers] == [500, 404, 405, 421, 414]
+    assert all(map(_has_the_headers, answers))
+
+
+def test_what_is_no_http_is_refused_with_the_headers_too(state: Path) -> None:
+    """By the server itself, before any of our code sees it."""
+    told: list[str] = []
+    code = (
+        "from pathlib import Path\nfrom slurm_hadar.config import load\nfrom slurm_hadar.web.app import create_app\n"
+        "from slurm_hadar.web.serve import serve\n"
+        f"app = create_app(Path({str(state / 'journal.db')!r}), load())\n"
+        "serve(app, '127.0.0.1', 0, lambda address: print(address, flush=True))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = int(server.stdout.readline().rstrip("/\n").rpartition(":")[2])
+            for start in (b"GET /queue?text=\xff HTTP/1.1", b"nonsense"):
+                with socket.create_connection(("127.0.0.1", port)) as peer:
+                    peer.sendall(start + b"\r\nHost: localhost\r\n\r\n")
+                    told.append(b"".join(iter(lambda: peer.recv(65536), b"")).decode())
+        finally:
+            server.terminate()
+
+    for answer in told:
+        assert answer.startswith("HTTP/1.1 400 ")
+        assert all(f"{name}: {value}\r\n".lower() in answer.lower() for name, value in HEADERS.items())

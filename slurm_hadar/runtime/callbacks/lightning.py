@@ -28,6 +28,7 @@ __all__ = ["LightningCallback"]
 FOLDER = "lightning"
 FILE = "trainer.ckpt"
 KEY = "slurm_hadar"
+HYPER_PARAMETERS = {"hyper_parameters", "hparams_type", "datamodule_hyper_parameters", "datamodule_hparams_type"}
 FLAVOURS = ("lightning.pytorch", "pytorch_lightning")
 NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
@@ -172,6 +173,9 @@ class _Hooks:
         assert self._course is not None
         files.write_object(folder / f"random-{self._course.gang.rank}.pt", asdict(place))
         content = trainer._checkpoint_connector.dump_checkpoint(False)
+        for key in HYPER_PARAMETERS & content.keys():  # any objects at all, which resuming does not need
+            if not files.loadable(content[key]):
+                del content[key]
         strategy = trainer.strategy
         given = io = strategy.checkpoint_io
         while type(io).__name__ == "AsyncCheckpointIO":  # would return before the file is there
