@@ -134,13 +134,14 @@ def _rank(job: Job, placement: Placement, plan: Plan) -> tuple[bool, bool, float
 def _without(snapshot: Snapshot, plan: Plan, ledger: _Ledger, waits: dict[str, Wait]) -> Snapshot:
     """The snapshot without the jobs that cannot start any more this round, and without the nodes on which one cannot.
 
-    Of a quota that is used up all who would draw more of it than is left go at once, not one by one. A running job that
-    was to move over a limit keeps its place.
+    Of a quota that is used up all who would draw more of it than is left go at once, not one by one; so do from a node
+    all whom it has no room for, whatever else is planned. A running job that was to move over a limit keeps its place.
     """
     spent = {r.quota: r.words for r in ledger.refused if r.quota is not None}
+    tight = sorted({r.node for r in ledger.refused if r.node is not None})
     refused = {r.job_id: r for r in ledger.refused}
     jobs = []
-    for job in snapshot.jobs:
+    for job in _kept_off(snapshot, tight, waits) if tight else snapshot.jobs:
         refusal = refused.get(job.job_id)
         if refusal is not None and job.running:
             jobs.append(replace(job, unmovable=job.unmovable or refusal.words))
@@ -157,6 +158,25 @@ def _without(snapshot: Snapshot, plan: Plan, ledger: _Ledger, waits: dict[str, W
         else:
             jobs.append(job)
     return snapshot.with_jobs(jobs)
+
+
+def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait]) -> Iterator[Job]:
+    """The jobs, each that waits without those of the ``tight`` nodes that have no room for it even if nobody else gets
+    any of them. One that is left with no node goes into ``waits``."""
+    empty = _Ledger({}, snapshot.node, {})
+    for job in snapshot.jobs:
+        words = ""
+        if job.steerable and not job.running:
+            least = max(1, job.form.gang_sizes[0] // max(1, job.form.max_nodes))
+            for name in tight:
+                lacking = empty._lacking(job, snapshot.node[name], least) if job.form.admits_node(name) else None
+                if lacking:
+                    words = f"{lacking} on {name}"
+                    job = _closed(snapshot, job, name)
+        if words and not job.form.nodes:
+            waits[job.job_id] = Wait(Tier.CAPACITY, words)
+        else:
+            yield job
 
 
 def _short(job: Job, left: Mapping[str, float]) -> Iterator[str]:

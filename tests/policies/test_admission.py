@@ -53,6 +53,21 @@ def test_jobs_at_a_limit_leave_their_gpus_to_others(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("needs", [Needs(exclusive=True), Needs(cpus=1.0, memory_per_cpu=9.0)], ids=["whole", "memory"])
+def test_jobs_without_room_on_any_node_leave_their_gpus_to_others(policy: str, needs: Needs) -> None:
+    """24 jobs that want whole nodes, or more memory than is free; the others get their GPUs in the same round."""
+    large = [job(f"a{i}", needs=needs) for i in range(24)]
+    others = [job(f"b{100 + i}") for i in range(6)]
+    shared = {"shared": True, "memory_bytes": 8}
+
+    plan = registry.get(policy).allocate(cluster(*large, *others, **shared))
+
+    alone = registry.get(policy).allocate(cluster(*others, **shared))
+    assert set(plan.placements) == set(alone.placements) and len(alone.placements) >= 4
+    assert {a.job_id for a in large} <= plan.waits.keys()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_blocked_jobs_are_not_shown(policy: str) -> None:
     """They wait with their reason, whatever the policy; what runs is not touched by a word about waiting."""
     blocked = [job(f"a{i}", blocked="Slurm keeps it back: Licenses") for i in range(12)]
