@@ -31,7 +31,7 @@ class JobRecord:
     ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at last) and
     ``final``, the state in which it ended, are what a predictor learns from.
     ``ran_on``: the nodes of the present run, as long as it was not this controller that stopped it.
-    ``graph_fault``: why the graph that its comment names cannot be used.
+    ``graph_fault``: why the graph that its comment names cannot be used. ``lowered``: why it weighs less than stated.
     """
 
     job_id: str
@@ -73,6 +73,7 @@ class JobRecord:
     batch: int | None = None
     ran_s: dict[str, float] = field(default_factory=dict)
     last_type: str = ""
+    lowered: str = ""
     final: str = ""
     ran_on: list[str] = field(default_factory=list)
 
