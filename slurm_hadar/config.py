@@ -83,6 +83,11 @@ class PolicySection(_Section):
 
     name: str = Field("hadar", description="hadar, fifo, none, or one that an installed package provides")
     params: dict[str, bool | int | float | str] = Field(default_factory=dict, description="the policy's parameters")
+    weight_from: Literal["priority", "fairshare", "none"] = Field(
+        "none", description="what a job's weight is multiplied by, from 0.1 to 10: its Slurm priority over the median "
+        "of the queue; 2^(1 - u) of its user and of its account, u = GPU time lately had over the mean of those in the "
+        "queue; nothing"
+    )  # fmt: skip
 
 
 class GuardSection(_Section):
@@ -101,6 +106,13 @@ class GuardSection(_Section):
     exempt_users: tuple[str, ...] = Field((), description="jobs never steered")
     exempt_qos: tuple[str, ...] = Field((), description="jobs never steered")
     exempt_partitions: tuple[str, ...] = Field((), description="jobs never steered")
+    max_weight: float = Field(1.0, gt=0, le=1000, description="a larger `weight=` in a job's comment counts as this")
+    max_weight_by_account: dict[str, Annotated[float, Field(gt=0, le=1000)]] = Field(
+        default_factory=dict, description="by account, instead of that: `[guard.max_weight_by_account]`, `urgent = 4`"
+    )
+    max_weight_by_qos: dict[str, Annotated[float, Field(gt=0, le=1000)]] = Field(
+        default_factory=dict, description="the same by QOS; goes before that of the account"
+    )
 
 
 class JobsSection(_Section):

@@ -331,10 +331,11 @@ class Job:
     that the owner would like: a wish, no limit. ``speeds`` are those of the gang size asked for, ``scaled`` those of an
     elastic job's other sizes. A job with ``fork`` is one copy of the forked job ``parent``: its copies train at once on
     different nodes, and share ``total_steps`` and ``done_steps``, which are those of the parent. ``total_steps``
-    is a statement: the owner's, or the script's own report. ``predicted_steps`` is what a predictor expects it to be
-    where nobody states it, from earlier runs; a job that goes on is expected to be at least ``outlives`` times what it
-    has done, so that nothing is expected to end for ever. ``graph`` names the job's graph where one is known, and its
-    speeds then come with factors from it. ``needs`` is what it takes beside GPUs. ``blocked`` is why a job that waits
+    is a statement: the owner's, or the script's own report; ``reckoned_steps`` are those that the job must have made in
+    this run, by its time and its speed, which tell where a statement is wrong. ``predicted_steps`` is what a predictor
+    expects it to be where nobody states it, from earlier runs; a job that goes on is expected to be at least
+    ``outlives`` times what it has done, so that nothing is expected to end for ever. ``graph`` names the job's graph
+    where one is known, and its speeds then come with factors from it. ``needs`` is what it takes beside GPUs. ``blocked`` is why a job that waits
     would not be started this round whatever it was given, None if nothing is known to keep it; policies are not shown
     such jobs (:mod:`slurm_hadar.policies.admission`).
     """
@@ -375,6 +376,7 @@ class Job:
     graph: str = ""
     needs: Needs = NO_NEEDS
     blocked: str | None = None
+    reckoned_steps: float = 0.0
 
     @property
     def parent(self) -> str:
@@ -402,8 +404,21 @@ class Job:
         return max(0.0, self.total_steps - self.done_steps)
 
     @property
+    def overrun(self) -> bool:
+        """Whether the job has made more steps than are stated, or must have. Statements are rounded; and a job that
+        evaluates, or waits for its data, makes fewer steps than its speed allows."""
+        total = self.total_steps
+        return total is not None and (self.done_steps > 1.05 * total or self.reckoned_steps > 2.0 * total)
+
+    @property
     def expected_steps(self) -> float | None:
-        """Steps in all: stated, else expected; None where neither is known."""
+        """Steps in all: stated, else expected; None where neither is known.
+
+        Who has made more than was stated is expected to take as long again as it has, so that a false statement makes
+        nobody nearly done for ever.
+        """
+        if self.total_steps is not None and self.overrun:
+            return self.done_steps + max(self.done_steps, self.reckoned_steps)
         if self.total_steps is not None or self.predicted_steps is None:
             return self.total_steps
         return max(self.predicted_steps, self.outlives * self.done_steps)

@@ -157,6 +157,8 @@ def _explanation(
         lines.append(f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far")
         if record.graph_fault:
             lines.append(f"  graph        goes on without it: {record.graph_fault}")
+        if record.lowered:
+            lines.append(f"  weight       {record.lowered}")
         restart = "not measured yet" if record.start_s is None else span((record.save_s or 0) + record.start_s)
         lines.append(f"  restart cost {restart}")
         if record.save_s is not None:

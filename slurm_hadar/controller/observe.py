@@ -30,6 +30,7 @@ from slurm_hadar.controller.steering import (
 )
 from slurm_hadar.controller.time_limits import goes_on, types_within
 from slurm_hadar.controller.usage import Usage
+from slurm_hadar.controller.weights import Standing, standing_of, weight_of
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.model import NO_NEEDS, Form, Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
@@ -111,6 +112,7 @@ class Observer:
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
         self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
+        self._standing = Standing()
         self._events: list[Event] = []
         self._stays: set[str] = set()
 
@@ -132,6 +134,8 @@ class Observer:
         if self._forecaster is not None:
             self._forecaster.refresh()
         facts = node_facts(state.nodes)
+        users, accounts = self._usage.by_user(state.time), self._usage.by_account(state.time)
+        self._standing = standing_of(self._config.policy.weight_from, state.jobs, users, accounts)
         comments = {j.job_id: read(j.comment) for j in state.jobs}
         self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
         active = {j.job_id: j for j in state.jobs if j.state.active}
@@ -259,7 +263,7 @@ class Observer:
             restart_cost_s=self._restart_cost(record, comment, now),
             restarts=job.restarts,
             attained_s=record.attained_s,
-            weight=comment.weight or 1.0,
+            weight=self._weight(job, comment, record),
             deadline=_deadline(comment, record),
             time_limit_s=job.time_limit_s,
             array_id=job.array_id,
@@ -344,11 +348,23 @@ class Observer:
         return forecast.size_s * max((s.steps_per_s for s in known.values()), default=1.0), forecast.outlives
 
     def _reckoned(self, job: Job, record: JobRecord, now: float) -> Job:
-        """With what a job has done that reports no steps, from the time that it runs, where its size is predicted."""
-        silent = record.steps_per_s is None and record.steps == 0
-        if job.predicted_steps is None or record.run_since is None or not silent:
+        """With what a job must have done by the time that it runs: where its size is stated, to tell a false statement;
+        where it is predicted, as its steps, if it reports none."""
+        if record.run_since is None or job.fork is not None:
             return job
-        return replace(job, done_steps=max(0.0, now - record.run_since) * job.rate(job.placement))
+        steps = max(0.0, now - record.run_since) * job.rate(job.placement)
+        if job.total_steps is not None:
+            return replace(job, reckoned_steps=steps)
+        silent = record.steps_per_s is None and record.steps == 0
+        return replace(job, done_steps=steps) if silent and job.predicted_steps is not None else job
+
+    def _weight(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> float:
+        """What the job weighs; its record says where that is less than it states."""
+        weight = weight_of(comment.weight, job, self._config.guard, self._standing)
+        if weight.lowered and weight.lowered != record.lowered:
+            self._events.append(Event(job.job_id, "weight", weight.lowered))
+        record.lowered = weight.lowered
+        return weight.value
 
     def _graph(self, job: SlurmJob, comment: JobComment, record: JobRecord, now: float) -> NamedGraph | None:
         """The job's graph; None if it names none, or none that can be used, which its record then says."""

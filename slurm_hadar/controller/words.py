@@ -16,7 +16,8 @@ __all__ = ["about", "clock", "in_words", "place", "plain", "span", "summary"]
 _DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "end": "has ended"}
 # what a policy would do, where nobody lets it
 _WOULD = {"start": "would start", "move": "would move", "preempt": "would be stopped", "wait": "would wait"}
-_HAPPENED = {"restart": "begins again", "forecast": "is expected to take", "graph": "goes on without its graph"}
+_HAPPENED = {"restart": "begins again", "forecast": "is expected to take", "graph": "goes on without its graph",
+             "weight": "counts for less"}  # fmt: skip
 _OUTCOMES = {
     "ok": "Slurm was told", "refused": "Slurm refused", "ineffective": "without effect", "undone": "undone",
     "slow": "Slurm takes time", "overtaken": "came too late", "sent": "sent, no answer known",

@@ -36,7 +36,7 @@ class JobRecord:
     ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at last) and
     ``final``, the state in which it ended, are what a predictor learns from.
     ``ran_on``: the nodes of the present run, as long as it was not this controller that stopped it.
-    ``graph_fault``: why the graph that its comment names cannot be used.
+    ``graph_fault``: why the graph that its comment names cannot be used. ``lowered``: why it weighs less than stated.
     ``unsaved`` counts in a row how often it promised to save when asked and did not; it is not asked again before
     ``unsaved_until``. ``limit_asked``: when it was asked to save before its time limit, in this run.
     ``placed``: Slurm was last told to start it, rather than to put it off.
@@ -81,6 +81,7 @@ class JobRecord:
     batch: int | None = None
     ran_s: dict[str, float] = field(default_factory=dict)
     last_type: str = ""
+    lowered: str = ""
     final: str = ""
     ran_on: list[str] = field(default_factory=list)
     lease_low: float | None = None
