@@ -279,7 +279,8 @@ class Observer:
     def _form(
         self, job: SlurmJob, comment: JobComment, record: JobRecord, facts: Mapping[str, NodeFacts], bounds: Bounds
     ) -> Form:
-        """What :func:`form_of` says, less the nodes that Slurm would refuse and the sizes that its owner may not have."""
+        """What :func:`form_of` says, less the nodes that Slurm would refuse and the sizes that its owner may not
+        have."""
         now = bounds.state.time
         self._note_vain_wait(job, record, bounds)
         form = form_of(job, comment, record, facts, now)
@@ -295,8 +296,8 @@ class Observer:
         return form
 
     def _blocked(self, job: SlurmJob, record: JobRecord, now: float) -> str | None:
-        """Why Slurm would not start the waiting job. A reason that it gives while it may start it at any moment is news;
-        of a job that was put off it gives none."""
+        """Why Slurm would not start the waiting job. A reason that it gives while it may start it at any moment is
+        news; of a job that was put off it gives none."""
         if job.state is not JobState.PENDING:
             return None
         if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
@@ -515,8 +516,8 @@ class Observer:
             return None
         if record.unsaved and record.unsaved_until > now:
             return (
-                f"did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; asked again in "
-                f"{record.unsaved_until - now:.0f} s"
+                "did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; "
+                f"asked again in {record.unsaved_until - now:.0f} s"
             )
         return fixed or unmovable_reason(self._config.guard, record.moves, now - (record.run_since or now))
 

@@ -117,8 +117,8 @@ class SlurmCluster(Cluster[Observation]):
         self._book.event.set()
 
     def pause(self) -> None:
-        """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly. A job that
-        has saved since it was asked to, and stands still until it is moved, brings it forward at once."""
+        """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly. A
+        job that has saved since it was asked to, and stands still until it is moved, brings it forward at once."""
         until = None  # set by an event
         while not self._stop.is_set() and not self._actor.answered():
             if self._channel is not None:
