@@ -17,17 +17,14 @@ _MOST_LINES = 512
 
 
 class SpoolReader:
-    """Reads spool files, each from where it stopped. They are users': whatever is there costs the job its reports.
-
-    ``files`` reads them; ``refused`` counts the times that a file was not read for what it is or where it lies.
-    """
+    """Reads spool files, each from where it stopped, by ``files``. They are users': whatever is there costs the job its
+    reports."""
 
     def __init__(self, book: ReportBook, files: UserFiles | None = None) -> None:
         self._book = book
         self._files = files or UserFiles()
         self._offsets: dict[str, int] = {}
         self._complaints = Complaints("spool file")
-        self.refused = 0
 
     def read(self, job_id: str, work_dir: str, user: str) -> int:
         """:meth:`read_all` for one job."""
@@ -40,7 +37,9 @@ class SpoolReader:
         """
         wanted = [(job_id, _tail(work_dir, job_id, user, self._offsets.get(job_id, 0)))
                   for job_id, work_dir, user in jobs if work_dir]  # fmt: skip
+        misses = self._files.misses
         found = self._files.tails([tail for _, tail in wanted])
+        self._book.turn_away("directory", self._files.misses - misses)
         return sum(self._take(job_id, tail, one) for (job_id, tail), one in zip(wanted, found, strict=True))
 
     def forget(self, but: Collection[str]) -> None:
@@ -50,7 +49,7 @@ class SpoolReader:
     def _take(self, job_id: str, tail: Tail, found: Found) -> int:
         if found.fault:
             if not found.absent:
-                self.refused += 1
+                self._book.turn_away("spool")
                 self._complaints.say(f"spool file of job {job_id} in {tail.folder}: {found.fault}", job_id)
             return 0
         amid = found.begin not in (0, tail.offset)  # a line, of which the rest is passed over

@@ -179,7 +179,9 @@ class Service(Attendant):
     def _tell_figures(self) -> None:
         book, metrics = self._assembly.book, self._metrics
         messages = {"accepted": book.accepted, "dropped": book.dropped}
-        metrics.totals(messages, self._hooks.outcomes, self._assembly.keeping.failures, self._audit.failures)
+        metrics.totals(
+            messages, book.turned_away, self._hooks.outcomes, self._assembly.keeping.failures, self._audit.failures
+        )
         if self._config.metrics.textfile is not None:
             metrics.write(self._config.metrics.textfile)
 

@@ -167,15 +167,15 @@ def test_what_is_no_spool_file_is_not_read(
     place(spool)
 
     assert reader.read("7", str(tmp_path), ME) == 0
-    assert book.get("7") is None and reader.refused == 1
+    assert book.get("7") is None and book.turned_away["spool"] == 1
     assert "spool file of job 7" in caplog.text
 
 
-def test_what_is_not_there_is_no_fault(tmp_path: Path, reader: SpoolReader, caplog: Any) -> None:
+def test_what_is_not_there_is_no_fault(tmp_path: Path, book: ReportBook, reader: SpoolReader, caplog: Any) -> None:
     """Most jobs leave no spool file."""
     assert reader.read("7", str(tmp_path), ME) == reader.read("7", "", ME) == 0
     assert reader.read("7", str(tmp_path / "none"), ME) == 0
-    assert reader.refused == 0 and not caplog.text
+    assert not book.turned_away.total() and not caplog.text
 
 
 @pytest.mark.parametrize("work_dir", ["\0", "a\nb", "/" + "x" * 5000, "/\udcff", "relative"])
@@ -214,7 +214,7 @@ def test_a_dead_directory_costs_its_job_only(stalling: UserFiles, book: ReportBo
     began = time.monotonic()
 
     assert reader.read_all(jobs) == 2
-    assert time.monotonic() - began < 3.0 and stalling.misses == 1
+    assert time.monotonic() - began < 3.0 and stalling.misses == book.turned_away["directory"] == 1
 
     began = time.monotonic()
     reader.read_all(jobs)
