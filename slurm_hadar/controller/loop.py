@@ -15,7 +15,7 @@ from slurm_hadar.controller.cluster import Cluster, Outcome
 from slurm_hadar.controller.culprits import find_culprits
 from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit
 from slurm_hadar.controller.journal import RoundRecord
-from slurm_hadar.controller.quarantine import UNFORESEEN, whereabouts
+from slurm_hadar.controller.quarantine import UNFORESEEN, Quarantine, whereabouts
 from slurm_hadar.controller.recorder import Recorder
 from slurm_hadar.errors import HadarError, PolicyError, SlurmError, SlurmUnavailable, StoreError
 from slurm_hadar.model import Plan, Snapshot
@@ -68,6 +68,11 @@ class Controller:
         self._memory = recorder.recall()
         #: Rounds that were given up for failures that nobody has foreseen; for the metrics.
         self.failures = 0
+
+    @property
+    def isolated(self) -> Quarantine:
+        """The jobs that are left alone since something failed on them."""
+        return self._cluster.isolated
 
     @property
     def policy(self) -> str:
@@ -177,7 +182,7 @@ class Controller:
             culprits = find_culprits(snapshot, lambda s: self._tried(s)[1] is not None)
             if culprits:
                 for job_id in culprits:
-                    self._cluster.quarantine(job_id, f"policy {self._policy.name}", PolicyError(fault))
+                    self.isolated.put(job_id, f"policy {self._policy.name}", PolicyError(fault))
                 snapshot = snapshot.without(
                     dict.fromkeys(culprits, f"policy {self._policy.name} failed on it: {fault}")
                 )

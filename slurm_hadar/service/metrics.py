@@ -85,6 +85,10 @@ class Metrics:
         )  # fmt: skip
         self.messages = counter("hadar_channel_messages", "Reports from jobs: accepted or dropped", "result")
         self.turned_away = counter("hadar_turned_away", "What jobs or strangers sent or left and was not read", "cause")
+        self.failures = counter(
+            "hadar_failures", "Failures that nobody has foreseen: of a round, or on a job, then left alone", "of"
+        )  # fmt: skip
+        self.left_alone = gauge("hadar_jobs_left_alone", "Jobs that are left alone since something failed on them")
         self.reload_ok = gauge("hadar_config_reload_ok", "0 if the configuration was wrong when it was last read again")
         self.reloads = counter("hadar_config_reloads", "Times the configuration was read again", "result")
         self.journal_failures = counter("hadar_journal_failures", "Times the journal could not be written")
@@ -97,7 +101,8 @@ class Metrics:
         self.reload_ok.set(1)
         for metric, labels in (
             (self.rounds, ("done", "skipped")), (self.steps, _STEPS), (self.changes, ("start", "move", "preempt")),
-            (self.writes, ("ok", "refused", "ineffective", "undone", "slow")), (self.reloads, ("ok", "failed")),
+            (self.writes, ("ok", "overtaken", "refused", "ineffective", "undone", "slow")),
+            (self.failures, ("round", "job")), (self.reloads, ("ok", "failed")),
             (self.messages, ("accepted", "dropped")), (self.turned_away, TURNED_AWAY),
             (self.hooks, ("ok", "failed", "timeout", "dropped")),
         ):  # fmt: skip
@@ -187,9 +192,11 @@ class Metrics:
 
     def totals(
         self, messages: Mapping[str, int], turned_away: Mapping[str, int], hooks: Mapping[str, int],
-        journal_failures: int, audit_failures: int,
+        failures: Mapping[str, int], journal_failures: int, audit_failures: int,
     ) -> None:  # fmt: skip
-        """What channel, hooks, journal and audit log have counted since the start."""
+        """What channel, hooks, loop, journal and audit log have counted since the start."""
+        for scope, count in failures.items():
+            self._catch_up("hadar_failures", count, scope)
         for result, count in messages.items():
             self._catch_up("hadar_channel_messages", count, result)
         for cause, count in turned_away.items():

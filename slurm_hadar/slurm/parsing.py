@@ -32,8 +32,8 @@ JOB_FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "UserID", "QOS", "Partition",
     "NodeList", "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc",
     "NumNodes", "MaxNodes", "NumTasks", "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
-    "Requeue", "RestartCnt", "BatchFlag", "PriorityLong", "OverSubscribe", "Licenses", "Reservation", "Feature", "Dependency",
-    "Account", "WorkDir", "Name", "Comment",
+    "Requeue", "RestartCnt", "BatchFlag", "PriorityLong", "OverSubscribe", "Licenses", "Reservation", "Feature",
+    "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
 _TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
