@@ -110,6 +110,7 @@ class Observer:
         self._graphs = graphs or GraphBook(config.network)
         self._keeping = keeping or Keeping()
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
+        self._owners: dict[tuple[str, str], str] = {}  # whose measurements count: by model and user
         self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
         self._standing = Standing()
@@ -129,6 +130,7 @@ class Observer:
     def observe(self, state: ClusterState, *, acting_only: bool = False) -> Observation:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
         self._estimates.clear()
+        self._owners.clear()
         self._events = []
         self._stays = set()
         if self._forecaster is not None:
@@ -396,7 +398,10 @@ class Observer:
         elastic = asked if form.sizes else None
         batch = worker_batch(comment.batch, asked, workers) if elastic else comment.batch
         key = workload_key(comment.model or "", batch, job.user, job.name, graph.name if graph else "")
-        owner = self._estimator.owner(comment.model or "", job.user)
+        who = (comment.model or "", job.user)
+        if who not in self._owners:
+            self._owners[who] = self._estimator.owner(*who)
+        owner = self._owners[who]
         wanted = _Workload(key, workers, elastic, types, form.max_nodes if graph else 0, owner)
         if wanted not in self._estimates:
             by_nodes = self._graphs.factors(graph, form, workers, types) if graph else None
