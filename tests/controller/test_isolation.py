@@ -162,7 +162,7 @@ def test_what_a_job_that_is_left_out_holds_is_taken() -> None:
 
 
 def test_the_brake_lets_go_by_itself() -> None:
-    """After too many refusals nothing is written for a round, then for two, at most an hour; one good round forgives."""
+    """After too many refusals nothing is written for a round, then for two, an hour at most; a good round forgives."""
     brake, now = Brake(), 1000.0
     brake.note(1, 3, now, 10.0)
     assert brake.reason(now) == ""

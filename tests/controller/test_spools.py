@@ -256,6 +256,19 @@ def test_a_user_with_many_dead_directories_is_left_alone(stalling: UserFiles, tm
     )
 
 
+def test_a_job_beside_another_users_directory(book: ReportBook, files: UserFiles, tmp_path: Path) -> None:
+    """Two users share a directory of submission: the second one's jobs are under a name of their owner's own."""
+    own = tmp_path / f".hadar-{ME}" / "7"
+    own.mkdir(parents=True, mode=0o700)
+    (own / "spool.jsonl").write_bytes(made(1, steps=5))
+    (tmp_path / ".hadar").symlink_to("/etc")
+    reader = SpoolReader(book, files)
+
+    assert reader.read("7", str(tmp_path), ME) == 1 and reader.read("7", str(tmp_path), ME) == 0
+    news = book.get("7")
+    assert news is not None and news.report.steps == 5 and book.turned_away["spool"] == 0
+
+
 def test_a_stopped_process_is_replaced(files: UserFiles, tmp_path: Path) -> None:
     """As one that hangs: it is given up, not waited for."""
     (tmp_path / "file").write_text("text")
