@@ -285,6 +285,8 @@ class Config(_Section):
     def mode(self, partition: str) -> Mode:
         """The mode in force in ``partition``; of a job's comma list the one that does least, since Slurm may start
         it in any of them."""
+        if not self.partitions:
+            return self.controller.mode
         sections = [self.partitions.get(name) for name in partition.split(",")]
         return min((s.mode if s else self.controller.mode for s in sections), key=list(Mode).index)
 

@@ -32,6 +32,8 @@ _LONGEST_TRIES_S = 1800.0
 
 def keeps_back(reason: str) -> bool:
     """Whether this reason of a waiting job means that Slurm would not start it, whatever GPUs are free."""
+    if reason in _WAITS_FOR_ROOM:
+        return False
     return re.split(r"[,:(]", reason, maxsplit=1)[0].strip() not in _WAITS_FOR_ROOM
 
 

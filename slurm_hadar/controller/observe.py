@@ -20,6 +20,7 @@ from slurm_hadar.controller.quarantine import Quarantine
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import (
     TRANSIENT_HOLDS,
+    NodeBook,
     NodeFacts,
     form_of,
     gpus_asked,
@@ -190,7 +191,7 @@ class Observer:
         return tuple(over)
 
     def _seen(
-        self, job: SlurmJob, comment: JobComment, fault: str | None, facts: Mapping[str, NodeFacts], bounds: Bounds,
+        self, job: SlurmJob, comment: JobComment, fault: str | None, facts: NodeBook, bounds: Bounds,
         acting_only: bool,
     ) -> Job:  # fmt: skip
         """The job as a policy sees it; one that cannot be made sense of is left to Slurm, with the reason."""
@@ -209,7 +210,7 @@ class Observer:
         job: SlurmJob,
         comment: JobComment,
         fault: str | None,
-        facts: Mapping[str, NodeFacts],
+        facts: NodeBook,
         bounds: Bounds,
         acting_only: bool,
     ) -> Job:
@@ -235,7 +236,7 @@ class Observer:
             sizes = tuple(n for n in form.sizes if graph.at(n) is not None)
             form = replace(form, sizes=sizes, max_nodes=max(form.min_nodes, min(form.max_nodes, max(sizes))))
         self._note_run(record, job, facts, now)
-        types = tuple(sorted({f.gpu_type for f in facts.values() if f.gpu_type}))
+        types = facts.gpu_types
         speeds = {n: self._speeds(job, comment, form, n, types, now, graph) for n in form.gang_sizes}
         predicted, outlives = (None, 1.0) if pinned else self._expected(job, comment, record, form, types, now, graph)
         shown = Job(
@@ -279,7 +280,7 @@ class Observer:
         return self._within_limit(self._reckoned(shown, record, now), job, comment, record)
 
     def _form(
-        self, job: SlurmJob, comment: JobComment, record: JobRecord, facts: Mapping[str, NodeFacts], bounds: Bounds
+        self, job: SlurmJob, comment: JobComment, record: JobRecord, facts: NodeBook, bounds: Bounds
     ) -> Form:
         """What :func:`form_of` says, less the nodes that Slurm would refuse and the sizes that its owner may not
         have."""

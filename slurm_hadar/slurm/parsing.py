@@ -68,24 +68,22 @@ def format_option(fields: Sequence[str], mark: str) -> str:
 
 
 def _records(text: str, fields: Sequence[str], mark: str, what: str) -> Iterator[dict[str, str]]:
-    """Split output into records: every field ends with SEP and the mark, a record with a line end."""
-    values = text.split(SEP + mark)
-    last = values.pop()
-    whole, width = divmod(len(values), len(fields)), len(fields)
-    if whole[1] or last not in ("", "\n"):
-        raise SlurmParseError(f"{what} output is cut short in record {whole[0] + 1}; nothing was changed")
-    if values and not last:
-        raise SlurmParseError(f"{what} output has no line end after record {whole[0]}; nothing was changed")
+    """Split output into records: every field ends with SEP and the mark, a record with a line end. One after the other,
+    since all values of a long queue at once are many times its text."""
+    field_end = SEP + mark
+    record_end = field_end + "\n"
+    position = number = 0
     known: dict[str, str] = {}  # most values stand in many records; each is kept once
-    for first in range(0, len(values), width):
-        record = values[first : first + width]
-        if first:
-            if not record[0].startswith("\n"):
-                raise SlurmParseError(
-                    f"{what} output has no line end after record {first // width}; nothing was changed"
-                )
-            record[0] = record[0][1:]
-        kept = (v if n in _TYPED_BY_USERS else v.strip() for n, v in zip(fields, record, strict=True))
+    while position < len(text):
+        number += 1
+        stop = text.find(record_end, position)
+        if stop < 0:
+            raise SlurmParseError(f"{what} output is cut short in record {number}; nothing was changed")
+        values = text[position:stop].split(field_end)
+        if len(values) != len(fields):
+            raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
+        position = stop + len(record_end)
+        kept = (v if n in _TYPED_BY_USERS else v.strip() for n, v in zip(fields, values, strict=True))
         yield dict(zip(fields, (known.setdefault(v, v) for v in kept), strict=True))
 
 
