@@ -141,14 +141,13 @@ def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> s
 
 
 def _own_begin(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> bool:
-    """Whether the job waits for a moment that its owner or an administrator chose: not this controller's lease, nor what
-    Slurm puts off what it has requeued."""
-    to_come = job.eligible is not None and job.eligible > time.time()
-    if job.reason != "BeginTime" and not (job.reason in ("None", "") and to_come):
+    """Whether the job waits for a moment to come that its owner or an administrator chose: neither this controller's
+    lease, nor that to which Slurm puts off what it has requeued. The reason may stand for a while after it."""
+    if job.reason not in ("BeginTime", "None", "") or job.eligible is None or job.eligible <= time.time():
         return False
     if record is not None and record.deferred(job.eligible):
         return False
-    requeued = job.restarts > 0 and (job.eligible or 0.0) <= (job.submit or 0.0) + REQUEUE_DELAY_S
+    requeued = job.restarts > 0 and job.eligible <= (job.submit or 0.0) + REQUEUE_DELAY_S
     return not (requeued or _leased_at_submission(job, comment))
 
 
@@ -272,8 +271,8 @@ def _open_nodes(job: SlurmJob, nodes: Mapping[str, NodeFacts], avoid: set[str]) 
 
 
 def constraint_known(wanted: str) -> bool:
-    """Whether a ``--constraint`` is one that can be followed: names joined by ``&`` and ``|``, with counts of nodes that
-    have all of it (``a*2``), or ``[a|b]``."""
+    """Whether a ``--constraint`` is one that can be followed: names joined by ``&`` and ``|``, with counts of nodes
+    that have all of it (``a*2``), or ``[a|b]``."""
     one_of = wanted.startswith("[") and wanted.endswith("]")
     if one_of and not set(wanted).isdisjoint("&*"):
         return False  # so many nodes of one kind and so many of another
