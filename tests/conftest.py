@@ -102,7 +102,28 @@ def _session_cluster() -> Iterator[PrivateCluster]:
 @pytest.fixture
 def slurm_cluster(_session_cluster: PrivateCluster) -> PrivateCluster:
     """The shared cluster, with an empty queue and all nodes idle."""
-    cluster = _session_cluster
+    return _empty(_session_cluster)
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[..., PrivateCluster]]:
+    """A factory of clusters that are taken down after the test."""
+    yield from _factory()
+
+
+@pytest.fixture(scope="module")
+def make_module_cluster() -> Iterator[Callable[..., PrivateCluster]]:
+    """The same for clusters that the tests of a file share, which are taken down after the last of them."""
+    yield from _factory()
+
+
+@pytest.fixture(scope="session")
+def empty() -> Callable[[PrivateCluster], PrivateCluster]:
+    """Cancel whatever a test has left in a cluster, and wait until all of its nodes are idle."""
+    return _empty
+
+
+def _empty(cluster: PrivateCluster) -> PrivateCluster:
     if left := cluster.run(["squeue", "-h", "-o", "%A"]).stdout.split():  # other users' too
         cluster.run(["scancel", "--quiet", *left], check=False)
         cluster.run(["scancel", "--quiet", "--signal=KILL", *left], check=False)
@@ -110,9 +131,7 @@ def slurm_cluster(_session_cluster: PrivateCluster) -> PrivateCluster:
     return cluster
 
 
-@pytest.fixture
-def make_cluster() -> Iterator[Callable[..., PrivateCluster]]:
-    """A factory of clusters that are taken down after the test."""
+def _factory() -> Iterator[Callable[..., PrivateCluster]]:
     folders: list[Path] = []
 
     def make(nodes: str = "v100:1x2", **options: Any) -> PrivateCluster:

@@ -153,11 +153,7 @@ class Bounds:
         """Whether the owner may ask for so many GPUs in one job. What Slurm is told with an operator's rights is not
         held against such limits any more, so nothing beyond them is ever told."""
         asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(job.num_cpus * gpus / max(1, record.workers))}
-        return all(
-            asked[limit.what] <= limit.most
-            for limit in self._limits_of(job)
-            if limit.what in asked and (limit.each_job or limit.scope[0] == "qos-user")
-        )
+        return all(asked[limit.what] <= limit.most for limit in self._limits_of(job) if limit.what in asked)
 
     def _licences(self, job: SlurmJob) -> Iterator[Draw]:
         if "|" in job.licenses:

@@ -168,14 +168,13 @@ def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> s
 
 
 def _own_begin(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> bool:
-    """Whether the job waits for a moment that its owner or an administrator chose: not this controller's lease, nor
-    what Slurm puts off what it has requeued."""
-    to_come = job.eligible is not None and job.eligible > time.time()
-    if job.reason != "BeginTime" and not (job.reason in ("None", "") and to_come):
+    """Whether the job waits for a moment to come that its owner or an administrator chose: neither this controller's
+    lease, nor that to which Slurm puts off what it has requeued. The reason may stand for a while after it."""
+    if job.reason not in ("BeginTime", "None", "") or job.eligible is None or job.eligible <= time.time():
         return False
     if record is not None and record.deferred(job.eligible):
         return False
-    requeued = job.restarts > 0 and (job.eligible or 0.0) <= (job.submit or 0.0) + REQUEUE_DELAY_S
+    requeued = job.restarts > 0 and job.eligible <= (job.submit or 0.0) + REQUEUE_DELAY_S
     return not (requeued or _leased_at_submission(job, comment))
 
 

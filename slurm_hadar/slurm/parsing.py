@@ -76,10 +76,12 @@ def _records(text: str, fields: Sequence[str], mark: str, what: str) -> Iterator
     known: dict[str, str] = {}  # most values stand in many records; each is kept once
     while position < len(text):
         number += 1
-        stop = text.find(record_end, position)
-        if stop < 0:
-            raise SlurmParseError(f"{what} output is cut short in record {number}; nothing was changed")
-        values = text[position:stop].split(field_end)
+        values, stop = [], position
+        while len(values) < len(fields):  # a field that begins with a line end looks like the end of a record
+            stop = text.find(record_end, stop + bool(values))
+            if stop < 0:
+                raise SlurmParseError(f"{what} output is cut short in record {number}; nothing was changed")
+            values = text[position:stop].split(field_end)
         if len(values) != len(fields):
             raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
         position = stop + len(record_end)

@@ -57,7 +57,9 @@ def test_a_plain_job_can_be_steered() -> None:
         (job(state=JobState.COMPLETING), (), "ending"),
         (job(priority=0, reason="JobHeldUser"), (), "is held (JobHeldUser)"),
         (job(reason="Dependency", dependency="afterok:3"), (), "waits for its dependency afterok:3"),
-        (job(reason="BeginTime"), (), "begin time of its own"),
+        (job(priority=0, reason="JobHoldMaxRequeue"), (), "is held (JobHoldMaxRequeue)"),
+        (job(reason="BeginTime", eligible=time.time() + 3600.0), (), "begin time of its own"),
+        (job(reason="BeginTime", eligible=time.time() - 2.0), (), None),
         (job(req_nodes=("v100-1",)), (), "asks for nodes by name"),
         (job(features="(v100|k80)&x"), (), "--constraint that cannot be followed"),
         (job(features="[v100*1&k80*1]"), (), "--constraint that cannot be followed"),
@@ -98,9 +100,10 @@ def test_our_own_leases_and_node_lists_do_not_pin() -> None:
 
 def test_a_begin_time_of_the_submit_plugin_is_not_the_owners() -> None:
     """Only as far as the plugin defers a job; what goes beyond is the owner's wish."""
-    new = job(reason="BeginTime", comment="hadar:lease=10", submit=1000.0, eligible=1010.0)
+    now = time.time()
+    new = job(reason="BeginTime", comment="hadar:lease=10", submit=now, eligible=now + 10.0)
     assert reason(new) is None
-    assert "begin time of its own" in reason(replace(new, eligible=1100.0))
+    assert "begin time of its own" in reason(replace(new, eligible=now + 100.0))
 
 
 @pytest.mark.parametrize(
