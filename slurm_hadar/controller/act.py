@@ -235,8 +235,8 @@ class Actor:
             self._spool.read(job_id, seen.raw[job_id].work_dir, seen.raw[job_id].user)
 
     def _ask(self, job_id: str, why: str, restarts: int, pause_s: float | None = None) -> bool:
-        """Ask by message, and by signal where the agent is not connected; False if neither can reach it. ``pause_s``: how
-        long it makes no more steps then; None = as long as a move may take."""
+        """Ask by message, and by signal where the agent is not connected; False if neither can reach it.
+        ``pause_s``: how long it makes no more steps then; None = as long as a move may take."""
         news = self._book.get(job_id)
         if news is None or news.ended or news.report.restart != restarts:
             return False
@@ -551,8 +551,8 @@ def _about_nodes(reason: str) -> bool:
 
 
 def _verdict(job: SlurmJob | None, change: Change, before: str) -> str | None:
-    """ok, what is wrong, or None for "wait a little". ``before``: Slurm's reason when the round began, which stands until
-    Slurm has looked at the job again."""
+    """ok, what is wrong, or None for "wait a little". ``before``: Slurm's reason when the round began, which stands
+    until Slurm has looked at the job again."""
     if job is None or not job.state.active:
         return "ok"  # started and ended between two looks, or its owner cancelled it
     if job.state in (JobState.RUNNING, JobState.COMPLETING):

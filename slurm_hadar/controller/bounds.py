@@ -1,4 +1,5 @@
-"""What Slurm would refuse a job beside GPUs in use, as a policy's snapshot has it: quotas, needs, nodes that are closed.
+"""What Slurm would refuse a job beside GPUs in use, as a policy's snapshot has it: quotas, needs, nodes that are
+closed.
 
 With limits, never around them: where Slurm shows them they are reckoned with beforehand; where it does not, the reasons
 that it gives for a job that does not start are learned from (:class:`Lessons`).
@@ -18,8 +19,8 @@ from slurm_hadar.slurm.state import ClusterState, Limit, SlurmJob, SlurmNode
 
 __all__ = ["Bounds", "Lessons", "keeps_back", "node_room"]
 
-# What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing keeps it
-# from starting. All else does, and so may any word of a later release.
+# What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing
+# keeps it from starting. All else does, and so may any word of a later release.
 _WAITS_FOR_ROOM = frozenset((
     "", "None", "Resources", "Priority", "BeginTime", "Prolog", "Cleaning", "SchedDefer", "NonZeroExitCode",
     "JobLaunchFailure", "RaisedSignal", "TimeLimit", "SystemFailure", "OutOfMemory", "InactiveLimit",
@@ -31,6 +32,8 @@ _LONGEST_TRIES_S = 1800.0
 
 def keeps_back(reason: str) -> bool:
     """Whether this reason of a waiting job means that Slurm would not start it, whatever GPUs are free."""
+    if reason in _WAITS_FOR_ROOM:
+        return False
     return re.split(r"[,:(]", reason, maxsplit=1)[0].strip() not in _WAITS_FOR_ROOM
 
 
@@ -147,8 +150,8 @@ class Bounds:
                 yield from self._drawn(limit, job)
 
     def may_have(self, job: SlurmJob, record: JobRecord, gpus: int, nodes: int) -> bool:
-        """Whether the owner may ask for so many GPUs in one job. What Slurm is told with an operator's rights is not held
-        against such limits any more, so nothing beyond them is ever told."""
+        """Whether the owner may ask for so many GPUs in one job. What Slurm is told with an operator's rights is not
+        held against such limits any more, so nothing beyond them is ever told."""
         asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(job.num_cpus * gpus / max(1, record.workers))}
         return all(
             asked[limit.what] <= limit.most
@@ -215,7 +218,8 @@ class Bounds:
         yield Draw(name, per, each)
 
     def closed(self, job: SlurmJob, now: float) -> tuple[frozenset[str] | None, frozenset[str]]:
-        """The only nodes that the job may have (None = all), and those that it may not: by its own wish, or reserved."""
+        """The only nodes that the job may have (None = all), and those that it may not: by its own wish, or
+        reserved."""
         only, closed = None, set(job.exc_nodes)
         until = now + job.time_limit_s if job.time_limit_s is not None else float("inf")
         for reservation in self.state.bounds.reservations:
@@ -242,9 +246,11 @@ def _words(limit: Limit) -> str:
     return f"the limit of {whose} is reached: {most} at once"
 
 
-def node_room(node: SlurmNode, our_cpus: float, our_memory: float, memory_counts: bool) -> tuple[int | None, int | None, bool]:
-    """What a policy may hand out on a node beside GPUs: CPUs and bytes of memory that are free or held by jobs that it may
-    move (``our_...``), None where that is not counted; and whether others' jobs are there."""
+def node_room(
+    node: SlurmNode, our_cpus: float, our_memory: float, memory_counts: bool
+) -> tuple[int | None, int | None, bool]:
+    """What a policy may hand out on a node beside GPUs: CPUs and bytes of memory that are free or held by jobs that
+    it may move (``our_...``), None where that is not counted; and whether others' jobs are there."""
     if node.cpus <= 0:
         return None, None, False
     memory = node.memory_bytes - node.memory_used_bytes + our_memory

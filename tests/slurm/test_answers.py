@@ -36,7 +36,8 @@ def test_odd_ranges_are_nobodys(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("error", "overtaken"),
-    [("Job has already finished", True), ("Job is no longer pending execution", True), ("Invalid job id specified", True),
+    [("Job has already finished", True), ("Job is no longer pending execution", True),
+     ("Invalid job id specified", True),
      ("Job is pending execution", True), ("Invalid node name specified", False), ("Access/permission denied", False),
      (None, False)],
 )  # fmt: skip
@@ -56,8 +57,8 @@ ClusterName=c Account=root UserName= Partition= ID=1 ParentAccount= GrpJobs=N(2)
 ClusterName=c Account=lab UserName= Partition= ID=3 ParentAccount=root(1) GrpJobs=9(1) GrpTRES=cpu=N(1),gres/gpu=8(2)
 ClusterName=c Account=lab UserName=bob(1001) Partition= ID=5 ParentAccount= GrpJobs=N(1) GrpTRES=mem=100(50) MaxJobs=4
 ClusterName=c Account=lab UserName=bob(1001) Partition=big ID=6 ParentAccount= GrpJobs=N(1) GrpTRES=cpu=1(1) MaxJobs=1
-QOS=small(2) GrpJobs=N(1) GrpTRES=cpu=N(1),gres/gpu=6(2) MaxTRESPJ= Account Limits= lab={MaxJobsPA=7(1) MaxTRESPA=cpu=N(1)} User Limits= 1001={MaxJobsPU=1(1) MaxTRESPU=cpu=2(1),gres/gpu:v100=2(1)}
-scontrol:
+QOS=small(2) GrpJobs=N(1) GrpTRES=cpu=N(1),gres/gpu=6(2) MaxTRESPJ= Account Limits= lab={MaxJobsPA=7(1)
+MaxTRESPA=cpu=N(1)} User Limits= 1001={MaxJobsPU=1(1) MaxTRESPU=cpu=2(1),gres/gpu:v100=2(1)} scontrol:
 """
 
 
