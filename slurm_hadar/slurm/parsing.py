@@ -76,7 +76,8 @@ def _records(text: str, fields: Sequence[str], mark: str, what: str) -> Iterator
     known: dict[str, str] = {}  # most values stand in many records; each is kept once
     while position < len(text):
         number += 1
-        values, stop = [], position
+        values: list[str] = []
+        stop = position
         while len(values) < len(fields):  # a field that begins with a line end looks like the end of a record
             stop = text.find(record_end, stop + bool(values))
             if stop < 0:
