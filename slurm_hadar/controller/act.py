@@ -103,6 +103,7 @@ class Actor:
         self._quarantine = quarantine or Quarantine()
         self._lessons = lessons or Lessons()
         self._asked: dict[str, _Asked] = {}
+        self._heard: set[str] = set()
         self._backend = backend
         self._config = config
         self._book = book
@@ -154,8 +155,10 @@ class Actor:
     # Checkpoints
 
     def answered(self) -> bool:
-        """Whether a job that was asked has saved since, so that it can be moved now."""
-        return any(self._book.saved_since(job_id, a.restarts, a.at) for job_id, a in self._asked.items())
+        """Whether a job that was asked has saved since, so that it can be moved now; said once of each save."""
+        saved = {j for j, a in self._asked.items() if self._book.saved_since(j, a.restarts, a.at)}
+        news, self._heard = saved - self._heard, saved
+        return bool(news)
 
     @property
     def waits(self) -> bool:

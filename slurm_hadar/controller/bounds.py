@@ -39,19 +39,21 @@ def keeps_back(reason: str) -> bool:
 
 @dataclass
 class _Lesson:
-    """That jobs of one scope do not start: until when none is tried, how long it was this time, and which one is."""
+    """That jobs of one scope do not start: until when none is tried, how long it was this time, which one is tried in
+    this round, and which had their turn."""
 
     reason: str
     until: float
     wait_s: float
     probe: str = ""
+    passed: set[str] = field(default_factory=set)
 
 
 class Lessons:
     """What was learned from jobs that did not start: by job, array, user under a QOS, or account.
 
     A scope whose job was kept back is left alone for a while, which grows with each try up to half an hour; then one of
-    its jobs is tried, and the others only when that one has started.
+    its jobs may be tried in each round, in turn, and all when one has started.
     """
 
     def __init__(self) -> None:
@@ -79,19 +81,19 @@ class Lessons:
                 continue
             if lesson.until > now:
                 return f"Slurm keeps it from starting ({lesson.reason}); tried again in {lesson.until - now:.0f} s"
-            lesson.probe = lesson.probe or job.job_id
+            if not lesson.probe and job.job_id not in lesson.passed:
+                lesson.probe = job.job_id
             if lesson.probe != job.job_id:
-                return f"Slurm keeps its like from starting ({lesson.reason}); job {lesson.probe} is tried first"
+                return f"Slurm keeps its like from starting ({lesson.reason}); they are tried one by one"
         return None
 
     def expire(self, jobs: dict[str, SlurmJob]) -> None:
-        """Forget what was learned of jobs that are gone; a probe that is gone makes way for another."""
+        """A new round: forget what was learned of jobs that are gone, and let the next of each scope have its turn."""
         kept = {scope for job in jobs.values() if job.state is JobState.PENDING for scope in _scopes(job)}
         self._found = {scope: lesson for scope, lesson in self._found.items() if scope in kept}
         for lesson in self._found.values():
-            probe = jobs.get(lesson.probe)
-            if probe is None or probe.state is not JobState.PENDING:
-                lesson.probe = ""
+            lesson.passed = lesson.passed | {lesson.probe} if lesson.probe else set()
+            lesson.probe = ""
 
 
 def _scope(job: SlurmJob, reason: str) -> tuple[str, ...]:

@@ -281,6 +281,7 @@ class SlurmCluster(Cluster[Observation]):
         due = [
             now + left - grace_s for job_id, left in left_s(seen.snapshot, seen.raw, now).items()
             if grace_s > 0 and seen.records[job_id].limit_asked is None
+            and self._config.mode(seen.raw[job_id].partition) is Mode.ACT
         ]  # fmt: skip
         return min(due, default=None)
 
