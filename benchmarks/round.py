@@ -22,6 +22,7 @@ from slurm_hadar.controller.guard import changes_of, limit
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.observe import Observer
 from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.usage import Usage
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
 from slurm_hadar.slurm.cli import CliBackend
@@ -73,7 +74,8 @@ def measure(cluster: PrivateCluster, repeat: int) -> dict[str, float]:
     backend = CliBackend(env=cluster.env)
     config = load(None, ["guard.max_preemptions=1000", "guard.min_run_s=0"])
     journal = Journal(":memory:")
-    observer = Observer(config, ReportBook(), Estimator(reference(), ThroughputStore(journal.connection)), {})
+    estimator, usage = Estimator(reference(), ThroughputStore(journal.connection)), Usage(journal, 7 * 86400.0)
+    observer = Observer(config, ReportBook(), estimator, {}, usage)
     policy = registry.get("hadar")
     parts: dict[str, list[float]] = {}
 

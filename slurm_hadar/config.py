@@ -100,7 +100,8 @@ class GuardSection(_Section):
         1.0, gt=0, le=1, description="largest share of the steered jobs whose placement one round may change"
     )
     max_failed_writes: int = Field(
-        20, ge=1, description="act no more for a while after so many refused writes in a row; the while grows with each "
+        20, ge=1,
+        description="act no more for a while after so many refused writes in a row; the while grows with each "
         "time, from one round to an hour"
     )  # fmt: skip
     exempt_users: tuple[str, ...] = Field((), description="jobs never steered")
@@ -282,8 +283,10 @@ class Config(_Section):
         return dict(value)
 
     def mode(self, partition: str) -> Mode:
-        """The mode in force in ``partition``; of a job's comma list the one that does least, since Slurm may start it in
-        any of them."""
+        """The mode in force in ``partition``; of a job's comma list the one that does least, since Slurm may start
+        it in any of them."""
+        if not self.partitions:
+            return self.controller.mode
         sections = [self.partitions.get(name) for name in partition.split(",")]
         return min((s.mode if s else self.controller.mode for s in sections), key=list(Mode).index)
 

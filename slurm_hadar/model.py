@@ -229,9 +229,9 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Something of which the cluster gives out only so much at once: a user's GPUs under a QOS, a licence, the tasks of an
-    array that may run together. ``left`` is what no job holds now, below 0 where more is in use than may be; ``words``
-    say what it is, as the end of a sentence about a job that waits for it."""
+    """Something of which the cluster gives out only so much at once: a user's GPUs under a QOS, a licence, the tasks
+    of an array that may run together. ``left`` is what no job holds now, below 0 where more is in use than may be;
+    ``words`` say what it is, as the end of a sentence about a job that waits for it."""
 
     name: str
     left: float
@@ -262,8 +262,8 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a job takes beside GPUs: on each of its nodes ``cpus`` and ``cpus_per_gpu`` for each GPU there, so many bytes
-    of memory per CPU, or the whole node; and of which quotas it draws."""
+    """What a job takes beside GPUs: on each of its nodes ``cpus`` and ``cpus_per_gpu`` for each GPU there, so many
+    bytes of memory per CPU, or the whole node; and of which quotas it draws."""
 
     cpus: float = 0.0
     cpus_per_gpu: float = 0.0
@@ -283,9 +283,9 @@ NO_NEEDS = Needs()
 class Node:
     """A compute node. ``gpus`` is what it has; ``taken`` what jobs hold there that are not ours to move.
 
-    ``available`` is False for drained, draining, down and otherwise unusable nodes; ``reason`` then says why. ``cpus`` and
-    ``memory_bytes`` are what a policy may hand out here beside GPUs, None where that is not counted; ``shared``: others'
-    jobs are here, so that no job can have the whole node.
+    ``available`` is False for drained, draining, down and otherwise unusable nodes; ``reason`` then says why.
+    ``cpus`` and ``memory_bytes`` are what a policy may hand out here beside GPUs, None where that is not counted;
+    ``shared``: others' jobs are here, so that no job can have the whole node.
     """
 
     name: str
@@ -335,9 +335,9 @@ class Job:
     this run, by its time and its speed, which tell where a statement is wrong. ``predicted_steps`` is what a predictor
     expects it to be where nobody states it, from earlier runs; a job that goes on is expected to be at least
     ``outlives`` times what it has done, so that nothing is expected to end for ever. ``graph`` names the job's graph
-    where one is known, and its speeds then come with factors from it. ``needs`` is what it takes beside GPUs. ``blocked`` is why a job that waits
-    would not be started this round whatever it was given, None if nothing is known to keep it; policies are not shown
-    such jobs (:mod:`slurm_hadar.policies.admission`).
+    where one is known, and its speeds then come with factors from it. ``needs`` is what it takes beside GPUs.
+    ``blocked`` is why a job that waits would not be started this round whatever it was given, None if nothing is
+    known to keep it; policies are not shown such jobs (:mod:`slurm_hadar.policies.admission`).
     """
 
     job_id: str

@@ -33,7 +33,7 @@ from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import SPOOL_FILE, Report
 from slurm_hadar.model import JobState
 from slurm_hadar.policies import registry
-from slurm_hadar.slurm.state import Reservation, SlurmJob, Write, WriteResult
+from slurm_hadar.slurm.state import ClusterState, Reservation, SlurmJob, Write, WriteResult
 from slurm_hadar.testing.fake_limits import gpus_of, holds_gpus
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
@@ -64,7 +64,8 @@ class Judge(FakeSlurm):
 
     def __init__(self, nodes: dict[str, tuple[str, int]]) -> None:
         super().__init__(nodes, eager=True)
-        self.shown: dict[str, SlurmJob] = {}
+        self.first: dict[str, SlurmJob] = {}  # as the round's first read showed them, by which it is decided
+        self.shown: dict[str, SlurmJob] = {}  # as the last one did
         self.asked: dict[str, SlurmJob] = {}
         self.own_start: dict[str, float] = {}
         self.spoilt = False  # what is remembered of jobs may be wrong
@@ -76,6 +77,11 @@ class Judge(FakeSlurm):
         self.jobs[job_id] = self.asked[job_id] = replace(self.jobs[job_id], **fields)
         return job_id
 
+    def read(self) -> ClusterState:
+        state = super().read()
+        self.first = dict(self.shown)
+        return state
+
     def read_jobs(self) -> tuple[SlurmJob, ...]:
         jobs = super().read_jobs()
         self.shown = dict(self.jobs)
@@ -84,7 +90,7 @@ class Judge(FakeSlurm):
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         for write in writes:
             for job_id in write.job_ids:
-                if why := self._not_ours(write, self.shown.get(job_id)):
+                if why := self._not_ours(write, self.first.get(job_id)) or self._set_aside(write, job_id):
                     self.problems.append(f"{write.verb} of a job that {why}")
         results = super().write(writes)
         for result in results:
@@ -98,7 +104,7 @@ class Judge(FakeSlurm):
             self.problems.append(f"a job got {gpus_of(job)} GPUs where its owner asked for {gpus_of(asked)}")
 
     def _not_ours(self, write: Write, job: SlurmJob | None) -> str | None:
-        """Why nothing may be said about the job as it was last shown; None if something may."""
+        """Why nothing may be said about the job; None if something may."""
         if job is None:
             return "was never shown"
         if job.fault:
@@ -107,13 +113,18 @@ class Judge(FakeSlurm):
             return "has no comment of ours"
         if job.het_id or not job.batch or not job.requeue or job.state in (JobState.SUSPENDED, JobState.COMPLETING):
             return "is het, not of a batch, not to be requeued, suspended or ending"
-        if job.held and job.reason not in _TRANSIENT_HOLDS:
-            gives_back = write.verb == "update" and "StartTime" not in dict(write.fields)
-            return None if gives_back else f"is held ({job.reason})"
         if not self.spoilt and job.state is JobState.PENDING and self.own_start.get(job.job_id, 0.0) > time.time():
             return "has a start time that is not ours"
         over = not job.state.active
         return f"is over ({write.verb})" if over and write.verb != "restart" else None
+
+    def _set_aside(self, write: Write, job_id: str) -> str | None:
+        """Whether the job is held, by the last look at it; our own node list may be taken from it all the same."""
+        job = self.shown.get(job_id)
+        if job is None or not job.held or job.reason in _TRANSIENT_HOLDS:
+            return None
+        gives_back = write.verb == "update" and "StartTime" not in dict(write.fields)
+        return None if gives_back else f"is held ({job.reason})"
 
 
 class Scene:

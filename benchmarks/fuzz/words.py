@@ -120,7 +120,7 @@ _ODD: dict[str, Any] = {
     "num_tasks": lambda r, n, t: number(r),
     "num_cpus": lambda r, n, t: number(r),
     "time_limit_s": lambda r, n, t: r.choice((None, 0.0, 60.0, -60.0, 1e300)),
-    "submit": _time,
+    "submit": lambda r, n, t: r.choice((None, 0.0, -1.0, t - 1000.0, t - 5.0, t)),
     "eligible": _time,
     "start": _time,
     "end": _time,

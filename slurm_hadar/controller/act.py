@@ -103,6 +103,7 @@ class Actor:
         self._quarantine = quarantine or Quarantine()
         self._lessons = lessons or Lessons()
         self._asked: dict[str, _Asked] = {}
+        self._heard: set[str] = set()
         self._backend = backend
         self._config = config
         self._book = book
@@ -154,8 +155,10 @@ class Actor:
     # Checkpoints
 
     def answered(self) -> bool:
-        """Whether a job that was asked has saved since, so that it can be moved now."""
-        return any(self._book.saved_since(job_id, a.restarts, a.at) for job_id, a in self._asked.items())
+        """Whether a job that was asked has saved since, so that it can be moved now; said once of each save."""
+        saved = {j for j, a in self._asked.items() if self._book.saved_since(j, a.restarts, a.at)}
+        news, self._heard = saved - self._heard, saved
+        return bool(news)
 
     @property
     def waits(self) -> bool:
@@ -235,8 +238,8 @@ class Actor:
             self._spool.read(job_id, seen.raw[job_id].work_dir, seen.raw[job_id].user)
 
     def _ask(self, job_id: str, why: str, restarts: int, pause_s: float | None = None) -> bool:
-        """Ask by message, and by signal where the agent is not connected; False if neither can reach it. ``pause_s``: how
-        long it makes no more steps then; None = as long as a move may take."""
+        """Ask by message, and by signal where the agent is not connected; False if neither can reach it.
+        ``pause_s``: how long it makes no more steps then; None = as long as a move may take."""
         news = self._book.get(job_id)
         if news is None or news.ended or news.report.restart != restarts:
             return False
@@ -553,8 +556,8 @@ def _about_nodes(reason: str) -> bool:
 
 
 def _verdict(job: SlurmJob | None, change: Change, before: str) -> str | None:
-    """ok, what is wrong, or None for "wait a little". ``before``: Slurm's reason when the round began, which stands until
-    Slurm has looked at the job again."""
+    """ok, what is wrong, or None for "wait a little". ``before``: Slurm's reason when the round began, which stands
+    until Slurm has looked at the job again."""
     if job is None or not job.state.active:
         return "ok"  # started and ended between two looks, or its owner cancelled it
     if job.state in (JobState.RUNNING, JobState.COMPLETING):

@@ -1,4 +1,5 @@
-"""What Slurm would refuse a job beside GPUs in use, as a policy's snapshot has it: quotas, needs, nodes that are closed.
+"""What Slurm would refuse a job beside GPUs in use, as a policy's snapshot has it: quotas, needs, nodes that are
+closed.
 
 With limits, never around them: where Slurm shows them they are reckoned with beforehand; where it does not, the reasons
 that it gives for a job that does not start are learned from (:class:`Lessons`).
@@ -18,8 +19,8 @@ from slurm_hadar.slurm.state import ClusterState, Limit, SlurmJob, SlurmNode
 
 __all__ = ["Bounds", "Lessons", "keeps_back", "node_room"]
 
-# What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing keeps it
-# from starting. All else does, and so may any word of a later release.
+# What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing
+# keeps it from starting. All else does, and so may any word of a later release.
 _WAITS_FOR_ROOM = frozenset((
     "", "None", "Resources", "Priority", "BeginTime", "Prolog", "Cleaning", "SchedDefer", "NonZeroExitCode",
     "JobLaunchFailure", "RaisedSignal", "TimeLimit", "SystemFailure", "OutOfMemory", "InactiveLimit",
@@ -31,24 +32,28 @@ _LONGEST_TRIES_S = 1800.0
 
 def keeps_back(reason: str) -> bool:
     """Whether this reason of a waiting job means that Slurm would not start it, whatever GPUs are free."""
+    if reason in _WAITS_FOR_ROOM:
+        return False
     return re.split(r"[,:(]", reason, maxsplit=1)[0].strip() not in _WAITS_FOR_ROOM
 
 
 @dataclass
 class _Lesson:
-    """That jobs of one scope do not start: until when none is tried, how long it was this time, and which one is."""
+    """That jobs of one scope do not start: until when none is tried, how long it was this time, which one is tried in
+    this round, and which had their turn."""
 
     reason: str
     until: float
     wait_s: float
     probe: str = ""
+    passed: set[str] = field(default_factory=set)
 
 
 class Lessons:
     """What was learned from jobs that did not start: by job, array, user under a QOS, or account.
 
     A scope whose job was kept back is left alone for a while, which grows with each try up to half an hour; then one of
-    its jobs is tried, and the others only when that one has started.
+    its jobs may be tried in each round, in turn, and all when one has started.
     """
 
     def __init__(self) -> None:
@@ -76,19 +81,19 @@ class Lessons:
                 continue
             if lesson.until > now:
                 return f"Slurm keeps it from starting ({lesson.reason}); tried again in {lesson.until - now:.0f} s"
-            lesson.probe = lesson.probe or job.job_id
+            if not lesson.probe and job.job_id not in lesson.passed:
+                lesson.probe = job.job_id
             if lesson.probe != job.job_id:
-                return f"Slurm keeps its like from starting ({lesson.reason}); job {lesson.probe} is tried first"
+                return f"Slurm keeps its like from starting ({lesson.reason}); they are tried one by one"
         return None
 
     def expire(self, jobs: dict[str, SlurmJob]) -> None:
-        """Forget what was learned of jobs that are gone; a probe that is gone makes way for another."""
+        """A new round: forget what was learned of jobs that are gone, and let the next of each scope have its turn."""
         kept = {scope for job in jobs.values() if job.state is JobState.PENDING for scope in _scopes(job)}
         self._found = {scope: lesson for scope, lesson in self._found.items() if scope in kept}
         for lesson in self._found.values():
-            probe = jobs.get(lesson.probe)
-            if probe is None or probe.state is not JobState.PENDING:
-                lesson.probe = ""
+            lesson.passed = lesson.passed | {lesson.probe} if lesson.probe else set()
+            lesson.probe = ""
 
 
 def _scope(job: SlurmJob, reason: str) -> tuple[str, ...]:
@@ -145,15 +150,11 @@ class Bounds:
                 yield from self._drawn(limit, job, record)
 
     def may_have(self, job: SlurmJob, record: JobRecord, gpus: int, nodes: int) -> bool:
-        """Whether the owner may ask for so many GPUs in one job. What Slurm is told with an operator's rights is not held
-        against such limits any more, so nothing beyond them is ever told."""
+        """Whether the owner may ask for so many GPUs in one job. What Slurm is told with an operator's rights is not
+        held against such limits any more, so nothing beyond them is ever told."""
         per_node, per_gpu = _cpus(record)
         asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(per_node * nodes + per_gpu * gpus)}
-        return all(
-            asked[limit.what] <= limit.most
-            for limit in self._limits_of(job)
-            if limit.what in asked and (limit.each_job or limit.scope[0] == "qos-user")
-        )
+        return all(asked[limit.what] <= limit.most for limit in self._limits_of(job) if limit.what in asked)
 
     def _licences(self, job: SlurmJob) -> Iterator[Draw]:
         if "|" in job.licenses:
@@ -214,7 +215,8 @@ class Bounds:
         yield Draw(name, per, each)
 
     def closed(self, job: SlurmJob, now: float) -> tuple[frozenset[str] | None, frozenset[str]]:
-        """The only nodes that the job may have (None = all), and those that it may not: by its own wish, or reserved."""
+        """The only nodes that the job may have (None = all), and those that it may not: by its own wish, or
+        reserved."""
         only, closed = None, set(job.exc_nodes)
         until = now + job.time_limit_s if job.time_limit_s is not None else float("inf")
         for reservation in self.state.bounds.reservations:
@@ -256,8 +258,8 @@ def _words(limit: Limit) -> str:
 def node_room(
     node: SlurmNode, our_cpus: float, our_memory: float, memory_counts: bool
 ) -> tuple[int | None, int | None, bool]:
-    """What a policy may hand out on a node beside GPUs: CPUs and bytes of memory that are free or held by jobs that it may
-    move (``our_...``), None where that is not counted; and whether others' jobs are there."""
+    """What a policy may hand out on a node beside GPUs: CPUs and bytes of memory that are free or held by jobs that
+    it may move (``our_...``), None where that is not counted; and whether others' jobs are there."""
     if node.cpus <= 0:
         return None, None, False
     memory = node.memory_bytes - node.memory_used_bytes + our_memory

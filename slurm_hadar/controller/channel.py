@@ -108,11 +108,6 @@ class Channel:
         if not self._thread.is_alive() and not self._stop.is_set():
             raise ChannelError(f"the channel's thread has ended ({self._fault or 'nobody knows why'})")
 
-    @property
-    def cut(self) -> int:
-        """Connections that were cut since there were too many."""
-        return self._connections.cut
-
     def close(self) -> None:
         """Stop listening. The channel file stays: agents spool until a controller is back at the same port."""
         self._stop.set()
@@ -152,12 +147,14 @@ class Channel:
 
     def _note_comings(self) -> None:
         """All that have come and gone: before messages are read, so that each is known by its connection."""
+        cut = self._connections.cut
         while self._comings.poll(0):
             event = recv_monitor_message(self._comings)
             if event["event"] == zmq.EVENT_ACCEPTED:
                 self._connections.accepted(event["value"])
             else:
                 self._connections.gone(event["value"])
+        self._book.turn_away("connection", self._connections.cut - cut)
 
     def _receive(self) -> bool:
         """Whether some peer says too much."""
@@ -171,7 +168,7 @@ class Channel:
                 break
             if not self._may_speak(frames[0]):
                 flooded = True
-                self._drop("more messages than a peer may send; dropped")
+                self._drop("more messages than a peer may send; dropped", "rate")
                 continue
             try:
                 self._take(frames)
@@ -185,8 +182,8 @@ class Channel:
         now = time.monotonic()
         return self._peers.allow(frame.bytes, now) and self._addresses.allow(frame.get("Peer-Address"), now)
 
-    def _drop(self, why: str) -> None:
-        self._book.drop()
+    def _drop(self, why: str, cause: str = "message") -> None:
+        self._book.drop(cause)
         self._complaints.say(why)
 
     def _take(self, frames: list[zmq.Frame]) -> None:

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from slurm_hadar.config import Config
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Event, WriteRecord
+from slurm_hadar.controller.quarantine import Quarantine
 from slurm_hadar.model import Snapshot
 
 __all__ = ["OVERTAKEN", "SETTLE_S", "Cluster", "Outcome", "Seen"]
@@ -79,7 +80,10 @@ S = TypeVar("S", bound=Seen)
 
 
 class Cluster(abc.ABC, Generic[S]):
-    """What the loop needs of a cluster: its clock, a look at it, and hands that carry out changes."""
+    """What the loop needs of a cluster: its clock, a look at it, and hands that carry out changes. ``isolated``: the
+    jobs that a step failed on."""
+
+    isolated: Quarantine
 
     @abc.abstractmethod
     def now(self) -> float:
@@ -108,10 +112,6 @@ class Cluster(abc.ABC, Generic[S]):
     @abc.abstractmethod
     def out_of_order(self) -> str:
         """Why nothing may be changed any more, in words for the log; empty if all is well."""
-
-    def quarantine(self, job_id: str, step: str, error: BaseException) -> None:
-        """A step of the loop failed on a job: leave it alone for a while."""
-        return
 
     def reconfigure(self, config: Config) -> None:
         """Go by another configuration from now on. Between rounds only."""

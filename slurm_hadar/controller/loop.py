@@ -15,7 +15,7 @@ from slurm_hadar.controller.cluster import Cluster, Outcome
 from slurm_hadar.controller.culprits import find_culprits
 from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit
 from slurm_hadar.controller.journal import RoundRecord
-from slurm_hadar.controller.quarantine import whereabouts
+from slurm_hadar.controller.quarantine import UNFORESEEN, Quarantine, whereabouts
 from slurm_hadar.controller.recorder import Recorder
 from slurm_hadar.errors import HadarError, PolicyError, SlurmError, SlurmUnavailable, StoreError
 from slurm_hadar.model import Plan, Snapshot
@@ -70,6 +70,11 @@ class Controller:
         self.failures = 0
 
     @property
+    def isolated(self) -> Quarantine:
+        """The jobs that are left alone since something failed on them."""
+        return self._cluster.isolated
+
+    @property
     def policy(self) -> str:
         """The name of the policy that decides."""
         return self._policy.name
@@ -107,8 +112,7 @@ class Controller:
             try:
                 standby = self._cluster.standby()
                 return self._round(Mode.OBSERVE if standby else mode, standby)
-            except (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError,
-                    ValueError) as error:  # fmt: skip
+            except UNFORESEEN as error:
                 self.failures += 1
                 what = f"{type(error).__name__}: {error} at {whereabouts(error)}"
                 log.error("round given up: %s; please report this", what, extra={"event": "failed"})
@@ -170,16 +174,18 @@ class Controller:
         return min(settings.foresee_s, _FORESEE_SHARE * settings.round_s)
 
     def _decide(self, snapshot: Snapshot) -> tuple[Snapshot, Plan, str]:
-        """The policy's plan, and what was wrong. Jobs that it fails on are left alone from now on: the snapshot is then one
-        without them. If it fails without any of them too, it abstains."""
+        """The policy's plan, and what was wrong. Jobs that it fails on are left alone from now on: the snapshot is
+        then one without them. If it fails without any of them too, it abstains."""
         plan, fault = self._tried(snapshot)
         note = ""
         if fault is not None:
             culprits = find_culprits(snapshot, lambda s: self._tried(s)[1] is not None)
             if culprits:
                 for job_id in culprits:
-                    self._cluster.quarantine(job_id, f"policy {self._policy.name}", PolicyError(fault))
-                snapshot = snapshot.without(dict.fromkeys(culprits, f"policy {self._policy.name} failed on it: {fault}"))
+                    self.isolated.put(job_id, f"policy {self._policy.name}", PolicyError(fault))
+                snapshot = snapshot.without(
+                    dict.fromkeys(culprits, f"policy {self._policy.name} failed on it: {fault}")
+                )
                 note = f"{fault}; left alone: {', '.join(culprits)}"
                 plan, fault = self._tried(snapshot)
         if plan is None or fault is not None:
@@ -193,7 +199,7 @@ class Controller:
         """The policy's plan, or what is wrong with it or with its making."""
         try:
             plan = self._allocate(snapshot)
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except UNFORESEEN as error:
             return None, f"policy {self._policy.name} failed, nothing was done: {error!r} at {whereabouts(error)}"
         problems = check_plan(snapshot, plan)
         if not problems:
@@ -207,7 +213,7 @@ class Controller:
         have spoilt in a way that only the policy can find."""
         try:
             return self._policy.allocate(snapshot)
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except UNFORESEEN as error:
             if not snapshot.memory:
                 raise
             log.warning("policy %s failed (%r); its memory is dropped", self._policy.name, error)

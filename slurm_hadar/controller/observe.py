@@ -20,6 +20,7 @@ from slurm_hadar.controller.quarantine import Quarantine
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import (
     TRANSIENT_HOLDS,
+    NodeBook,
     NodeFacts,
     form_of,
     gpus_asked,
@@ -110,6 +111,7 @@ class Observer:
         self._graphs = graphs or GraphBook(config.network)
         self._keeping = keeping or Keeping()
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
+        self._owners: dict[tuple[str, str], str] = {}  # whose measurements count: by model and user
         self._noted: set[_Workload] = set()
         self._denied: dict[str, str] = {}
         self._standing = Standing()
@@ -129,6 +131,7 @@ class Observer:
     def observe(self, state: ClusterState, *, acting_only: bool = False) -> Observation:
         """Build the snapshot. With ``acting_only``, jobs of partitions that are not in mode act are pinned."""
         self._estimates.clear()
+        self._owners.clear()
         self._events = []
         self._stays = set()
         if self._forecaster is not None:
@@ -188,7 +191,7 @@ class Observer:
         return tuple(over)
 
     def _seen(
-        self, job: SlurmJob, comment: JobComment, fault: str | None, facts: Mapping[str, NodeFacts], bounds: Bounds,
+        self, job: SlurmJob, comment: JobComment, fault: str | None, facts: NodeBook, bounds: Bounds,
         acting_only: bool,
     ) -> Job:  # fmt: skip
         """The job as a policy sees it; one that cannot be made sense of is left to Slurm, with the reason."""
@@ -207,7 +210,7 @@ class Observer:
         job: SlurmJob,
         comment: JobComment,
         fault: str | None,
-        facts: Mapping[str, NodeFacts],
+        facts: NodeBook,
         bounds: Bounds,
         acting_only: bool,
     ) -> Job:
@@ -233,7 +236,7 @@ class Observer:
             sizes = tuple(n for n in form.sizes if graph.at(n) is not None)
             form = replace(form, sizes=sizes, max_nodes=max(form.min_nodes, min(form.max_nodes, max(sizes))))
         self._note_run(record, job, facts, now)
-        types = tuple(sorted({f.gpu_type for f in facts.values() if f.gpu_type}))
+        types = facts.gpu_types
         speeds = {n: self._speeds(job, comment, form, n, types, now, graph) for n in form.gang_sizes}
         predicted, outlives = (None, 1.0) if pinned else self._expected(job, comment, record, form, types, now, graph)
         shown = Job(
@@ -277,9 +280,10 @@ class Observer:
         return self._within_limit(self._reckoned(shown, record, now), job, comment, record)
 
     def _form(
-        self, job: SlurmJob, comment: JobComment, record: JobRecord, facts: Mapping[str, NodeFacts], bounds: Bounds
+        self, job: SlurmJob, comment: JobComment, record: JobRecord, facts: NodeBook, bounds: Bounds
     ) -> Form:
-        """What :func:`form_of` says, less the nodes that Slurm would refuse and the sizes that its owner may not have."""
+        """What :func:`form_of` says, less the nodes that Slurm would refuse and the sizes that its owner may not
+        have."""
         now = bounds.state.time
         self._note_vain_wait(job, record, bounds)
         form = form_of(job, comment, record, facts, now)
@@ -295,8 +299,8 @@ class Observer:
         return form
 
     def _blocked(self, job: SlurmJob, record: JobRecord, now: float) -> str | None:
-        """Why Slurm would not start the waiting job. A reason that it gives while it may start it at any moment is news;
-        of a job that was put off it gives none."""
+        """Why Slurm would not start the waiting job. A reason that it gives while it may start it at any moment is
+        news; of a job that was put off it gives none."""
         if job.state is not JobState.PENDING:
             return None
         if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
@@ -395,7 +399,10 @@ class Observer:
         elastic = asked if form.sizes else None
         batch = worker_batch(comment.batch, asked, workers) if elastic else comment.batch
         key = workload_key(comment.model or "", batch, job.user, job.name, graph.name if graph else "")
-        owner = self._estimator.owner(comment.model or "", job.user)
+        who = (comment.model or "", job.user)
+        if who not in self._owners:
+            self._owners[who] = self._estimator.owner(*who)
+        owner = self._owners[who]
         wanted = _Workload(key, workers, elastic, types, form.max_nodes if graph else 0, owner)
         if wanted not in self._estimates:
             by_nodes = self._graphs.factors(graph, form, workers, types) if graph else None
@@ -515,8 +522,8 @@ class Observer:
             return None
         if record.unsaved and record.unsaved_until > now:
             return (
-                f"did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; asked again in "
-                f"{record.unsaved_until - now:.0f} s"
+                "did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; "
+                f"asked again in {record.unsaved_until - now:.0f} s"
             )
         return fixed or unmovable_reason(self._config.guard, record.moves, now - (record.run_since or now))
 

@@ -9,11 +9,13 @@ import traceback
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from slurm_hadar.errors import SlurmError, StoreError
-
-__all__ = ["Quarantine", "whereabouts"]
+__all__ = ["UNFORESEEN", "Quarantine", "whereabouts"]
 
 log = logging.getLogger(__name__)
+#: What a defect raises, as opposed to our own errors, and to what ends the process.
+UNFORESEEN = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
 _FIRST_S, _LONGEST_S = 60.0, 6 * 3600.0
 
 
@@ -46,9 +48,7 @@ class Quarantine:
         (the journal, Slurm) is raised."""
         try:
             yield
-        except (StoreError, SlurmError):
-            raise
-        except Exception as error:
+        except UNFORESEEN as error:
             self.put(job_id, step, error)
 
     def put(self, job_id: str, step: str, error: BaseException) -> None:

@@ -21,8 +21,8 @@ def release_all(
     """Make every steered or leased pending job eligible at once, on all nodes, in the shape its owner asked for.
 
     ``job_ids`` limits it to these. Works without the journal too: any pending job with a ``hadar:`` comment that is
-    not eligible counts as leased; its owner's shape is then what ``seal`` vouches for, else what it has. Running jobs are
-    left as they are.
+    not eligible counts as leased; its owner's shape is then what ``seal`` vouches for, else what it has. Running
+    jobs are left as they are.
     """
     seal = seal or Seal()
     records = journal.load_jobs()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -14,8 +15,11 @@ from typing import TypeVar
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import Report, token_fingerprint
 
-__all__ = ["FINISHES_WITHIN_S", "JobNews", "ReportBook"]
+__all__ = ["FINISHES_WITHIN_S", "TURNED_AWAY", "JobNews", "ReportBook"]
 
+#: Why something is not taken in: a wrong token, order or form; more messages than a peer may send; what stands in the
+#: place of a spool file; a directory that does not answer; more connections than there may be.
+TURNED_AWAY = ("message", "rate", "spool", "directory", "connection")
 _MOST_VOICES = 4  # of a job whose comment names no token yet
 _MOST_UNKNOWN = 256  # voices of jobs that no round has seen yet; each takes some kilobytes at most
 FINISHES_WITHIN_S = 120.0  # from the last step to the end of the script: final saves, a short evaluation
@@ -67,6 +71,8 @@ class ReportBook:
         self.refused = 0
         #: Reports taken in, and messages of any kind that were dropped; for the metrics.
         self.accepted = self.dropped = 0
+        #: What was not taken in, by cause: see :meth:`turn_away`.
+        self.turned_away: Counter[str] = Counter(dict.fromkeys(TURNED_AWAY, 0))
 
     def expect(self, keys: dict[str, str | None]) -> None:
         """Tell which jobs exist, and the fingerprint of the report token that each one's comment names (None = none).
@@ -124,10 +130,16 @@ class ReportBook:
             _keep(self._unknown, (report.job, voice), news, _MOST_UNKNOWN)
         return begins
 
-    def drop(self) -> None:
+    def drop(self, cause: str = "message") -> None:
         """Count a message that was not acceptable."""
         with self._lock:
             self.dropped += 1
+            self.turned_away[cause] += 1
+
+    def turn_away(self, cause: str, times: int = 1) -> None:
+        """Count what was not even read, by one of :data:`TURNED_AWAY`."""
+        with self._lock:
+            self.turned_away[cause] += times
 
     def get(self, job_id: str) -> JobNews | None:
         """The newest word of the job, if its comment vouches for who said it."""

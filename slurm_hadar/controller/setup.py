@@ -155,7 +155,8 @@ def steer(
     seal: Seal | None = None,
 ) -> Controller:
     """A controller of a live Slurm, from its parts. ``versions`` is the folder of the stored predictors; ``primacy``
-    says whether this host may act, None = it always may; ``seal`` is that of its notes, None = one that ends with it."""
+    says whether this host may act, None = it always may; ``seal`` is that of its notes, None = one that ends with
+    it."""
     keeping = keeping or Keeping()
     params = config.policy.params if config.policy.name == policy.name else {}
     recorder = JournalRecorder(journal, policy.name, params, config.controller.keep_days * 86400, keeping)

@@ -81,7 +81,6 @@ class SlurmCluster(Cluster[Observation]):
         self.files = UserFiles()
         self._graphs = GraphBook(config.network, self.files)
         estimator = Estimator(reference(), self._store)
-        #: Jobs that a step failed on.
         self.isolated, lessons, seal = Quarantine(), Lessons(), seal or Seal()
         self._observer = Observer(
             config, book, estimator, journal.load_jobs(), self._usage,
@@ -117,8 +116,8 @@ class SlurmCluster(Cluster[Observation]):
         self._book.event.set()
 
     def pause(self) -> None:
-        """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly. A job that
-        has saved since it was asked to, and stands still until it is moved, brings it forward at once."""
+        """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly. A
+        job that has saved since it was asked to, and stands still until it is moved, brings it forward at once."""
         until = None  # set by an event
         while not self._stop.is_set() and not self._actor.answered():
             if self._channel is not None:
@@ -198,9 +197,6 @@ class SlurmCluster(Cluster[Observation]):
 
     def out_of_order(self) -> str:
         return self._brake.reason(time.time())
-
-    def quarantine(self, job_id: str, step: str, error: BaseException) -> None:
-        self.isolated.put(job_id, step, error)
 
     def carry_out(self, number: int, seen: Observation, changes: Sequence[Change]) -> Outcome:
         # Saved before anything is written to Slurm: after a kill the next start must know which node lists and start
@@ -285,6 +281,7 @@ class SlurmCluster(Cluster[Observation]):
         due = [
             now + left - grace_s for job_id, left in left_s(seen.snapshot, seen.raw, now).items()
             if grace_s > 0 and seen.records[job_id].limit_asked is None
+            and self._config.mode(seen.raw[job_id].partition) is Mode.ACT
         ]  # fmt: skip
         return min(due, default=None)
 

@@ -5,6 +5,7 @@ Every reason returned here is shown to the job's owner, so it names the cause an
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 __all__ = [
     "LAUNCH_FAILED",
     "TRANSIENT_HOLDS",
+    "NodeBook",
     "NodeFacts",
     "form_of",
     "gpus_asked",
@@ -50,8 +52,33 @@ class NodeFacts:
     several_types: bool
 
 
-def node_facts(nodes: Iterable[SlurmNode]) -> dict[str, NodeFacts]:
-    facts = {}
+class NodeBook(dict[str, NodeFacts]):
+    """The nodes of one look, by name. What many jobs ask alike is worked out once."""
+
+    @functools.cached_property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Of the nodes that have one only."""
+        return tuple(sorted({f.gpu_type for f in self.values() if f.gpu_type}))
+
+    @functools.cached_property
+    def _open(self) -> dict[tuple[str, str], frozenset[str]]:
+        return {}
+
+    def open_to(self, partition: str, constraint: str) -> frozenset[str]:
+        """The nodes of a job's partitions that have the features that it asks for."""
+        key = (partition, constraint)
+        if key not in self._open:
+            partitions = set(partition.split(","))
+            self._open[key] = frozenset(
+                name
+                for name, node in self.items()
+                if partitions & node.partitions and _features_fit(constraint, node.features)
+            )
+        return self._open[key]
+
+
+def node_facts(nodes: Iterable[SlurmNode]) -> NodeBook:
+    facts = NodeBook()
     for node in nodes:
         types = [t for t, _ in node.gpus]
         facts[node.name] = NodeFacts(
@@ -218,7 +245,7 @@ def gpus_asked(job: SlurmJob) -> int | None:
     return request.count * (len(job.nodes) or max(1, job.num_nodes)) if request.per == "node" else request.count
 
 
-def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Mapping[str, NodeFacts], now: float) -> Form:
+def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook, now: float) -> Form:
     """Which placements the job's form allows: gang size as asked, other sizes and the node range from the comment.
 
     A job that starts several tasks per node keeps its node count: changing it would change what ``srun`` starts. It is
@@ -259,14 +286,11 @@ def _room(
     return room_of(groups.values())
 
 
-def _open_nodes(job: SlurmJob, nodes: Mapping[str, NodeFacts], avoid: set[str]) -> frozenset[str] | None:
+def _open_nodes(job: SlurmJob, nodes: NodeBook, avoid: set[str]) -> frozenset[str] | None:
     """Nodes that partitions, constraint and past failures leave open; None where they leave all."""
-    partitions = set(job.partition.split(","))
-    chosen = frozenset(
-        name
-        for name, node in nodes.items()
-        if name not in avoid and partitions & node.partitions and _features_fit(job.features, node.features)
-    )
+    chosen = nodes.open_to(job.partition, job.features)
+    if avoid:
+        chosen -= avoid
     return None if len(chosen) == len(nodes) else chosen
 
 

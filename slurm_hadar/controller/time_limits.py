@@ -21,8 +21,8 @@ def types_within(job: Job, limit_s: float) -> frozenset[str] | None:
 
 
 def done_in_s(job: Job, gpu_type: str) -> float | None:
-    """Seconds from now to its end if it starts on GPUs of this type with the gang that suits it best; None where nothing
-    is known."""
+    """Seconds from now to its end if it starts on GPUs of this type with the gang that suits it best; None where
+    nothing is known."""
     remaining = job.expected_remaining_steps
     rates = [s.steps_per_s for n in job.form.gang_sizes if (s := job.speeds_at(n).get(gpu_type)) is not None]
     best = max(rates, default=0.0)
@@ -43,8 +43,8 @@ def run_in_all_s(record: JobRecord) -> float:
 
 
 def left_s(snapshot: Snapshot, raw: Mapping[str, SlurmJob], now: float) -> dict[str, float]:
-    """Seconds that each steered job that runs has until its time limit ends it; without jobs that have none, and without
-    copies of forked jobs, whose weights are in consolidations, and who are started again by themselves."""
+    """Seconds that each steered job that runs has until its time limit ends it; without jobs that have none, and
+    without copies of forked jobs, whose weights are in consolidations, and who are started again by themselves."""
     found = {}
     for job in snapshot.steerable_jobs:
         shown = raw.get(job.job_id)

@@ -76,8 +76,8 @@ def _mark(job: SlurmJob, record: JobRecord, seal: Seal) -> tuple[tuple[str, str]
 
 
 def _limit(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
-    """A shorter time limit where the owner says how long the job may run in all: each run begins Slurm's own anew. Never
-    a longer one."""
+    """A shorter time limit where the owner says how long the job may run in all: each run begins Slurm's own anew.
+    Never a longer one."""
     whole_s = read(job.comment)[0].max_time_s
     left_s = None if whole_s is None else max(60.0, whole_s - run_in_all_s(record))
     if left_s is None or (job.time_limit_s is not None and job.time_limit_s <= left_s):

@@ -1,9 +1,9 @@
 """What the cluster refuses beside GPUs in use, kept out of every policy: limits, licences, CPUs, memory, whole nodes.
 
-A policy hands out GPUs. Of what it plans, some the cluster would not start: a user is at a limit, the CPUs of a node are
-gone before its GPUs. Such a job would be planned again in every round, and its GPUs be lost to all others. So a plan is
-checked, what would be refused is taken from the policy's sight, and it is asked again. Jobs that are known to be blocked
-are not shown to it at all. Our definition.
+A policy hands out GPUs. Of what it plans, some the cluster would not start: a user is at a limit, the CPUs of a node
+are gone before its GPUs. Such a job would be planned again in every round, and its GPUs be lost to all others. So a
+plan is checked, what would be refused is taken from the policy's sight, and it is asked again. Jobs that are known
+to be blocked are not shown to it at all. Our definition.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ def within_bounds(allocate: _Allocate) -> _Allocate:
     @functools.wraps(allocate)
     def allocate_within(self: Any, snapshot: Snapshot) -> Plan:
         barred = {j.job_id: j.blocked for j in snapshot.jobs if j.blocked is not None and j.state is JobState.PENDING}
-        if not barred and not snapshot.quotas and all(n.cpus is None and n.memory_bytes is None for n in snapshot.nodes):
+        if (
+            not barred
+            and not snapshot.quotas
+            and all(n.cpus is None and n.memory_bytes is None for n in snapshot.nodes)
+        ):
             return allocate(self, snapshot)
         waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in barred.items() if snapshot.job[job_id].steerable}
         shown = snapshot.with_jobs([j for j in snapshot.jobs if j.job_id not in barred]) if barred else snapshot
@@ -75,7 +79,9 @@ class _Ledger:
 
     @classmethod
     def of(cls, snapshot: Snapshot, plan: Plan) -> _Ledger:
-        ledger = cls({q.name: q.left for q in snapshot.quotas}, snapshot.node, {q.name: q.words for q in snapshot.quotas})
+        ledger = cls(
+            {q.name: q.left for q in snapshot.quotas}, snapshot.node, {q.name: q.words for q in snapshot.quotas}
+        )
         for job in snapshot.steerable_jobs:
             if job.running:  # what the plan may take from it counts as left until the plan is booked
                 for draw in job.needs.draws:

@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from slurm_hadar import __version__
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.loop import RoundResult
+from slurm_hadar.controller.reports import TURNED_AWAY
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.throughput.estimator import MEASURED_ERROR
@@ -83,6 +84,11 @@ class Metrics:
             "gpu_type",
         )  # fmt: skip
         self.messages = counter("hadar_channel_messages", "Reports from jobs: accepted or dropped", "result")
+        self.turned_away = counter("hadar_turned_away", "What jobs or strangers sent or left and was not read", "cause")
+        self.failures = counter(
+            "hadar_failures", "Failures that nobody has foreseen: of a round, or on a job, then left alone", "of"
+        )  # fmt: skip
+        self.left_alone = gauge("hadar_jobs_left_alone", "Jobs that are left alone since something failed on them")
         self.reload_ok = gauge("hadar_config_reload_ok", "0 if the configuration was wrong when it was last read again")
         self.reloads = counter("hadar_config_reloads", "Times the configuration was read again", "result")
         self.journal_failures = counter("hadar_journal_failures", "Times the journal could not be written")
@@ -95,8 +101,10 @@ class Metrics:
         self.reload_ok.set(1)
         for metric, labels in (
             (self.rounds, ("done", "skipped")), (self.steps, _STEPS), (self.changes, ("start", "move", "preempt")),
-            (self.writes, ("ok", "refused", "ineffective", "undone", "slow")), (self.reloads, ("ok", "failed")),
-            (self.messages, ("accepted", "dropped")), (self.hooks, ("ok", "failed", "timeout", "dropped")),
+            (self.writes, ("ok", "overtaken", "refused", "ineffective", "undone", "slow")),
+            (self.failures, ("round", "job")), (self.reloads, ("ok", "failed")),
+            (self.messages, ("accepted", "dropped")), (self.turned_away, TURNED_AWAY),
+            (self.hooks, ("ok", "failed", "timeout", "dropped")),
         ):  # fmt: skip
             for label in labels:
                 metric.labels(label)
@@ -183,11 +191,16 @@ class Metrics:
     # Counters that others keep: told as they stand
 
     def totals(
-        self, messages: Mapping[str, int], hooks: Mapping[str, int], journal_failures: int, audit_failures: int
-    ) -> None:
-        """What channel, hooks, journal and audit log have counted since the start."""
+        self, messages: Mapping[str, int], turned_away: Mapping[str, int], hooks: Mapping[str, int],
+        failures: Mapping[str, int], journal_failures: int, audit_failures: int,
+    ) -> None:  # fmt: skip
+        """What channel, hooks, loop, journal and audit log have counted since the start."""
+        for scope, count in failures.items():
+            self._catch_up("hadar_failures", count, scope)
         for result, count in messages.items():
             self._catch_up("hadar_channel_messages", count, result)
+        for cause, count in turned_away.items():
+            self._catch_up("hadar_turned_away", count, cause)
         for result, count in hooks.items():
             self._catch_up("hadar_hook_runs", count, result)
         self._catch_up("hadar_journal_failures", journal_failures)

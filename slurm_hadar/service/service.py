@@ -179,7 +179,12 @@ class Service(Attendant):
     def _tell_figures(self) -> None:
         book, metrics = self._assembly.book, self._metrics
         messages = {"accepted": book.accepted, "dropped": book.dropped}
-        metrics.totals(messages, self._hooks.outcomes, self._assembly.keeping.failures, self._audit.failures)
+        controller, keeping = self._assembly.controller, self._assembly.keeping
+        failures = {"round": controller.failures, "job": controller.isolated.failures}
+        metrics.totals(
+            messages, book.turned_away, self._hooks.outcomes, failures, keeping.failures, self._audit.failures
+        )
+        metrics.left_alone.set(controller.isolated.jobs)
         if self._config.metrics.textfile is not None:
             metrics.write(self._config.metrics.textfile)
 

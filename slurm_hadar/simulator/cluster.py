@@ -10,6 +10,7 @@ from slurm_hadar.config import GuardSection
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, unmovable_reason
 from slurm_hadar.controller.journal import Event
+from slurm_hadar.controller.quarantine import Quarantine
 from slurm_hadar.model import Node, Placement, Snapshot
 from slurm_hadar.simulator.faults import Faults
 from slurm_hadar.simulator.foresight import Foresight
@@ -97,6 +98,7 @@ class VirtualCluster(Cluster[Sight]):
         foresight: Foresight | None = None,
     ) -> None:
         self._foresight = foresight
+        self.isolated = Quarantine(self.now)
         self._nodes = {n.name: n for n in nodes}
         self._queue = sorted(jobs, key=lambda j: j.arrival)[::-1]
         self._wanted = {*wanted}

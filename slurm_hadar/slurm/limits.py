@@ -1,7 +1,7 @@
 """What Slurm would refuse or leave waiting, apart from GPUs in use: limits, licences, reservations.
 
-Read in one call of ``scontrol -o``. Who may not see a part of it (``PrivateData``) gets what is shown; the rest is learned
-from the reasons that Slurm gives.
+Read in one call of ``scontrol -o``. Who may not see a part of it (``PrivateData``) gets what is shown; the rest is
+learned from the reasons that Slurm gives.
 """
 
 from __future__ import annotations

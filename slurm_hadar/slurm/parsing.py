@@ -30,10 +30,10 @@ SEP = "\x1f"
 
 JOB_FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "UserID", "QOS", "Partition",
-    "NodeList", "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "NumNodes",
-    "MaxNodes", "NumTasks", "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "Requeue",
-    "RestartCnt", "BatchFlag", "PriorityLong", "OverSubscribe", "Licenses", "Reservation", "Feature", "Dependency",
-    "Account", "WorkDir", "Name", "Comment",
+    "NodeList", "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc",
+    "NumNodes", "MaxNodes", "NumTasks", "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
+    "Requeue", "RestartCnt", "BatchFlag", "PriorityLong", "OverSubscribe", "Licenses", "Reservation", "Feature",
+    "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
 _TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
@@ -68,24 +68,25 @@ def format_option(fields: Sequence[str], mark: str) -> str:
 
 
 def _records(text: str, fields: Sequence[str], mark: str, what: str) -> Iterator[dict[str, str]]:
-    """Split output into records: every field ends with SEP and the mark, a record with a line end."""
-    values = text.split(SEP + mark)
-    last = values.pop()
-    whole, width = divmod(len(values), len(fields)), len(fields)
-    if whole[1] or last not in ("", "\n"):
-        raise SlurmParseError(f"{what} output is cut short in record {whole[0] + 1}; nothing was changed")
-    if values and not last:
-        raise SlurmParseError(f"{what} output has no line end after record {whole[0]}; nothing was changed")
+    """Split output into records: every field ends with SEP and the mark, a record with a line end. One after the other,
+    since all values of a long queue at once are many times its text."""
+    field_end = SEP + mark
+    record_end = field_end + "\n"
+    position = number = 0
     known: dict[str, str] = {}  # most values stand in many records; each is kept once
-    for first in range(0, len(values), width):
-        record = values[first : first + width]
-        if first:
-            if not record[0].startswith("\n"):
-                raise SlurmParseError(
-                    f"{what} output has no line end after record {first // width}; nothing was changed"
-                )
-            record[0] = record[0][1:]
-        kept = (v if n in _TYPED_BY_USERS else v.strip() for n, v in zip(fields, record, strict=True))
+    while position < len(text):
+        number += 1
+        values: list[str] = []
+        stop = position
+        while len(values) < len(fields):  # a field that begins with a line end looks like the end of a record
+            stop = text.find(record_end, stop + bool(values))
+            if stop < 0:
+                raise SlurmParseError(f"{what} output is cut short in record {number}; nothing was changed")
+            values = text[position:stop].split(field_end)
+        if len(values) != len(fields):
+            raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
+        position = stop + len(record_end)
+        kept = (v if n in _TYPED_BY_USERS else v.strip() for n, v in zip(fields, values, strict=True))
         yield dict(zip(fields, (known.setdefault(v, v) for v in kept), strict=True))
 
 
@@ -251,8 +252,8 @@ def parse_gres(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _gpu_entry(text: str) -> tuple[str, int]:
-    """Type ("" = none) and count of one entry such as ``gpu``, ``gpu:2``, ``gpu:a100``, ``gres/gpu:a100_1g.5gb=2``; count
-    0 for any other GRES."""
+    """Type ("" = none) and count of one entry such as ``gpu``, ``gpu:2``, ``gpu:a100``, ``gres/gpu:a100_1g.5gb=2``;
+    count 0 for any other GRES."""
     words = text.removeprefix("gres:").removeprefix("gres/").replace("=", ":").split(":")
     if words[0] != "gpu":
         return "", 0
@@ -267,8 +268,8 @@ def _gpu_entry(text: str) -> tuple[str, int]:
 
 
 def shared_gpus(text: str) -> int | None:
-    """How many of a node's GPUs are in use by shares of GPUs (shards, MPS) in its ``GresUsed``; None where Slurm does not
-    say how many. ``shard:4(2/4,2/4,0/4)`` are two."""
+    """How many of a node's GPUs are in use by shares of GPUs (shards, MPS) in its ``GresUsed``; None where Slurm
+    does not say how many. ``shard:4(2/4,2/4,0/4)`` are two."""
     found = 0
     for part in _GRES_PART.findall(text_or_empty(text)):
         entry, _, detail = part.partition("(")
@@ -318,7 +319,8 @@ _TRES_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P
 
 
 def parse_tres(text: str) -> dict[str, int]:
-    """``cpu=4,mem=1200M,node=1,gres/gpu=2`` by name; memory in bytes. What is no number (``N``, not set) is left out."""
+    """``cpu=4,mem=1200M,node=1,gres/gpu=2`` by name; memory in bytes. What is no number (``N``, not set) is left
+    out."""
     found = {}
     for name, number, unit in re.findall(
         r"([^=,\s]+)=([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGTP]?)(?=,|$)", text_or_empty(text)
@@ -329,8 +331,8 @@ def parse_tres(text: str) -> dict[str, int]:
 
 
 class Details(NamedTuple):
-    """What squeue tells in its older format only: the nodes that the owner excludes, and how many tasks of its array may
-    run at once (None = any number)."""
+    """What squeue tells in its older format only: the nodes that the owner excludes, and how many tasks of its array
+    may run at once (None = any number)."""
 
     exc_nodes: tuple[str, ...] = ()
     throttle: int | None = None

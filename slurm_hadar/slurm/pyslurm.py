@@ -170,8 +170,8 @@ def _add(total: dict[str, int], gres: dict[str, int]) -> None:
 
 
 def _expand(r: dict[str, Any]) -> list[SlurmJob]:
-    """One job, or one per waiting task where the record stands for the rest of an array. One that is not understood says
-    so."""
+    """One job, or one per waiting task where the record stands for the rest of an array. One that is not understood
+    says so."""
     try:
         return _expanded(r)
     except (SlurmParseError, ArithmeticError, KeyError, TypeError, ValueError) as error:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from slurm_hadar.model import JobState, Partition
 
 __all__ = [
-    "Bounds", "ClusterState", "Daemon", "GpuRequest", "Licence", "Limit", "Reservation", "SlurmJob", "SlurmNode", "Write",
-    "WriteResult",
+    "Bounds", "ClusterState", "Daemon", "GpuRequest", "Licence", "Limit", "Reservation", "SlurmJob", "SlurmNode",
+    "Write", "WriteResult",
 ]  # fmt: skip
 
 
@@ -113,7 +113,8 @@ class Limit:
     """``most`` of something that the jobs of a scope may have at once, of which ``used`` are in use.
 
     ``what`` is ``jobs`` or a TRES as Slurm names it (``cpu``, ``mem`` in bytes, ``node``, ``gres/gpu``). ``scope`` is
-    ("qos", name), ("qos-user", name, uid), ("qos-account", name, account), ("account", name) or ("user", account, user).
+    ("qos", name), ("qos-user", name, uid), ("qos-account", name, account), ("account", name) or
+    ("user", account, user).
     ``each_job``: what any one job may have, whatever the others do.
     """
 
@@ -147,7 +148,8 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What Slurm would refuse or leave waiting, apart from GPUs in use, at one instant. ``parents`` maps an account to the one above it."""
+    """What Slurm would refuse or leave waiting, apart from GPUs in use, at one instant. ``parents`` maps an account
+    to the one above it."""
 
     limits: tuple[Limit, ...] = ()
     licences: Mapping[str, Licence] = field(default_factory=dict)
@@ -157,8 +159,9 @@ class Bounds:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """Everything the reads of one round give. ``read_s`` is how long they took. ``bounds``: what Slurm would refuse apart
-    from what is in use; ``memory_counts``: whether memory is handed out by Slurm as CPUs are (``CR_..._Memory``)."""
+    """Everything the reads of one round give. ``read_s`` is how long they took. ``bounds``: what Slurm would refuse
+    apart from what is in use; ``memory_counts``: whether memory is handed out by Slurm as CPUs are
+    (``CR_..._Memory``)."""
 
     time: float
     jobs: tuple[SlurmJob, ...] = ()

@@ -27,11 +27,13 @@ class Limits:
     def reason(self, job: SlurmJob, jobs: Iterable[SlurmJob], now: float) -> str | None:
         """Why Slurm does not even look for nodes; None if it does."""
         others = [j for j in jobs if holds_gpus(j)]
-        if job.array_id in self.throttles:
-            tasks = sum(j.array_id == job.array_id for j in others)
-            if tasks >= self.throttles[job.array_id]:
-                return "JobArrayTaskLimit"
         return self._by_gpus(job, others) or self._by_licence(job, others) or self._by_reservation(job, now)
+
+    def throttled(self, job: SlurmJob, jobs: Iterable[SlurmJob]) -> bool:
+        """Whether as many tasks of its array run as may; Slurm says so even of one whose start time is to come."""
+        if job.array_id not in self.throttles:
+            return False
+        return sum(j.array_id == job.array_id for j in jobs if holds_gpus(j)) >= self.throttles[job.array_id]
 
     def _by_gpus(self, job: SlurmJob, others: list[SlurmJob]) -> str | None:
         if job.qos in self.qos_gpus:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from slurm_hadar.errors import SlurmUnavailable
+from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.messages import token_fingerprint
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.base import Backend
@@ -206,7 +206,10 @@ class FakeSlurm(Backend):
             return "Invalid node name specified"
         changed = replace(job, req_nodes=nodes, reason=job.reason if job.held else "None")
         if fields.get("TresPerNode"):
-            changed = replace(changed, gpus=(GpuRequest("node", parse_request(fields["TresPerNode"])),))
+            try:
+                changed = replace(changed, gpus=(GpuRequest("node", parse_request(fields["TresPerNode"])),))
+            except SlurmParseError:
+                return "Invalid generic resource (gres) specification"
         if fields.get("NumNodes"):
             count = int(fields["NumNodes"].split("-")[0])
             changed = replace(changed, num_nodes=count, max_nodes=count)
@@ -231,6 +234,8 @@ class FakeSlurm(Backend):
                 self.jobs[job.job_id] = replace(job, reason=self.stuck[job.job_id])
             elif job.held:
                 continue
+            elif self.limits.throttled(job, self.jobs.values()):
+                self.jobs[job.job_id] = replace(job, reason="JobArrayTaskLimit")
             elif (job.eligible or 0) > now:
                 self.jobs[job.job_id] = replace(job, reason="BeginTime")
             elif limited := self.limits.reason(job, self.jobs.values(), now):

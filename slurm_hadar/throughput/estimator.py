@@ -39,6 +39,7 @@ _GANG_BY_TABLE, _GANG_PER_DOUBLING = 0.15, 0.25
 _BATCH_BY_TABLE, _BATCH_PER_DOUBLING, _BATCH_UNKNOWN = 0.15, 0.25, 0.5
 _SPREAD_KNOWN, _SPREAD_ASSUMED, _OTHER_FAMILY_MEMBER = 0.1, 0.25, 0.6
 
+_MOST_RATIOS = 65536
 _ANY_BATCH = 1 << 20  # of an elastic job of which nothing is known: only ratios count
 _REFERENCE_TYPE = GpuType("v100", 10.99, 900.0)
 
@@ -131,6 +132,7 @@ class Estimator:
         # The table never changes, so what follows from it alone is worked out once.
         self._from_table: dict[tuple, _Guess | None] = {}
         self._spreads: dict[_Wanted, tuple[float, bool]] = {}
+        self._ratios: dict[tuple, float | None] = {}
 
     def speeds(
         self,
@@ -344,6 +346,14 @@ class Estimator:
 
     def _type_ratio(self, known: str, anchor: _Anchor, gpu_type: str) -> float | None:
         """Published ratio of the two types at the nearest gang and batch size at which both were published."""
+        where = (known, anchor.gpu_type, anchor.workers, anchor.batch, gpu_type)
+        if where not in self._ratios:
+            if len(self._ratios) >= _MOST_RATIOS:  # gangs and batch sizes are what users say
+                self._ratios.clear()
+            self._ratios[where] = self._nearest_ratio(known, anchor, gpu_type)
+        return self._ratios[where]
+
+    def _nearest_ratio(self, known: str, anchor: _Anchor, gpu_type: str) -> float | None:
         pairs = []
         for row in self._rows.get(known, ()):
             if row.gpu_type == anchor.gpu_type and not row.spread:

@@ -53,7 +53,9 @@ def test_an_episode_is_a_function_of_its_seed() -> None:
     assert Plan.of(7) == Plan.of(7)
     assert {(p.regime, p.policy, p.plugins) for p in map(Plan.of, range(12))} == {
         (regime, policy, plugins)
-        for regime in ("operator", "plain") for policy in ("hadar", "gavel_las", "tiresias") for plugins in (False, True)
+        for regime in ("operator", "plain")
+        for policy in ("hadar", "gavel_las", "tiresias")
+        for plugins in (False, True)
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a job draws of Slurm's limits grows and shrinks with the shape that it is given."""
+"""What Slurm would refuse beside GPUs in use: told beforehand where it shows it, learned from its reasons where not."""
 
 from __future__ import annotations
 
@@ -6,43 +6,167 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_hadar.controller.bounds import Bounds
+from slurm_hadar.controller.bounds import Bounds, Lessons, keeps_back, node_room
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.model import Placement
-from slurm_hadar.slurm import state
-from slurm_hadar.slurm.state import ClusterState, Limit
+from slurm_hadar.model import JobState, Placement
+from slurm_hadar.slurm.state import Bounds as SlurmBounds
+from slurm_hadar.slurm.state import ClusterState, Licence, Limit, Reservation, SlurmJob, SlurmNode
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
-ONE = Placement.of({"a": {"v100": 1}})
-FOUR = Placement.of({"a": {"v100": 2}, "b": {"v100": 2}})
+FAKE = FakeSlurm({"v100-1": ("v100", 4)})
+RECORD = JobRecord("1", workers=2, nodes=1, tasks=1, cpus=4)
 
 
-def bounds(*limits: Limit) -> Bounds:
-    return Bounds(ClusterState(0.0, bounds=state.Bounds(limits=limits)))
+def job(**fields: object) -> SlurmJob:
+    """Two GPUs and four CPUs of eve's, under QOS small."""
+    made = FAKE.jobs[FAKE.submit(2)]
+    given = {"user": "eve", "uid": 1001, "qos": "small", "account": "lab", "num_cpus": 4, "memory_bytes": 4 << 30}
+    return replace(made, **{**given, **fields})  # type: ignore[arg-type]
 
 
-def a_job(nodes: int = 1, gpus: int = 1, cpus: int = 2) -> state.SlurmJob:
-    """One of QOS q in the shape that it has now, with 1 GiB for each CPU."""
-    slurm = FakeSlurm({"a": ("v100", 2)})
-    job = slurm.jobs[slurm.submit(gpus)]
-    return replace(job, qos="q", uid=7, num_nodes=nodes, num_cpus=cpus, memory_bytes=cpus << 30)
+def bounds(*jobs: SlurmJob, **said: object) -> Bounds:
+    return Bounds(ClusterState(1000.0, jobs, bounds=SlurmBounds(**said)))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("tasks", "workers", "nodes"), [(1, 1, 1), (2, 2, 1)])
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [("", False), ("Resources", False), ("Priority", False), ("BeginTime", False), ("NonZeroExitCode", False),
+     ("RaisedSignal:9(Killed)", False), ("QOSMaxGRESPerUser", True), ("Licenses", True), ("AssocGrpCpuLimit", True),
+     ("ReqNodeNotAvail, UnavailableNodes:v100-1", True), ("JobArrayTaskLimit", True), ("SomethingNew", True)],
+)  # fmt: skip
+def test_reasons(reason: str, kept: bool) -> None:
+    """Waiting for room or time is nothing wrong; all else is, and so are words that nobody knows yet."""
+    assert keeps_back(reason) is kept
+
+
+def test_every_limit_that_binds_a_job_is_drawn_from() -> None:
+    """Its QOS's, its user's under it, its account's and those above; of GPUs, of one type, CPUs, memory, jobs."""
+    limits = (
+        Limit(("qos", "small"), "gres/gpu", 6, 2), Limit(("qos-user", "small", "1001"), "cpu", 10, 3),
+        Limit(("qos-user", "small", "1002"), "cpu", 1, 1), Limit(("account", "top"), "jobs", 5, 5),
+        Limit(("user", "lab", "eve"), "mem", 8 << 30, 1 << 30), Limit(("qos", "large"), "gres/gpu", 1, 1),
+        Limit(("qos", "small"), "gres/gpu:v100", 3, 0), Limit(("qos", "small"), "billing", 3, 0),
+    )  # fmt: skip
+    one = bounds(limits=limits, parents={"lab": "top"})
+
+    draws = one.needs(job(), RECORD).draws
+
+    held = Placement.of({"v100-1": {"v100": 2}})
+    assert {d.quota: (one.quotas[d.quota].left, d.amount(held)) for d in draws} == {
+        "qos small gres/gpu": (4.0, 2.0), "qos-user small 1001 cpu": (7.0, 4.0), "account top jobs": (0.0, 1.0),
+        "user lab eve mem": (float(7 << 30), float(4 << 30)), "qos small gres/gpu:v100": (3.0, 2.0),
+    }  # fmt: skip
+    assert "account top" in one.quotas["account top jobs"].words
+
+
+def test_licences_and_array_throttles() -> None:
+    """So many are free, so many tasks run already; one licence of several is Slurm's to choose."""
+    running = [job(job_id=f"9_{i}", array_id="9", state=JobState.RUNNING, throttle=3) for i in (1, 2)]
+    waits = job(job_id="9_3", array_id="9", throttle=3, licenses="matlab:2,ansys,unknown:1")
+    one = bounds(*running, waits, licences={"matlab": Licence("matlab", 5, 1), "ansys": Licence("ansys", 2, 2)})
+
+    draws = {d.quota: d.each for d in one.needs(waits, RECORD).draws}
+
+    assert draws == {"licence matlab": 2.0, "licence ansys": 1.0, "array 9": 1.0}
+    assert (one.quotas["licence matlab"].left, one.quotas["array 9"].left) == (1.0, 1.0)
+    assert one.needs(job(licenses="matlab:1|ansys:1"), RECORD).draws == ()
+
+
+def test_cpus_and_memory_follow_the_shape() -> None:
+    """A job with a task for each GPU takes CPUs with them; memory goes with CPUs."""
+    plain, per_gpu = bounds().needs(job(), RECORD), bounds().needs(job(), replace(RECORD, tasks=2))
+
+    assert (plain.cpus_for(1), plain.cpus_for(4), plain.memory_per_cpu) == (4.0, 4.0, float(1 << 30))
+    assert (per_gpu.cpus_for(1), per_gpu.cpus_for(4)) == (2.0, 8.0)
+    assert Bounds(ClusterState(0.0, memory_counts=False)).needs(job(), RECORD).memory_per_cpu == 0.0
+
+
+def test_nodes_that_are_closed() -> None:
+    """What the owner excludes; what is reserved for others, also when the job would run into it; only its own."""
+    later = Reservation("later", frozenset({"b"}), 1500.0, 9000.0)
+    part = Reservation("part", frozenset({"c"}), 0.0, 9000.0, whole=False)
+    over = Reservation("over", frozenset({"d"}), 0.0, 900.0)
+    one = bounds(reservations=(later, part, over))
+
+    assert one.closed(job(exc_nodes=("a",)), 1000.0) == (None, frozenset({"a", "b"}))
+    assert one.closed(job(time_limit_s=400.0), 1000.0) == (None, frozenset())
+    assert one.closed(job(reservation="later"), 1000.0) == (frozenset({"b"}), frozenset())
+
+
+def test_no_job_is_given_more_than_its_owner_may_ask() -> None:
+    """GPUs, CPUs that go with them, and nodes."""
+    one = bounds(limits=(Limit(("qos", "small"), "gres/gpu", 4, each_job=True), Limit(("qos", "small"), "cpu", 6, 0)))
+
+    assert one.may_have(job(), RECORD, 3, 1)
+    assert not one.may_have(job(), RECORD, 4, 2)  # eight CPUs
+    assert not one.may_have(job(num_cpus=1), RECORD, 8, 1)
+    assert one.may_have(job(qos="large"), RECORD, 64, 8)
+
+
+def test_what_a_node_has_left() -> None:
+    """CPUs and memory that nobody holds but jobs that may be moved; others' jobs are seen."""
+    node = SlurmNode("a", cpus=32, cpus_used=10, memory_bytes=100, memory_used_bytes=60)
+
+    assert node_room(node, 10.0, 20.0, True) == (32, 60, False)
+    assert node_room(node, 4.0, 0.0, False) == (26, None, True)
+    assert node_room(SlurmNode("a"), 0.0, 0.0, True) == (None, None, False)
+
+
+def test_lessons_are_about_the_scope_of_the_reason() -> None:
+    """A user's limit is no matter of other users; a job's own trouble no matter of other jobs."""
+    lessons = Lessons()
+    mine, other = job(job_id="1"), job(job_id="2", user="bob")
+    lessons.learn(mine, "QOSMaxGRESPerUser", 0.0, 10.0, tried=True)
+
+    assert "QOSMaxGRESPerUser" in (lessons.reason(job(job_id="3"), 5.0) or "") and lessons.reason(other, 5.0) is None
+    lessons.learn(other, "ReqNodeNotAvail", 0.0, 10.0, tried=True)
+    assert lessons.reason(other, 5.0) and lessons.reason(job(job_id="4", user="bob"), 5.0) is None
+
+
+def test_lessons_grow_only_with_tries_and_end_with_a_start() -> None:
+    """The same word seen again is no new try; when one of them runs, all may."""
+    lessons, one = Lessons(), job(job_id="1")
+    lessons.learn(one, "QOSGrpGRES", 0.0, 10.0, tried=False)
+    lessons.learn(one, "QOSGrpGRES", 5.0, 10.0, tried=False)
+    assert "in 1 s" in (lessons.reason(one, 9.0) or "") and lessons.reason(one, 10.0) is None
+
+    lessons.learn(one, "QOSGrpGRES", 10.0, 10.0, tried=True)
+    assert "in 20 s" in (lessons.reason(one, 10.0) or "")
+    lessons.forget(replace(one, job_id="7"))
+    assert lessons.reason(one, 10.0) is None
+
+
+def test_after_a_while_they_are_tried_in_turn() -> None:
+    """One in each round: the first may wait for room for long, and must not keep the others from their try."""
+    lessons = Lessons()
+    jobs = {str(i): job(job_id=str(i)) for i in range(3)}
+    lessons.learn(jobs["0"], "QOSMaxGRESPerUser", 0.0, 10.0, tried=True)
+    tried = []
+    for _ in range(5):
+        lessons.expire(jobs)
+        tried.append([i for i, one in jobs.items() if lessons.reason(one, 20.0) is None])
+
+    assert tried == [["0"], ["1"], ["2"], [], ["0"]]
+    lessons.expire({})
+    assert lessons.reason(jobs["0"], 0.0) is None
+
+
 @pytest.mark.parametrize(("what", "each"), [("cpu", 1), ("mem", 1 << 30)])
-def test_cpus_and_memory_grow_with_the_job(tasks: int, workers: int, nodes: int, what: str, each: int) -> None:
+@pytest.mark.parametrize(("tasks", "held"), [(1, [2, 4]), (2, [2, 8])])
+def test_cpus_and_memory_grow_with_the_job(tasks: int, held: list[int], what: str, each: int) -> None:
     """With one task for each node they are each node's; with one for each GPU, each GPU's."""
-    record = JobRecord("1", workers=workers, nodes=nodes, tasks=tasks, cpus=2 * tasks)
-    scope = ("qos-user", "q", "7")
+    shapes = (Placement.of({"a": {"v100": tasks}}), Placement.of({"a": {"v100": 2 * tasks}, "b": {"v100": 2 * tasks}}))
+    record = JobRecord("1", workers=tasks, nodes=1, tasks=tasks, cpus=2)
+    now = job(num_cpus=2, memory_bytes=2 << 30)
 
-    (draw,) = bounds(Limit(scope, what, 100)).needs(a_job(), record).draws
+    (draw,) = bounds(limits=(Limit(("qos-user", "small", "1001"), what, 100 * each),)).needs(now, record).draws
 
-    assert [draw.amount(p) / each for p in (ONE, FOUR)] == ([2, 4] if tasks == 1 else [2, 8])
+    assert [draw.amount(shape) / each for shape in shapes] == held
 
 
 def test_a_job_that_has_grown_may_keep_its_size() -> None:
     """What its owner may ask for is reckoned from what was asked for, not from what the job has become."""
     record = JobRecord("1", workers=1, nodes=1, tasks=1, cpus=2)
-    grown, limits = a_job(nodes=2, gpus=4, cpus=4), bounds(Limit(("qos", "q"), "cpu", 4, each_job=True))
+    grown, one = job(num_nodes=2, num_cpus=4), bounds(limits=(Limit(("qos", "small"), "cpu", 4, each_job=True),))
 
-    assert limits.may_have(grown, record, 4, 2) and not limits.may_have(grown, record, 6, 3)
+    assert one.may_have(grown, record, 4, 2) and not one.may_have(grown, record, 6, 3)

@@ -157,7 +157,7 @@ def test_idle_connections_keep_nobody_out(channel: Channel, agent: zmq.Socket) -
         assert greeted(channel, 2) < 2.0
         agent.send(encode(made(3, kind="hello")))
         assert decode_order(agent.recv()).kind == "welcome"
-        assert channel.cut >= 400 and len(channel._connections) <= 1100
+        assert channel._book.turned_away["connection"] >= 400 and len(channel._connections) <= 1100
     finally:
         for one in idle:
             one.close()

@@ -87,3 +87,4 @@ def test_a_channel_that_nobody_listens_to_ends_the_controller(bench: Any, tmp_pa
 
     with pytest.raises(ChannelError, match="thread has ended"):
         controller.run()
+    channel.close()

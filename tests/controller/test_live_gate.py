@@ -32,7 +32,7 @@ def test_idle_connections_stop_neither_rounds_nor_reports(live: Any, poll: Any) 
         agent.curve_publickey, agent.curve_secretkey = zmq.curve_keypair()
         agent.curve_serverkey, agent.rcvtimeo = info.public_key.encode(), 5000
         agent.connect(info.address)
-        agent.send(encode(Report("hello", "7", 0, 1, "ab" * 32, 1.0, "n1")))
+        agent.send(encode(Report("hello", "999999", 0, 1, "ab" * 32, 1.0, "n1")))
         assert decode_order(agent.recv()).kind == "welcome"
         agent.close(linger=0)
     assert "skipped" not in (live.work / "controller.log").read_text()

@@ -277,5 +277,6 @@ def test_an_elastic_gang_is_started_and_moved_in_other_sizes(live: Any, poll: An
     worlds = [world for world, _ in result["seen"]]
     assert result["done"] == steps == len(worlds) and {tuple(s) for s in result["seen"]} == {(2, 4), (1, 8)}
     assert (worlds[0], worlds[-1]) == (2, 2) and 1 in worlds
-    measured = ThroughputStore(live.journal.connection)
-    assert {m.gpus for m in measured.of("resnet18:4")} == {2} and {m.gpus for m in measured.of("resnet18:8")} == {1}
+    measured, user = ThroughputStore(live.journal.connection), getpass.getuser()
+    assert {m.gpus for m in measured.of("resnet18:4", user)} == {2}
+    assert {m.gpus for m in measured.of("resnet18:8", user)} == {1}

@@ -167,15 +167,15 @@ def test_what_is_no_spool_file_is_not_read(
     place(spool)
 
     assert reader.read("7", str(tmp_path), ME) == 0
-    assert book.get("7") is None and reader.refused == 1
+    assert book.get("7") is None and book.turned_away["spool"] == 1
     assert "spool file of job 7" in caplog.text
 
 
-def test_what_is_not_there_is_no_fault(tmp_path: Path, reader: SpoolReader, caplog: Any) -> None:
+def test_what_is_not_there_is_no_fault(tmp_path: Path, book: ReportBook, reader: SpoolReader, caplog: Any) -> None:
     """Most jobs leave no spool file."""
     assert reader.read("7", str(tmp_path), ME) == reader.read("7", "", ME) == 0
     assert reader.read("7", str(tmp_path / "none"), ME) == 0
-    assert reader.refused == 0 and not caplog.text
+    assert not book.turned_away.total() and not caplog.text
 
 
 @pytest.mark.parametrize("work_dir", ["\0", "a\nb", "/" + "x" * 5000, "/\udcff", "relative"])
@@ -214,7 +214,7 @@ def test_a_dead_directory_costs_its_job_only(stalling: UserFiles, book: ReportBo
     began = time.monotonic()
 
     assert reader.read_all(jobs) == 2
-    assert time.monotonic() - began < 3.0 and stalling.misses == 1
+    assert time.monotonic() - began < 3.0 and stalling.misses == book.turned_away["directory"] == 1
 
     began = time.monotonic()
     reader.read_all(jobs)
@@ -254,6 +254,19 @@ def test_a_user_with_many_dead_directories_is_left_alone(stalling: UserFiles, tm
     assert stalling.tails([Tail(f"/hangs/{n}", ("x",), "12345", 0, 10) for n in range(1000, 2000)]) and (
         stalling.misses == 3
     )
+
+
+def test_a_job_beside_another_users_directory(book: ReportBook, files: UserFiles, tmp_path: Path) -> None:
+    """Two users share a directory of submission: the second one's jobs are under a name of their owner's own."""
+    own = tmp_path / f".hadar-{ME}" / "7"
+    own.mkdir(parents=True, mode=0o700)
+    (own / "spool.jsonl").write_bytes(made(1, steps=5))
+    (tmp_path / ".hadar").symlink_to("/etc")
+    reader = SpoolReader(book, files)
+
+    assert reader.read("7", str(tmp_path), ME) == 1 and reader.read("7", str(tmp_path), ME) == 0
+    news = book.get("7")
+    assert news is not None and news.report.steps == 5 and book.turned_away["spool"] == 0
 
 
 def test_a_stopped_process_is_replaced(files: UserFiles, tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def test_odd_ranges_are_nobodys(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("error", "overtaken"),
-    [("Job has already finished", True), ("Job is no longer pending execution", True), ("Invalid job id specified", True),
+    [("Job has already finished", True), ("Job is no longer pending execution", True),
+     ("Invalid job id specified", True),
      ("Job is pending execution", True), ("Invalid node name specified", False), ("Access/permission denied", False),
      (None, False)],
 )  # fmt: skip
@@ -45,6 +46,11 @@ def test_what_came_too_late_is_no_refusal(error: str | None, overtaken: bool) ->
     assert WriteResult("1", Write("update", ("1",)), error).overtaken is overtaken
 
 
+QOS = (
+    "QOS=small(2) GrpJobs=N(1) GrpTRES=cpu=N(1),gres/gpu=6(2) MaxTRESPJ=gres/gpu=4 Account Limits= "
+    "lab={MaxJobsPA=7(1) MaxTRESPA=cpu=N(1)} "
+    "User Limits= 1001={MaxJobsPU=1(1) MaxTRESPU=cpu=2(1),gres/gpu:v100=2(1)}"
+)
 ASSOC = """scontrol: show licenses
 LicenseName=matlab Total=5 Used=2 Free=3 Reserved=1 Remote=no
 scontrol: show reservations
@@ -56,9 +62,9 @@ ClusterName=c Account=root UserName= Partition= ID=1 ParentAccount= GrpJobs=N(2)
 ClusterName=c Account=lab UserName= Partition= ID=3 ParentAccount=root(1) GrpJobs=9(1) GrpTRES=cpu=N(1),gres/gpu=8(2)
 ClusterName=c Account=lab UserName=bob(1001) Partition= ID=5 ParentAccount= GrpJobs=N(1) GrpTRES=mem=100(50) MaxJobs=4
 ClusterName=c Account=lab UserName=bob(1001) Partition=big ID=6 ParentAccount= GrpJobs=N(1) GrpTRES=cpu=1(1) MaxJobs=1
-QOS=small(2) GrpJobs=N(1) GrpTRES=cpu=N(1),gres/gpu=6(2) MaxTRESPJ= Account Limits= lab={MaxJobsPA=7(1) MaxTRESPA=cpu=N(1)} User Limits= 1001={MaxJobsPU=1(1) MaxTRESPU=cpu=2(1),gres/gpu:v100=2(1)}
+QOS_LINE
 scontrol:
-"""
+""".replace("QOS_LINE", QOS)
 
 
 def test_limits_licences_and_reservations() -> None:
@@ -71,6 +77,7 @@ def test_limits_licences_and_reservations() -> None:
         Limit(("qos", "small"), "gres/gpu", 6, 2), Limit(("qos-account", "small", "lab"), "jobs", 7, 1),
         Limit(("qos-user", "small", "1001"), "jobs", 1, 1), Limit(("qos-user", "small", "1001"), "cpu", 2, 1),
         Limit(("qos-user", "small", "1001"), "gres/gpu:v100", 2, 1),
+        Limit(("qos", "small"), "gres/gpu", 4, each_job=True),
     }  # fmt: skip
     assert found.licences == {"matlab": Licence("matlab", 5, 2)}
     assert [(r.name, sorted(r.nodes), r.whole) for r in found.reservations] == [

@@ -18,7 +18,8 @@ MARK = "0123456789abcdef"
 JOB = {
     "JobID": "17", "JobArrayID": "17", "ArrayJobID": "17", "HetJobID": "N/A", "State": "PENDING", "Reason": "None",
     "UserName": "alice", "UserID": "1001", "OverSubscribe": "OK", "Licenses": "(null)", "Reservation": "(null)",
-    "tres-alloc": "cpu=1,mem=100M,node=1,billing=1,gres/gpu=2", "Account": "(null)", "QOS": "(null)", "Partition": "all", "NodeList": "", "ReqNodes": "",
+    "tres-alloc": "cpu=1,mem=100M,node=1,billing=1,gres/gpu=2", "Account": "(null)", "QOS": "(null)",
+    "Partition": "all", "NodeList": "", "ReqNodes": "",
     "tres-per-job": "N/A", "tres-per-node": "gres:gpu:2", "tres-per-socket": "N/A", "tres-per-task": "N/A",
     "NumNodes": "1", "MaxNodes": "1", "NumTasks": "1", "NumCPUs": "1", "TimeLimit": "1-02:03:04",
     "SubmitTime": "1700000000", "EligibleTime": "N/A", "StartTime": "N/A", "EndTime": "N/A", "Requeue": "1",
@@ -28,7 +29,8 @@ JOB = {
 }  # fmt: skip
 NODE = {
     "NodeList": "v100-1", "StateComplete": "mixed", "Gres": "gpu:v100:4", "GresUsed": "gpu:v100:1(IDX:0)",
-    "CPUsState": "1/31/0/32", "Memory": "256000", "AllocMem": "100", "Partition": "all*", "Available": "up", "Time": "infinite", "Features": "v100",
+    "CPUsState": "1/31/0/32", "Memory": "256000", "AllocMem": "100",
+    "Partition": "all*", "Available": "up", "Time": "infinite", "Features": "v100",
     "Reason": "none",
 }  # fmt: skip
 
@@ -173,7 +175,8 @@ def test_garbage_never_raises_anything_else(text: str) -> None:
 
 @pytest.mark.parametrize("change", [{"State": "DREAMING"}, {"NumNodes": "two"}, {"SubmitTime": "yesterday"},
                                     {"TimeLimit": "1:2:3:4"}, {"NodeList": "v100-[1"},
-                                    {"tres-per-node": "gres:gpu:v100\x1f:1"}, {"tres-per-job": "gres/gpu:a:b:c"}])  # fmt: skip
+                                    {"tres-per-node": "gres:gpu:v100\x1f:1"},
+                                    {"tres-per-job": "gres/gpu:a:b:c"}])  # fmt: skip
 def test_what_is_not_understood_costs_its_job_alone(change: dict[str, str]) -> None:
     """The record says which field it is and what it holds; the next job is read as ever."""
     broken, good = jobs(change, {"JobArrayID": "18"})

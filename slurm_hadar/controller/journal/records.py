@@ -25,9 +25,9 @@ class JobRecord:
     ``submit`` and ``restarts`` as Slurm last showed them tell a job from a later one with the same id. ``arrival`` is
     the first submission. ``workers``, ``nodes``, ``tasks`` and ``cpus`` are the shape its owner asked for. ``steered``
     says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it, and
-    ``defer_until`` the latest that a round which may have been killed can have given it. Slurm counts whole seconds from
-    the moment it reads a start time: what was given lies between ``lease_low`` and ``lease``, or, after a kill, between
-    ``defer_from`` and ``defer_until``. Any other start time is the owner's or an administrator's.
+    ``defer_until`` the latest that a round which may have been killed can have given it. Slurm counts whole seconds
+    from the moment it reads a start time: what was given lies between ``lease_low`` and ``lease``, or, after a kill,
+    between ``defer_from`` and ``defer_until``. Any other start time is the owner's or an administrator's.
     ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
     the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start,
     ``relaunched`` how often Slurm was told to try a launch of its own again that had failed.

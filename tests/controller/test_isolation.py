@@ -1,0 +1,192 @@
+"""Each job is its own failure domain: what fails on one costs that one alone, with a reason, for growing times."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurm_hadar.controller import observe
+from slurm_hadar.controller.brake import Brake
+from slurm_hadar.controller.culprits import find_culprits
+from slurm_hadar.controller.quarantine import Quarantine
+from slurm_hadar.errors import StoreError
+from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
+from slurm_hadar.policies.base import Policy
+from slurm_hadar.policies.fifo import Fifo
+
+MODEL = "hadar:model=resnet18,batch=64,steps=2000"
+
+
+class Touchy(Policy):
+    """First come, first served, but it cannot bear some jobs."""
+
+    name = "touchy"
+
+    def __init__(self, *poison: str, error: Callable[[], object] = lambda: 1 / 0) -> None:
+        self.poison, self.error = set(poison), error
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        if self.poison & {j.job_id for j in snapshot.steerable_jobs}:
+            self.error()
+        return Fifo().allocate(snapshot)
+
+
+def test_a_policy_that_fails_on_some_jobs_serves_the_others(bench: Callable[..., Any], caplog: Any) -> None:
+    """They are found, left alone with the reason, and the round goes on in the same moment."""
+    one = bench({"v100-1": ("v100", 4)})
+    jobs = [one.slurm.submit(1, MODEL) for _ in range(6)]
+    controller = one.new_controller(policy=Touchy(jobs[1], jobs[4]))
+
+    with caplog.at_level(logging.ERROR):
+        result = controller.run_round()
+
+    assert [one.slurm.jobs[j].state for j in jobs].count(JobState.RUNNING) == 4
+    assert {one.slurm.jobs[j].nodes for j in (jobs[1], jobs[4])} == {()}
+    assert "ZeroDivisionError" in result.seen.snapshot.job[jobs[1]].pinned
+    assert "left alone: 2, 5" in result.record.note and controller.isolated.jobs == 2
+    assert "ZeroDivisionError" in one.journal.wait(jobs[4])["why"]
+    assert sum("left alone" in r.message for r in caplog.records) == 2
+    assert controller.run_round().record.note == ""  # they are known by now
+
+
+def test_a_policy_that_fails_on_everything_touches_nothing(bench: Callable[..., Any]) -> None:
+    """Nobody is blamed for it, and the next round tries again."""
+    one = bench()
+    jobs = [one.slurm.submit(1, MODEL) for _ in range(12)]
+    controller = one.new_controller(policy=Touchy(*jobs))
+
+    result = controller.run_round()
+
+    assert "touchy failed" in result.record.note and one.slurm.batches == []
+    assert controller.isolated.jobs == 0
+
+
+def test_looking_at_a_job_may_fail(bench: Callable[..., Any], monkeypatch: Any) -> None:
+    """It is shown, pinned, with what it holds taken; the others are steered."""
+    one = bench({"v100-1": ("v100", 2)})
+    held, free = one.slurm.submit(1, MODEL), one.slurm.submit(1, MODEL)
+    one.slurm.start(held, "v100-1")
+    real = observe.form_of
+    monkeypatch.setattr(observe, "form_of", lambda job, *rest: 1 / 0 if job.job_id == held else real(job, *rest))
+    controller = one.new_controller()
+
+    result = controller.run_round()
+
+    assert "looking at it failed" in result.seen.snapshot.job[held].pinned
+    assert result.seen.snapshot.node["v100-1"].taken == {"v100": 1}
+    assert one.slurm.jobs[free].nodes == ("v100-1",) and one.slurm.jobs[held].nodes == ("v100-1",)
+
+
+def test_an_unforeseen_failure_gives_up_a_round_and_no_more(bench: Callable[..., Any], monkeypatch: Any) -> None:
+    """It is told, counted, and the next round begins afresh."""
+    one = bench()
+    job = one.slurm.submit(1, MODEL)
+    controller = one.new_controller()
+    read = one.slurm.read
+    monkeypatch.setattr(one.slurm, "read", lambda: {}["no such thing"])
+
+    first = controller.run_round()
+    monkeypatch.setattr(one.slurm, "read", read)
+    controller.run_round()
+
+    assert "the controller failed: KeyError" in first.record.note and controller.failures == 1
+    assert one.slurm.jobs[job].state is JobState.RUNNING
+
+
+def test_a_job_whose_record_cannot_be_read_is_left_to_slurm(bench: Callable[..., Any]) -> None:
+    """With the reason in the queue; it is never written to."""
+    one = bench()
+    odd, good = one.slurm.submit(1, MODEL), one.slurm.submit(1, MODEL)
+    one.slurm.jobs[odd] = replace(one.slurm.jobs[odd], fault="Slurm's record of it cannot be read: so", gpus=())
+
+    result = one.controller.run_round()
+
+    assert result.seen.snapshot.job[odd].pinned == "Slurm's record of it cannot be read: so"
+    assert {job for batch in one.slurm.batches for w in batch for job in w.job_ids} == {good}
+
+
+def test_times_grow_and_end() -> None:
+    """A minute, two, four; after that the job is looked at again; a job that is gone is forgotten."""
+    now = 1000.0
+    quarantine = Quarantine(lambda: now)
+
+    for wait in (60.0, 120.0, 240.0):
+        with quarantine.over("7", "this"):
+            raise ValueError("no")
+        assert f"another {wait:.0f} s" in (quarantine.reason("7") or "") and quarantine.reason("8") is None
+        now += wait
+        assert quarantine.reason("7") is None
+    assert quarantine.failures == 3 and quarantine.jobs == 0
+    quarantine.keep(())
+    with quarantine.over("7", "this"):
+        raise ValueError("no")
+    assert "another 60 s" in (quarantine.reason("7") or "")
+
+
+def test_what_concerns_everybody_is_raised() -> None:
+    """A broken journal is no job's fault."""
+    with pytest.raises(StoreError), Quarantine().over("7", "this"):
+        raise StoreError("broken")
+
+
+def snapshot(count: int) -> Snapshot:
+    jobs = [Job(str(i), Form(1), arrival=float(i)) for i in range(count)]
+    return Snapshot(0.0, (Node("n", {"v100": 4}),), tuple(jobs))
+
+
+@pytest.mark.parametrize("bad", [set(), {"0"}, {"99"}, {"3", "50", "51", "98"}])
+def test_culprits_are_found_among_many(bad: set[str]) -> None:
+    """Those without which nothing fails, and no others."""
+    found = find_culprits(snapshot(100), lambda s: bool(bad & {j.job_id for j in s.steerable_jobs}))
+
+    assert set(found) == bad
+
+
+@pytest.mark.parametrize(
+    "fails", [lambda s: True, lambda s: len(s.steerable_jobs) > 40], ids=["always", "for their number"]
+)
+def test_nobody_is_blamed_for_what_is_no_single_jobs_fault(fails: Callable[[Snapshot], bool]) -> None:
+    assert find_culprits(snapshot(100), fails) == []
+
+
+def test_what_a_job_that_is_left_out_holds_is_taken() -> None:
+    """Its GPUs are nobody's to give."""
+    job = Job("1", Form(2), state=JobState.RUNNING, placement=Placement.of({"n": {"v100": 2}}))
+    left = Snapshot(0.0, (Node("n", {"v100": 4}, {"v100": 1}),), (job,)).without({"1": "so"})
+
+    assert left.node["n"].taken == {"v100": 3} and left.job["1"].pinned == "so" and not left.steerable_jobs
+
+
+def test_the_brake_lets_go_by_itself() -> None:
+    """After too many refusals nothing is written for a round, then for two, an hour at most; a good round forgives."""
+    brake, now = Brake(), 1000.0
+    brake.note(1, 3, now, 10.0)
+    assert brake.reason(now) == ""
+    brake.note(2, 3, now, 10.0)
+    assert "acts again in 10 s: 3 writes in a row" in brake.reason(now) and brake.reason(now + 10.0) == ""
+    brake.note(1, 3, now + 10.0, 10.0)
+    assert "in 20 s" in brake.reason(now + 10.0)
+    brake.note(0, 3, now + 30.0, 10.0)
+    brake.note(3, 3, now + 40.0, 10.0)
+    assert "in 10 s" in brake.reason(now + 40.0)
+
+
+def test_waiting_is_explained(bench: Callable[..., Any]) -> None:
+    """What Slurm keeps back is tried again after a while, one of its like first, and forgotten when one runs."""
+    one = bench({"v100-1": ("v100", 2)})
+    blocked = [one.slurm.submit(1, MODEL, user="eve", qos="small") for _ in range(3)]
+    for job in blocked:
+        one.slurm.stuck[job] = "QOSMaxGRESPerUser"
+    honest = one.slurm.submit(1, MODEL)
+    controller = one.new_controller()
+
+    controller.run_round()
+    result = controller.run_round()
+
+    assert one.slurm.jobs[honest].state is JobState.RUNNING
+    waits = {job: (result.plan or Plan("")).waits.get(job, Wait(Tier.POLICY, "")).why for job in blocked}
+    assert all("QOSMaxGRESPerUser" in why for why in waits.values()), waits
