@@ -14,6 +14,8 @@ import pytest
 from benchmarks.chaos.chain import result_of
 from slurm_hadar.controller.view import queue_view
 from slurm_hadar.policies import registry
+from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.table import reference
 from tests.controller.test_live_faults import rounds_until
 
 pytestmark = pytest.mark.slurm
@@ -114,3 +116,70 @@ def test_who_saves_late_is_moved_then(live: Any, poll: Any) -> None:
     assert saved.saved_step == saved.steps and saved.unsaved == 0
     poll(lambda: live.state_of(job) == "COMPLETED", 90)
     assert ended_with(live, "late")[-1]["steps"] == steps, ended_with(live, "late")
+
+
+def blocker(live: Any, poll: Any, *nodes: str) -> str:
+    job = live.submit("--gres=gpu:4", "-N", str(len(nodes)), "-w", ",".join(nodes), comment="", script="sleep 900")
+    poll(lambda: live.state_of(job) == "RUNNING")
+    return job
+
+
+def test_a_job_is_placed_where_it_is_done_in_time(live: Any, poll: Any) -> None:
+    """What is left fits into its minute on a V100 or P100 and not on a K80: it waits while the K80s are free."""
+    fast, slow = (blocker(live, poll, f"{t}-1", f"{t}-2") for t in ("v100", "k80"))
+    middle = blocker(live, poll, "p100-1", "p100-2")
+    rates = Estimator(reference()).speeds("resnet18", 64, 1, ("v100", "k80"))
+    steps = int(30 * rates["v100"].steps_per_s)
+    assert steps / rates["k80"].steps_per_s > 70
+    job = live.submit("--gres=gpu:1", "--time=1", comment=f"hadar:model=resnet18,batch=64,steps={steps}")
+    controller = live.controller(*QUICK, policy=registry.get("fifo"))
+    controller.run_round()
+    live.cluster.run(["scancel", slow])
+    poll(lambda: not live.gpus(slow))
+
+    for _ in range(3):
+        assert controller.run_round().seen.snapshot.job[job].form.types == frozenset({"v100", "p100"})
+        assert live.state_of(job) == "PENDING"
+    live.cluster.run(["scancel", fast, middle])
+    rounds_until(controller, lambda: live.state_of(job) == "RUNNING", poll, 40)
+
+    assert not node_of(live, job).startswith("k80")
+
+
+def test_at_its_limit_a_job_goes_on_or_is_saved(live: Any, poll: Any) -> None:
+    """With requeue_on_timeout it saves and goes on in another run, to the very end; without, it saves and its limit is
+    its end."""
+    steps = 300
+    controller = live.controller(*QUICK, "jobs.limit_grace_s=45", "guard.min_run_s=3600", channel=True)
+    on = train(live, "on", steps, 0.1, "--time=1", comment=",requeue_on_timeout=yes")
+    over = train(live, "over", 100_000, 0.1, "--time=1")
+    makes_steps(live, poll, on)
+    makes_steps(live, poll, over)
+    live.place(**{f"j{job}": {node_of(live, job): 1} for job in (on, over)})
+
+    rounds_until(controller, lambda: live.field(on, "Restarts") == "1", poll, 60)
+    asked = live.journal.load_jobs()[over].limit_asked
+    rounds_until(controller, lambda: (live.news(over).saved_at or 0) >= asked, poll, 10)
+    rounds_until(controller, lambda: live.state_of(on) == "COMPLETED", poll, 60)
+
+    (end,) = ended_with(live, "on")
+    assert (end["steps"], end["weights"], end["run"]) == (steps, result_of(steps), "1")
+    commands = [e["command"] for e in live.journal.history(on) if "command" in e]
+    assert f"requeue {on}" in commands and live.field(over, "Restarts") == "0"
+    poll(lambda: live.state_of(over) == "TIMEOUT", 90)
+
+
+def test_max_time_lowers_the_limit_and_never_raises_it(live: Any, poll: Any) -> None:
+    """Of ten minutes two are left where the owner says so; one minute stays one."""
+    full = blocker(live, poll, *(n.name for n in live.cluster.nodes))
+    lowered = live.submit("--gres=gpu:1", "--time=10", comment="hadar:model=resnet18,batch=64,max_time=2m")
+    kept = live.submit("--gres=gpu:1", "--time=1", comment="hadar:model=resnet18,batch=64,max_time=5m")
+    controller = live.controller(*QUICK)
+    controller.run_round()
+    live.cluster.run(["scancel", full])
+    poll(lambda: not live.gpus(full))
+    live.place(**{f"j{lowered}": {"v100-1": 1}, f"j{kept}": {"k80-1": 1}})
+
+    rounds_until(controller, lambda: live.gpus(lowered) and live.gpus(kept), poll, 40)
+
+    assert [live.field(j, "TimeLimit") for j in (lowered, kept)] == ["00:02:00", "00:01:00"]
