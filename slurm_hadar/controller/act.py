@@ -303,7 +303,9 @@ class Actor:
             if record.steered:
                 with self._quarantine.over(job_id, "putting it off"):
                     steered.append(writes.defer(job, record, lease_s))
-            elif not record.deferred(job.eligible) or record.lease is None or record.lease - now < 0.75 * lease_s:
+                continue
+            ours = job.eligible is not None and job.eligible > now and record.deferred(job.eligible)
+            if not ours or record.lease is None or record.lease - now < 0.75 * lease_s:
                 plain.append(job_id)
         return [_Planned(w, defer_s=lease_s) for w in (*steered, *writes.lease(plain, lease_s))]
 

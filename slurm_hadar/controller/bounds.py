@@ -131,11 +131,9 @@ class Bounds:
 
     def needs(self, job: SlurmJob, record: JobRecord) -> Needs:
         """What the job takes beside GPUs, in the shape that its owner asked for or scaled from it."""
-        per_gpu = record.tasks == record.workers > record.nodes
-        per_task = max(1, record.cpus // record.tasks)
-        cpus = 0.0 if per_gpu else max(record.cpus, record.tasks * per_task) / record.nodes
-        memory = job.memory_bytes / max(1, job.num_cpus) if self.state.memory_counts else 0.0
-        return _needs(cpus, float(per_task) if per_gpu else 0.0, memory, job.exclusive, tuple(self._draws(job, record)))
+        per_node, per_gpu = _cpus(record)
+        memory = _memory_per_cpu(job) if self.state.memory_counts else 0.0
+        return _needs(per_node, per_gpu, memory, job.exclusive, tuple(self._draws(job, record)))
 
     def _draws(self, job: SlurmJob, record: JobRecord) -> Iterator[Draw]:
         if job.licenses:
@@ -149,12 +147,13 @@ class Bounds:
             yield Draw(name, "job")
         for limit in self._limits_of(job):
             if not limit.each_job:
-                yield from self._drawn(limit, job)
+                yield from self._drawn(limit, job, record)
 
     def may_have(self, job: SlurmJob, record: JobRecord, gpus: int, nodes: int) -> bool:
         """Whether the owner may ask for so many GPUs in one job. What Slurm is told with an operator's rights is not
         held against such limits any more, so nothing beyond them is ever told."""
-        asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(job.num_cpus * gpus / max(1, record.workers))}
+        per_node, per_gpu = _cpus(record)
+        asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(per_node * nodes + per_gpu * gpus)}
         return all(asked[limit.what] <= limit.most for limit in self._limits_of(job) if limit.what in asked)
 
     def _licences(self, job: SlurmJob) -> Iterator[Draw]:
@@ -198,17 +197,17 @@ class Bounds:
         for scope in scopes:
             yield from self._by_scope.get(scope, ())
 
-    def _drawn(self, limit: Limit, job: SlurmJob) -> Iterator[Draw]:
+    def _drawn(self, limit: Limit, job: SlurmJob, record: JobRecord) -> Iterator[Draw]:
         kind, _, gpu_type = limit.what.partition("gres/gpu")[2].partition(":")
         each, per = 1.0, "job"
         if limit.what.startswith("gres/gpu") and not kind:
             per = gpu_type or "gpu"
         elif limit.what == "node":
             per = "node"
-        elif limit.what == "cpu":
-            each = float(job.num_cpus)
-        elif limit.what == "mem":
-            each = float(job.memory_bytes)
+        elif limit.what in ("cpu", "mem"):
+            per_node, per_gpu = _cpus(record)
+            per, each = ("gpu", per_gpu) if per_gpu else ("node", per_node)
+            each *= _memory_per_cpu(job) if limit.what == "mem" else 1.0
         elif limit.what != "jobs":
             return  # billing and the like: learned from Slurm's reasons
         name = f"{' '.join(limit.scope)} {limit.what}"
@@ -226,6 +225,18 @@ class Bounds:
             elif reservation.whole and reservation.start < until and reservation.end > now:
                 closed |= reservation.nodes
         return only, frozenset(closed)
+
+
+def _cpus(record: JobRecord) -> tuple[float, float]:
+    """CPUs for each node and for each GPU that the job has, in whatever shape it is placed: one of them is 0."""
+    per_task = max(1, record.cpus // record.tasks)
+    if record.tasks == record.workers > record.nodes:
+        return 0.0, float(per_task)
+    return max(record.cpus, record.tasks * per_task) / record.nodes, 0.0
+
+
+def _memory_per_cpu(job: SlurmJob) -> float:
+    return job.memory_bytes / max(1, job.num_cpus)
 
 
 @functools.lru_cache(maxsize=4096)

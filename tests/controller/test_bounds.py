@@ -98,7 +98,7 @@ def test_no_job_is_given_more_than_its_owner_may_ask() -> None:
     one = bounds(limits=(Limit(("qos", "small"), "gres/gpu", 4, each_job=True), Limit(("qos", "small"), "cpu", 6, 0)))
 
     assert one.may_have(job(), RECORD, 3, 1)
-    assert not one.may_have(job(), RECORD, 4, 1)  # eight CPUs
+    assert not one.may_have(job(), RECORD, 4, 2)  # eight CPUs
     assert not one.may_have(job(num_cpus=1), RECORD, 8, 1)
     assert one.may_have(job(qos="large"), RECORD, 64, 8)
 
@@ -149,3 +149,24 @@ def test_after_a_while_they_are_tried_in_turn() -> None:
     assert tried == [["0"], ["1"], ["2"], [], ["0"]]
     lessons.expire({})
     assert lessons.reason(jobs["0"], 0.0) is None
+
+
+@pytest.mark.parametrize(("what", "each"), [("cpu", 1), ("mem", 1 << 30)])
+@pytest.mark.parametrize(("tasks", "held"), [(1, [2, 4]), (2, [2, 8])])
+def test_cpus_and_memory_grow_with_the_job(tasks: int, held: list[int], what: str, each: int) -> None:
+    """With one task for each node they are each node's; with one for each GPU, each GPU's."""
+    shapes = (Placement.of({"a": {"v100": tasks}}), Placement.of({"a": {"v100": 2 * tasks}, "b": {"v100": 2 * tasks}}))
+    record = JobRecord("1", workers=tasks, nodes=1, tasks=tasks, cpus=2)
+    now = job(num_cpus=2, memory_bytes=2 << 30)
+
+    (draw,) = bounds(limits=(Limit(("qos-user", "small", "1001"), what, 100 * each),)).needs(now, record).draws
+
+    assert [draw.amount(shape) / each for shape in shapes] == held
+
+
+def test_a_job_that_has_grown_may_keep_its_size() -> None:
+    """What its owner may ask for is reckoned from what was asked for, not from what the job has become."""
+    record = JobRecord("1", workers=1, nodes=1, tasks=1, cpus=2)
+    grown, one = job(num_nodes=2, num_cpus=4), bounds(limits=(Limit(("qos", "small"), "cpu", 4, each_job=True),))
+
+    assert one.may_have(grown, record, 4, 2) and not one.may_have(grown, record, 6, 3)
