@@ -7,6 +7,7 @@ from typing import Any
 
 from slurm_hadar.cli.common import clock, place, span
 from slurm_hadar.controller.answers import Answer, Holder, Interval, WhatIf
+from slurm_hadar.controller.time_limits import Overtime
 
 __all__ = ["as_dict", "in_words"]
 
@@ -38,6 +39,8 @@ def in_words(expected: Answer, now: float) -> list[str]:
         lines.append("               (if nothing else is submitted, and if jobs take as long as they are expected to)")
     if expected.holders and (expected.start is None or expected.start.low > now + _SAME_S):
         lines.append(f"  held by      {_holders(expected.holders)}")
+    if expected.overtime is not None:
+        lines.append(f"  time limit   {_overtime(expected.overtime, expected.runs)}")
     return lines + [line for w in expected.what_if if (line := _what_if(w, expected, now))]
 
 
@@ -65,6 +68,18 @@ def _holders(holders: tuple[Holder, ...]) -> str:
         + (f"{span(h.left_s)} left)" if h.left_s is not None else "nobody knows how long)")
         for h in holders
     )
+
+
+def _overtime(over: Overtime, runs: bool) -> str:
+    """That it will not be done in time, what comes of that, and what its owner can do about it."""
+    needs = " and ".join(f"{span(seconds)} on {gpu_type}" for gpu_type, seconds in over.needs_s.items())
+    limit = f"{span(over.limit_s)}{' left' if runs else ''}"
+    if over.goes_on:
+        return f"{limit}, and it needs {needs}: at its limit it saves, and goes on in another run"
+    mend = "requeue_on_timeout=yes in its comment lets it go on in another run (if it can save)"
+    if over.fits:
+        return f"{limit}, and it needs {needs}: it is started on {' or '.join(over.fits)} only; {mend}"
+    return f"{limit}, and it needs {needs}: Slurm ends it before it is done; {mend}, or ask for a longer --time"
 
 
 def _what_if(case: WhatIf, expected: Answer, now: float) -> str:

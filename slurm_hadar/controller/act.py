@@ -510,7 +510,9 @@ class Actor:
             if on and (saved or not record.resumable) and not self._finishes(seen, job_id):
                 over.append(job_id)
         why = "its time limit; it goes on in another run"
-        self._write(seen, [_Planned(w, why=why) for w in writes.requeue(over)], outcome)
+        refused = self._write(seen, [_Planned(w, why=why) for w in writes.requeue(over)], outcome)
+        for job_id in set(over) - refused:
+            seen.records[job_id].ran_on = []  # its run ends by our order: it may come back to its nodes
 
     def _check_leases(self, seen: Observation, outcome: Outcome, jobs: dict[str, SlurmJob]) -> None:
         """A leased job must be pending and not yet eligible; one that started all the same is only worth a note."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.foresee import Future, play, remaining_s, uncertainty
+from slurm_hadar.controller.time_limits import Overtime
 from slurm_hadar.model import Job, Placement, Snapshot
 from slurm_hadar.policies.base import Policy
 
@@ -17,11 +18,13 @@ _MOST_HOLDERS = 8
 
 @dataclass(frozen=True)
 class Peek:
-    """What the next round would see, who would decide about it, and which jobs keep their place once they run."""
+    """What the next round would see, who would decide about it, which jobs keep their place once they run, and which do
+    not get done within their time limits."""
 
     snapshot: Snapshot
     policy: Policy
     stays: frozenset[str] = frozenset()
+    overtime: Mapping[str, Overtime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ class WhatIf:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """All that is expected of one steerable job, if nothing else is submitted. ``start`` is None for a job that runs,
-    and for one that is not seen to start by ``until``; ``where`` is where it would start."""
+    and for one that is not seen to start by ``until``; ``where`` is where it would start. ``overtime``: where it does
+    not get done within its time limit, if so."""
 
     job_id: str
     runs: bool
@@ -70,6 +74,7 @@ class Answer:
     until: float
     holders: tuple[Holder, ...]
     what_if: tuple[WhatIf, ...]
+    overtime: Overtime | None = None
 
 
 def answer(peek: Peek, job_id: str, config: Config, cpu_s: float = 10.0) -> Answer | None:
@@ -88,6 +93,7 @@ def answer(peek: Peek, job_id: str, config: Config, cpu_s: float = 10.0) -> Answ
         job_id, runs, None if runs else _interval([f.fates[job_id].start for f in (low, middle, high)]),
         _interval([f.fates[job_id].end for f in (low, middle, high)]), fate.where,
         min(f.until for f in (low, middle, high)), () if runs else _holders(peek, job, fate.where), what_if,
+        peek.overtime.get(job_id),
     )  # fmt: skip
 
 

@@ -70,7 +70,8 @@ def line_of(
     if progress is not None:
         steps, total = progress[0], progress[1] or total
     forecast = Forecast.of(record) if record else None
-    wait = wait if pending or pinned else {}
+    left_alone = wait.get("tier") == "pinned" and record is not None and record.run_since is not None
+    wait = wait if pending or pinned or left_alone else {}
     wanted = Placement.of(wait.get("wanted") or {})
     return Line(
         job_id=job.job_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from slurm_hadar.comment import read
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers import Peek
 from slurm_hadar.controller.forecasts import Forecaster
@@ -13,6 +14,7 @@ from slurm_hadar.controller.observe import Observer
 from slurm_hadar.controller.recorder import memory_of, owner_of
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, any_acting, chosen_state_dir
+from slurm_hadar.controller.time_limits import overtime
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.policies import registry
 from slurm_hadar.predict.store import VersionStore
@@ -43,4 +45,8 @@ def peek(backend: Backend, config: Config) -> Peek:
         graphs.look(backend, state)
         seen = observer.observe(state, acting_only=any_acting(config))
         memory = memory_of(journal, owner_of(policy.name, config.policy.params))
-    return Peek(replace(seen.snapshot, memory=memory), policy, seen.stays)
+    late = {
+        job.job_id: found for job in seen.snapshot.jobs
+        if (found := overtime(job, read(seen.raw[job.job_id].comment)[0], seen.records[job.job_id], state.time))
+    }  # fmt: skip
+    return Peek(replace(seen.snapshot, memory=memory), policy, seen.stays, late)

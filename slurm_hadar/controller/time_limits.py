@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import Job, Snapshot
 from slurm_hadar.slurm.state import SlurmJob
 
-__all__ = ["done_in_s", "goes_on", "left_s", "run_in_all_s", "types_within"]
+__all__ = ["Overtime", "done_in_s", "goes_on", "left_s", "overtime", "run_in_all_s", "types_within"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overtime:
+    """That a job does not get done within its time limit: ``limit_s`` from its start, or from now if it runs.
+
+    ``needs_s``: seconds that it needs on each of the GPU types on which it does not; ``fits``: those on which it does;
+    ``goes_on``: it saves at its limit, and goes on in another run.
+    """
+
+    limit_s: float
+    needs_s: Mapping[str, float]
+    fits: tuple[str, ...]
+    goes_on: bool
+
+
+def overtime(job: Job, comment: JobComment, record: JobRecord, now: float) -> Overtime | None:
+    """Where what is left of a steered job does not fit into its time limit, of all GPU types that its owner accepts;
+    None if it fits everywhere, or nobody knows."""
+    if job.time_limit_s is None or not job.steerable or job.fork is not None:
+        return None
+    if job.running:
+        remaining, rate = job.expected_remaining_steps, job.rate(job.placement)
+        limit_s = max(0.0, (job.started or now) + job.time_limit_s - now)
+        needs = {} if remaining is None or rate <= 0 else {"+".join(sorted(job.placement.by_type)): remaining / rate}
+    else:
+        limit_s = job.time_limit_s
+        types = sorted(t for t in job.speeds if comment.types is None or t in comment.types)
+        needs = {t: done for t in types if (done := done_in_s(job, t)) is not None}
+    over = {t: s for t, s in needs.items() if s > limit_s}
+    return Overtime(limit_s, over, tuple(t for t in needs if t not in over), goes_on(comment, record)) if over else None
 
 
 def types_within(job: Job, limit_s: float) -> frozenset[str] | None:

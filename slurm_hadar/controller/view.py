@@ -206,7 +206,7 @@ def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
             continue
         record = records.get(job.job_id)
         comment, fault = read(job.comment)
-        pinned = fault or pinned_reason(job, comment, record, config, facts)
+        pinned = job.fault or fault or pinned_reason(job, comment, record, config, facts)
         fork = forks.get(job.array_id or "") if comment.fork is not None else None
         progress = None if fork is None else (float(fork[1]), fork[2])
         lines.append(line_of(job, record, placement_of(job, facts), pinned, waits.get(job.job_id, {}), progress))
