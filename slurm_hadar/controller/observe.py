@@ -279,9 +279,7 @@ class Observer:
         )
         return self._within_limit(self._reckoned(shown, record, now), job, comment, record)
 
-    def _form(
-        self, job: SlurmJob, comment: JobComment, record: JobRecord, facts: NodeBook, bounds: Bounds
-    ) -> Form:
+    def _form(self, job: SlurmJob, comment: JobComment, record: JobRecord, facts: NodeBook, bounds: Bounds) -> Form:
         """What :func:`form_of` says, less the nodes that Slurm would refuse and the sizes that its owner may not
         have."""
         now = bounds.state.time
