@@ -166,6 +166,7 @@ def test_at_its_limit_a_job_goes_on_or_is_saved(live: Any, poll: Any) -> None:
     assert (end["steps"], end["weights"], end["run"]) == (steps, result_of(steps), "1")
     commands = [e["command"] for e in live.journal.history(on) if "command" in e]
     assert f"requeue {on}" in commands and live.field(over, "Restarts") == "0"
+    live.cluster.run(["scontrol", "update", f"JobId={over}", "EndTime=now+1"], check=True)
     poll(lambda: live.state_of(over) == "TIMEOUT", 90)
 
 
