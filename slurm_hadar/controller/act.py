@@ -22,7 +22,7 @@ from slurm_hadar.controller.cluster import OVERTAKEN, Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind, settle
 from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.notes import Seal
-from slurm_hadar.controller.observe import AVOID_ROUNDS, Observation
+from slurm_hadar.controller.observe import AVOID_ROUNDS, PASS_ROUNDS, Observation
 from slurm_hadar.controller.quarantine import Quarantine
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.spools import SpoolReader
@@ -455,9 +455,9 @@ class Actor:
         """Slurm said no: give the job back its own shape, and do not try these nodes again for a while."""
         change = next((c for c in outcome.changes if c.job_id == job_id and c.kind.occupies), None)
         if change is not None and job is not None and job.state is JobState.PENDING:
-            self._undo(seen, outcome, change, job)
+            self._undo(seen, outcome, change, job, refused=True)
 
-    def _undo(self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob) -> None:
+    def _undo(self, seen: Observation, outcome: Outcome, change: Change, job: SlurmJob, refused: bool = False) -> None:
         """Give the job back what its owner asked for. What keeps it back is no matter of these nodes, and its like are
         not tried for a while; anything else is, and the nodes are not."""
         record, now = seen.records[change.job_id], time.time()
@@ -465,7 +465,8 @@ class Actor:
         if keeps_back(job.reason) and not _about_nodes(job.reason) and not job.held:
             self._lessons.learn(job, job.reason, now, round_s, tried=True)
         else:
-            record.avoid.update(dict.fromkeys(change.new.nodes, now + AVOID_ROUNDS * round_s))
+            rounds = AVOID_ROUNDS if refused or job.held or keeps_back(job.reason) else PASS_ROUNDS
+            record.avoid.update(dict.fromkeys(change.new.nodes, now + rounds * round_s))
         record.slow = 0
         if job.held and job.reason in _HELD_BY_OTHERS:
             planned = _Planned(writes.give_back(job, record))  # the hold, and when it starts, are others' now

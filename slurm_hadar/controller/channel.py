@@ -76,15 +76,19 @@ class Channel:
         self._connections = Connections(raise_file_limit())
         self._peers, self._addresses = Rates(_PEER_PER_S, _PEER_BURST), Rates(_ADDRESS_PER_S, _ADDRESS_BURST)
         self._comings = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        port = _bind(self._socket, bind, state_dir / "channel.port")
-        self.info = ChannelInfo(f"tcp://{host or socket.gethostname()}:{port}", public.decode())
-        self._wake, self._woken = _pair(self._context)
         self.file = file
         #: Whether jobs are to report to another host's controller.
         self.quiet = quiet
         self._fault = ""
-        if not quiet:
-            self.tell_jobs()
+        try:
+            port = _bind(self._socket, bind, state_dir / "channel.port")
+            self.info = ChannelInfo(f"tcp://{host or socket.gethostname()}:{port}", public.decode())
+            if not quiet:
+                self.tell_jobs()
+        except ChannelError:
+            self._context.destroy(linger=0)  # a context that is collected with open sockets waits for them for ever
+            raise
+        self._wake, self._woken = _pair(self._context)
         self._thread = threading.Thread(target=self._live, name="channel", daemon=True)
         self._thread.start()
 

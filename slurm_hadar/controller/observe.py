@@ -39,9 +39,10 @@ from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.store import workload_key
 from slurm_hadar.throughput.table import worker_batch
 
-__all__ = ["AVOID_ROUNDS", "Observation", "Observer", "workload_of"]
+__all__ = ["AVOID_ROUNDS", "PASS_ROUNDS", "Observation", "Observer", "workload_of"]
 
-AVOID_ROUNDS = 10
+AVOID_ROUNDS = 10  # for a node that Slurm refuses to a job
+PASS_ROUNDS = 2  # for one where the job did not get what seemed free
 LOST_NODE_S = 120.0  # as long as Slurm itself puts off a job that it has requeued
 
 
@@ -313,7 +314,7 @@ class Observer:
         free = {n.name: sum(c for _, c in n.gpus) - sum(c for _, c in n.used) for n in bounds.state.nodes}
         each = (gpus_asked(job) or record.workers) // max(1, job.num_nodes)
         if job.req_nodes and all(free.get(name, 0) >= each for name in job.req_nodes):
-            until = bounds.state.time + AVOID_ROUNDS * self._config.controller.round_s
+            until = bounds.state.time + PASS_ROUNDS * self._config.controller.round_s
             record.avoid.update(dict.fromkeys(job.req_nodes, until))
 
     def _within_limit(self, shown: Job, job: SlurmJob, comment: JobComment, record: JobRecord) -> Job:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slurm_hadar.comment import JobComment, is_ours
+from slurm_hadar.comment import JobComment, is_ours, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.elastic import Room, gang_sizes, room_of
 from slurm_hadar.controller.journal import JobRecord
@@ -169,8 +169,8 @@ def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> s
 
 def _own_begin(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> bool:
     """Whether the job waits for a moment to come that its owner or an administrator chose: neither this controller's
-    lease, nor that to which Slurm puts off what it has requeued. The reason may stand for a while after it."""
-    if job.reason not in ("BeginTime", "None", "") or job.eligible is None or job.eligible <= time.time():
+    lease, nor that to which Slurm puts off what it has requeued. Slurm may show any reason until then."""
+    if job.eligible is None or job.eligible <= time.time():
         return False
     if record is not None and record.deferred(job.eligible):
         return False
@@ -190,6 +190,8 @@ def may_retry(job: SlurmJob, comment: JobComment, record: JobRecord, config: Con
     Slurm ends what is left of a lost run when the node is back, or when slurmctld is, and a new run of the job with it
     that it has just started there. What has run before seldom fails so fast by itself.
     """
+    if job.fault is not None or read(job.comment)[1] is not None:
+        return False
     if not config.jobs.retry_failed_restart or record.relaunched or config.mode(job.partition) is not Mode.ACT:
         return False
     if job.state_text != "FAILED" or not job.restarts or job.start is None or job.end is None:

@@ -200,7 +200,7 @@ def _closed(snapshot: Snapshot, job: Job, node: str) -> Job:
 
 def _dropped(snapshot: Snapshot, plan: Plan, waits: dict[str, Wait]) -> Plan:
     """What is over after the last try waits, or stays where it is."""
-    placements = dict(plan.placements)
+    placements = {job_id: placement for job_id, placement in plan.placements.items() if job_id not in waits}
     for refusal in refusals(snapshot, plan):
         job = snapshot.job[refusal.job_id]
         if job.running:

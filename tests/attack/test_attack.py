@@ -56,7 +56,7 @@ def test_an_episode_is_a_function_of_its_seed() -> None:
         for regime in ("operator", "plain")
         for policy in ("hadar", "gavel_las", "tiresias")
         for plugins in (False, True)
-    }  # fmt: skip
+    }
 
 
 def test_hostile_words_are_drawn_alike() -> None:

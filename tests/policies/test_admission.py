@@ -6,9 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.model import Draw, Form, Job, JobState, Needs, Node, Placement, Quota, Snapshot, Speed
+from slurm_hadar.model import (
+    Draw,
+    Form,
+    Job,
+    JobState,
+    Needs,
+    Node,
+    Placement,
+    Plan,
+    Quota,
+    Snapshot,
+    Speed,
+    Tier,
+    Wait,
+)
 from slurm_hadar.policies import registry
-from slurm_hadar.policies.admission import refusals
+from slurm_hadar.policies.admission import refusals, within_bounds
 from slurm_hadar.policies.check import check_plan
 
 POLICIES = ["hadar", "hadare", "asrpt", "gavel_las", "tiresias", "allox", "srtf", "fifo"]
@@ -65,6 +79,21 @@ def test_jobs_without_room_on_any_node_leave_their_gpus_to_others(policy: str, n
     alone = registry.get(policy).allocate(cluster(*others, **shared))
     assert set(plan.placements) == set(alone.placements) and len(alone.placements) >= 4
     assert {a.job_id for a in large} <= plan.waits.keys()
+
+
+def test_what_is_refused_in_the_last_try_is_not_placed() -> None:
+    """A policy that plans one more job over a limit in each try: none of them is both placed and waiting."""
+    jobs = [job(f"a{i}", needs=draws(f"q{i}")) for i in range(8)]
+    quotas = tuple(Quota(f"q{i}", 0.0, "nothing is left") for i in range(8))
+
+    def one(policy: object, snapshot: Snapshot) -> Plan:
+        first, *rest = snapshot.jobs
+        waits = {j.job_id: Wait(Tier.POLICY, "not the first") for j in rest}
+        return Plan("one", {first.job_id: Placement.of({"n1": {"v100": 1}})}, waits)
+
+    plan = within_bounds(one)(None, cluster(*jobs, quotas=quotas))
+
+    assert plan.placements == {} and plan.waits.keys() == {j.job_id for j in jobs}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
