@@ -174,7 +174,9 @@ def _own_begin(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> 
         return False
     if record is not None and record.deferred(job.eligible):
         return False
-    requeued = job.restarts > 0 and job.eligible <= (job.submit or 0.0) + REQUEUE_DELAY_S
+    submit = job.submit or 0.0
+    put_off_since = record is not None and record.lease_low is not None and record.lease_low > submit
+    requeued = job.restarts > 0 and job.eligible <= submit + REQUEUE_DELAY_S and not put_off_since
     return not (requeued or _leased_at_submission(job, comment))
 
 

@@ -85,6 +85,21 @@ def test_a_begin_time_set_while_leased_stays(live: Any, poll: Any) -> None:
     assert controller.run_round().record.failed == 0 and live.holds(job, {"k80-1": 1})
 
 
+def test_a_begin_time_set_after_a_stop_stays(live: Any, poll: Any) -> None:
+    """Slurm itself puts off what it has requeued; what is set after the controller's lease is somebody's word."""
+    job = live.submit("--gres=gpu:1")
+    poll(lambda: live.state_of(job) == "RUNNING")
+    controller = live.controller(*QUICK)
+    assert controller.run_round().record.preemptions == 1 and live.field(job, "Restarts") == "1"
+    live.cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now+100"], check=True)
+    wanted = seen(live, job).eligible
+
+    for _ in range(2):
+        controller.run_round()
+
+    assert (seen(live, job).eligible, why(live, job)) == (wanted, "has a begin time of its own")
+
+
 @pytest.mark.parametrize(("hold", "reason"), [("hold", "JobHeldAdmin"), ("uhold", "JobHeldUser")])
 def test_a_hold_of_a_leased_or_placed_job_stays(live: Any, poll: Any, hold: str, reason: str) -> None:
     """Whoever holds it: it is not released, gets every node back, and is steered again when its holder releases it."""

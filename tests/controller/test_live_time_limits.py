@@ -149,7 +149,7 @@ def test_a_job_is_placed_where_it_is_done_in_time(live: Any, poll: Any) -> None:
 def test_at_its_limit_a_job_goes_on_or_is_saved(live: Any, poll: Any) -> None:
     """With requeue_on_timeout it saves and goes on in another run, to the very end; without, it saves and its limit is
     its end."""
-    steps = 300
+    steps = 220
     controller = live.controller(*QUICK, "jobs.limit_grace_s=45", "guard.min_run_s=3600", channel=True)
     on = train(live, "on", steps, 0.1, "--time=1", comment=",requeue_on_timeout=yes")
     over = train(live, "over", 100_000, 0.1, "--time=1")
@@ -166,6 +166,7 @@ def test_at_its_limit_a_job_goes_on_or_is_saved(live: Any, poll: Any) -> None:
     assert (end["steps"], end["weights"], end["run"]) == (steps, result_of(steps), "1")
     commands = [e["command"] for e in live.journal.history(on) if "command" in e]
     assert f"requeue {on}" in commands and live.field(over, "Restarts") == "0"
+    live.cluster.run(["scontrol", "update", f"JobId={over}", "EndTime=now+1"], check=True)
     poll(lambda: live.state_of(over) == "TIMEOUT", 90)
 
 

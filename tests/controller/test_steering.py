@@ -138,6 +138,10 @@ def test_what_slurm_puts_off_after_a_requeue_is_not_the_owners() -> None:
 
     assert reason(again) is None
     assert "begin time of its own" in reason(replace(again, eligible=now + 600.0))
+    leased = replace(RECORD, lease_low=now + 60.0, lease=now + 61.0)  # which took the place of Slurm's own
+    assert "begin time of its own" in reason(replace(again, eligible=now + 100.0), record=leased)
+    placed_before = replace(RECORD, lease_low=now - 60.0, lease=now - 59.0)
+    assert reason(again, record=placed_before) is None
 
 
 def test_forms() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_hadar.cli.expectation import in_words
 from slurm_hadar.comment import JobComment, read
-from slurm_hadar.controller.answers import Answer
+from slurm_hadar.controller.answers import Answer, Interval, WhatIf
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.time_limits import Overtime, overtime
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Placement, Speed
@@ -67,3 +67,13 @@ def test_what_explain_says(over: Overtime, runs: bool, words: str) -> None:
     (line,) = [one for one in in_words(told, NOW) if one.startswith("  time limit ")]
 
     assert words in line
+
+
+def test_a_type_that_its_limit_shuts_out_is_not_one_that_its_owner_refuses() -> None:
+    """What if it took that type: its time limit would have to let it."""
+    cases = tuple(WhatIf(t, False, Interval(NOW, NOW), None, 1.0) for t in ("k80", "p100"))
+    told = Answer("1", False, None, None, EMPTY, NOW, (), cases, Overtime(100.0, {"k80": 510.0}, ("v100",), False))
+
+    k80, p100 = (next(w for w in in_words(told, NOW) if w.startswith(f"  on {t}")) for t in ("k80", "p100"))
+
+    assert k80.endswith("if its time limit let it") and p100.endswith("if it accepted that type")
