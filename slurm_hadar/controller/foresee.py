@@ -15,6 +15,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.cluster import SETTLE_S
 from slurm_hadar.controller.guard import Change, changes_of, limit
 from slurm_hadar.model import EMPTY, Job, JobState, Node, Placement, Plan, Snapshot, Tier
+from slurm_hadar.policies.admission import drawn
 from slurm_hadar.policies.base import Policy
 
 __all__ = ["Fate", "Future", "play", "remaining_s", "uncertainty"]
@@ -118,6 +119,7 @@ class _Game:
         self._ready: dict[str, float] = {}
         self._strides = 1
         self._idle = 0
+        self._held = drawn(snapshot.jobs)
         for job in self._jobs.values():
             steps = job.expected_remaining_steps
             steps = UNKNOWN_S * job.best_rate() if steps is None else steps
@@ -135,9 +137,14 @@ class _Game:
     def turn(self, hurry: bool) -> bool:
         """One round and the time until the next, in a ``hurry`` until something ends. False when nothing can happen any
         more."""
+        held = drawn(self._jobs.values())
         shown = replace(
             self._snapshot, time=self.now, nodes=tuple(self._nodes.values()),
             jobs=tuple(self._shown(j) for j in self._jobs.values()), memory=self._memory,
+            quotas=tuple(
+                replace(q, left=q.left + self._held.get(q.name, 0.0) - held.get(q.name, 0.0))
+                for q in self._snapshot.quotas
+            ),
         )  # fmt: skip
         plan = self._policy.allocate(shown)
         self._memory = plan.memory
@@ -153,7 +160,9 @@ class _Game:
         return self._let_pass()
 
     def _shown(self, job: Job) -> Job:
-        """The job with the limit on young runs as it is by now."""
+        """The job with the limit on young runs as it is by now; what kept it back at first is taken to pass."""
+        if job.blocked is not None and self.first is not None:
+            job = replace(job, blocked=None)
         if not job.running or job.job_id in self._stays or job.started is None:
             return job
         young = self.now - job.started < self._config.guard.min_run_s

@@ -9,13 +9,13 @@ to be blocked are not shown to it at all. Our definition.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_hadar.model import Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
 
-__all__ = ["Refusal", "refusals", "within_bounds"]
+__all__ = ["Refusal", "drawn", "refusals", "within_bounds"]
 
 _Allocate = Callable[[Any, Snapshot], Plan]
 _MOST_TRIES = 4  # each is a whole decision; what is over after the last waits a round
@@ -59,6 +59,16 @@ def within_bounds(allocate: _Allocate) -> _Allocate:
     return allocate_within
 
 
+def drawn(jobs: Iterable[Job]) -> dict[str, float]:
+    """What the jobs among these that run and are steered hold of each quota."""
+    held: dict[str, float] = {}
+    for job in jobs:
+        if job.running and job.steerable:
+            for draw in job.needs.draws:
+                held[draw.quota] = held.get(draw.quota, 0.0) + draw.amount(job.placement)
+    return held
+
+
 def refusals(snapshot: Snapshot, plan: Plan) -> list[Refusal]:
     """What of a plan the cluster would refuse. What stays where it is has been granted already. O(jobs placed)."""
     return _Ledger.of(snapshot, plan).refused
@@ -79,14 +89,9 @@ class _Ledger:
 
     @classmethod
     def of(cls, snapshot: Snapshot, plan: Plan) -> _Ledger:
-        ledger = cls(
-            {q.name: q.left for q in snapshot.quotas}, snapshot.node, {q.name: q.words for q in snapshot.quotas}
-        )
-        for job in snapshot.steerable_jobs:
-            if job.running:  # what the plan may take from it counts as left until the plan is booked
-                for draw in job.needs.draws:
-                    if draw.quota in ledger.left:
-                        ledger.left[draw.quota] += draw.amount(job.placement)
+        held = drawn(snapshot.jobs)  # what the plan may take counts as left until the plan is booked
+        left = {q.name: q.left + held.get(q.name, 0.0) for q in snapshot.quotas}
+        ledger = cls(left, snapshot.node, {q.name: q.words for q in snapshot.quotas})
         placed = [(snapshot.job[j], p) for j, p in plan.placements.items() if j in snapshot.job]
         for job, placement in sorted(placed, key=lambda pair: _rank(pair[0], pair[1], plan)):
             refusal = None if job.running and placement == job.placement else ledger._refusal(job, placement)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.answers import Interval, Peek, answer, starts
 from slurm_hadar.controller.foresee import LEAST_ERROR, play, remaining_s, uncertainty
-from slurm_hadar.model import Fork, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
+from slurm_hadar.model import Draw, Fork, Form, Job, JobState, Needs, Node, Placement, Plan, Quota, Snapshot, Speed
 from slurm_hadar.policies import get
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.simulator.run import SimOptions, simulate
@@ -204,3 +204,20 @@ def test_rounds_leave_when_waiting_jobs_start(bench) -> None:
         assert time.time() < low < high
     b.new_controller("controller.foresee_s=0").run_round()
     assert not any("starts" in (b.journal.wait(job) or {}) for job in jobs)
+
+
+def test_a_limit_is_free_again_when_who_held_it_ends() -> None:
+    """The second job of a user who may have one starts when the first has ended, though GPUs are free all the time."""
+    needs = Needs(draws=(Draw("one each", "gpu"),))
+    speeds = {"v100": Speed(1.0)}
+    held = Placement.of({"n": {"v100": 1}})
+    first = Job("1", Form(1), state=JobState.RUNNING, started=0.0, placement=held, speeds=speeds, total_steps=500.0,
+                unmovable="so", needs=needs)  # fmt: skip
+    waits = [Job(str(i), Form(1), speeds=speeds, total_steps=500.0, arrival=float(i), needs=needs) for i in (2, 3)]
+    quota = Quota("one each", 0.0, "one GPU each")
+    snapshot = Snapshot(0.0, (Node("n", {"v100": 4}),), (first, *waits), round_s=60.0, quotas=(quota,))
+
+    found = play(snapshot, get("fifo"), config()).fates
+
+    starts = [found[i].start or 0.0 for i in ("2", "3")]
+    assert 500.0 <= starts[0] <= 620.0 and 1000.0 <= starts[1] <= 1240.0
