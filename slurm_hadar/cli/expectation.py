@@ -91,8 +91,8 @@ def _what_if(case: WhatIf, expected: Answer, now: float) -> str:
         return f"{head} {case.why}"
     if case.start is None:
         return f"{head} would not start within that time"
-    late = expected.overtime is not None and case.gpu_type in expected.overtime.needs_s
-    terms = "" if case.accepted else " if its time limit let it" if late else " if it accepted that type"
+    too_long = expected.overtime is not None and case.gpu_type in expected.overtime.needs_s
+    terms = "" if case.accepted else " if its time limit let it" if too_long else " if it accepted that type"
     text = f"{head} would start {_when(case.start, now)}{terms}"
     if case.end is None:
         return text

@@ -103,6 +103,7 @@ class Actor:
         self._quarantine = quarantine or Quarantine()
         self._lessons = lessons or Lessons()
         self._asked: dict[str, _Asked] = {}
+        self._at_limit: dict[str, _Asked] = {}
         self._heard: set[str] = set()
         self._backend = backend
         self._config = config
@@ -156,14 +157,15 @@ class Actor:
 
     def answered(self) -> bool:
         """Whether a job that was asked has saved since, so that it can be moved now; said once of each save."""
-        saved = {j for j, a in self._asked.items() if self._book.saved_since(j, a.restarts, a.at)}
+        asked = [*self._asked.items(), *self._at_limit.items()]
+        saved = {j for j, a in asked if self._book.saved_since(j, a.restarts, a.at)}
         news, self._heard = saved - self._heard, saved
         return bool(news)
 
     @property
     def waits(self) -> bool:
         """Whether any job was asked for a checkpoint that is not there yet."""
-        return bool(self._asked)
+        return bool(self._asked or self._at_limit)
 
     def _save(self, seen: Observation, stops: Sequence[Change]) -> tuple[list[str], dict[str, str]]:
         """Ask for checkpoints; returns the jobs that have saved and, for those that may not be stopped yet, why.
@@ -289,7 +291,7 @@ class Actor:
         gap_s = RESTART_GAP_S if just_stopped else 0.0
         write = writes.place(job, record, change.new, self._seal, gap_s)
         shaped = any(name == "NumNodes" for name, _ in write.fields)
-        deferred = record.lease is not None or job.eligible is None or job.eligible > time.time()
+        deferred = job.eligible is None or job.eligible > time.time()
         if not shaped and not deferred and record.steered and set(job.req_nodes) == set(change.new.nodes):
             return []
         return [_Planned(write, steered=True, defer_s=gap_s, placed=True)]
@@ -322,12 +324,13 @@ class Actor:
                 outcome.log.append(_not_requeued(change.job_id, job))
                 continue
             record.moves += 1
-            if change.kind is ChangeKind.MOVE:
-                gap_s = _gap_s(change, seen.snapshot.job[change.job_id])
-                write = writes.place(job, record, change.new, self._seal, gap_s)
-                batch.append(_Planned(write, steered=True, defer_s=gap_s, placed=True))
-            else:
-                batch.append(_Planned(writes.defer(job, record, self.lease_s), defer_s=self.lease_s))
+            with self._quarantine.over(change.job_id, "moving it"):
+                if change.kind is ChangeKind.MOVE:
+                    gap_s = _gap_s(change, seen.snapshot.job[change.job_id])
+                    write = writes.place(job, record, change.new, self._seal, gap_s)
+                    batch.append(_Planned(write, steered=True, defer_s=gap_s, placed=True))
+                else:
+                    batch.append(_Planned(writes.defer(job, record, self.lease_s), defer_s=self.lease_s))
         self._write(seen, batch, outcome)
 
     def _await_end(self, job_ids: Sequence[str]) -> dict[str, SlurmJob]:
@@ -496,15 +499,16 @@ class Actor:
     def before_limits(self, seen: Observation, outcome: Outcome) -> None:
         """Jobs that come to their time limit save, and go back into the queue where their owners let them. Raises as
         :meth:`carry_out`."""
-        over = []
-        for job_id, rest_s in left_s(seen.snapshot, seen.raw, time.time()).items():
+        over, left = [], left_s(seen.snapshot, seen.raw, time.time())
+        self._at_limit = {j: a for j, a in self._at_limit.items() if j in left and time.monotonic() < a.deadline}
+        for job_id, rest_s in left.items():
             if rest_s > self._config.jobs.limit_grace_s or job_id in outcome.stopped:
                 continue
             record, comment = seen.records[job_id], read(seen.raw[job_id].comment)[0]
             on = goes_on(comment, record)
             if record.resumable and record.limit_asked is None:
-                self._ask(job_id, "its time limit", record.restarts, rest_s if on else 0.0)
-                self._asked.pop(job_id, None)  # no move waits for it
+                if self._ask(job_id, "its time limit", record.restarts, rest_s if on else 0.0):
+                    self._at_limit[job_id] = self._asked.pop(job_id)  # no move waits for it
                 record.limit_asked = time.time()
             saved = self._book.saved_since(job_id, record.restarts, record.limit_asked or math.inf)
             if on and (saved or not record.resumable) and not self._finishes(seen, job_id):
@@ -512,6 +516,7 @@ class Actor:
         why = "its time limit; it goes on in another run"
         refused = self._write(seen, [_Planned(w, why=why) for w in writes.requeue(over)], outcome)
         for job_id in set(over) - refused:
+            self._at_limit.pop(job_id, None)
             seen.records[job_id].ran_on = []  # its run ends by our order: it may come back to its nodes
 
     def _check_leases(self, seen: Observation, outcome: Outcome, jobs: dict[str, SlurmJob]) -> None:

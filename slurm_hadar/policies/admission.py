@@ -154,13 +154,13 @@ def _without(snapshot: Snapshot, plan: Plan, ledger: _Ledger, waits: dict[str, W
         elif refusal is not None and refusal.node is not None:
             jobs.append(_closed(snapshot, job, refusal.node))
         elif refusal is not None:
-            waits[job.job_id] = Wait(Tier.CAPACITY, refusal.words)
+            waits[job.job_id] = Wait(Tier.TRANSIENT, refusal.words)
         elif job.steerable and not job.running and job.job_id not in plan.placements and spent:
             words = next((spent[q] for q in _short(job, ledger.left) if q in spent), None)
             if words is None:
                 jobs.append(job)
             else:
-                waits[job.job_id] = Wait(Tier.CAPACITY, words)
+                waits[job.job_id] = Wait(Tier.TRANSIENT, words)
         else:
             jobs.append(job)
     return snapshot.with_jobs(jobs)
@@ -180,7 +180,7 @@ def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait]) -> I
                     words = f"{lacking} on {name}"
                     job = _closed(snapshot, job, name)
         if words and not job.form.nodes:
-            waits[job.job_id] = Wait(Tier.CAPACITY, words)
+            waits[job.job_id] = Wait(Tier.TRANSIENT, words)
         else:
             yield job
 
@@ -207,5 +207,5 @@ def _dropped(snapshot: Snapshot, plan: Plan, waits: dict[str, Wait]) -> Plan:
             placements[job.job_id] = job.placement
         else:
             del placements[job.job_id]
-            waits[job.job_id] = Wait(Tier.CAPACITY, refusal.words)
+            waits[job.job_id] = Wait(Tier.TRANSIENT, refusal.words)
     return replace(plan, placements=placements)

@@ -103,10 +103,10 @@ def _job(r: dict[str, str]) -> SlurmJob:
             raise SlurmParseError(f"squeue shows a job id this version does not understand: {job_id!r:.80}")
         return _understood(r)
     except (SlurmParseError, ValueError, OverflowError) as error:
-        return unreadable(job_id, r["UserName"], r["NodeList"], r["State"], r["Comment"], str(error))
+        return unreadable(job_id, r["UserName"], r["NodeList"], r["State"], r["Name"], r["Comment"], str(error))
 
 
-def unreadable(job_id: str, user: str, nodes: str, state: str, comment: str, why: str) -> SlurmJob:
+def unreadable(job_id: str, user: str, nodes: str, state: str, name: str, comment: str, why: str) -> SlurmJob:
     """A job whose record is not understood: it is shown, with the reason, and left to Slurm. ``nodes`` as Slurm writes
     them: a job that has some counts as running."""
     try:
@@ -119,7 +119,8 @@ def unreadable(job_id: str, user: str, nodes: str, state: str, comment: str, why
         job_id=job_id, raw_id=0, state=assumed, state_text=word, reason="", user=user, account="", qos="", partition="",
         nodes=held, req_nodes=(), features="", gpus=(), num_nodes=max(1, len(held)), max_nodes=max(1, len(held)),
         num_tasks=1, num_cpus=1, time_limit_s=None, submit=None, eligible=None, start=None, end=None, requeue=False,
-        restarts=0, batch=False, priority=1, dependency="", array_id=None, het_id=None, comment=text_or_empty(comment),
+        restarts=0, batch=False, priority=1, dependency="", array_id=None, het_id=None, name=name,
+        comment=text_or_empty(comment),
         fault=f"Slurm's record of it cannot be read: {why}",
     )  # fmt: skip
 

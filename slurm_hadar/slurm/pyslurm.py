@@ -175,8 +175,8 @@ def _expand(r: dict[str, Any]) -> list[SlurmJob]:
     try:
         return _expanded(r)
     except (SlurmParseError, ArithmeticError, KeyError, TypeError, ValueError) as error:
-        job_id, user, nodes, state, comment = (str(r.get(k) or "") for k in ("id", "user", "nodes", "state", "comment"))
-        return [parsing.unreadable(job_id, user, nodes, state, comment, str(error))]
+        known = [str(r.get(k) or "") for k in ("id", "user", "nodes", "state", "name", "comment")]
+        return [parsing.unreadable(*known, str(error))]
 
 
 def _expanded(r: dict[str, Any]) -> list[SlurmJob]:
