@@ -36,6 +36,7 @@ _CONSTRAINT = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
 TRANSIENT_HOLDS = ("BadConstraints",)
 LAUNCH_FAILED = "launch failed requeued held"
 REQUEUE_DELAY_S = 125.0  # Slurm's 120, and the seconds that its clock may be ahead
+_START_WITHIN_S = 5.0  # a start time that is nearer to the last requeue may be one from before it; leases are longer
 _FAILS_WITHIN_S = 2.0  # times of Slurm are whole seconds
 
 
@@ -175,7 +176,7 @@ def _own_begin(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> 
     if record is not None and record.deferred(job.eligible):
         return False
     submit = job.submit or 0.0
-    put_off_since = record is not None and record.lease_low is not None and record.lease_low > submit
+    put_off_since = record is not None and record.lease_low is not None and record.lease_low > submit + _START_WITHIN_S
     requeued = job.restarts > 0 and job.eligible <= submit + REQUEUE_DELAY_S and not put_off_since
     return not (requeued or _leased_at_submission(job, comment))
 
