@@ -33,6 +33,7 @@ from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import read_text, read_trace
 from slurm_hadar.slurm import parsing
 from slurm_hadar.slurm.accounting import parse_accounting
+from slurm_hadar.slurm.limits import parse_bounds
 from slurm_hadar.throughput.table import read_table, reference
 
 __all__ = ["Target", "targets"]
@@ -169,6 +170,8 @@ def targets(scratch: Path) -> list[Target]:
         Target("config file", (places.CONFIG,), _config_file),
         Target("config --set", places.OVERRIDES, lambda d, f: config.load(None, [_text(d)])),
         Target("squeue", _captured("squeue.txt"), lambda d, f: parsing.parse_jobs(_text(d), MARK)),
+        Target("squeue details", _captured("squeue-details.txt"), lambda d, f: parsing.parse_details(_text(d), MARK)),
+        Target("limits", _captured("scontrol-limits.txt"), lambda d, f: parse_bounds(_text(d))),
         Target("sinfo", _captured("sinfo.txt"), lambda d, f: parsing.parse_nodes(_text(d), MARK)),
         Target("gres", places.GRES, lambda d, f: parsing.parse_gres(_text(d))),
         Target("gres request", places.REQUESTS, lambda d, f: parsing.parse_request(_text(d))),
