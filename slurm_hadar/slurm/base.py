@@ -29,8 +29,8 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def read(self) -> ClusterState:
-        """All jobs, nodes and partitions, and what Slurm would refuse, in few reads. Raises SlurmParseError for an answer
-        cut short."""
+        """All jobs, nodes and partitions, and what Slurm would refuse, in few reads. Raises SlurmParseError for an
+        answer cut short."""
 
     @abc.abstractmethod
     def topology(self) -> str:
