@@ -5,6 +5,7 @@ Text, not JSON: ``squeue --json`` is 6 to 45 times slower and changes shape with
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -24,6 +25,7 @@ from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, Writ
 
 __all__ = ["CliBackend"]
 
+log = logging.getLogger(__name__)
 _AWAY = re.compile(r"unable to contact slurm controller|connection refused|communication connection failure|timed out|"
                    r"socket timed out|zero bytes were transmitted|slurm_load_\w+ error", re.IGNORECASE)  # fmt: skip
 _JOB = r"(?P<job>\d+(?:[_+][\d,:%-]*\d)?)"
@@ -53,6 +55,7 @@ class CliBackend(Backend):
     def __init__(self, timeout_s: float = 30.0, retries: int = 2, env: dict[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
         self._settings = ""
+        self._bounds_fault = ""
         self._env = _clean(dict(os.environ if env is None else env))
         self._retry = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(SlurmUnavailable),
@@ -107,8 +110,14 @@ class CliBackend(Backend):
         return parsing.parse_details(self._read(["squeue", "--local", "-h", "-t", "PENDING", "-o", option]), mark)
 
     def _bounds(self) -> Bounds:
-        """One call for all; what this user may not see is not in it."""
-        return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0])
+        """One call for all; what this user may not see, or this Slurm does not answer, is not in it."""
+        try:
+            return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0])
+        except SlurmError as error:  # jobs and nodes were read: what they are kept from is then learned by trying
+            if str(error) != self._bounds_fault:
+                self._bounds_fault = str(error)
+                log.warning("limits, licences and reservations cannot be read: %s", error)
+            return Bounds()
 
     def _memory_counts(self) -> bool:
         return "MEMORY" in self._setting("SelectTypeParameters").upper()
