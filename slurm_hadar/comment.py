@@ -247,7 +247,11 @@ KEYS: Mapping[str, _Key] = {
     "ckpt": _Key(_yes_no("ckpt"), "yes", "the script saves when asked and resumes; the training API says so by itself"),
     "lose": _Key(_yes_no("lose"), "no", "may be restarted from the beginning if it has no checkpoint"),
     "pin": _Key(_yes_no("pin"), "yes", "leave this job alone"),
-    "weight": _Key(_positive_float("weight", 0.001, 1000), "2", "importance relative to other jobs; default 1"),
+    "weight": _Key(
+        _positive_float("weight", 0.001, 1000),
+        "2",
+        "importance relative to other jobs, as far as guard.max_weight grants it; default 1",
+    ),
     "deadline": _Key(_deadline, "6h", "finish by this time, or within this span of the submission"),
     "requeue_on_timeout": _Key(
         _yes_no("requeue_on_timeout"),
