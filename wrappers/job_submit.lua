@@ -332,6 +332,15 @@ local function plan(job, pairs_)
     return changes
 end
 
+-- What its own time limit means to a job whose owner has not said what shall happen there. Slurm's marks for "none" are
+-- the largest numbers.
+local function warn_of_limit(job, found)
+    local minutes = tonumber(job.time_limit)
+    if not minutes or minutes < 1 or minutes >= 4294967294 or found.requeue_on_timeout then return end
+    slurm.log_user("hadar: at its limit of %d min this job saves if it can, and ends; with requeue_on_timeout=yes in its " ..
+        "comment it goes on in another run (requeue_on_timeout=no: not this line)", minutes)
+end
+
 local function submit(job)
     local environment = job.environment
     if not is_ours(job.comment) then
@@ -352,6 +361,7 @@ local function submit(job)
     local changes = plan(job, found)
     if too_long(changes.comment or "") then return false, too_long(changes.comment) .. "; some are added to it here" end
     for field, value in pairs(changes) do job[field] = value end
+    warn_of_limit(job, found)
     if environment then
         for _, variable in ipairs(STALE) do
             if environment[variable] then environment[variable] = "" end

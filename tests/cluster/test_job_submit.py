@@ -488,3 +488,17 @@ def test_nothing_that_a_user_writes_takes_long(lua: Any, piece: str, after: str)
         assert submitted.cpu_s < 0.01, job
     for text in comments:
         assert lua.call("modify", present=text, comment=text).cpu_s < 0.01, text
+
+
+@pytest.mark.parametrize(
+    ("comment_", "minutes", "said"),
+    [("hadar:model=m", 120, True), ("hadar:requeue_on_timeout=yes", 120, False), ("hadar:", 4294967294, False),
+     ("hadar:", 4294967295, False), ("hadar:requeue_on_timeout=no", 120, False), ("hadar:pin=yes", 120, False),
+     ("mine", 120, False)],
+)  # fmt: skip
+def test_a_time_limit_is_told_of_at_submission(lua: Any, comment_: str, minutes: int, said: bool) -> None:
+    """Once, to those who set one and have not said what shall happen there."""
+    answer = lua.call("submit", **_job(comment=comment_, time_limit=minutes))
+
+    assert answer.accepted and bool(answer.said) is said
+    assert not said or "limit of 120 min" in answer.said[0] and "requeue_on_timeout=yes" in answer.said[0]
