@@ -501,4 +501,4 @@ def test_a_time_limit_is_told_of_at_submission(lua: Any, comment_: str, minutes:
     answer = lua.call("submit", **_job(comment=comment_, time_limit=minutes))
 
     assert answer.accepted and bool(answer.said) is said
-    assert not said or "limit of 120 min" in answer.said[0] and "requeue_on_timeout=yes" in answer.said[0]
+    assert not said or ("limit of 120 min" in answer.said[0] and "requeue_on_timeout=yes" in answer.said[0])
