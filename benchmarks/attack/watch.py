@@ -143,7 +143,8 @@ class Watch:
             return
         more_gpus = gpus > (gpus_asked(asked) or gpus)
         more_cpus = len(job.gpus) == 1 and job.num_cpus > asked.num_cpus
-        if (more_gpus or more_cpus) and self._sent(job.job_id, 0.0, time.time()):  # else it is Slurm's own doing
+        # else it is Slurm's own doing, which counts --cpus-per-gpu when the job starts
+        if (more_gpus or more_cpus) and self._sent(job.job_id, 0.0, time.time(), "NumCPUs="):
             what = f"{gpus} GPUs and {job.num_cpus} CPUs"
             self._note(f"job {job.job_id} runs with {what}, submitted for {gpus_asked(asked)} and {asked.num_cpus}")
 
@@ -162,10 +163,10 @@ class Watch:
             what = "hold" if asked.value == 0.0 else "start time"
             self._note(f"the {what} that job {asked.job} was given by its owner or administrator was overwritten")
 
-    def _sent(self, job: str, since: float, until: float) -> bool:
-        """Whether the controller told Slurm something of the job in this time."""
+    def _sent(self, job: str, since: float, until: float, words: str = "") -> bool:
+        """Whether the controller told Slurm something of the job in this time, with these words in it."""
         files = [f for f in self.stage.sent.glob("*.sent") if since <= f.stat().st_mtime <= until]
-        return any(job == told for file in files for told, _ in changes_of(file))
+        return any(job == told and words in text for file in files for told, text in changes_of(file))
 
     def _innocent(self, jobs: dict[str, SlurmJob]) -> None:
         """No honest job is left to Slurm with a reason that is not its own, round after round."""
