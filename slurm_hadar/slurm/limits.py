@@ -87,7 +87,8 @@ def _qos(words: Mapping[str, str], line: str) -> Iterator[Limit]:
     accounts, _, users = rest.partition(" User Limits=")
     for kind, part in (("qos-account", accounts), ("qos-user", users)):
         for who, inside in _INSIDE.findall(part):
-            yield from _counted((kind, found[1], who), dict(_WORD.findall(inside)))
+            named = _ID.fullmatch(who) if kind == "qos-user" else None  # alice(1001) in 24.11, 1001 in 22.05
+            yield from _counted((kind, found[1], named[2] if named else who), dict(_WORD.findall(inside)))
 
 
 def _counted(scope: tuple[str, ...], words: Mapping[str, str]) -> Iterator[Limit]:

@@ -67,6 +67,11 @@ scontrol:
 """.replace("QOS_LINE", QOS)
 
 
+def test_users_of_a_qos_are_named_in_24_11() -> None:
+    """By name and number; the number counts."""
+    assert parse_bounds(ASSOC.replace(" 1001={", " bob(1001)={")) == parse_bounds(ASSOC)
+
+
 def test_limits_licences_and_reservations() -> None:
     """Everything that has a number, by whom it binds; what is not set or not understood tells nothing."""
     found = parse_bounds(ASSOC)
