@@ -21,9 +21,9 @@ from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.state import Daemon, GpuRequest, SlurmJob, SlurmNode
 
 __all__ = [
-    "DETAIL_FORMAT", "JOB_FIELDS", "NODE_FIELDS", "SEP", "Details", "expand", "fold", "format_option", "job_state",
-    "node_is_bad", "parse_details", "parse_gres", "parse_jobs", "parse_nodes", "parse_ping", "parse_request",
-    "parse_time_limit", "parse_tres", "shared_gpus", "text_or_empty",
+    "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "expand", "fold", "format_option", "job_state",
+    "newer_fields", "node_is_bad", "parse_details", "parse_gres", "parse_jobs", "parse_nodes", "parse_ping",
+    "parse_request", "parse_time_limit", "parse_tres", "shared_gpus", "text_or_empty",
 ]  # fmt: skip
 
 SEP = "\x1f"
@@ -90,9 +90,15 @@ def _records(text: str, fields: Sequence[str], mark: str, what: str) -> Iterator
         yield dict(zip(fields, (known.setdefault(v, v) for v in kept), strict=True))
 
 
-def parse_jobs(text: str, mark: str) -> tuple[SlurmJob, ...]:
-    """Read the output of ``squeue -h -r -t all -O`` :func:`format_option` (JOB_FIELDS)."""
-    return tuple(_job(record) for record in _records(text, JOB_FIELDS, mark, "squeue"))
+def parse_jobs(text: str, mark: str, fields: Sequence[str] = JOB_FIELDS) -> tuple[SlurmJob, ...]:
+    """Read the output of ``squeue -h -r -t all -O`` :func:`format_option` (``fields``: JOB_FIELDS, or
+    :func:`newer_fields`)."""
+    return tuple(_job(record) for record in _records(text, fields, mark, "squeue"))
+
+
+def newer_fields() -> tuple[str, ...]:
+    """JOB_FIELDS for releases that tell apart who shares no GPU or core and who shares no node (26.05)."""
+    return tuple("Exclusive" if name == "OverSubscribe" else name for name in JOB_FIELDS)
 
 
 def _job(r: dict[str, str]) -> SlurmJob:
@@ -163,7 +169,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         het_id=text_or_empty(r["HetJobID"]) or None,
         uid=int(r["UserID"]) if _DIGITS.fullmatch(r["UserID"]) else None,
         memory_bytes=parse_tres(r["tres-alloc"]).get("mem", 0),
-        exclusive=r["OverSubscribe"] in ("NO", "USER", "MCS"),
+        exclusive=r["Exclusive"] != "NO" if "Exclusive" in r else r["OverSubscribe"] not in ("OK", "YES"),
         licenses=text_or_empty(r["Licenses"]),
         reservation=text_or_empty(r["Reservation"]),
         work_dir=r["WorkDir"],

@@ -149,6 +149,8 @@ class PyslurmBackend(CliBackend):
         return tuple(self._complete(j, known) for j in jobs)
 
     def _complete(self, job: SlurmJob, known: dict[str, SlurmJob]) -> SlurmJob:
+        if job.exclusive and self._tells_exclusive:  # its word for it then stands for all jobs: learned by trying
+            job = replace(job, exclusive=False)
         several = self._several.get(_identity(job), ())
         if len(several) > 1:
             return replace(job, gpus=several)

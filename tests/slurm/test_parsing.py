@@ -273,3 +273,17 @@ def test_long_node_lists_are_folded() -> None:
 def test_time_limits(text: str, seconds: float | None) -> None:
     """All of Slurm's spellings."""
     assert parsing.parse_time_limit(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "exclusive"),
+    [("OverSubscribe", "OK", False), ("OverSubscribe", "YES", False), ("OverSubscribe", "NO", True),
+     ("OverSubscribe", "USER", True), ("Exclusive", "NO", False), ("Exclusive", "NODE", True),
+     ("Exclusive", "TOPO", True)],
+)  # fmt: skip
+def test_who_wants_whole_nodes(field: str, word: str, exclusive: bool) -> None:
+    """Up to 24.11 one word says it; 26.05 has a field of its own, and shows NO for every other job in the old one."""
+    fields = JOB_FIELDS if field == "OverSubscribe" else parsing.newer_fields()
+    text = text_of([{**JOB, field: word}], fields)
+
+    assert parsing.parse_jobs(text, MARK, fields)[0].exclusive is exclusive
