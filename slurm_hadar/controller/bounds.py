@@ -217,6 +217,8 @@ class Bounds:
     def closed(self, job: SlurmJob, now: float) -> tuple[frozenset[str] | None, frozenset[str]]:
         """The only nodes that the job may have (None = all), and those that it may not: by its own wish, or
         reserved."""
+        if not job.exc_nodes and not self.state.bounds.reservations:
+            return None, frozenset()
         only, closed = None, set(job.exc_nodes)
         until = now + job.time_limit_s if job.time_limit_s is not None else float("inf")
         for reservation in self.state.bounds.reservations:

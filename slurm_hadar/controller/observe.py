@@ -16,7 +16,7 @@ from slurm_hadar.controller.job_graphs import GraphBook, NamedGraph
 from slurm_hadar.controller.journal import Event, JobRecord
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.notes import Seal
-from slurm_hadar.controller.quarantine import Quarantine
+from slurm_hadar.controller.quarantine import UNFORESEEN, Quarantine
 from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.steering import (
     TRANSIENT_HOLDS,
@@ -197,8 +197,10 @@ class Observer:
     ) -> Job:  # fmt: skip
         """The job as a policy sees it; one that cannot be made sense of is left to Slurm, with the reason."""
         fault = job.fault or fault or self._quarantine.reason(job.job_id)
-        with self._quarantine.over(job.job_id, "looking at it"):
+        try:
             return self._job(job, comment, fault, facts, bounds, acting_only)
+        except UNFORESEEN as error:
+            self._quarantine.put(job.job_id, "looking at it", error)
         record = self.records.setdefault(job.job_id, JobRecord(job.job_id, last_seen=bounds.state.time))
         return Job(
             job.job_id, Form(max(1, record.workers)), user=job.user, account=job.account, partition=job.partition,

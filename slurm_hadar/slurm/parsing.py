@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -73,7 +73,8 @@ def _records(text: str, fields: Sequence[str], mark: str, what: str) -> Iterator
     field_end = SEP + mark
     record_end = field_end + "\n"
     position = number = 0
-    known: dict[str, str] = {}  # most values stand in many records; each is kept once
+    known: dict[str, str] = {}  # most values stand in many records; each is looked at and kept once
+    typed = [index for index, name in enumerate(fields) if name in _TYPED_BY_USERS]
     while position < len(text):
         number += 1
         values: list[str] = []
@@ -86,8 +87,10 @@ def _records(text: str, fields: Sequence[str], mark: str, what: str) -> Iterator
         if len(values) != len(fields):
             raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
         position = stop + len(record_end)
-        kept = (v if n in _TYPED_BY_USERS else v.strip() for n, v in zip(fields, values, strict=True))
-        yield dict(zip(fields, (known.setdefault(v, v) for v in kept), strict=True))
+        record = dict(zip(fields, [known.get(v) or known.setdefault(v, v.strip()) for v in values], strict=True))
+        for index in typed:
+            record[fields[index]] = values[index]
+        yield record
 
 
 def parse_jobs(text: str, mark: str, fields: Sequence[str] = JOB_FIELDS) -> tuple[SlurmJob, ...]:
@@ -325,7 +328,8 @@ def parse_request(text: str) -> tuple[tuple[str, int], ...]:
 _TRES_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 
 
-def parse_tres(text: str) -> dict[str, int]:
+@functools.lru_cache(maxsize=4096)
+def parse_tres(text: str) -> Mapping[str, int]:
     """``cpu=4,mem=1200M,node=1,gres/gpu=2`` by name; memory in bytes. What is no number (``N``, not set) is left
     out."""
     found = {}
