@@ -211,7 +211,10 @@ class FakeSlurm(Backend):
             except SlurmParseError:
                 return "Invalid generic resource (gres) specification"
         if fields.get("NumNodes"):
-            count = int(fields["NumNodes"].split("-")[0])
+            least = fields["NumNodes"].split("-")[0]
+            if not least.isdecimal():
+                return "Node count specification invalid"
+            count = int(least)
             changed = replace(changed, num_nodes=count, max_nodes=count)
         if fields.get("NumTasks"):
             changed = replace(changed, num_tasks=int(fields["NumTasks"]))
