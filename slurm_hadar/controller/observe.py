@@ -28,6 +28,7 @@ from slurm_hadar.controller.steering import (
     node_facts,
     pinned_reason,
     placement_of,
+    unreadable,
 )
 from slurm_hadar.controller.time_limits import goes_on, types_within
 from slurm_hadar.controller.usage import Usage
@@ -138,10 +139,13 @@ class Observer:
         if self._forecaster is not None:
             self._forecaster.refresh()
         facts = node_facts(state.nodes)
-        users, accounts = self._usage.by_user(state.time), self._usage.by_account(state.time)
-        self._standing = standing_of(self._config.policy.weight_from, state.jobs, users, accounts)
-        comments = {j.job_id: read(j.comment) for j in state.jobs}
-        self._book.expect({job_id: comment.key for job_id, (comment, _) in comments.items()})
+        source = self._config.policy.weight_from
+        shared = source == "fairshare"
+        users = self._usage.by_user(state.time) if shared else {}
+        accounts = self._usage.by_account(state.time) if shared else {}
+        self._standing = standing_of(source, state.jobs, users, accounts)
+        comments = {j.job_id: read(j.comment)[0] for j in state.jobs}
+        self._book.expect({job_id: comment.key for job_id, comment in comments.items()})
         active = {j.job_id: j for j in state.jobs if j.state.active}
         self._quarantine.keep(active)
         self._lessons.expire(active)
@@ -149,7 +153,7 @@ class Observer:
         failed = self._failed_restarts(state, comments) if acting_only else {}
         ended = self._note_ended(state, {*active, *failed})
         bounds = Bounds(state)
-        jobs = [self._seen(j, *comments[j.job_id], facts, bounds, acting_only) for j in active.values()]
+        jobs = [self._seen(j, comments[j.job_id], facts, bounds, acting_only) for j in active.values()]
         nodes = _nodes(state, facts, active, jobs)
         with self._keeping():
             self._usage.save()
@@ -161,9 +165,7 @@ class Observer:
         events, stays = tuple(self._events), frozenset(self._stays)
         return Observation(snapshot, state, active, self.records, facts, ended, events, stays, failed)
 
-    def _failed_restarts(
-        self, state: ClusterState, comments: Mapping[str, tuple[JobComment, str | None]]
-    ) -> dict[str, SlurmJob]:
+    def _failed_restarts(self, state: ClusterState, comments: Mapping[str, JobComment]) -> dict[str, SlurmJob]:
         """The jobs that Slurm is to start once more, elsewhere; their records stay."""
         found = {}
         for job in state.jobs:
@@ -171,7 +173,7 @@ class Observer:
             if job.state is not JobState.FAILED or record is None or job.job_id in self._denied:
                 continue
             with self._quarantine.over(job.job_id, "a failed restart"):
-                if may_retry(job, comments[job.job_id][0], record, self._config):
+                if may_retry(job, comments[job.job_id], record, self._config):
                     self._note_end(record, state.time)
                     record.avoid.update(dict.fromkeys(job.nodes, state.time + LOST_NODE_S))
                     found[job.job_id] = job
@@ -192,11 +194,11 @@ class Observer:
         return tuple(over)
 
     def _seen(
-        self, job: SlurmJob, comment: JobComment, fault: str | None, facts: NodeBook, bounds: Bounds,
+        self, job: SlurmJob, comment: JobComment, facts: NodeBook, bounds: Bounds,
         acting_only: bool,
     ) -> Job:  # fmt: skip
         """The job as a policy sees it; one that cannot be made sense of is left to Slurm, with the reason."""
-        fault = job.fault or fault or self._quarantine.reason(job.job_id)
+        fault = unreadable(job) or self._quarantine.reason(job.job_id)
         try:
             return self._job(job, comment, fault, facts, bounds, acting_only)
         except UNFORESEEN as error:

@@ -30,6 +30,7 @@ __all__ = [
     "node_facts",
     "pinned_reason",
     "placement_of",
+    "unreadable",
 ]
 
 _CONSTRAINT = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
@@ -181,6 +182,11 @@ def _own_begin(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> 
     return not (requeued or _leased_at_submission(job, comment))
 
 
+def unreadable(job: SlurmJob) -> str | None:
+    """Why nobody can tell what the job is or wants: Slurm's record of it, or its comment; None if both can be read."""
+    return job.fault or read(job.comment)[1]
+
+
 def may_relaunch(job: SlurmJob, record: JobRecord | None) -> bool:
     """Whether Slurm holds the job because its script could not be started on its nodes, as where a run that slurmctld
     has forgotten is still ending there. It is released once; what fails again is for people to look at."""
@@ -193,7 +199,7 @@ def may_retry(job: SlurmJob, comment: JobComment, record: JobRecord, config: Con
     Slurm ends what is left of a lost run when the node is back, or when slurmctld is, and a new run of the job with it
     that it has just started there. What has run before seldom fails so fast by itself.
     """
-    if job.fault is not None or read(job.comment)[1] is not None:
+    if unreadable(job) is not None:
         return False
     if not config.jobs.retry_failed_restart or record.relaunched or config.mode(job.partition) is not Mode.ACT:
         return False

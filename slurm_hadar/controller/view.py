@@ -17,7 +17,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
-from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of
+from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of, unreadable
 from slurm_hadar.controller.words import in_words
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.slurm.base import Backend
@@ -205,8 +205,8 @@ def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
         if not job.state.active:
             continue
         record = records.get(job.job_id)
-        comment, fault = read(job.comment)
-        pinned = job.fault or fault or pinned_reason(job, comment, record, config, facts)
+        comment = read(job.comment)[0]
+        pinned = unreadable(job) or pinned_reason(job, comment, record, config, facts)
         fork = forks.get(job.array_id or "") if comment.fork is not None else None
         progress = None if fork is None else (float(fork[1]), fork[2])
         lines.append(line_of(job, record, placement_of(job, facts), pinned, waits.get(job.job_id, {}), progress))
