@@ -32,7 +32,7 @@ BOUND_S = 2 * ROUND_S + SLACK_S
 LONGEST_LEASE_S = 121.0 + 6.0  # Slurm's own, after a requeue
 IN_FLIGHT_S = 2.0  # what a round had decided before somebody else spoke
 MEMORY_BYTES = 100 << 20
-_BAD_WORDS = re.compile(r"round skipped.*|round given up.*|stopped acting after.*|.*broke its contract.*")
+_BAD_WORDS = re.compile(r"round skipped.*|round given up.*|acts again in .*|.*broke its contract.*")
 
 
 @dataclass
