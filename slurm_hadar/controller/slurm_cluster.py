@@ -248,6 +248,8 @@ class SlurmCluster(Cluster[Observation]):
         """Count failures, warn about them, and leave alone from now on what is not ours to change."""
         refused = sum(1 for w in outcome.log if w.outcome == "refused" and w.job_id not in outcome.denied)
         self._brake.note(refused, self._config.guard.max_failed_writes, time.time(), self._config.controller.round_s)
+        if refused and (braked := self._brake.reason(time.time())):
+            log.warning("%s", braked)
         self._observer.deny(outcome.denied)
         if outcome.denied:
             first, why = next(iter(outcome.denied.items()))
