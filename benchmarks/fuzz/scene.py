@@ -16,7 +16,7 @@ import random
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -82,8 +82,8 @@ class Judge(FakeSlurm):
         self.first = dict(self.shown)
         return state
 
-    def read_jobs(self) -> tuple[SlurmJob, ...]:
-        jobs = super().read_jobs()
+    def each_job(self) -> Iterator[SlurmJob]:
+        jobs = super().each_job()
         self.shown = dict(self.jobs)
         return jobs
 

@@ -6,17 +6,19 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.journal import ReadOnlyJournal
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.words import clock, place, plain, span
 from slurm_hadar.errors import ConfigError, HadarError
+
+if TYPE_CHECKING:  # large, and for the commands that draw tables only
+    from rich.console import Console
+    from rich.text import Text
 
 __all__ = [
     "cell", "clock", "config_loader", "config_options", "console", "journal_path", "json_option", "known_jobs",
@@ -74,11 +76,15 @@ def journal_path(config: Config) -> Path:
 
 def cell(text: str, style: str = "") -> Text:
     """``text`` for one line of a table: printable, not read as markup, cut only where the terminal is too narrow."""
+    from rich.text import Text
+
     return Text(plain(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def console() -> Console:
     """stdout: as wide as the terminal, and into a file or a pipe wide enough for everything."""
+    from rich.console import Console
+
     return Console() if sys.stdout.isatty() else Console(width=10_000)
 
 

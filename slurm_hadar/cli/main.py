@@ -43,6 +43,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
+        if name in ("run", "web"):  # before NumPy comes: OpenBLAS would begin a thread for each core (TasksMax=)
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         module, _, attribute = COMMANDS[name].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)

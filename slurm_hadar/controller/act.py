@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.comment import read
@@ -24,15 +24,15 @@ from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.notes import Seal
 from slurm_hadar.controller.observe import AVOID_ROUNDS, PASS_ROUNDS, Observation
 from slurm_hadar.controller.quarantine import Quarantine
+from slurm_hadar.controller.read_back import Pace, ReadBack, overdue, verdict
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.spools import SpoolReader
-from slurm_hadar.controller.steering import LAUNCH_FAILED, TRANSIENT_HOLDS, gpus_asked, may_relaunch
+from slurm_hadar.controller.steering import LAUNCH_FAILED, TRANSIENT_HOLDS, may_relaunch
 from slurm_hadar.controller.time_limits import goes_on, left_s
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.model import Job, JobState
 from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
 
 __all__ = ["Actor"]
@@ -42,7 +42,6 @@ LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let l
 PROMPT_S = 1.0  # a round waits so long for checkpoints; slower ones are looked for again, and rounds go on meanwhile
 UNSAVED_S, LONGEST_UNSAVED_S = 600.0, 86400.0
 POLL_S = 0.05
-FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
 _FAILED_AT_ONCE = "it failed in the moment of a restart"
 _SAVING = "its checkpoint is being written; it is stopped when that is there"
 _FINISHES = "it has made its last step and ends by itself"
@@ -94,7 +93,7 @@ class Actor:
         spool: SpoolReader,
         stopping: Callable[[], bool] = lambda: False,
         alive: Callable[[], None] = lambda: None,
-        announce: Callable[[Sequence[WriteRecord]], None] = lambda writes: None,
+        announce: Callable[[Iterable[WriteRecord]], object] = list,
         seal: Seal | None = None,
         quarantine: Quarantine | None = None,
         lessons: Lessons | None = None,
@@ -114,7 +113,7 @@ class Actor:
         self._alive = alive
         self._announce = announce
         #: What the last read showed since :meth:`carry_out` began; empty = there was none.
-        self.shown: dict[str, SlurmJob] = {}
+        self.shown = ReadBack()
 
     def reconfigure(self, config: Config) -> None:
         """Go by another configuration. Between rounds only."""
@@ -136,7 +135,7 @@ class Actor:
         Raises SlurmUnavailable if slurmctld goes away; what was done until then stands, and is in ``outcome``.
         """
         began = time.monotonic()
-        self.shown = {}
+        self.shown = ReadBack()
         ready, vetoed = self._save(seen, [c for c in changes if c.kind.stops])
         outcome.marks["saved"] = time.time()
         outcome.changes = settle(seen.snapshot, changes, vetoed)
@@ -336,10 +335,10 @@ class Actor:
     def _await_end(self, job_ids: Sequence[str]) -> dict[str, SlurmJob]:
         """The stopped jobs' records once none of them runs or ends any more, or time is up; ended jobs are left out."""
         deadline = time.monotonic() + self._config.jobs.end_timeout_s
-        pace = _Pace()
+        pace, wanted = Pace(), set(job_ids)
         while True:
             self._alive()
-            jobs = {j.job_id: j for j in self._backend.read_jobs() if j.job_id in set(job_ids) and j.state.active}
+            jobs = {j.job_id: j for j in self._backend.each_job() if j.job_id in wanted and j.state.active}
             busy = [j for j in jobs.values() if j.state is not JobState.PENDING]
             if not busy or time.monotonic() > deadline:
                 return jobs
@@ -365,7 +364,7 @@ class Actor:
         return refused
 
     def _send(self, batch: Sequence[Write], outcome: Outcome) -> list[WriteResult]:
-        with self._announced([_record(w, job_id, "sent") for w in batch for job_id in w.job_ids], outcome):
+        with self._announced(lambda: (_record(w, j, "sent") for w in batch for j in w.job_ids), outcome):
             return self._backend.write(batch)
 
     def restart(self, seen: Observation, outcome: Outcome) -> None:
@@ -377,19 +376,21 @@ class Actor:
 
     def cancel(self, jobs: Mapping[str, str], outcome: Outcome) -> None:
         """End jobs; ``jobs`` says why. Raises as :meth:`carry_out`."""
-        with self._announced([WriteRecord(job_id, "cancel", "sent", why) for job_id, why in jobs.items()], outcome):
+        with self._announced(lambda: (WriteRecord(j, "cancel", "sent", why) for j, why in jobs.items()), outcome):
             self._backend.cancel(sorted(jobs))
         outcome.log += [WriteRecord(job_id, "cancel", "ok", why) for job_id, why in jobs.items()]
 
     @contextlib.contextmanager
-    def _announced(self, sent: list[WriteRecord], outcome: Outcome) -> Iterator[None]:
+    def _announced(self, sent: Callable[[], Iterable[WriteRecord]], outcome: Outcome) -> Iterator[None]:
         """Around whatever goes to Slurm. The journal is told before: a kill in between must leave no change
         unexplained."""
         outcome.commands += 1
-        self._announce(sent)
-        outcome.unanswered = sent
-        yield
-        outcome.unanswered = []
+        self._announce(sent())
+        try:
+            yield
+        except BaseException:
+            outcome.unanswered = list(sent())
+            raise
 
     # Read back
 
@@ -399,20 +400,20 @@ class Actor:
         open_ = {c.job_id: c for c in outcome.changes if c.kind.occupies and c.job_id not in refused}
         deadline = time.monotonic() + self._config.jobs.start_timeout_s
         jobs: dict[str, SlurmJob] = {}
-        pace, nudged = _Pace(), set()
+        pace, nudged = Pace(), set()
         while outcome.log or open_:
             self._alive()
-            jobs = self._look()
+            jobs = self._look(outcome, refused)
             for job_id, change in list(open_.items()):
-                verdict = _verdict(jobs.get(job_id), change, seen.raw[job_id].reason)
-                if verdict is not None:
+                found = verdict(jobs.get(job_id), change, seen.raw[job_id].reason)
+                if found is not None:
                     del open_[job_id]
-                    self._conclude(seen, outcome, change, jobs.get(job_id), verdict)
+                    self._conclude(seen, outcome, change, jobs.get(job_id), found)
             if not open_ or time.monotonic() > deadline or self._stopping():
                 break
-            overdue = [i for i in open_ if i not in nudged and _overdue(jobs[i])]
-            nudged.update(overdue)
-            self._nudge(overdue, outcome)
+            late = [i for i in open_ if i not in nudged and overdue(jobs[i])]
+            nudged.update(late)
+            self._nudge(late, outcome)
             pace.sleep(until=min((jobs[i].eligible or 0.0 for i in open_), default=0.0))
         for change in open_.values():
             reason = jobs[change.job_id].reason if change.job_id in jobs else "gone"
@@ -420,12 +421,13 @@ class Actor:
         for job_id in sorted(refused - outcome.denied.keys()):
             self._refused(seen, outcome, job_id, jobs.get(job_id))
         if any(w.outcome == "undone" for w in outcome.log):
-            jobs = self._look()
-        self._check_leases(seen, outcome, jobs)
+            self._look(outcome, refused)
+        self._check_leases(seen, outcome)
 
-    def _look(self) -> dict[str, SlurmJob]:
-        self.shown = {j.job_id: j for j in self._backend.read_jobs()}
-        return self.shown
+    def _look(self, outcome: Outcome, refused: Collection[str]) -> dict[str, SlurmJob]:
+        wanted = {c.job_id for c in outcome.changes if c.kind is not ChangeKind.WAIT}.union(refused)
+        self.shown = ReadBack.of(self._backend.each_job(), wanted, {w.job_id for w in outcome.log})
+        return self.shown.jobs
 
     def _nudge(self, job_ids: Sequence[str], outcome: Outcome) -> None:
         """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute
@@ -469,7 +471,7 @@ class Actor:
             self._lessons.learn(job, job.reason, now, round_s, tried=True)
         else:
             rounds = AVOID_ROUNDS if refused or job.held or keeps_back(job.reason) else PASS_ROUNDS
-            record.avoid.update(dict.fromkeys(change.new.nodes, now + rounds * round_s))
+            record.keep_off(change.new.nodes, now + rounds * round_s)
         record.slow = 0
         if job.held and job.reason in _HELD_BY_OTHERS:
             planned = _Planned(writes.give_back(job, record))  # the hold, and when it starts, are others' now
@@ -517,33 +519,17 @@ class Actor:
         refused = self._write(seen, [_Planned(w, why=why) for w in writes.requeue(over)], outcome)
         for job_id in set(over) - refused:
             self._at_limit.pop(job_id, None)
-            seen.records[job_id].ran_on = []  # its run ends by our order: it may come back to its nodes
+            seen.records[job_id].ran_on = ()  # its run ends by our order: it may come back to its nodes
 
-    def _check_leases(self, seen: Observation, outcome: Outcome, jobs: dict[str, SlurmJob]) -> None:
+    def _check_leases(self, seen: Observation, outcome: Outcome) -> None:
         """A leased job must be pending and not yet eligible; one that started all the same is only worth a note."""
         for write in [w for w in outcome.log if w.command.startswith("update") and "StartTime=now+" in w.command]:
-            job, record = jobs.get(write.job_id), seen.records.get(write.job_id)
-            if job is None or record is None or record.lease is None or job.state is not JobState.PENDING:
+            record, begin = seen.records.get(write.job_id), self.shown.begin(write.job_id)
+            if record is None or record.lease is None or not self.shown.waits(write.job_id):
                 continue
-            if job.eligible is None or job.eligible < time.time():
+            if begin is None or begin < time.time():
                 record.lease = None
-                outcome.log.append(WriteRecord(write.job_id, write.command, "ineffective", f"eligible: {job.eligible}"))
-
-
-class _Pace:
-    """Waits that grow, so that waiting long asks little of slurmctld."""
-
-    def __init__(self) -> None:
-        self._next_s = FIRST_LOOK_S
-
-    def sleep(self, until: float = 0.0) -> None:
-        """Sleep the next wait, or until the epoch second ``until`` if that comes soon."""
-        coming = until - time.time()
-        if 0 < coming <= RESTART_GAP_S:
-            time.sleep(coming)
-            return
-        time.sleep(self._next_s)
-        self._next_s = min(LONGEST_LOOK_S, 1.3 * self._next_s)
+                outcome.log.append(WriteRecord(write.job_id, write.command, "ineffective", f"eligible: {begin}"))
 
 
 def _gap_s(change: Change, job: Job) -> float:
@@ -554,28 +540,9 @@ def _gap_s(change: Change, job: Job) -> float:
     return 0.0 if elsewhere and not fresh else RESTART_GAP_S
 
 
-def _overdue(job: SlurmJob) -> bool:
-    return job.reason == "BeginTime" and job.eligible is not None and job.eligible <= time.time()
-
-
 def _about_nodes(reason: str) -> bool:
     """Whether Slurm keeps a job back for the nodes that it was given, not for what it is."""
     return reason.startswith(("ReqNodeNotAvail", "Reservation", "BadConstraints", "NodeDown", LAUNCH_FAILED))
-
-
-def _verdict(job: SlurmJob | None, change: Change, before: str) -> str | None:
-    """ok, what is wrong, or None for "wait a little". ``before``: Slurm's reason when the round began, which stands
-    until Slurm has looked at the job again."""
-    if job is None or not job.state.active:
-        return "ok"  # started and ended between two looks, or its owner cancelled it
-    if job.state in (JobState.RUNNING, JobState.COMPLETING):
-        if set(job.nodes) != set(change.new.nodes):
-            return f"runs on {fold(job.nodes)} instead"
-        held = gpus_asked(job)
-        return "ok" if held in (None, change.new.workers) else f"runs with {held} GPUs instead"
-    if job.held or (keeps_back(job.reason) and (job.reason != before or job.reason in TRANSIENT_HOLDS)):
-        return job.reason or "held"
-    return None
 
 
 def _not_requeued(job_id: str, job: SlurmJob | None) -> WriteRecord:

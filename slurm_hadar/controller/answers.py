@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
@@ -23,7 +23,7 @@ class Peek:
 
     snapshot: Snapshot
     policy: Policy
-    stays: frozenset[str] = frozenset()
+    stays: Set[str] = frozenset()
     overtime: Mapping[str, Overtime] = field(default_factory=dict)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slurm_hadar.controller.cluster import Outcome
-from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.controller.read_back import ReadBack
 
 if TYPE_CHECKING:
     from slurm_hadar.controller.observe import Observation
@@ -26,7 +26,7 @@ class Attendant:
     def began(self, number: int) -> None:
         """Round ``number`` has looked and decided, and is about to act."""
 
-    def wrote(self, number: int, seen: Observation, outcome: Outcome, after: dict[str, SlurmJob]) -> None:
+    def wrote(self, number: int, seen: Observation, outcome: Outcome, after: ReadBack) -> None:
         """What round ``number`` did to Slurm, also where it broke off. ``after`` is what Slurm showed last; empty
         where it was not asked any more."""
 

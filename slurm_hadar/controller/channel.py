@@ -9,13 +9,13 @@ import logging
 import os
 import queue
 import socket
+import struct
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from slurm_hadar.controller.complaints import Complaints
 from slurm_hadar.controller.gate import Connections, Rates, raise_file_limit
@@ -153,11 +153,11 @@ class Channel:
         """All that have come and gone: before messages are read, so that each is known by its connection."""
         cut = self._connections.cut
         while self._comings.poll(0):
-            event = recv_monitor_message(self._comings)
-            if event["event"] == zmq.EVENT_ACCEPTED:
-                self._connections.accepted(event["value"])
+            event, descriptor = struct.unpack("=hi", self._comings.recv_multipart()[0])
+            if event == zmq.EVENT_ACCEPTED:
+                self._connections.accepted(descriptor)
             else:
-                self._connections.gone(event["value"])
+                self._connections.gone(descriptor)
         self._book.turn_away("connection", self._connections.cut - cut)
 
     def _receive(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -34,7 +34,7 @@ class Seen(Protocol):
     def finished(self) -> Iterable[tuple[str, str]]: ...
 
     @property
-    def stays(self) -> frozenset[str]: ...
+    def stays(self) -> Set[str]: ...
 
     @property
     def events(self) -> Iterable[Event]: ...

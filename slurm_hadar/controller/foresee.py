@@ -92,7 +92,7 @@ def play(
     not steered hold their GPUs until their time limit; those of them that wait are taken to go on waiting. Every round
     is played until half of ``cpu_s`` is used; then some are skipped while nothing changes.
     """
-    game = _Game(snapshot, policy, config, frozenset(stays), lean)
+    game = _Game(snapshot, policy, config, stays, lean)
     began = time.thread_time()
     goal = {j.job_id for j in snapshot.steerable_jobs} if wanted is None else set(wanted)
     while not game.done(goal) and (used_s := time.thread_time() - began) < cpu_s and game.turn(used_s > cpu_s / 2):
@@ -103,9 +103,8 @@ def play(
 class _Game:
     """The state of one play. Jobs of one family (the copies of a forked job) share what is left."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, config: Config, stays: frozenset[str], lean: float) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy, config: Config, stays: Collection[str], lean: float) -> None:
         self.now = snapshot.time
-        self.fates: dict[str, Fate] = {}
         self.first: Plan | None = None
         self._origin = snapshot.time
         self._snapshot = snapshot
@@ -115,6 +114,7 @@ class _Game:
         self._memory = snapshot.memory
         self._nodes = {n.name: n for n in snapshot.nodes}
         self._jobs = {j.job_id: j for j in snapshot.steerable_jobs}
+        self.fates = dict.fromkeys(self._jobs, Fate())
         self._left: dict[str, float] = {}
         self._ready: dict[str, float] = {}
         self._strides = 1
@@ -124,7 +124,6 @@ class _Game:
             steps = job.expected_remaining_steps
             steps = UNKNOWN_S * job.best_rate() if steps is None else steps
             self._left[job.parent] = steps * (1 + lean * uncertainty(job))
-            self.fates[job.job_id] = Fate()
         self._leaving = [  # running jobs that are not steered: until when, and what they hold
             (max(self.now, job.started + job.time_limit_s), job.placement)
             for job in snapshot.jobs

@@ -66,7 +66,8 @@ class Controller:
         self._on_round = on_round
         self._attendant = attendant or Attendant()
         self._memory = recorder.recall()
-        #: Rounds that were given up for failures that nobody has foreseen; for the metrics.
+        self._peek: Peek | None = None
+        #: Rounds, and looks ahead, that were given up for failures that nobody has foreseen; for the metrics.
         self.failures = 0
 
     @property
@@ -94,12 +95,13 @@ class Controller:
         """Rounds until :meth:`stop`. slurmctld being away is waited out; nothing is touched meanwhile."""
         while not self._cluster.stopped:
             self._play()
+            self._look_ahead()
             self._cluster.pause()
 
     def _play(self) -> None:
         """A function of its own, since what a round saw must not outlive it: with many jobs that is most of the memory,
-        and the next round would need it twice."""
-        result = self.run_round()
+        and looking ahead, or the next round, would need it twice."""
+        result = self._tried_round()
         if self._on_round is not None:
             self._on_round(result)
 
@@ -107,17 +109,35 @@ class Controller:
         """One round. Returns instead of raising when Slurm is away or its answer is not understood, and when the disk
         is full: what cannot be written down is not done. A failure that nobody has foreseen gives this round up, and
         is told; the next one begins afresh. Raises StoreError if the journal is broken."""
+        result = self._tried_round()
+        self._look_ahead()
+        return result
+
+    def _look_ahead(self) -> None:
+        """Work out when the jobs that wait will start; a failure costs no more than that."""
+        peek, self._peek = self._peek, None
+        if peek is not None:
+            try:
+                self._recorder.foresee(peek, self._config, self._foresee_s)
+            except UNFORESEEN as error:
+                self._tell_failure("looking ahead", error)
+
+    def _tell_failure(self, what: str, error: BaseException) -> str:
+        self.failures += 1
+        why = f"{type(error).__name__}: {error} at {whereabouts(error)}"
+        log.error("%s given up: %s; please report this", what, why, extra={"event": "failed"})
+        log.debug("what was given up", exc_info=error)
+        return why
+
+    def _tried_round(self) -> RoundResult:
         mode = self._overall_mode()
         try:
             try:
                 standby = self._cluster.standby()
                 return self._round(Mode.OBSERVE if standby else mode, standby)
             except UNFORESEEN as error:
-                self.failures += 1
-                what = f"{type(error).__name__}: {error} at {whereabouts(error)}"
-                log.error("round given up: %s; please report this", what, extra={"event": "failed"})
-                log.debug("the round that was given up", exc_info=error)
-                record = self._skipped(mode, HadarError(f"the controller failed: {what}"))
+                why = self._tell_failure("round", error)
+                record = self._skipped(mode, HadarError(f"the controller failed: {why}"))
                 return RoundResult(self._recorder.begin(record), record)
             except SlurmError as error:
                 kind = "away" if isinstance(error, SlurmUnavailable) else "unclear"
@@ -164,8 +184,7 @@ class Controller:
             outcome = self._cluster.carry_out(number, seen, changes)
         record = self._conclude(number, record, seen, outcome)
         if self._foresee_s > 0 and plan.waits and not plan.abstains:
-            peek = Peek(replace(snapshot, memory=plan.memory), self._policy, seen.stays)
-            self._recorder.foresee(peek, self._config, self._foresee_s)
+            self._peek = Peek(replace(snapshot, memory=plan.memory), self._policy, seen.stays)
         return RoundResult(number, record, seen, plan, tuple(outcome.changes), outcome)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from slurm_hadar.controller.steering import (
     node_facts,
     pinned_reason,
     placement_of,
+    shared_form,
     unreadable,
 )
 from slurm_hadar.controller.time_limits import goes_on, types_within
@@ -44,6 +45,8 @@ __all__ = ["AVOID_ROUNDS", "PASS_ROUNDS", "Observation", "Observer", "workload_o
 
 AVOID_ROUNDS = 10  # for a node that Slurm refuses to a job
 PASS_ROUNDS = 2  # for one where the job did not get what seemed free
+_NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all jobs, of which there are many
+_NO_TYPES: frozenset[str] = frozenset()
 LOST_NODE_S = 120.0  # as long as Slurm itself puts off a job that it has requeued
 
 
@@ -61,7 +64,7 @@ class Observation:
     facts: Mapping[str, NodeFacts]
     ended: tuple[tuple[JobRecord, str], ...] = ()
     events: tuple[Event, ...] = ()
-    stays: frozenset[str] = frozenset()
+    stays: Set[str] = frozenset()
     retries: Mapping[str, SlurmJob] = field(default_factory=dict)
 
     @property
@@ -162,8 +165,8 @@ class Observer:
             user_usage=self._usage.by_user(state.time), account_usage=self._usage.by_account(state.time),
             quotas=tuple(bounds.quotas.values()),
         )  # fmt: skip
-        events, stays = tuple(self._events), frozenset(self._stays)
-        return Observation(snapshot, state, active, self.records, facts, ended, events, stays, failed)
+        events = tuple(self._events)
+        return Observation(snapshot, state, active, self.records, facts, ended, events, self._stays, failed)
 
     def _failed_restarts(self, state: ClusterState, comments: Mapping[str, JobComment]) -> dict[str, SlurmJob]:
         """The jobs that Slurm is to start once more, elsewhere; their records stay."""
@@ -175,7 +178,7 @@ class Observer:
             with self._quarantine.over(job.job_id, "a failed restart"):
                 if may_retry(job, comments[job.job_id], record, self._config):
                     self._note_end(record, state.time)
-                    record.avoid.update(dict.fromkeys(job.nodes, state.time + LOST_NODE_S))
+                    record.keep_off(job.nodes, state.time + LOST_NODE_S)
                     found[job.job_id] = job
         return found
 
@@ -242,7 +245,10 @@ class Observer:
             form = replace(form, sizes=sizes, max_nodes=max(form.min_nodes, min(form.max_nodes, max(sizes))))
         self._note_run(record, job, facts, now)
         types = facts.gpu_types
-        speeds = {n: self._speeds(job, comment, form, n, types, now, graph) for n in form.gang_sizes}
+        speeds = self._speeds(job, comment, form, form.workers, types, now, graph)
+        scaled = {
+            n: self._speeds(job, comment, form, n, types, now, graph) for n in form.sizes if n != form.workers
+        }  # fmt: skip
         predicted, outlives = (None, 1.0) if pinned else self._expected(job, comment, record, form, types, now, graph)
         shown = Job(
             job_id=job.job_id,
@@ -263,8 +269,8 @@ class Observer:
             predicted_steps=predicted,
             outlives=outlives,
             done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
-            speeds=speeds.pop(form.workers),
-            scaled=speeds,
+            speeds=speeds,
+            scaled=scaled or _NOT_SCALED,
             placement=placement_of(job, facts),
             pinned=pinned,
             unmovable=None if pinned else self._unmovable(job, comment, record, now),
@@ -277,7 +283,7 @@ class Observer:
             array_id=job.array_id,
             het_id=job.het_id,
             fork=comment.fork if job.array_id else None,
-            prefer=comment.prefer or frozenset(),
+            prefer=comment.prefer or _NO_TYPES,
             graph=graph.name if graph else "",
             needs=NO_NEEDS if pinned else bounds.needs(job, record),
             blocked=None if pinned else self._blocked(job, record, now),
@@ -293,7 +299,7 @@ class Observer:
         only, closed = bounds.closed(job, now)
         if only is not None or closed:
             open_ = form.nodes if form.nodes is not None else frozenset(facts)
-            form = replace(form, nodes=(open_ if only is None else open_ & only) - closed)
+            form = shared_form(replace(form, nodes=(open_ if only is None else open_ & only) - closed))
         if form.sizes:
             sizes = tuple(
                 n for n in form.sizes if n == form.workers or bounds.may_have(job, record, n, min(n, form.max_nodes))
@@ -319,7 +325,7 @@ class Observer:
         each = (gpus_asked(job) or record.workers) // max(1, job.num_nodes)
         if job.req_nodes and all(free.get(name, 0) >= each for name in job.req_nodes):
             until = bounds.state.time + PASS_ROUNDS * self._config.controller.round_s
-            record.avoid.update(dict.fromkeys(job.req_nodes, until))
+            record.keep_off(job.req_nodes, until)
 
     def _within_limit(self, shown: Job, job: SlurmJob, comment: JobComment, record: JobRecord) -> Job:
         """A waiting job only sees the GPU types on which it is done within its time limit, where it is so on some and
@@ -327,7 +333,7 @@ class Observer:
         if shown.pinned or shown.running or job.time_limit_s is None or goes_on(comment, record):
             return shown
         types = types_within(shown, job.time_limit_s)
-        return shown if types is None else replace(shown, form=replace(shown.form, types=types))
+        return shown if types is None else replace(shown, form=shared_form(replace(shown.form, types=types)))
 
     def _expected(
         self,
@@ -459,8 +465,8 @@ class Observer:
         A run that ended otherwise than by this controller's order may not be over on its nodes, such as one whose node
         was lost: Slurm ends it there when the node is back, and a new run of the job with it.
         """
-        record.avoid.update(dict.fromkeys(record.ran_on, now + LOST_NODE_S))
-        record.ran_on = []
+        record.keep_off(record.ran_on, now + LOST_NODE_S)
+        record.ran_on = ()
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
         record.limit_asked = None
         lost = max(0.0, record.steps - (record.saved_step or 0.0))
@@ -475,7 +481,7 @@ class Observer:
         if job.state is not JobState.RUNNING:
             self._note_end(record, now)
             return
-        record.ran_on = list(job.nodes)
+        record.ran_on = job.nodes
         if record.run_since is None or record.booked is None:
             record.run_since = record.booked = min(job.start or now, now)
         ran_s = max(0.0, now - record.booked)
@@ -484,7 +490,7 @@ class Observer:
         self._usage.book(job.user, job.account, by_type, now)
         if by_type:
             most = max(sorted(by_type), key=lambda gpu_type: by_type[gpu_type])
-            record.ran_s = {**record.ran_s, most: record.ran_s.get(most, 0.0) + ran_s}
+            record.ran_more(most, ran_s)
             record.last_type = most
         record.booked = now
 
@@ -495,7 +501,7 @@ class Observer:
             news = self._book.get(record.job_id)
             bye = news is not None and news.report.kind == "bye" and news.report.restart == record.restarts
             said = news.heard if news is not None and bye else (record.booked + now) / 2
-            record.ran_s[record.last_type] += max(0.0, min(said, now) - record.booked)
+            record.ran_more(record.last_type, max(0.0, min(said, now) - record.booked))
         record.run_since = record.booked = None
 
     def _note_progress(self, record: JobRecord, news: JobNews | None) -> None:

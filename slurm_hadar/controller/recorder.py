@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_hadar.config import Config
@@ -17,7 +17,7 @@ from slurm_hadar.controller.journal.salvage import row_object
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.sights import Sights
-from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot
+from slurm_hadar.model import EMPTY, Plan, Snapshot
 
 __all__ = ["JournalRecorder", "Recorder", "memory_of", "owner_of"]
 
@@ -82,11 +82,11 @@ class JournalRecorder(Recorder):
         self._keeping = keeping or Keeping()
         self._number = 0
         self.reconfigure(policy, params, keep_s)
-        self._last_change: dict[str, tuple[str, str, Placement, Placement]] = {}
+        self._last_change: dict[str, int] = {}  # a hash of it: jobs are many, and reasons long
         self._expired = 0.0
         self._kept: Mapping[str, Any] = {}
         self._sights = Sights(journal)
-        self._planned: tuple[Plan, dict[str, dict[str, Any]]] = Plan(policy, abstains=True), {}
+        self._planned: tuple[Plan, Mapping[str, dict[str, Any]]] = Plan(policy, abstains=True), {}
 
     def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
         self._owner = owner_of(policy, params)
@@ -100,17 +100,7 @@ class JournalRecorder(Recorder):
 
     def planned(self, number: int, snapshot: Snapshot, plan: Plan, changes: Sequence[Change]) -> None:
         """Why each job that does not run waits, pinned ones included, and what the GPUs cost: what explain shows."""
-        vetoes = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.why.startswith("put off")}
-        waits = {
-            job_id: {
-                "tier": str(w.tier), "why": vetoes.get(job_id, w.why), "price": w.price, "payoff": w.payoff,
-                "wanted": w.wanted.as_dict(),
-            }
-            for job_id, w in plan.waits.items()
-        }  # fmt: skip
-        for job in snapshot.jobs:
-            if job.pinned is not None:
-                waits[job.job_id] = {"tier": "pinned", "why": job.pinned}
+        waits = _Waits(plan, snapshot, changes)
         self._planned = plan, waits
         with self._keeping():
             self._journal.replace_waits(number, waits)
@@ -134,19 +124,18 @@ class JournalRecorder(Recorder):
 
     def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
         """Record changes, and reasons of waiting when they change; staying needs no word."""
-        decisions = []
+        self._journal.add_decisions(number, now, self._decisions(seen, outcome))
+
+    def _decisions(self, seen: Seen, outcome: Outcome) -> Iterator[Decision]:
         for change in outcome.changes:
-            key = (str(change.kind), change.why, change.old, change.new)
+            key = hash((str(change.kind), change.why, change.old, change.new))
             if change.kind is ChangeKind.STAY or self._last_change.get(change.job_id) == key:
                 continue
             self._last_change[change.job_id] = key
-            decisions.append(
-                Decision(change.job_id, change.kind, change.old, change.new, change.why, change.price, change.payoff)
-            )
+            yield Decision(change.job_id, change.kind, change.old, change.new, change.why, change.price, change.payoff)
         for job_id, final in seen.finished:
             self._last_change.pop(job_id, None)
-            decisions.append(Decision(job_id, "end", EMPTY, EMPTY, final.lower()))
-        self._journal.add_decisions(number, now, decisions)
+            yield Decision(job_id, "end", EMPTY, EMPTY, final.lower())
 
     def recall(self) -> Mapping[str, Any]:
         self._kept = memory_of(self._journal, self._owner)
@@ -164,3 +153,28 @@ class JournalRecorder(Recorder):
         with self._keeping():
             self._journal.save_memory(self._owner, text)
             self._kept = memory
+
+
+class _Waits(Mapping[str, dict[str, Any]]):
+    """Why each job waits, or is left to Slurm, as the journal has it. Made when asked for: all at once are large."""
+
+    def __init__(self, plan: Plan, snapshot: Snapshot, changes: Sequence[Change]) -> None:
+        self._plan = plan
+        self._put_off = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.why.startswith("put off")}
+        self._pinned = {j.job_id: j.pinned for j in snapshot.jobs if j.pinned is not None}
+
+    def __getitem__(self, job_id: str) -> dict[str, Any]:
+        if job_id in self._pinned:
+            return {"tier": "pinned", "why": self._pinned[job_id]}
+        wait = self._plan.waits[job_id]
+        return {
+            "tier": str(wait.tier), "why": self._put_off.get(job_id, wait.why), "price": wait.price,
+            "payoff": wait.payoff, "wanted": wait.wanted.as_dict(),
+        }  # fmt: skip
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._pinned
+        yield from (job_id for job_id in self._plan.waits if job_id not in self._pinned)
+
+    def __len__(self) -> int:
+        return len(self._pinned.keys() | self._plan.waits.keys())

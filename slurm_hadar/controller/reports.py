@@ -80,7 +80,7 @@ class ReportBook:
         News of jobs that are gone is forgotten, and so are voices that a comment does not name.
         """
         with self._lock:
-            self._keys = dict(keys)
+            self._keys = keys
             for job, voice in [place for place in self._unknown if place[0] in keys]:
                 _keep(self._voices.setdefault(job, {}), voice, self._unknown.pop((job, voice)), _MOST_VOICES)
             believed = ((job, self._believed(job, voices)) for job, voices in self._voices.items() if job in keys)

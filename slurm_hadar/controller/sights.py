@@ -37,7 +37,7 @@ class Sights:
 
     def _recall(self) -> None:
         journal, self._lost = self._journal, False
-        self._queue: dict[str, _Row] = {row[0]: row for row in journal.queue_rows()}
+        self._queue = {row[0]: hash(row) for row in journal.queue_rows()}  # rows are many and large
         self._nodes = journal.node_texts()
         self._speeds = journal.speed_texts()
         self._runs = {run.job_id: run for run in journal.open_runs()}
@@ -54,9 +54,14 @@ class Sights:
         acted = {c.job_id: c for c in outcome.changes} if _carried_out(record, plan) else {}
         failed = {write.job_id for write in outcome.log if write.outcome != "ok"}
         done = {job_id: change for job_id, change in acted.items() if job_id not in failed}
-        queue = {job.job_id: _row(_line(job, seen, waits, done.get(job.job_id)), job) for job in snapshot.jobs}
-        rows, sight.gone["queue"] = _differing(self._queue, queue)
-        sight.queue, self._queue = list(rows.values()), queue
+        queue: dict[str, int] = {}
+        for job in snapshot.jobs:
+            row = _row(_line(job, seen, waits, done.get(job.job_id)), job)
+            queue[job.job_id] = hash(row)
+            if self._queue.get(job.job_id) != queue[job.job_id]:
+                sight.queue.append(row)
+        sight.gone["queue"] = [job_id for job_id in self._queue if job_id not in queue]
+        self._queue = queue
         nodes = {node.name: _node_text(node) for node in snapshot.nodes}
         sight.nodes, sight.gone["nodes"] = _differing(self._nodes, nodes)
         self._nodes = nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from slurm_hadar.comment import read
@@ -26,6 +26,7 @@ from slurm_hadar.controller.notes import Seal
 from slurm_hadar.controller.observe import Observation, Observer, workload_of
 from slurm_hadar.controller.primacy import Primacy
 from slurm_hadar.controller.quarantine import Quarantine
+from slurm_hadar.controller.read_back import ReadBack
 from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.spools import SpoolReader
 from slurm_hadar.controller.time_limits import left_s
@@ -208,7 +209,7 @@ class SlurmCluster(Cluster[Observation]):
             record.defer_from = now if put_off else None
             record.defer_until = now + self._actor.longest_defer_s if put_off else None
             if change.kind.stops:
-                record.ran_on = []  # it is waited for until it has left them
+                record.ran_on = ()  # it is waited for until it has left them
         self._journal.save_jobs(seen.records.values())  # what cannot be written down is not done
         outcome, self._number = Outcome(list(changes)), number
         try:
@@ -225,7 +226,7 @@ class SlurmCluster(Cluster[Observation]):
                 self._journal.settle_writes(number, time.time(), [*outcome.log, *outcome.unanswered])
                 self._journal.save_jobs(seen.records.values())
             self._attendant.wrote(number, seen, outcome, self._actor.shown)
-            self._actor.shown = {}
+            self._actor.shown = ReadBack()
         self._judge(outcome)
         return outcome
 
@@ -239,7 +240,7 @@ class SlurmCluster(Cluster[Observation]):
         if over:
             self._actor.cancel(over, outcome)
 
-    def _announce(self, writes: Sequence[WriteRecord]) -> None:
+    def _announce(self, writes: Iterable[WriteRecord]) -> None:
         """Into the journal before it goes to Slurm; what came of it replaces it when the round's changes are done."""
         self._clock.before_writing()
         self._journal.add_writes(self._number, time.time(), writes)

@@ -30,6 +30,7 @@ __all__ = [
     "node_facts",
     "pinned_reason",
     "placement_of",
+    "shared_form",
     "unreadable",
 ]
 
@@ -274,16 +275,24 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     if comment.gpus is not None and record.workers and record.tasks in (record.nodes, record.workers):
         room = _room(nodes, open_nodes, comment.types, mix)
         sizes = gang_sizes(comment.gpus, record.workers, low, max(low, high), comment.batch, room)
-    return Form(
-        workers=record.workers,
-        min_nodes=low,
-        max_nodes=max(low, min(high, max(sizes, default=record.workers))),
-        uniform=True,
-        mix=mix,
-        types=comment.types,
-        nodes=open_nodes,
-        sizes=sizes,
+    return shared_form(
+        Form(
+            workers=record.workers,
+            min_nodes=low,
+            max_nodes=max(low, min(high, max(sizes, default=record.workers))),
+            uniform=True,
+            mix=mix,
+            types=comment.types,
+            nodes=open_nodes,
+            sizes=sizes,
+        )
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def shared_form(form: Form) -> Form:
+    """The same form for all that are alike, since most jobs of a long queue are."""
+    return form
 
 
 def _room(

@@ -42,7 +42,8 @@ class Standing:
         """What the job's weight is multiplied by; 1 for one that stands as most do."""
         by_priority = job.priority / self.priority if self.priority > 0 and job.priority > 0 else 1.0
         by_share = self.users.get(job.user, 1.0) * self.accounts.get(job.account, 1.0)
-        return min(_MOST, max(_LEAST, by_priority * by_share))
+        factor = min(_MOST, max(_LEAST, by_priority * by_share))
+        return 1.0 if factor == 1.0 else factor  # that of most jobs, kept once
 
 
 def standing_of(source: str, jobs: Iterable[SlurmJob], users: _Usage, accounts: _Usage) -> Standing:
@@ -62,7 +63,8 @@ def weight_of(stated: float | None, job: SlurmJob, guard: GuardSection, standing
     """The weight of a job whose comment states ``stated``."""
     asked, most = stated or 1.0, _granted(job, guard)
     lowered = f"weight {asked:g} counts as {most:g}, the most that guard.max_weight grants it" if asked > most else ""
-    return Weight(min(asked, most) * standing.factor(job), lowered if stated is not None else "")
+    factor, weight = standing.factor(job), min(asked, most)
+    return Weight(weight if factor == 1.0 else weight * factor, lowered if stated is not None else "")
 
 
 def _granted(job: SlurmJob, guard: GuardSection) -> float:

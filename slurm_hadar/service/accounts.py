@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import WriteRecord
 from slurm_hadar.controller.observe import Observation
+from slurm_hadar.controller.read_back import ReadBack
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, WriteResult
 from slurm_hadar.slurm.survey import name_of
@@ -20,33 +22,32 @@ __all__ = ["acting_user", "hook_variables", "release_entries", "write_entries"]
 
 # a start time and nothing else, given to many jobs in one command
 _LEASE = re.compile(r"update \S+ (StartTime=now\+\d+)")
+_MOST_LEASES = 500
 
 
-def write_entries(
-    number: int, seen: Observation, outcome: Outcome, after: Mapping[str, SlurmJob]
-) -> list[dict[str, Any]]:
-    """One entry per write and job. Leases that were given in the same words for the same reason share one, with each
-    job's begin time before and after."""
+def write_entries(number: int, seen: Observation, outcome: Outcome, after: ReadBack) -> list[dict[str, Any]]:
+    """One entry per write and job. Leases that were given in the same words for the same reason share one, so many as
+    make a line that can still be read, with each job's begin time before and after."""
     why = {c.job_id: c.why or f"{c.kind} {c.new}" for c in outcome.changes}
     entries: list[dict[str, Any]] = []
     leases: dict[tuple[str, str], dict[str, Any]] = {}
     for write in outcome.log:
         job_id, reason = write.job_id, why.get(write.job_id, "")
-        before, now = seen.raw.get(job_id) or seen.retries.get(job_id), after.get(job_id)
+        before = seen.raw.get(job_id) or seen.retries.get(job_id)
         lease = _LEASE.fullmatch(write.command)
         if lease and write.outcome == "ok":
             key = (lease[1], reason)
-            if key not in leases:
+            if key not in leases or len(leases[key]["jobs"]) == _MOST_LEASES:
                 leases[key] = {"event": "lease", "round": number, "command": f"update {lease[1]}", "outcome": "ok",
                                "why": reason, "jobs": {}}  # fmt: skip
                 entries.append(leases[key])
-            leases[key]["jobs"][job_id] = [before and _moment(before.eligible), now and _moment(now.eligible)]
+            leases[key]["jobs"][job_id] = [before and _moment(before.eligible), _moment(after.begin(job_id))]
             continue
         entries.append(
             {
                 "event": "write", "round": number, "job": job_id, "user": before.user if before else "",
-                "command": write.command, "before": shown(before), "after": shown(now), "outcome": write.outcome,
-                "detail": write.detail, "why": reason or write.detail,
+                "command": write.command, "before": shown(before), "after": shown(after.jobs.get(job_id)),
+                "outcome": write.outcome, "detail": write.detail, "why": reason or write.detail,
             }
         )  # fmt: skip
     return entries
@@ -112,6 +113,7 @@ def _variables(number: int, seen: Observation, change: Change, cluster: str) -> 
     return {f"HADAR_{k}": "".join(c if c.isprintable() else "?" for c in v) for k, v in values.items()}
 
 
+@functools.lru_cache(maxsize=1024)
 def _moment(epoch: float | None) -> str | None:
     if epoch is None:
         return None

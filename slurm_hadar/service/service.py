@@ -15,6 +15,7 @@ from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.observe import Observation
+from slurm_hadar.controller.read_back import ReadBack
 from slurm_hadar.controller.setup import Assembly, assemble
 from slurm_hadar.errors import HadarError, StoreError
 from slurm_hadar.policies import registry
@@ -22,10 +23,10 @@ from slurm_hadar.service import logs
 from slurm_hadar.service.accounts import acting_user, hook_variables, write_entries
 from slurm_hadar.service.audit import AuditLog
 from slurm_hadar.service.hooks import HookRunner
+from slurm_hadar.service.memory import return_memory_early
 from slurm_hadar.service.metrics import Metrics
 from slurm_hadar.service.notify import Notifier
 from slurm_hadar.service.reload import compare
-from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.store import ThroughputStore
 
 __all__ = ["Service"]
@@ -54,6 +55,7 @@ class Service(Attendant):
     ) -> None:
         self._config, self._reread, self._on_round = config, reread, on_round
         self._quiet, self._once = quiet, once
+        return_memory_early()
         self._formatter = logs.configure(config.log, quiet)
         self._notifier = Notifier()
         self._hooks = HookRunner(config.hooks)
@@ -150,7 +152,7 @@ class Service(Attendant):
         self._metrics.called(name, seconds, failed)
         self.alive()
 
-    def wrote(self, number: int, seen: Observation, outcome: Outcome, after: dict[str, SlurmJob]) -> None:
+    def wrote(self, number: int, seen: Observation, outcome: Outcome, after: ReadBack) -> None:
         self._audit.write(write_entries(number, seen, outcome, after))
         self._metrics.wrote(Counter(w.outcome for w in outcome.log), outcome.leases)
         if self._config.hooks.moved:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from slurm_hadar.slurm.state import ClusterState, Daemon, SlurmJob, Write, WriteResult
 
@@ -41,8 +41,13 @@ class Backend(abc.ABC):
         return ()
 
     @abc.abstractmethod
+    def each_job(self) -> Iterator[SlurmJob]:
+        """All jobs, of one read that is over when this returns, one after the other: who needs few of a long queue does
+        not pay for the memory of all."""
+
     def read_jobs(self) -> tuple[SlurmJob, ...]:
-        """All jobs, in one read: what verifying needs."""
+        """All jobs of :meth:`each_job`."""
+        return tuple(self.each_job())
 
     @abc.abstractmethod
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:

@@ -6,13 +6,14 @@ Text, not JSON: ``squeue --json`` is 6 to 45 times slower and changes shape with
 from __future__ import annotations
 
 import functools
+import io
 import logging
 import os
 import re
 import secrets
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import tenacity
@@ -39,6 +40,7 @@ _SCANCEL_CHUNK = 500
 _MOST_CHARACTERS = 4000  # a scontrol built without readline cuts a line at 4095
 _LONGEST_LINE = 4094
 _MOST_TASKS = 1_000_000
+_PART = 1 << 16  # characters
 
 
 class CliBackend(Backend):
@@ -101,7 +103,7 @@ class CliBackend(Backend):
         mark = _mark()
         option = parsing.format_option(parsing.NODE_FIELDS, mark)
         nodes, partitions = parsing.parse_nodes(self._read(["sinfo", "--local", "-h", "-N", "-O", option]), mark)
-        jobs = _with_details(self.read_jobs(), self._details())
+        jobs = _with_details(self.each_job(), self._details())
         bounds, memory = self._bounds(), self._memory_counts()
         return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)
 
@@ -135,12 +137,12 @@ class CliBackend(Backend):
             raise SlurmError(f"scontrol ping failed: {_first_line(stderr)}", command="scontrol ping")
         return parsing.parse_ping(stdout)
 
-    def read_jobs(self) -> tuple[SlurmJob, ...]:
+    def each_job(self) -> Iterator[SlurmJob]:
         mark = _mark()
         fields = parsing.newer_fields() if self._tells_exclusive else parsing.JOB_FIELDS
         option = parsing.format_option(fields, mark)
-        text = self._read(["squeue", "--local", "-h", "-r", "-t", "all", "-O", option])
-        return parsing.parse_jobs(text, mark, fields)
+        parts = self._retry(self._read_long, ["squeue", "--local", "-h", "-r", "-t", "all", "-O", option])
+        return parsing.each_job(parts, mark, fields)
 
     @functools.cached_property
     def _tells_exclusive(self) -> bool:
@@ -201,13 +203,25 @@ class CliBackend(Backend):
             raise SlurmError(f"{command[0]} failed: {_first_line(stderr)}", command=" ".join(command))
         return stdout
 
-    def _run(self, command: list[str], stdin: str | None = None) -> tuple[str, str, int]:
+    def _read_long(self, command: list[str]) -> Iterator[str]:
+        """As :meth:`_read_once`, in parts that are read one after the other from where the command has put them."""
+        file = os.fdopen(os.memfd_create(command[0]), "w+b", buffering=0)
+        _, stderr, code = self._run(command, into=file)
+        if code != 0:
+            raise SlurmError(f"{command[0]} failed: {_first_line(stderr)}", command=" ".join(command))
+        file.seek(0)
+        text = io.TextIOWrapper(io.BufferedReader(file), encoding="utf-8", errors="replace", newline="")
+        return iter(lambda: text.read(_PART), "")
+
+    def _run(self, command: list[str], stdin: str | None = None, into: io.FileIO | None = None) -> tuple[str, str, int]:
+        """Output, complaints and code. ``into``: where the output goes instead."""
         text = " ".join(command[:2])
         given = None if stdin is None else stdin.encode()
         try:
             done = subprocess.run(
-                command, input=given, stdin=subprocess.DEVNULL if given is None else None, capture_output=True,
-                timeout=self._timeout_s, env=self._env, check=False,
+                command, input=given, stdin=subprocess.DEVNULL if given is None else None,
+                stdout=into or subprocess.PIPE, stderr=subprocess.PIPE, timeout=self._timeout_s, env=self._env,
+                check=False,
             )  # fmt: skip
         except FileNotFoundError:
             raise SlurmError(f"{command[0]} is not on PATH: install Slurm's client commands", command=text) from None
@@ -216,7 +230,7 @@ class CliBackend(Backend):
         except subprocess.TimeoutExpired:
             raise SlurmUnavailable(f"{text} did not answer within {self._timeout_s:g} s", command=text) from None
         # decoded here: text mode would turn a carriage return in a user's comment into a line end
-        stdout, stderr = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
+        stdout, stderr = ((data or b"").decode("utf-8", "replace") for data in (done.stdout, done.stderr))
         if done.returncode != 0 and _AWAY.search(stderr):
             raise SlurmUnavailable(f"slurmctld does not answer {text}: {_first_line(stderr)}", command=text)
         return stdout, stderr, done.returncode
@@ -234,10 +248,10 @@ def _mark() -> str:
     return secrets.token_hex(4)
 
 
-def _with_details(jobs: tuple[SlurmJob, ...], details: Mapping[str, parsing.Details]) -> tuple[SlurmJob, ...]:
+def _with_details(jobs: Iterable[SlurmJob], details: Mapping[str, parsing.Details]) -> tuple[SlurmJob, ...]:
     """Tasks of an array have those of the whole."""
     if not details:
-        return jobs
+        return tuple(jobs)
     nothing = parsing.Details()
     return tuple(
         j if (d := details.get(j.array_id or j.job_id, nothing)) is nothing

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.state import Daemon, GpuRequest, SlurmJob, SlurmNode
 
 __all__ = [
-    "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "expand", "fold", "format_option", "job_state",
+    "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "each_job", "expand", "fold", "format_option",
+    "job_state",
     "newer_fields", "node_is_bad", "parse_details", "parse_gres", "parse_jobs", "parse_nodes", "parse_ping",
     "parse_request", "parse_time_limit", "parse_tres", "shared_gpus", "text_or_empty",
 ]  # fmt: skip
@@ -57,6 +58,7 @@ _JOB_ID = re.compile(r"[1-9][0-9]{0,17}(?:[_+][0-9]{1,9})?")
 _DIGITS = re.compile(r"[0-9]{1,15}")
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 _LONG_LIST = 1000
+_MOST_KNOWN = 4096
 _MOST_NODES = 100_000  # more than any cluster; a range with a wrong digit must not fill the memory
 _NO_VALUE = 0xFFFFFFFE  # Slurm shows its marks for "not set" and "infinite" as plain numbers
 _NOTHING = frozenset(("", "N/A", "(null)", "NONE", "None", "n/a", "none", "Unknown"))
@@ -67,36 +69,61 @@ def format_option(fields: Sequence[str], mark: str) -> str:
     return ",".join(f"{name}:{SEP}{mark}" for name in fields)
 
 
-def _records(text: str, fields: Sequence[str], mark: str, what: str) -> Iterator[dict[str, str]]:
-    """Split output into records: every field ends with SEP and the mark, a record with a line end. One after the other,
-    since all values of a long queue at once are many times its text."""
-    field_end = SEP + mark
-    record_end = field_end + "\n"
-    position = number = 0
+def _records(parts: Iterable[str], fields: Sequence[str], mark: str, what: str) -> Iterator[dict[str, str]]:
+    """Split output, given as it comes, into records: every field ends with SEP and the mark, a record with a line end.
+    One after the other, since all values of a long queue at once are many times its text."""
     known: dict[str, str] = {}  # most values stand in many records; each is looked at and kept once
+    as_typed: dict[str, str] = {}  # not stripped
     typed = [index for index, name in enumerate(fields) if name in _TYPED_BY_USERS]
-    while position < len(text):
-        number += 1
-        values: list[str] = []
-        stop = position
-        while len(values) < len(fields):  # a field that begins with a line end looks like the end of a record
-            stop = text.find(record_end, stop + bool(values))
-            if stop < 0:
-                raise SlurmParseError(f"{what} output is cut short in record {number}; nothing was changed")
-            values = text[position:stop].split(field_end)
-        if len(values) != len(fields):
-            raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
-        position = stop + len(record_end)
+    for values in _values(parts, len(fields), SEP + mark, what):
+        for kept in (known, as_typed):
+            if len(kept) > _MOST_KNOWN:  # what stands in one record only, such as its number
+                kept.clear()
         record = dict(zip(fields, [known.get(v) or known.setdefault(v, v.strip()) for v in values], strict=True))
         for index in typed:
-            record[fields[index]] = values[index]
+            record[fields[index]] = as_typed.setdefault(values[index], values[index])
         yield record
 
 
+def _values(parts: Iterable[str], count: int, field_end: str, what: str) -> Iterator[list[str]]:
+    """The ``count`` values of each record."""
+    record_end, coming = field_end + "\n", iter(parts)
+    text, position, number = "", 0, 1
+    while True:
+        values: list[str] = []
+        stop = position
+        while len(values) < count:  # a field that begins with a line end looks like the end of a record
+            found = text.find(record_end, stop + bool(values))
+            if found >= 0:
+                stop = found
+                values = text[position:stop].split(field_end)
+                continue
+            more = [text[position:]]
+            least = len(more[0])  # as much again, so that a record of any length is put together in linear time
+            while least >= 0 and (part := next(coming, "")):
+                more.append(part)
+                least -= len(part)
+            if len(more) == 1:
+                if not text[position:]:
+                    return
+                raise SlurmParseError(f"{what} output is cut short in record {number}; nothing was changed")
+            text, stop, position = "".join(more), stop - position, 0
+        if len(values) != count:
+            raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
+        position = stop + len(record_end)
+        number += 1
+        yield values
+
+
 def parse_jobs(text: str, mark: str, fields: Sequence[str] = JOB_FIELDS) -> tuple[SlurmJob, ...]:
+    """All of :func:`each_job`."""
+    return tuple(each_job((text,), mark, fields))
+
+
+def each_job(parts: Iterable[str], mark: str, fields: Sequence[str] = JOB_FIELDS) -> Iterator[SlurmJob]:
     """Read the output of ``squeue -h -r -t all -O`` :func:`format_option` (``fields``: JOB_FIELDS, or
-    :func:`newer_fields`)."""
-    return tuple(_job(record) for record in _records(text, fields, mark, "squeue"))
+    :func:`newer_fields`), in ``parts`` as it comes, job by job."""
+    return (_job(record) for record in _records(parts, fields, mark, "squeue"))
 
 
 def newer_fields() -> tuple[str, ...]:
@@ -153,7 +180,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         nodes=expand(r["NodeList"]),
         req_nodes=expand(r["ReqNodes"]),
         features=text_or_empty(r["Feature"]),
-        gpus=_requests(r),
+        gpus=_requests(**{per: r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")}),
         num_nodes=nodes,
         max_nodes=max(nodes, _int(r, "MaxNodes", nodes)),
         num_tasks=_int(r, "NumTasks", 1),
@@ -199,7 +226,7 @@ def parse_nodes(text: str, mark: str) -> tuple[tuple[SlurmNode, ...], tuple[Part
     nodes: dict[str, SlurmNode] = {}
     members: dict[str, list[str]] = {}
     partitions: dict[str, Partition] = {}
-    for r in _records(text, NODE_FIELDS, mark, "sinfo"):
+    for r in _records((text,), NODE_FIELDS, mark, "sinfo"):
         name, partition = r["NodeList"], r["Partition"].rstrip("*")
         members.setdefault(partition, []).append(name)
         limit = parse_time_limit(r["Time"])
@@ -305,13 +332,11 @@ def _with_shared(
     return ((name, min(total, taken.get(name, 0) + shared)),)
 
 
-def _requests(r: dict[str, str]) -> tuple[GpuRequest, ...]:
-    found = []
-    for per in ("job", "node", "socket", "task"):
-        types = parse_request(r[f"tres-per-{per}"])
-        if types:
-            found.append(GpuRequest(per, types))
-    return tuple(found)
+@functools.lru_cache(maxsize=1024)
+def _requests(**by: str) -> tuple[GpuRequest, ...]:
+    """The GPUs that are asked for per job, node, socket and task."""
+    found = ((per, parse_request(text)) for per, text in by.items())
+    return tuple(GpuRequest(per, types) for per, types in found if types)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -357,7 +382,7 @@ def parse_details(text: str, mark: str) -> dict[str, Details]:
     """Read the output of ``squeue -h -t PENDING -o`` DETAIL_FORMAT: by job, of a job array by its id. Only of jobs that
     have any; those whose lists are not understood are left out."""
     found = {}
-    for r in _records(text, ("job", "excluded"), mark, "squeue"):
+    for r in _records((text,), ("job", "excluded"), mark, "squeue"):
         job, _, tasks = r["job"].partition("_")
         _, percent, most = tasks.rstrip("]").rpartition("%")
         try:
@@ -420,7 +445,8 @@ def _int(r: dict[str, str], field: str, default: int) -> int:
     digits = value.split("-")[0]  # "1-2" is a range; its lower end is what is asked for at least
     if not _DIGITS.fullmatch(digits):
         raise SlurmParseError(f"squeue shows {field}={value!r} for job {r['JobArrayID']}, where a number is expected")
-    return default if int(digits) >= _NO_VALUE else int(digits)
+    number = _number(digits)
+    return default if number >= _NO_VALUE else number
 
 
 def _time(r: dict[str, str], field: str) -> float | None:
@@ -429,7 +455,12 @@ def _time(r: dict[str, str], field: str) -> float | None:
         return None
     if not _DIGITS.fullmatch(value.removeprefix("-")):
         raise SlurmParseError(f"squeue shows {field}={value!r} for job {r['JobArrayID']}, where epoch seconds belong")
-    return float(value)
+    return _seconds(value)
+
+
+# Most numbers stand in many records: each is kept once
+_number = functools.lru_cache(maxsize=4096)(int)
+_seconds = functools.lru_cache(maxsize=4096)(float)
 
 
 def parse_ping(text: str) -> tuple[Daemon, ...]:

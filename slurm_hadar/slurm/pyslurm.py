@@ -14,6 +14,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -133,8 +134,8 @@ class PyslurmBackend(CliBackend):
         bounds, memory = self._bounds(), self._memory_counts()
         return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)
 
-    def read_jobs(self) -> tuple[SlurmJob, ...]:
-        return self._jobs(self._retry(self._worker.ask, "jobs")["jobs"])
+    def each_job(self) -> Iterator[SlurmJob]:
+        return iter(self._jobs(self._retry(self._worker.ask, "jobs")["jobs"]))
 
     def _jobs(self, records: list[dict[str, Any]]) -> tuple[SlurmJob, ...]:
         """``--gpus`` and ``--gpus-per-task`` do not show here without slurmdbd, neither alone nor beside ``--gres``:
@@ -143,7 +144,7 @@ class PyslurmBackend(CliBackend):
         active = {_identity(j): j for j in jobs if j.state.active}
         known: dict[str, SlurmJob] = {}
         if any(not j.gpus or key not in self._several for key, j in active.items()):
-            known = {j.job_id: j for j in super().read_jobs()}
+            known = {j.job_id: j for j in super().each_job()}
         several = {key: known[j.job_id].gpus for key, j in active.items() if j.job_id in known}
         self._several = {key: several.get(key, self._several.get(key, ())) for key in active}
         return tuple(self._complete(j, known) for j in jobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from slurm_hadar.slurm.base import Backend
@@ -49,6 +49,9 @@ class WatchedBackend(Backend):
 
     def daemons(self) -> tuple[Daemon, ...]:
         return self._timed("daemons", self._inner.daemons)
+
+    def each_job(self) -> Iterator[SlurmJob]:
+        return self._timed("each_job", self._inner.each_job)
 
     def read_jobs(self) -> tuple[SlurmJob, ...]:
         return self._timed("read_jobs", self._inner.read_jobs)

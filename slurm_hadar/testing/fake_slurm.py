@@ -6,7 +6,7 @@ For tests of the controller and of policies inside it. Time is real, so leases e
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
@@ -141,11 +141,11 @@ class FakeSlurm(Backend):
         self._answer()
         return self.switches
 
-    def read_jobs(self) -> tuple[SlurmJob, ...]:
+    def each_job(self) -> Iterator[SlurmJob]:
         self._answer()
         self.reads += 1
         self._schedule()
-        return tuple(self.jobs.values())
+        return iter(tuple(self.jobs.values()))
 
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         self._answer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,6 +17,7 @@ __all__ = [
 
 
 _CLOCK_S = 2.0  # clocks of two hosts, and whole seconds
+_NOTHING: Mapping[str, Any] = {}  # one for all records: most have none of it, and there are many
 
 
 @dataclass(slots=True)
@@ -67,29 +69,36 @@ class JobRecord:
     start_s: float | None = None
     lost_steps: float = 0.0
     work_dir: str = ""
-    avoid: dict[str, float] = field(default_factory=dict)
+    avoid: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
     slow: int = 0
     relaunched: int = 0
     graph_fault: str = ""
     ended: float | None = None
     last_seen: float = 0.0
     reported: bool = False
-    forecast: dict[str, Any] = field(default_factory=dict)
+    forecast: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     user: str = ""
     name: str = ""
     model: str = ""
     batch: int | None = None
-    ran_s: dict[str, float] = field(default_factory=dict)
+    ran_s: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
     last_type: str = ""
     lowered: str = ""
     final: str = ""
-    ran_on: list[str] = field(default_factory=list)
+    ran_on: Sequence[str] = ()
     lease_low: float | None = None
     defer_from: float | None = None
     unsaved: int = 0
     unsaved_until: float = 0.0
     limit_asked: float | None = None
     placed: bool = False
+
+    def keep_off(self, nodes: Iterable[str], until: float) -> None:
+        """Try these nodes no more before the epoch second ``until``."""
+        self.avoid = {**self.avoid, **dict.fromkeys(nodes, until)}
+
+    def ran_more(self, gpu_type: str, seconds: float) -> None:
+        self.ran_s = {**self.ran_s, gpu_type: self.ran_s.get(gpu_type, 0.0) + seconds}
 
     def deferred(self, eligible: float | None) -> bool:
         """Whether a start time that is to come is of our making."""

@@ -10,7 +10,7 @@ import json
 import logging
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
@@ -47,7 +47,8 @@ def row_record(cls: Callable[..., _Record], text: object) -> _Record | None:
     known = _fields(cls)
     content = {k: v for k, v in content.items() if k in known}
     if all(_is(content[k], known[k][0]) if k in content else known[k][1] for k in known):
-        return cls(**content)
+        # JSON has lists only
+        return cls(**{k: tuple(v) if typing.get_origin(known[k][0]) is Sequence else v for k, v in content.items()})
     _tell(text)
     return None
 
@@ -81,9 +82,9 @@ def _is(value: Any, hint: Any) -> bool:
         return True
     if isinstance(hint, types.UnionType):
         return any(_is(value, one) for one in typing.get_args(hint))
-    if typing.get_origin(hint) is list:
+    if typing.get_origin(hint) in (list, Sequence):
         return isinstance(value, list) and all(_is(v, typing.get_args(hint)[0]) for v in value)
-    if typing.get_origin(hint) is dict:
+    if typing.get_origin(hint) in (dict, Mapping):
         of_key, of_value = typing.get_args(hint)
         return isinstance(value, dict) and all(_is(k, of_key) and _is(v, of_value) for k, v in value.items())
     return type(value) is hint or (hint is float and type(value) is int)

@@ -62,6 +62,7 @@ class Journal(Reader):
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
+            db.execute("PRAGMA cache_size=-1000")  # KiB: rows are written once a round, and most are read by others
             if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its content is damaged")
             migrate(db, self.path)
@@ -145,7 +146,7 @@ class Journal(Reader):
             db.execute("UPDATE rounds SET record = ? WHERE round = ?", (json.dumps(asdict(record)), number))
 
     def add_decisions(self, number: int, now: float, decisions: Iterable[Decision]) -> None:
-        rows = [
+        rows = (
             (
                 number,
                 now,
@@ -158,7 +159,7 @@ class Journal(Reader):
                 d.payoff,
             )
             for d in decisions
-        ]
+        )
         with self.transaction() as db:
             db.executemany("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
