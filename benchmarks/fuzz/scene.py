@@ -4,7 +4,7 @@
 * nothing is written about a job that its owner has not given into our hands, or that is held, suspended or ending;
 * no job asks Slurm for more GPUs than its owner did; no GPU is given out twice;
 * an owner's or administrator's hold and start time stay as they are;
-* an honest job does not wait for a third round beside a GPU that is free for it.
+* an honest job does not wait for a third round beside a GPU that is free for it, unless that is what the policy is.
 """
 
 from __future__ import annotations
@@ -109,11 +109,12 @@ class Judge(FakeSlurm):
             return "was never shown"
         if job.fault:
             return "cannot be read"
-        if not job.comment.startswith("hadar:") or read(job.comment)[1] is not None:
+        if (not job.comment.startswith("hadar:") or read(job.comment)[1] is not None) and not _gives_back(write):
             return "has no comment of ours"
         if job.het_id or not job.batch or not job.requeue or job.state in (JobState.SUSPENDED, JobState.COMPLETING):
             return "is het, not of a batch, not to be requeued, suspended or ending"
-        if not self.spoilt and job.state is JobState.PENDING and self.own_start.get(job.job_id, 0.0) > time.time():
+        own_start = not self.spoilt and self.own_start.get(job.job_id, 0.0) > time.time()
+        if own_start and job.state is JobState.PENDING and not _gives_back(write):
             return "has a start time that is not ours"
         over = not job.state.active
         return f"is over ({write.verb})" if over and write.verb != "restart" else None
@@ -123,8 +124,12 @@ class Judge(FakeSlurm):
         job = self.shown.get(job_id)
         if job is None or not job.held or job.reason in _TRANSIENT_HOLDS:
             return None
-        gives_back = write.verb == "update" and "StartTime" not in dict(write.fields)
-        return None if gives_back else f"is held ({job.reason})"
+        return None if _gives_back(write) else f"is held ({job.reason})"
+
+
+def _gives_back(write: Write) -> bool:
+    """Whether it takes our own node list from a job, which stands to no one's hand-over."""
+    return write.verb == "update" and "StartTime" not in dict(write.fields)
 
 
 class Scene:
@@ -140,6 +145,9 @@ class Scene:
         self._draw_limits(names)
         self._settings = rng.choice(MORE)
         self._policy = policy
+        # nobody is to overtake the head of its queue; and moves that the administrator allows no more of keep a place
+        strict = getattr(registry.get(policy), "strict", False)
+        self._may_wait = policy == "none" or strict or "guard.max_preemptions=1" in self._settings
         self._journal, self._book = Journal(":memory:"), ReportBook()
         self._seq = 0
         self._honest: list[str] = []
@@ -213,7 +221,7 @@ class Scene:
         return problems + self._of_honest()
 
     def _of_honest(self) -> list[str]:
-        if self.slurm.away or self._policy == "none":
+        if self.slurm.away or self._may_wait:
             return []
         now, problems = time.time(), []
         for job_id in self._honest:

@@ -387,8 +387,8 @@ class ThroughputStore:
         user: str = "",
     ) -> None:
         """Keep an estimate for jobs of ``user``, to be compared with the truth later; ignored once something was
-        measured for the pair, and where it is no rate that could be measured."""
-        if not storable(steps_per_s):
+        measured for the pair, and where it is no rate or gang that there could be."""
+        if not storable(steps_per_s) or gpus > _MOST_GPUS:
             return
         values = _values(workload, user, gpu_type, gpus, spread, steps_per_s, at)
         with self._errors("written"), self._connection:
@@ -411,6 +411,9 @@ class ThroughputStore:
             yield
         except sqlite3.Error as error:
             raise StoreError.of(f"the throughput database cannot be {doing}", error) from error
+
+
+_MOST_GPUS = 10**9  # of a gang; users may ask for more than SQLite can count
 
 
 def storable(steps_per_s: float) -> bool:
