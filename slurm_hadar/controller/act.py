@@ -473,7 +473,8 @@ class Actor:
             rounds = AVOID_ROUNDS if refused or job.held or keeps_back(job.reason) else PASS_ROUNDS
             record.keep_off(change.new.nodes, now + rounds * round_s)
         record.slow = 0
-        if job.held and job.reason in _HELD_BY_OTHERS:
+        theirs = job.eligible is not None and job.eligible > now and not record.deferred(job.eligible)
+        if theirs or (job.held and job.reason in _HELD_BY_OTHERS):
             planned = _Planned(writes.give_back(job, record))  # the hold, and when it starts, are others' now
         else:
             planned = _Planned(writes.defer(job, record, self.lease_s), defer_s=self.lease_s)

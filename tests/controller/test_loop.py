@@ -490,3 +490,26 @@ def test_nothing_of_a_round_is_kept_until_the_next(bench, monkeypatch) -> None:
     controller.run()
 
     assert found == [0]
+
+
+def test_a_start_time_that_the_owner_sets_while_a_start_is_verified_stays(bench) -> None:
+    """The node list is taken back without a word about the time."""
+    b = bench(None, "jobs.start_timeout_s=1")
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.stuck[job] = "Prolog"
+    controller = b.new_controller(policy=Scripted(**{f"j{job}": {"v100-1": {"v100": 2}}}))
+    for _ in range(2):  # a third round in vain, and the placement is undone
+        controller.run_round()
+    later, look, before = float(int(time.time()) + 600), b.slurm.each_job, b.slurm.reads
+
+    def look_after_the_owner_has_spoken():
+        if b.slurm.reads == before + 1:  # the round has looked, and has placed it
+            b.slurm.defer(job, later)
+        return look()
+
+    b.slurm.each_job = look_after_the_owner_has_spoken
+
+    result = controller.run_round()
+
+    assert [w.outcome for w in result.outcome.log if w.job_id == job][-1] == "undone"
+    assert (b.slurm.jobs[job].eligible, b.slurm.jobs[job].req_nodes) == (later, ())
