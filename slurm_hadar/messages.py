@@ -102,6 +102,7 @@ class Report:
         and the steps of the whole job that are in it; ``steps`` are then the copy's own. None for any other job.
     consolidate_s: what the last consolidation cost this copy, from its last step before to its next step.
     closes: the job's steps are done, and this is the copy that goes on to the end of the script.
+    forgotten: how many optimizers, schedulers and the like go on in the training but are in no checkpoint.
     step: the Slurm step that the agent runs in, such as "123.0", so that the checkpoint signal reaches no other step.
     """
 
@@ -128,6 +129,7 @@ class Report:
     consolidated_steps: int | None = None
     consolidate_s: float | None = None
     closes: bool = False
+    forgotten: int | None = None
     step: str | None = None
 
     def __post_init__(self) -> None:

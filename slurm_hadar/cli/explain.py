@@ -159,6 +159,11 @@ def _explanation(
             lines.append(f"  graph        goes on without it: {record.graph_fault}")
         if record.lowered:
             lines.append(f"  weight       {record.lowered}")
+        if record.forgotten:
+            lines.append(
+                f"  WARNING      {record.forgotten} parts of this training are in no checkpoint, and a move sets them "
+                "back: its output names them; give them to slurm_hadar.train(..., also={...})"
+            )
         restart = "not measured yet" if record.start_s is None else span((record.save_s or 0) + record.start_s)
         lines.append(f"  restart cost {restart}")
         if record.save_s is not None:

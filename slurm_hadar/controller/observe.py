@@ -36,6 +36,7 @@ from slurm_hadar.controller.usage import Usage
 from slurm_hadar.controller.weights import Standing, standing_of, weight_of
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.model import NO_NEEDS, Form, Job, JobState, Node, Snapshot, Speed
+from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.store import workload_key
@@ -48,6 +49,7 @@ PASS_ROUNDS = 2  # for one where the job did not get what seemed free
 _NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all jobs, of which there are many
 _NO_TYPES: frozenset[str] = frozenset()
 LOST_NODE_S = 120.0  # as long as Slurm itself puts off a job that it has requeued
+_UNSEEN_S = 60.0  # in which a node may have gone and come back
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class Observer:
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
         self._owners: dict[tuple[str, str], str] = {}  # whose measurements count: by model and user
         self._noted: set[_Workload] = set()
+        self._lost: dict[str, float] = {}  # nodes that were out of use lately, and until when that counts
         self._denied: dict[str, str] = {}
         self._standing = Standing()
         self._events: list[Event] = []
@@ -142,6 +145,8 @@ class Observer:
         if self._forecaster is not None:
             self._forecaster.refresh()
         facts = node_facts(state.nodes)
+        self._lost = {node: until for node, until in self._lost.items() if until > state.time}
+        self._lost.update({n.name: state.time + LOST_NODE_S for n in state.nodes if not n.available})
         source = self._config.policy.weight_from
         shared = source == "fairshare"
         users = self._usage.by_user(state.time) if shared else {}
@@ -462,19 +467,24 @@ class Observer:
     def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float, now: float) -> float:
         """Begin the record of another run; returns how many steps are to be done again.
 
-        A run that ended otherwise than by this controller's order may not be over on its nodes, such as one whose node
-        was lost: Slurm ends it there when the node is back, and a new run of the job with it.
+        A run whose node was lost may not be over there: Slurm ends it when the node is back, and a new run of the job
+        with it. Where nobody has looked for a while, it may have been lost meanwhile.
         """
-        record.keep_off(record.ran_on, now + LOST_NODE_S)
+        unseen = now - record.last_seen > _UNSEEN_S
+        lost = [node for node in record.ran_on if unseen or node in self._lost]
+        if lost:
+            record.keep_off(lost, now + LOST_NODE_S)
+            why = f"not tried on {fold(lost)} for {LOST_NODE_S:.0f} s: the run before may not be over there"
+            self._events.append(Event(job.job_id, "barred", why))
         record.ran_on = ()
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
         record.limit_asked = None
-        lost = max(0.0, record.steps - (record.saved_step or 0.0))
-        record.lost_steps += lost
+        again = max(0.0, record.steps - (record.saved_step or 0.0))
+        record.lost_steps += again
         record.steps = record.saved_step or 0.0
         if record.saved_step is None:  # it begins anew: what it did so far is not part of its work
             record.ran_s = {}
-        return lost
+        return again
 
     def _note_run(self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], now: float) -> None:
         """Attained service in GPU-seconds, booked at each sight of the running job, once whoever controls."""
@@ -518,6 +528,7 @@ class Observer:
         record.steps_per_s = report.steps_per_s if report.steps_per_s is not None else record.steps_per_s
         if news.saved_step is not None and report.consolidated_steps is None:
             record.saved_step = news.saved_step
+        record.forgotten = report.forgotten or 0
         record.save_s = report.save_s if report.save_s is not None else record.save_s
         record.stall_s = report.stall_s if report.stall_s is not None else record.stall_s
         if news.first_step is not None and record.run_since is not None:

@@ -270,7 +270,9 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     if comment.fork is not None and job.array_id:  # a copy stays on one node: other nodes have other copies
         low = high = 1
         mix = Mix.NEVER
-    open_nodes = _open_nodes(job, nodes, {n for n, until in record.avoid.items() if until > now})
+    # where it runs it may stay: what speaks against a node is about starting there
+    avoid = {n for n, until in record.avoid.items() if until > now and n not in job.nodes}
+    open_nodes = _open_nodes(job, nodes, avoid)
     sizes: tuple[int, ...] = ()
     if comment.gpus is not None and record.workers and record.tasks in (record.nodes, record.workers):
         room = _room(nodes, open_nodes, comment.types, mix)

@@ -384,7 +384,10 @@ def _announce_restart(environ: MutableMapping[str, str]) -> None:
     step = newest_step(Path(environ["HADAR_JOB_DIR"]) / messages.CHECKPOINTS_DIR)
     where = environ.get("SLURM_JOB_NODELIST", "?")
     known = "" if step is None else f": resuming from step {step}"
-    _say(f"restart {restart} on {where}{known}")
+    _say(
+        f"restart {restart} on {where}{known}; what stands above of cancelled steps and of programs that were ended or "
+        "killed is the end of the run before, and no fault"
+    )
 
 
 def _ask(command: list[str]) -> str | None:

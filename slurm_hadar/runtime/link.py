@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from slurm_hadar.runtime.checkpoint import Checkpoint
+from slurm_hadar.runtime.endings import at_once
 from slurm_hadar.runtime.gang import Gang
 from slurm_hadar.runtime.inject import _hadar_progress
 
@@ -100,6 +101,11 @@ class Link:
             self._page.seconds[self._shared.LOAD_S] = seconds
             self._note(found.step, found.generation)
 
+    def forgets(self, count: int) -> None:
+        """So many things go on in the training that are in no checkpoint."""
+        if self._page is not None:
+            self._page.words[self._shared.FORGOTTEN] = count
+
     def failed(self) -> None:
         if self._page is not None:
             self._page.words[self._shared.FAILURES] += 1
@@ -112,6 +118,7 @@ class Link:
 def stand_still(link: Link, gang: Gang, seconds: float) -> None:
     """After a save that was asked for: make no step until the end, until told to go on, or until the time is over."""
     deadline = time.monotonic() + seconds
-    while not gang.agree((int(time.monotonic() >= deadline or link.told_to_go_on()),))[0]:
-        if gang.leads:
-            time.sleep(PAUSE_POLL_S)
+    with at_once():  # libraries note a SIGTERM for the next step, which does not come
+        while not gang.agree((int(time.monotonic() >= deadline or link.told_to_go_on()),))[0]:
+            if gang.leads:
+                time.sleep(PAUSE_POLL_S)

@@ -9,7 +9,9 @@ from typing import Any
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime import sharded
 
-__all__ = ["named", "place_for", "restore_state", "state_of"]
+__all__ = ["also_of", "give_back", "named", "place_for", "restore_state", "state_of"]
+
+_PLAIN = (bool, int, float, str, type(None))
 
 
 def named(part: Any) -> dict[str, Any]:
@@ -26,6 +28,45 @@ def named(part: Any) -> dict[str, Any]:
     else:
         items = {"": part}
     return {k: _unwrap(v) for k, v in items.items()}
+
+
+def also_of(also: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What has a state of its own, and what is plain data. Raises TypeError for anything else, which could not be saved
+    without pickle."""
+    with_state = {k: v for k, v in also.items() if hasattr(v, "state_dict") and hasattr(v, "load_state_dict")}
+    plain = {k: v for k, v in also.items() if k not in with_state}
+    for name, value in plain.items():
+        odd = _not_plain(value)
+        if odd is not None:
+            raise TypeError(
+                f"also[{name!r}] holds an object of {type(odd).__name__}: give something that has state_dict and "
+                "load_state_dict, or numbers, texts, None, and lists and dicts of them"
+            )
+    return with_state, plain
+
+
+def _not_plain(value: Any) -> Any:
+    """The first thing in it that is no plain data."""
+    if isinstance(value, dict):
+        return next((odd for k, v in value.items() for odd in (_not_plain(k), _not_plain(v)) if odd is not None), None)
+    if isinstance(value, (list, tuple)):
+        return next((odd for v in value if (odd := _not_plain(v)) is not None), None)
+    return None if isinstance(value, _PLAIN) else value
+
+
+def give_back(plain: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Into the very lists and dicts that the training has. Raises ValueError if they are not those that were saved."""
+    if plain.keys() != saved.keys():
+        raise ValueError(f"also= had {sorted(saved)}, and now has {sorted(plain)}")
+    for name, value in saved.items():
+        here = plain[name]
+        if isinstance(here, dict) and isinstance(value, dict):
+            here.clear()
+            here.update(value)
+        elif isinstance(here, list) and isinstance(value, list):
+            here[:] = value
+        else:
+            plain[name] = value
 
 
 def _unwrap(part: Any) -> Any:

@@ -227,6 +227,7 @@ class Reporter:
             "consolidated_steps": _known(words[shared.CONSOLIDATED]),
             "consolidate_s": _known(seconds[shared.CONSOLIDATE_S]),
             "closes": bool(words[shared.CLOSES]),
+            "forgotten": words[shared.FORGOTTEN] or None,
             "memory_bytes": _peak_memory_bytes(words[shared.PID]),
         }
 

@@ -30,7 +30,7 @@ __all__ = ["Saver"]
 
 VISIBLE_WITHIN_S = 30.0
 WORD_EVERY_S = 60.0
-SHARDED_KINDS = ("model", "optimizer")
+SHARDED_KINDS = ("model", "optimizer", "also")
 """What holds the bulk of a state; schedulers are a few numbers, and are pickled with the rest."""
 
 

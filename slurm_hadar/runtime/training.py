@@ -14,6 +14,7 @@ Where nothing is there to save for (outside Slurm, with no ``directory``), it is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -28,13 +29,16 @@ from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.balance import BY_HAND, Balance, is_wanted
 from slurm_hadar.runtime.checkpoint import Checkpoint
 from slurm_hadar.runtime.data import Feed
+from slurm_hadar.runtime.endings import Ending, die
+from slurm_hadar.runtime.forgotten import Forgotten
 from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun, fork_place
 from slurm_hadar.runtime.gang import Gang
 from slurm_hadar.runtime.link import Link, stand_still
-from slurm_hadar.runtime.parts import named, restore_state
+from slurm_hadar.runtime.parts import also_of, give_back, named, restore_state
 from slurm_hadar.runtime.place import store_here, workload_here
 from slurm_hadar.runtime.saver import Saver
 from slurm_hadar.runtime.sharing import Shares
+from slurm_hadar.runtime.turns import MOST_TURNS, Turns
 
 __all__ = ["Run", "train"]
 
@@ -48,6 +52,7 @@ def train(
     total_steps: int,
     loader: Any = None,
     scheduler: Any = None,
+    also: dict[str, Any] | None = None,
     state: dict[str, Any] | None = None,
     save_every_s: float | None = 600.0,
     save_every_steps: int | None = None,
@@ -71,6 +76,9 @@ def train(
     model, optimizer, scheduler: one object with ``state_dict``, or a list, tuple or dict of them.
     total_steps: the loop ends when so many steps were made, over all runs of the job.
     loader: see :class:`slurm_hadar.runtime.data.Feed`; None gives step numbers.
+    also: whatever else goes on with the training, by name: an average of weights, a gradient scaler, anything that has
+        ``state_dict`` and ``load_state_dict``; or numbers, texts, None, and lists and dicts of them. Lists and dicts
+        get their content back in place; numbers and texts are those of ``run.also``, to be read and set there.
     state: plain data of yours (``run.state``) that is saved and restored too; rank 0's.
     save_every_s, save_every_steps: saves that nobody asked for; None: none of that sort.
     async_save: a save that nobody waits for holds the loop up only while the state is copied to host memory (as much
@@ -91,6 +99,10 @@ def train(
     consolidation: how the weights of copies are brought together where the job is forked (``fork=`` in the comment); in
         any other job it does nothing. A copy keeps no checkpoints: its offers and the consolidations are those.
 
+    What goes on but was not given is told once on stderr (:class:`slurm_hadar.runtime.forgotten.Forgotten`). A save
+    waits for a turn in which all optimizers have used their gradients, since gradients are in no checkpoint. Within the
+    loop a SIGTERM, as of ``scontrol requeue``, saves before it ends the process, as far as Slurm's KillWait allows.
+
     Raises CheckpointError if a checkpoint is there that does not fit the model, or if a newer run has taken over;
     ValueError if the workers cannot share ``global_batch`` equally, or if the loader's batches cannot be made of it, or
     if gradients cannot be weighted.
@@ -99,7 +111,8 @@ def train(
     worker_batch = _share(global_batch, gang.world)
     workload = workload_here(model_name, batch)
     pace = emulation.pace_here(gang.world, *workload, worker_batch)
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    with_state, plain = also_of(also or {})
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "also": with_state}
     uneven = is_wanted(balanced, global_batch)
     place = fork_place(os.environ, messages.restart_count(os.environ))
     if place is not None:
@@ -124,6 +137,7 @@ def train(
         gang,
         feed,
         dict(state or {}),
+        plain,
         save_every_s,
         save_every_steps,
         Saver(store, gang, async_save) if store is not None else None,
@@ -143,6 +157,7 @@ class Run:
         gang: Gang,
         feed: Feed,
         state: dict[str, Any],
+        also: dict[str, Any],
         save_every_s: float | None,
         save_every_steps: int | None,
         saver: Saver | None,
@@ -154,6 +169,7 @@ class Run:
         self.worker_batch = worker_batch
         self.total_steps = total_steps
         self.state = state
+        self.also = also
         self._parts = {kind: named(part) for kind, part in parts.items()}
         self._feed = feed
         self._saver = saver
@@ -164,7 +180,13 @@ class Run:
         self._link = Link(self._gang, resumable=saver is not None)
         if saver is not None:
             saver.tell(self._link)
-        self._in_step = self._wanted = False
+        self._turns = Turns(self._parts["optimizer"].values())
+        saved = [item for part in self._parts.values() for item in part.values()]
+        self._forgotten = Forgotten(saved, self._turns, self._link)
+        self._ending = Ending()
+        self._made = 0  # turns of this run
+        self._in_step = self._wanted = self._due = False
+        self._waited = 0
         self._resume()
         self._link.begin(self.step, total_steps)
         self._saved_at = self._checked_at = time.monotonic()
@@ -199,19 +221,29 @@ class Run:
             self._pace.restart()
         if self._balance is not None:
             self._balance.start()
-        try:
-            while self.step < self.total_steps:
-                batch = self._next()
-                self._in_step = True
-                yield batch
-                self._in_step = False
-                self.step += 1
-                self._link.count(self.step)
-                self._end_turn()
-        finally:  # left early, too
-            if self._saver is not None:
-                self._saver.settle()
-        self._finish()
+        with self._ending if self._saver is not None else contextlib.nullcontext():
+            self._turns.start()
+            try:
+                while self.step < self.total_steps:
+                    batch = self._next()
+                    self._in_step = True
+                    yield batch
+                    self._in_step = False
+                    self._count()
+                    self._end_turn()
+            finally:  # left early, too
+                self._turns.stop()
+                if self._saver is not None:
+                    self._saver.settle()
+            self._finish()
+
+    def _count(self) -> None:
+        self.step += 1
+        self._made += 1
+        self._turns.end()
+        self._link.count(self.step)
+        if self._gang.leads and self._saver is not None:
+            self._forgotten.turn(self._made)
 
     def _finish(self) -> None:
         """The end of the loop: its last step is safe before the process goes on."""
@@ -257,7 +289,9 @@ class Run:
     def _save(self, wait: bool) -> None:
         assert self._saver is not None
         self._wanted = False
-        plain = {"step": self.step, "user": self.state, "position": self._feed.position()}
+        if self._gang.leads:
+            self._forgotten.before_save()
+        plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
         plain["samples_per_step"] = self._samples_per_step
         try:
             self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
@@ -275,15 +309,19 @@ class Run:
         """Do what is due at a step boundary, the same on all ranks."""
         if self._saver is None:
             return
-        by_count = self._save_every_steps is not None and self.step % self._save_every_steps == 0
-        if self.step < self._next_check and not by_count:
+        if self._save_every_steps is not None and self.step % self._save_every_steps == 0:
+            self._due = True  # until it is saved
+        if self.step < self._next_check and not self._due:
             return
-        asked, save, pause_ms, ahead = self._gang.agree(self._decide() if self._gang.leads else (0, 0, 0, 0))
+        asked, save, pause_ms, ahead, ends = self._gang.agree(self._decide() if self._gang.leads else (0, 0, 0, 0, 0))
         self._next_check = self.step + ahead
         self._checked_at, self._checked_step = time.monotonic(), self.step
-        if not (save or by_count):
+        if not save:
             return
-        self._try_save(wait=bool(asked))  # who asked may end the job as soon as it hears of the save
+        self._due = False
+        self._try_save(wait=bool(asked or ends))  # who asked may end the job as soon as it hears of the save
+        if ends:
+            self._end()
         if asked:
             self._link.answer()
         if pause_ms:
@@ -292,14 +330,38 @@ class Run:
             self._pace.restart()
         self._checked_at = time.monotonic()
 
-    def _decide(self) -> tuple[int, int, int, int]:
-        """Rank 0: (was asked, save, pause in ms, steps until the next look)."""
+    def _end(self) -> None:
+        """The end that Slurm has asked for, on all ranks."""
+        if self._gang.leads and self._saver is not None and self._saver.saved_step == self.step:
+            print(f"hadar: told to end (SIGTERM); step {self.step} is saved", file=sys.stderr, flush=True)
+        die()
+
+    def _decide(self) -> tuple[int, int, int, int, int]:
+        """Rank 0: (was asked, save, pause in ms, steps until the next look, ends after it)."""
         now = time.monotonic()
         asked, pause_s = self._link.asked()
+        ends = self._ending.asked
         overdue = self._save_every_s is not None and now - self._saved_at >= self._save_every_s
+        save = asked or ends or overdue or self._wanted or self._due
+        if save and not self._ripe():
+            return 0, 0, 0, 1, 0
         per_step_s = (now - self._checked_at) / max(1, self.step - self._checked_step)
         ahead = self._gang.steps_until_look(AGREE_EVERY_S, per_step_s)
-        return int(asked), int(asked or overdue or self._wanted), int(pause_s * 1000), ahead
+        return int(asked), int(save), int(pause_s * 1000), ahead, int(ends)
+
+    def _ripe(self) -> bool:
+        """Rank 0: whether a save now leaves out no gradient; or has waited for that for too long, which is told."""
+        if self._turns.clean:
+            self._waited = 0
+            return True
+        self._waited += 1
+        if self._waited == MOST_TURNS:
+            print(
+                f"hadar: WARNING: in {MOST_TURNS} turns there was none after which no optimizer had gradients left to "
+                "use; checkpoints leave gradients out, so a move changes this training a little",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+        return self._waited >= MOST_TURNS
 
     def _resume(self) -> None:
         if self._saver is None:
@@ -318,7 +380,8 @@ class Run:
         saved, ranks = content["state"], content["ranks"]
         try:
             for kind, part in self._parts.items():
-                restore_state(part, saved[kind])
+                restore_state(part, saved.get(kind, {}))
+            give_back(self.also, saved.get("plain", {}))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{found.path} does not fit this training: {str(error).splitlines()[0]}; "

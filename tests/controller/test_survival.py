@@ -164,12 +164,34 @@ def test_a_job_whose_node_was_lost_is_not_started_there_again_at_once(bench: Cal
     controller.run_round()
     controller.run_round()
     assert one.slurm.jobs[job].nodes == ("v100-1",)
+    one.slurm.drain(["v100-1"])
+    controller.run_round()
+    one.slurm.nodes["v100-1"] = replace(one.slurm.nodes["v100-1"], available=True, state="idle")
     one.slurm._requeue(one.slurm.jobs[job])
 
     seen = controller.run_round().seen
 
     assert seen.snapshot.job[job].form.nodes == frozenset({"k80-1"})
     assert one.slurm.jobs[job].state is JobState.PENDING
+    assert [e.why for e in seen.events if e.kind == "barred"] == [
+        "not tried on v100-1 for 120 s: the run before may not be over there"
+    ]
+
+    one.slurm.start(job, "v100-1")  # Slurm does it itself, or its owner
+
+    assert controller.run_round().seen.snapshot.job[job].form.nodes is None
+
+
+def test_a_job_that_its_owner_requeued_may_start_where_it_was(bench: Callable[..., Any]) -> None:
+    """Its node is as good as before."""
+    one = bench()
+    job = one.slurm.submit()
+    controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
+    controller.run_round()
+    controller.run_round()
+    one.slurm._requeue(one.slurm.jobs[job])
+
+    assert controller.run_round().seen.snapshot.job[job].form.nodes is None
 
 
 def test_a_job_that_slurm_could_not_launch_gets_one_more_try(bench: Callable[..., Any]) -> None:

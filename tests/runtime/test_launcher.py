@@ -246,7 +246,7 @@ def test_restarts_are_announced(fakes: Fakes, env: dict[str, str]) -> None:
     checkpoints = Path(env["SLURM_SUBMIT_DIR"]) / ".hadar" / "77" / messages.CHECKPOINTS_DIR
     (checkpoints / "gen-1-step-420").mkdir(parents=True)
     done = run({**env, "SLURM_RESTART_COUNT": "2"}, "--", "true")
-    assert done.stderr == "hadar: restart 2 on n[1-2]: resuming from step 420\n"
+    assert done.stderr.startswith("hadar: restart 2 on n[1-2]: resuming from step 420; what stands above of cancelled")
 
 
 def test_outside_a_job_arguments_are_untouched(fakes: Fakes, env: dict[str, str]) -> None:

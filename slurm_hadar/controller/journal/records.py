@@ -41,6 +41,7 @@ class JobRecord:
     ``graph_fault``: why the graph that its comment names cannot be used. ``lowered``: why it weighs less than stated.
     ``unsaved`` counts in a row how often it promised to save when asked and did not; it is not asked again before
     ``unsaved_until``. ``limit_asked``: when it was asked to save before its time limit, in this run.
+    ``forgotten``: how many things its training says go on in it but are in no checkpoint.
     ``placed``: Slurm was last told to start it, rather than to put it off.
     """
 
@@ -92,6 +93,7 @@ class JobRecord:
     unsaved_until: float = 0.0
     limit_asked: float | None = None
     placed: bool = False
+    forgotten: int = 0
 
     def keep_off(self, nodes: Iterable[str], until: float) -> None:
         """Try these nodes no more before the epoch second ``until``."""
