@@ -23,6 +23,7 @@ The command line turns any :class:`HadarError` into its message and exit code 1;
 """
 
 import sqlite3
+from collections.abc import Sequence
 
 
 class HadarError(Exception):
@@ -37,7 +38,11 @@ class HadarError(Exception):
 
 
 class ConfigError(HadarError):
-    """A configuration value is unknown, of the wrong type or impossible."""
+    """A configuration value is unknown, of the wrong type or impossible. ``more`` has a line for each further fault."""
+
+    def __init__(self, message: str, more: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.more = tuple(HadarError(line) for line in more)
 
 
 class CommentError(HadarError):

@@ -52,8 +52,11 @@ def test_origin_of_each_value(write) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[guard]\nmax_preemption = 3\n", "unknown key guard.max_preemption; valid here: exempt_partitions"),
-        ("[gard]\nx = 3\n", "unknown key gard; valid here: audit, channel, controller"),
+        (
+            "[guard]\nmax_preemption = 3\n",
+            "unknown key guard.max_preemption; did you mean max_preemptions? valid here: exempt_partitions",
+        ),
+        ("[gard]\nx = 3\n", "unknown key gard; did you mean guard? valid here: audit, channel, controller"),
         ('[controller]\nround_s = "long"\n', "controller.round_s = 'long'"),
         ("[controller]\nround_s = 0.1\n", "greater than or equal to 1"),
         ('[controller]\nmode = "do"\n', "'observe', 'advise' or 'act'"),
@@ -77,6 +80,18 @@ def test_faults_name_file_and_key(write, text: str, named: str) -> None:
     assert named in str(caught.value)
     assert str(path) in str(caught.value) or "configuration:" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_all_faults_are_told_with_their_lines(write) -> None:
+    """One after the other by file and line, also where a section is unknown or a key is dotted."""
+    head = '[controler]\nround_s = 5\n\n[controller]\nmode = "actt"\nround = 3\n'
+    path = write(head + "[network]\ntypes.a100.inside_bytes_s = -1\n")
+
+    with pytest.raises(ConfigError) as caught:
+        load(path, ["guard.max_preemptions=-3"])
+
+    faults = [str(fault).partition(" ")[0] for fault in (caught.value, *caught.value.more)]
+    assert faults == [*(f"{path}:{line}:" for line in (1, 5, 6, 8)), "command"]
 
 
 def test_every_setting_has_a_name_and_an_origin(write) -> None:

@@ -77,7 +77,8 @@ def run(command: click.Command, name: str, **given: Any) -> NoReturn:
         click.echo(f"{name}: stopped", err=True)
         sys.exit(130)
     except HadarError as error:
-        click.echo(f"{name}: {error}", err=True)
+        for fault in (error, *getattr(error, "more", ())):
+            click.echo(f"{name}: {fault}", err=True)
         sys.exit(1)
     except BrokenPipeError:
         # The reader (head, less) has seen enough; closing stdout quietly is what it expects.
