@@ -11,6 +11,7 @@ from slurm_hadar.cli.common import config_options, json_option, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.policies import registry
+from slurm_hadar.slurm.survey import is_user
 
 __all__ = ["config"]
 
@@ -28,6 +29,14 @@ def check(config: Config) -> None:
     program = next(iter(shlex.split(config.hooks.moved)), "")
     if program and shutil.which(program) is None:
         raise ConfigError(f"{config.origin('hooks.moved')}: hooks.moved = {program!r}: is no program that can be run")
+    for key, users in {
+        "guard.exempt_users": config.guard.exempt_users, "controller.users": config.controller.users,
+    }.items():  # fmt: skip
+        for user in users:
+            if not is_user(user):
+                click.echo(
+                    f"warning: {config.origin(key)}: {key} names {user!r}, whom this host does not know", err=True
+                )
     click.echo("configuration is valid")
 
 

@@ -17,7 +17,7 @@ from slurm_hadar.errors import SlurmError
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.state import ClusterState, Daemon
 
-__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "name_of", "survey"]
+__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "is_user", "name_of", "survey"]
 
 COMMANDS = ("scontrol", "squeue", "sinfo", "scancel")
 _EXTRA = ("sacct", "sacctmgr", "sdiag")
@@ -129,6 +129,15 @@ def name_of(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def is_user(name: str) -> bool:
+    """Whether this host knows a user of that name."""
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _settings(text: str) -> dict[str, str]:

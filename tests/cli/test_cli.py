@@ -74,6 +74,9 @@ def test_config_show_and_check(hadar, tmp_path: Path) -> None:
     path.write_text("[controller]\nround_s = 60\n")
 
     assert hadar("config", "check", "--config", str(path)).stdout == "configuration is valid\n"
+    unknown = hadar("config", "check", "--set", 'guard.exempt_users=["root","nosuchuser"]')
+    assert (unknown.returncode, unknown.stdout) == (0, "configuration is valid\n")
+    assert unknown.stderr.count("\n") == 1 and "names 'nosuchuser', whom this host does not know" in unknown.stderr
     shown = json.loads(hadar("config", "show", "--origin", "--json", "--config", str(path)).stdout)
     assert shown["controller.round_s"] == {"value": 60.0, "origin": str(path)}
     assert "guard.min_run_s = 300.0    # default" in hadar("config", "show", "--origin").stdout
