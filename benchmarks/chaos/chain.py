@@ -83,7 +83,7 @@ def main() -> None:
         raise SystemExit("chain: not inside a Slurm job")
     saver = ChainFile(directory, messages.restart_count(os.environ))
     state = {"chain": ""}
-    run = Run({}, args.steps, OneForAll(1), NoData(), state, SAVE_EVERY_S, None, saver, None, None, None)
+    run = Run({}, args.steps, OneForAll(1), NoData(), state, {}, SAVE_EVERY_S, None, saver, None, None, None)
     for _ in run:
         time.sleep(args.nap)
         run.state["chain"] = link_of(run.state["chain"], run.step)

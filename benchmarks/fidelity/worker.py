@@ -116,7 +116,7 @@ def main() -> None:
         raise SystemExit("worker: not inside a Slurm job")
     saver = StepFile(directory, messages.restart_count(os.environ), args.workers)
     pace = emulation.pace_here(args.workers, os.environ.get("HADAR_MODEL"), int(batch) if batch else None, None)
-    run = Run({}, args.steps, OneForAll(args.workers), NoData(), {}, SAVE_EVERY_S, None, saver, None, pace, None)
+    run = Run({}, args.steps, OneForAll(args.workers), NoData(), {}, {}, SAVE_EVERY_S, None, saver, None, pace, None)
     _note(args.notes, f"steps {time.time()} {run.step}")
     for _ in run:
         pass

@@ -80,7 +80,9 @@ def _parts_of(one: Any) -> Iterable[Any]:
 
 def _going_on() -> Iterable[tuple[Any, Any]]:
     """Each of these objects in this process, and how far it has come."""
-    torch = sys.modules["torch"]
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
     kinds = {
         torch.optim.lr_scheduler.LRScheduler: lambda one: one.last_epoch,
         torch.optim.swa_utils.AveragedModel: lambda one: int(one.n_averaged),

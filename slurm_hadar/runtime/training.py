@@ -180,7 +180,7 @@ class Run:
         self._link = Link(self._gang, resumable=saver is not None)
         if saver is not None:
             saver.tell(self._link)
-        self._turns = Turns(self._parts["optimizer"].values())
+        self._turns = Turns(self._parts.get("optimizer", {}).values())
         saved = [item for part in self._parts.values() for item in part.values()]
         self._forgotten = Forgotten(saved, self._turns, self._link)
         self._ending = Ending()

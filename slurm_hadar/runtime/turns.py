@@ -6,6 +6,7 @@ So a save waits for a turn after which none is outstanding.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,19 +25,16 @@ class Turns:
     """
 
     def __init__(self, optimizers: Iterable[Any]) -> None:
-        import torch
-
-        self._saved = [o for o in optimizers if isinstance(o, torch.optim.Optimizer)]
+        torch = sys.modules.get("torch")  # who has not imported it trains without
+        self._saved = [o for o in optimizers if torch is not None and isinstance(o, torch.optim.Optimizer)]
         self._turn = 0
         self._stepped: dict[int, tuple[int, Any]] = {}  # by optimizer: the turn, and the mark of its gradients then
         self._others: dict[int, str] = {}
         self._hook: Any = None
 
     def start(self) -> None:
-        from torch.optim import optimizer
-
         # of PyTorch 2.1; without it saves are as they were
-        register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+        register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
         if self._hook is None and register is not None:
             self._hook = register(self._note)
 
