@@ -4,7 +4,7 @@
 * nothing is written about a job that its owner has not given into our hands, or that is held, suspended or ending;
 * no job asks Slurm for more GPUs than its owner did; no GPU is given out twice;
 * an owner's or administrator's hold and start time stay as they are;
-* an honest job does not wait for a third round beside a GPU that is free for it, unless that is what the policy is.
+* under policies that start whoever fits, an honest job does not wait for a third round beside a GPU that is free.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ MORE = (
     (), (), ("guard.min_run_s=0",), ("guard.max_preemptions=1",), ("partitions.prod.mode=observe",),
     ("jobs.lose_progress=true", "guard.min_run_s=0"), ("controller.foresee_s=2",),
 )  # fmt: skip
+# who waits for a better GPU, or lets nobody overtake the head of its queue, may leave one idle
+_START_WHO_FITS = ("hadar", "fifo", "srtf", "tiresias", "wcs_duration", "wcs_subtime", "wcs_workload")
 _TRANSIENT_HOLDS = ("BadConstraints", "launch failed requeued held")
 
 
@@ -145,9 +147,8 @@ class Scene:
         self._draw_limits(names)
         self._settings = rng.choice(MORE)
         self._policy = policy
-        # nobody is to overtake the head of its queue; and moves that the administrator allows no more of keep a place
-        strict = getattr(registry.get(policy), "strict", False)
-        self._may_wait = policy == "none" or strict or "guard.max_preemptions=1" in self._settings
+        # moves that the administrator allows no more of keep a place
+        self._may_wait = policy not in _START_WHO_FITS or "guard.max_preemptions=1" in self._settings
         self._journal, self._book = Journal(":memory:"), ReportBook()
         self._seq = 0
         self._honest: list[str] = []
@@ -285,7 +286,8 @@ class Scene:
         if job is not None:
             fields = words.hostile(self.rng, job.job_id, sorted(self.slurm.nodes), job.work_dir, time.time())
             self.slurm.own_start.pop(job.job_id, None)
-            self.slurm.add(1, fields)
+            # Slurm knows no other job with the id of one that was restarted
+            self.slurm.add(1, {**fields, "restarts": 0, "submit": float(int(time.time()))})
 
     def _recomment(self) -> None:
         job = self._some(JobState.PENDING, JobState.RUNNING)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 __all__ = ["Brake"]
 
 _LONGEST_S = 3600.0
@@ -9,21 +12,27 @@ _LONGEST_S = 3600.0
 
 class Brake:
     """Counts refusals in a row. After too many nothing is written for a round, and for twice as long each further time;
-    then the next round tries again, since nobody may be there to start the controller anew."""
+    then the next round tries again, since nobody may be there to start the controller anew.
+
+    What Slurm refuses of one user's jobs only may be that user's doing: it holds the others up for a round at a time.
+    """
 
     def __init__(self) -> None:
-        self._in_a_row = 0
+        self._by_user: Counter[str] = Counter()
         self._until = 0.0
         self._pause_s = 0.0
 
-    def note(self, refused: int, most: int, now: float, round_s: float) -> None:
-        """A round that has acted had so many refusals, where ``most`` in a row are too many."""
-        if not refused:
-            self._in_a_row, self._pause_s = 0, 0.0
+    def note(self, refused: Mapping[str, int], accepted: bool, most: int, now: float, round_s: float) -> None:
+        """A round that has acted had so many refusals, by user, and whether Slurm took anything in it. ``most`` in a
+        row are too many."""
+        if accepted or not refused:
+            self._by_user.clear()
+            self._pause_s = 0.0
             return
-        self._in_a_row += refused
-        if self._in_a_row >= most:
-            self._pause_s = min(_LONGEST_S, 2 * self._pause_s if self._pause_s else round_s)
+        self._by_user.update(refused)
+        if self._by_user.total() >= most:
+            again = self._pause_s > 0 and len(self._by_user) > 1
+            self._pause_s = min(_LONGEST_S, 2 * self._pause_s) if again else round_s
             self._until = now + self._pause_s
 
     def reason(self, now: float) -> str:
@@ -31,6 +40,6 @@ class Brake:
         if now >= self._until:
             return ""
         return (
-            f"acts again in {self._until - now:.0f} s: {self._in_a_row} writes in a row were refused "
+            f"acts again in {self._until - now:.0f} s: {self._by_user.total()} writes in a row were refused "
             "(guard.max_failed_writes); see the warnings above"
         )

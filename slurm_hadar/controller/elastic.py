@@ -36,6 +36,9 @@ def gang_sizes(
     Where more sizes than that are left, doublings of the smallest, the largest and the one asked for are kept; of these
     the ones nearest to it.
     """
+    most = max((sum(gpus * count for gpus, count in group) for group in room), default=0)
+    if isinstance(wanted, range):  # its end is what a user has typed
+        wanted = range(wanted.start, min(wanted.stop, most + 1))
     good = [
         n for n in wanted
         if (batch is None or batch * asked % n == 0) and _exists(n, min_nodes, max_nodes, room)
@@ -48,8 +51,11 @@ def gang_sizes(
 
 
 def _exists(size: int, min_nodes: int, max_nodes: int, room: Room) -> bool:
-    for nodes in range(min_nodes, min(max_nodes, size) + 1):
-        each, rest = divmod(size, nodes)
-        if not rest and any(sum(count for gpus, count in group if gpus >= each) >= nodes for group in room):
-            return True
+    for group in room:
+        for each in range(1, group[0][0] + 1 if group else 1):  # a node has few GPUs, whatever users ask for
+            nodes, rest = divmod(size, each)
+            if rest or not min_nodes <= nodes <= max_nodes:
+                continue
+            if sum(count for gpus, count in group if gpus >= each) >= nodes:
+                return True
     return False

@@ -59,8 +59,9 @@ class Quarantine:
         self._stays[job_id] = _Stay(step, what, self._now() + wait_s, wait_s)
         self.failures += 1
         log.error(
-            "job %s is left alone for %.0f s: %s failed on it (%s at %s)", job_id, wait_s, step, what,
-            whereabouts(error), extra={"event": "quarantine", "job_id": job_id},
+            "job %s is left alone for %.0f s: %s failed on it (%s%s)", job_id, wait_s, step, what,
+            f" at {whereabouts(error)}" if error.__traceback__ else "",
+            extra={"event": "quarantine", "job_id": job_id},
         )  # fmt: skip
 
     def reason(self, job_id: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ from slurm_hadar.controller.tracker import JobTracker
 from slurm_hadar.controller.training import Trainer
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.controller.user_files import UserFiles
-from slurm_hadar.errors import ChannelError
+from slurm_hadar.errors import ChannelError, SlurmRejected
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import Job, JobState
 from slurm_hadar.slurm.base import Backend
@@ -46,6 +47,7 @@ from slurm_hadar.throughput.table import reference
 __all__ = ["SlurmCluster"]
 
 log = logging.getLogger(__name__)
+_MOST_REFUSALS = 3  # in a row, of one job; then it is left alone
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
 _WATCHFUL_S = 0.1  # while a job that was asked to save may say any moment that it has
 _IDLE_S = 1.0  # the attendant comes by at least as often between two rounds
@@ -100,6 +102,7 @@ class SlurmCluster(Cluster[Observation]):
         self._number = 0
         self._over: list[JobRecord] = []  # ended, and not yet written down as such
         self._brake = Brake()
+        self._refusals: Counter[str] = Counter()  # in a row, by job
         self._limit_due: float | None = None
         self._began = time.monotonic()
         self._slow = False
@@ -227,7 +230,7 @@ class SlurmCluster(Cluster[Observation]):
                 self._journal.save_jobs(seen.records.values())
             self._attendant.wrote(number, seen, outcome, self._actor.shown)
             self._actor.shown = ReadBack()
-        self._judge(outcome)
+        self._judge(seen, outcome)
         return outcome
 
     def _end_copies(self, seen: Observation, outcome: Outcome) -> None:
@@ -245,10 +248,19 @@ class SlurmCluster(Cluster[Observation]):
         self._clock.before_writing()
         self._journal.add_writes(self._number, time.time(), writes)
 
-    def _judge(self, outcome: Outcome) -> None:
-        """Count failures, warn about them, and leave alone from now on what is not ours to change."""
-        refused = sum(1 for w in outcome.log if w.outcome == "refused" and w.job_id not in outcome.denied)
-        self._brake.note(refused, self._config.guard.max_failed_writes, time.time(), self._config.controller.round_s)
+    def _judge(self, seen: Observation, outcome: Outcome) -> None:
+        """Count failures, warn about them, and leave alone from now on what is not ours to change; for a while also
+        what Slurm refuses again and again."""
+        refused = {w.job_id: w.detail for w in outcome.log if w.outcome == "refused" and w.job_id not in outcome.denied}
+        taken = {w.job_id for w in outcome.log if w.outcome == "ok"}
+        for job_id, why in refused.items():
+            self._refusals[job_id] += 1
+            if self._refusals[job_id] >= _MOST_REFUSALS:
+                self.isolated.put(job_id, "what Slurm is told of it", SlurmRejected(why))
+        self._refusals = Counter({job_id: n for job_id, n in self._refusals.items() if job_id in refused})
+        users = Counter(seen.raw[job_id].user for job_id in refused if job_id in seen.raw)
+        settings = self._config.guard.max_failed_writes, time.time(), self._config.controller.round_s
+        self._brake.note(users, bool(taken - refused.keys()), *settings)
         if refused and (braked := self._brake.reason(time.time())):
             log.warning("%s", braked)
         self._observer.deny(outcome.denied)

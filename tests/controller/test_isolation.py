@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.fifo import Fifo
+from tests.controller.scripted import Scripted
 
 MODEL = "hadar:model=resnet18,batch=64,steps=2000"
 
@@ -162,17 +164,41 @@ def test_what_a_job_that_is_left_out_holds_is_taken() -> None:
 
 
 def test_the_brake_lets_go_by_itself() -> None:
-    """After too many refusals nothing is written for a round, then for two, an hour at most; a good round forgives."""
+    """After too many refusals nothing is written for a round, then for two, an hour at most; a good write forgives."""
     brake, now = Brake(), 1000.0
-    brake.note(1, 3, now, 10.0)
+    brake.note({"ann": 1}, False, 4, now, 10.0)
     assert brake.reason(now) == ""
-    brake.note(2, 3, now, 10.0)
-    assert "acts again in 10 s: 3 writes in a row" in brake.reason(now) and brake.reason(now + 10.0) == ""
-    brake.note(1, 3, now + 10.0, 10.0)
+    brake.note({"ann": 1, "bob": 2}, False, 4, now, 10.0)
+    assert "acts again in 10 s: 4 writes in a row" in brake.reason(now) and brake.reason(now + 10.0) == ""
+    brake.note({"ann": 1}, False, 4, now + 10.0, 10.0)
     assert "in 20 s" in brake.reason(now + 10.0)
-    brake.note(0, 3, now + 30.0, 10.0)
-    brake.note(3, 3, now + 40.0, 10.0)
+    brake.note({"ann": 1}, True, 4, now + 30.0, 10.0)
+    brake.note({"ann": 2, "bob": 2}, False, 4, now + 40.0, 10.0)
     assert "in 10 s" in brake.reason(now + 40.0)
+
+
+def test_one_user_holds_it_up_for_a_round_at_a_time() -> None:
+    brake = Brake()
+    for now in (0.0, 20.0, 40.0):
+        brake.note({"mallory": 1000}, False, 20, now, 10.0)
+        assert "acts again in 10 s" in brake.reason(now)
+
+
+def test_what_slurm_refuses_again_and_again_is_left_alone(bench) -> None:
+    """Three times in a row, then it is told nothing for a while; others are served all the time."""
+    b = bench()
+    bad, good = b.slurm.submit(gpus=1, comment=MODEL), b.slurm.submit(gpus=1, comment=MODEL)
+    b.slurm.refuse[bad] = "Requested operation is presently disabled"
+    controller = b.new_controller(policy=Scripted())
+    for _ in range(5):
+        result = controller.run_round()
+        b.slurm.defer(good, time.time() - 1)  # its lease has run out: another is due
+
+    told = [bad in write.job_ids for batch in b.slurm.batches for write in batch]
+    assert sum(told) == 3
+    assert all(any(good in write.job_ids for write in batch) for batch in b.slurm.batches)
+    pinned = result.seen.snapshot.job[bad].pinned
+    assert pinned is not None and pinned.startswith("what Slurm is told of it failed on it (SlurmRejected: Requested")
 
 
 def test_waiting_is_explained(bench: Callable[..., Any]) -> None:
