@@ -21,7 +21,18 @@ from typing import Any
 from slurm_hadar.errors import CommentError
 from slurm_hadar.model import Fork, Mix
 
-__all__ = ["KEYS", "MOST_BYTES", "MOST_SIZES", "PREFIX", "JobComment", "is_ours", "parse", "read", "render"]
+__all__ = [
+    "KEYS",
+    "MOST_BYTES",
+    "MOST_SIZES",
+    "PREFIX",
+    "JobComment",
+    "is_ours",
+    "looks_like_ours",
+    "parse",
+    "read",
+    "render",
+]
 
 PREFIX = "hadar:"
 MOST_BYTES = 2048  # of the whole comment; looked at before anything else is
@@ -242,7 +253,12 @@ KEYS: Mapping[str, _Key] = {
         "what its workers exchange: a known model with its pipeline (pp), data (dp) and tensor parallel (tp) degrees "
         "and micro-batches (mb), or a .toml file",
     ),
-    "types": _Key(_names("types"), "v100+p100", "the only GPU types the job may run on; default: all"),
+    "types": _Key(
+        _names("types"),
+        "v100+p100",
+        "the only GPU types the job may run on; default: all. Where job_submit.lua is not installed, Slurm may start "
+        "it on others before a round has seen it",
+    ),
     "prefer": _Key(_names("prefer"), "v100", "a wish, not a limit; job_submit.lua writes it for a typed request"),
     "ckpt": _Key(_yes_no("ckpt"), "yes", "the script saves when asked and resumes; the training API says so by itself"),
     "lose": _Key(_yes_no("lose"), "no", "may be restarted from the beginning if it has no checkpoint"),
@@ -286,6 +302,11 @@ KEYS: Mapping[str, _Key] = {
 def is_ours(comment: str) -> bool:
     """Whether a Slurm comment is addressed to this scheduler at all."""
     return comment.startswith(PREFIX)
+
+
+def looks_like_ours(comment: str) -> bool:
+    """Whether its owner seems to have meant it for this scheduler, which does not read it: ``Hadar:``, ``hadar,``."""
+    return not is_ours(comment) and re.match(r"\s*hadar(?![A-Za-z0-9])", comment[:32], re.IGNORECASE) is not None
 
 
 def parse(comment: str) -> JobComment:

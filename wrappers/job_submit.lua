@@ -14,6 +14,7 @@ What it does to a batch job with a hadar: comment:
   * GPU counts that sbatch froze into the job's environment are emptied (per task: made untyped), and HADAR_MANAGED=1
     tells the TaskProlog to put the task counts right;
   * with LEASE_S above 0 it does not start before that many seconds have passed, so that the controller sees it first;
+    with types= in its comment it waits TYPES_LEASE_S at least: Slurm itself would start it on any GPU type;
   * --nodelist is refused, since it would nail the job to those nodes; with pin=yes the job is left alone instead;
   * lease= and asked=, which the scheduler writes, are refused from a user.
 Not possible here: open_mode cannot be set by a job_submit script in Slurm 22.05; use --open-mode=append, or the
@@ -23,6 +24,9 @@ srun and salloc jobs cannot be requeued, hence not be steered: only their commen
 
 -- Seconds a new job waits for the controller; 0 = off.
 LEASE_S = 0
+-- The same for a job that accepts some GPU types only: more than a round of the controller. If no controller has seen it
+-- by then, Slurm starts it on any type.
+TYPES_LEASE_S = 900
 
 local PREFIX = "hadar:"
 local MOST_BYTES = 2048 -- of a comment, and of a GPU request that is looked into
@@ -321,10 +325,11 @@ local function plan(job, pairs_)
         table.insert(added, "prefer=" .. table.concat(seen, "+"))
     end
     changes.requeue = 1
-    if LEASE_S > 0 and (job.begin_time or 0) < os.time() + LEASE_S then
-        changes.begin_time = os.time() + LEASE_S
+    local lease = math.max(LEASE_S, pairs_.types and TYPES_LEASE_S or 0)
+    if lease > 0 and (job.begin_time or 0) < os.time() + lease then
+        changes.begin_time = os.time() + lease
         -- tells the controller that the begin time is not the owner's
-        if (job.begin_time or 0) <= os.time() and not pairs_.lease then table.insert(added, "lease=" .. LEASE_S) end
+        if (job.begin_time or 0) <= os.time() and not pairs_.lease then table.insert(added, "lease=" .. lease) end
     end
     if #added > 0 then
         changes.comment = trimmed(job.comment) .. (next(pairs_) and "," or "") .. table.concat(added, ",")
@@ -341,9 +346,18 @@ local function warn_of_limit(job, found)
         "comment it goes on in another run (requeue_on_timeout=no: not this line)", minutes)
 end
 
+-- "Hadar:model=x" or "hadar,model=x": meant for the scheduler, and not read by it.
+local function warn_of_near_miss(comment)
+    local head = type(comment) == "string" and comment:sub(1, 32):lower():match("^%s*hadar(.?)")
+    if head and head:find("^%w") == nil then
+        slurm.log_user("hadar: this job is not steered, since its comment does not begin with hadar: (small letters, a colon)")
+    end
+end
+
 local function submit(job)
     local environment = job.environment
     if not is_ours(job.comment) then
+        warn_of_near_miss(job.comment)
         -- submitted from inside a hadar job: the mark it inherited is not its own
         if environment and environment["HADAR_MANAGED"] then environment["HADAR_MANAGED"] = "" end
         return true

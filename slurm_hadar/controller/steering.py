@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slurm_hadar.comment import JobComment, is_ours, read
+from slurm_hadar.comment import JobComment, is_ours, looks_like_ours, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.elastic import Room, gang_sizes, room_of
 from slurm_hadar.controller.journal import JobRecord
@@ -112,7 +112,8 @@ def pinned_reason(
 def _by_consent(job: SlurmJob, comment: JobComment, config: Config) -> str | None:
     """Scope, exemptions, and the owner's word."""
     if not is_ours(job.comment):
-        return "has no hadar: comment"
+        near = "; its own looks like one, but does not begin with hadar: (small letters, a colon)"
+        return f"has no hadar: comment{near if looks_like_ours(job.comment) else ''}"
     if comment.pin:
         return "pin=yes in its comment"
     scope, guard, partitions = config.controller, config.guard, job.partition.split(",")

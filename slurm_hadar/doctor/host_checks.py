@@ -16,6 +16,7 @@ __all__ = ["CHECKS", "SLURM_CHECKS"]
 
 _SHARED_FS = re.compile(r"nfs|lustre|gpfs|beegfs|cifs|smb|ceph|fuse\.|afs|9p|glusterfs|wekafs|panfs|orangefs")
 _LEASE = re.compile(r"^LEASE_S\s*=\s*(\d+(?:\.\d+)?).*$", re.MULTILINE)
+_LEASES = re.compile(r"^(?:TYPES_)?LEASE_S\s*=.*$", re.MULTILINE)
 
 
 def _packages(host: Host) -> Answer:
@@ -153,7 +154,7 @@ def _job_submit(host: Host) -> Answer:
     if "hadar_parse" not in host.job_submit:
         return note("the site has a job_submit.lua of its own, without ours: jobs must be submitted untyped and with "
                     "--requeue", f"# take the functions of {source} into it")  # fmt: skip
-    if _LEASE.sub("", host.job_submit) != _LEASE.sub("", host.own_script):
+    if _LEASES.sub("", host.job_submit) != _LEASES.sub("", host.own_script):
         return warning("job_submit.lua is installed, but not the text that comes with this version",
                        f"diff {source} {target}/; {copy}")  # fmt: skip
     return _lease_of(host, float(m[1]) if (m := _LEASE.search(host.job_submit)) else 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -353,7 +354,8 @@ def test_other_jobs_pass_untouched(lua: Any) -> None:
 
         answer = lua.call("submit", **job)
 
-        assert answer.accepted and not answer.said and not answer.logged
+        assert answer.accepted and not answer.logged
+        assert bool(answer.said) is (text in (" hadar:model=x", "Hadar:x"))
         assert answer.environment == {"SLURM_GPUS": "4"}
         expected = {k: str(v) for k, v in job.items() if k != "environment"}
         assert answer.job == expected
@@ -383,6 +385,31 @@ def test_nodelist_is_refused_with_advice(lua: Any) -> None:
 
     assert not answer.accepted
     assert re.search(r"--nodelist .*pin=yes.*types=v100", answer.said[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Hadar:model=m", True), ("hadar,model=m", True), (" hadar:model=m", True), ("HADAR", True),
+        ("hadar model", True),
+        ("hadar:model=m", False), ("hadarian", False), ("my hadar: job", False), ("", False),
+    ],
+)  # fmt: skip
+def test_a_comment_that_looks_like_ours_is_told_of(lua: Any, text: str, said: bool) -> None:
+    """It passes, and its owner learns that it is not steered."""
+    answer = lua.call("submit", **_job(comment=text, time_limit=_UNSET))
+
+    assert answer.accepted
+    assert (len(answer.said), any("does not begin with hadar:" in line for line in answer.said)) == (int(said), said)
+
+
+@pytest.mark.parametrize(("lease", "waits"), [(0, 900), (30, 900), (1000, 1000)])
+def test_a_job_for_some_types_waits_for_the_controller(make_lua: Callable[..., Any], lease: int, waits: int) -> None:
+    """Slurm itself would start it on any GPU type."""
+    answer = make_lua(f"LEASE_S = {lease}").call("submit", **_job(comment="hadar:types=v100"))
+
+    assert answer.job["comment"] == f"hadar:types=v100,lease={waits}"
+    assert abs(int(answer.job["begin_time"]) - time.time() - waits) < 60
 
 
 @pytest.mark.parametrize(("begin", "deferred"), [(0, True), (4102444800, False)])
