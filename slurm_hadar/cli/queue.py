@@ -9,7 +9,8 @@ from rich.table import Table
 
 from slurm_hadar.cli.common import cell, config_options, console, json_option, print_json, span
 from slurm_hadar.config import Config
-from slurm_hadar.controller.view import Line, queue_view
+from slurm_hadar.controller.lines import Line, folded
+from slurm_hadar.controller.view import queue_view
 from slurm_hadar.slurm.select import choose
 
 __all__ = ["queue"]
@@ -17,10 +18,14 @@ __all__ = ["queue"]
 
 @click.command()
 @click.option("--user", help="Only this user's jobs.")
+@click.option("--tasks", is_flag=True, help="Each waiting task of a job array in a line of its own.")
 @json_option
 @config_options
-def queue(config: Config, user: str | None, as_json: bool) -> None:
-    """Show jobs, their GPUs and speeds, and why each waiting one waits."""
+def queue(config: Config, user: str | None, tasks: bool, as_json: bool) -> None:
+    """Show jobs, their GPUs and speeds, and why each waiting one waits.
+
+    Waiting tasks of a job array that are alike share a line; JSON has each.
+    """
     backend = choose("cli", config.slurm.timeout_s, config.slurm.retries)
     everything, fault = queue_view(backend, config)
     lines = [line for line in everything if user in (None, line.user)]
@@ -32,7 +37,7 @@ def queue(config: Config, user: str | None, as_json: bool) -> None:
     if not lines:
         click.echo("The queue is empty.")
         return
-    console().print(_table(lines))
+    console().print(_table(lines if tasks else folded(lines)))
 
 
 def _table(lines: list[Line]) -> Table:

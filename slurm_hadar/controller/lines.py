@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slurm_hadar.controller.forecasts import Forecast
@@ -10,7 +11,7 @@ from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import JobState, Placement
 from slurm_hadar.slurm.state import SlurmJob
 
-__all__ = ["Line", "line_of", "size_source", "wait_fields"]
+__all__ = ["Line", "folded", "line_of", "size_source", "wait_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +116,28 @@ def size_source(record: JobRecord | None) -> str:
     if record.total_steps is not None:
         return "reported" if record.reported else "stated"
     return "predicted" if Forecast.of(record) is not None else ""
+
+
+def folded(lines: Iterable[Line]) -> list[Line]:
+    """The waiting tasks of a job array that are alike in one line, ``12_[3-9,12]``, where its first one stood; all else
+    as it was. The reason is the first task's."""
+    groups: dict[tuple[Any, ...], list[Line]] = {}
+    for line in lines:
+        array, _, task = line.job_id.partition("_")
+        alike = (array, line.state, line.tier, line.gpus, line.types, line.size, line.restarts)
+        waits = line.state == str(JobState.PENDING) and task.isdecimal()
+        groups.setdefault(alike if waits else (line.job_id,), []).append(line)
+    return [_together(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _together(tasks: list[Line]) -> Line:
+    array = tasks[0].job_id.partition("_")[0]
+    numbers = sorted(int(line.job_id.partition("_")[2]) for line in tasks)
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return replace(tasks[0], job_id=f"{array}_[{text}]", arrival=min(line.arrival for line in tasks))

@@ -210,7 +210,7 @@ def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
         fork = forks.get(job.array_id or "") if comment.fork is not None else None
         progress = None if fork is None else (float(fork[1]), fork[2])
         lines.append(line_of(job, record, placement_of(job, facts), pinned, waits.get(job.job_id, {}), progress))
-    return sorted(lines, key=lambda line: (line.state != "running", line.arrival, line.job_id))
+    return sorted(lines, key=lambda line: (line.state != "running", line.arrival, by_number(line.job_id)))
 
 
 def recorded_lines(rows: Iterable[Mapping[str, Any]]) -> list[Line]:
@@ -260,7 +260,7 @@ def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_
 
 
 def by_number(name: str) -> tuple[tuple[int, str], ...]:
-    """To sort names of nodes as people count: a2 before a10."""
+    """To sort names of nodes, and jobs, as people count: a2 before a10."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 

@@ -48,6 +48,7 @@ def test_a_plain_job_can_be_steered() -> None:
     ("one", "settings", "words"),
     [
         (job(comment=""), (), "no hadar: comment"),
+        (job(comment="Hadar:model=x"), (), "does not begin with hadar:"),
         (job(comment="hadar:foo=1"), (), "unknown key 'foo'"),
         (job(comment="hadar:pin=yes"), (), "pin=yes"),
         (job(requeue=False), (), "--no-requeue; submit with --requeue"),

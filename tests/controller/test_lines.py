@@ -1,0 +1,30 @@
+"""The lines of the queue as people see them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from slurm_hadar.controller.lines import Line, folded
+
+TASK = Line("12_1", "ann", "train", "pending", 1, "-", None, None, 50.0, 0, 0, "waits-for-capacity", "first in line")
+
+
+def tasks(*numbers: int, **changes: object) -> list[Line]:
+    return [replace(TASK, job_id=f"12_{n}", arrival=100.0 - n, **changes) for n in numbers]  # type: ignore[arg-type]
+
+
+def test_waiting_tasks_that_are_alike_share_a_line() -> None:
+    """With the first one's reason, and the age of the oldest."""
+    (line,) = folded([*tasks(3, 4, 5, why="no room for 3"), *tasks(9, 12), *tasks(13)])
+
+    assert (line.job_id, line.why, line.arrival) == ("12_[3-5,9,12-13]", "no room for 3", 87.0)
+
+
+def test_all_else_has_a_line_of_its_own() -> None:
+    """Running tasks, other arrays, and those that wait for another reason; each where it was."""
+    lines = [
+        *tasks(1, 2, state="running"), *tasks(3), replace(TASK, job_id="7"), *tasks(4, tier="pinned"), *tasks(5),
+        replace(TASK, job_id="13_6"), replace(TASK, job_id="14+1"),
+    ]  # fmt: skip
+
+    assert [line.job_id for line in folded(lines)] == ["12_1", "12_2", "12_[3,5]", "7", "12_4", "13_6", "14+1"]
