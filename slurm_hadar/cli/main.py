@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": "slurm_hadar.cli.doctor:doctor",
     "explain": "slurm_hadar.cli.explain:explain",
     "history": "slurm_hadar.cli.history:history",
+    "logs": "slurm_hadar.cli.logs:logs",
     "predict": "slurm_hadar.cli.predict:predict",
     "queue": "slurm_hadar.cli.queue:queue",
     "release": "slurm_hadar.cli.release:release",
@@ -31,6 +32,7 @@ COMMANDS = {
     "run": "slurm_hadar.cli.run:run",
     "simulate": "slurm_hadar.cli.simulate:simulate",
     "speeds": "slurm_hadar.cli.speeds:speeds",
+    "submit": "slurm_hadar.cli.submit:submit",
     "top": "slurm_hadar.cli.top:top",
     "web": "slurm_hadar.cli.web:web",
 }

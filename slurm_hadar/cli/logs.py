@@ -1,0 +1,84 @@
+"""``hadar logs``: what a job writes, over all of its runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from slurm_hadar.cli.common import config_options
+from slurm_hadar.config import Config
+from slurm_hadar.errors import SlurmError
+from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.parsing import job_state
+
+__all__ = ["logs"]
+
+_LOOK_S, _ASK_S = 0.3, 5.0
+_BLOCK = 1 << 16
+_JOB = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,9})?")
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on, over moves and requeues, until the job is over.")
+@click.argument("job")
+@config_options
+def logs(config: Config, job: str, follow: bool) -> None:
+    """Show the output of a job.
+
+    All runs of a job that is moved write to the same file, where it was submitted with --open-mode=append; each run
+    after the first begins with a line that says where it goes on.
+    """
+    if not _JOB.fullmatch(job):
+        raise click.UsageError(f"{job!r} is no job id, such as 4711 or 4711_3")
+    backend = CliBackend(config.slurm.timeout_s, config.slurm.retries)
+    path, active = _look(backend, job)
+    out = sys.stdout.buffer
+    place, asked = _show(path, 0, out), time.monotonic()
+    if not follow and not path.exists():
+        raise SlurmError(f"job {job} has written nothing yet; its output will be in {path}")
+    while follow and active:
+        time.sleep(_LOOK_S)
+        place = _show(path, place, out)
+        if time.monotonic() - asked > _ASK_S:
+            active, asked = _look(backend, job)[1], time.monotonic()
+    _show(path, place, out)
+
+
+def _look(backend: CliBackend, job: str) -> tuple[Path, bool]:
+    """Where the job writes, and whether it may write more. Raises SlurmError if Slurm does not know it any more."""
+    try:
+        text = backend.ask("scontrol", "show", "job", job)
+    except SlurmError as error:
+        if "Invalid job id" not in str(error):
+            raise
+        raise SlurmError(
+            f"Slurm does not know job {job} (any more); its output is in slurm-{job}.out where it was submitted, unless "
+            "its owner said otherwise"
+        ) from None
+    # the last one: what users choose themselves (name, comment) stands before
+    files = re.findall(r"^   StdOut=(.*)$", text, re.MULTILINE)
+    states = re.findall(r"^   JobState=(\S+)", text, re.MULTILINE)
+    if not files or not states:
+        raise SlurmError(f"job {job} is no batch job, or an array: give one of its tasks, such as {job}_1")
+    return Path(files[-1]), job_state(states[0], job).active
+
+
+def _show(path: Path, place: int, out: BinaryIO) -> int:
+    """What was written since; a file that is shorter now is begun anew. Returns how far it was shown."""
+    try:
+        with path.open("rb") as file:
+            if file.seek(0, 2) < place:
+                place = 0
+            file.seek(place)
+            while block := file.read(_BLOCK):
+                out.write(block)
+                place += len(block)
+    except FileNotFoundError:  # not started yet
+        return place
+    out.flush()
+    return place

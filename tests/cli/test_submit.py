@@ -1,0 +1,112 @@
+"""``hadar submit`` and ``hadar logs``, with Slurm's commands played by scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Path:
+    """A folder for scripts named as Slurm's commands."""
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+@pytest.fixture
+def hadar(slurm: Path) -> Run:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PATH": f"{slurm}:{os.environ['PATH']}", "HADAR_CONFIG": ""}
+        command = [sys.executable, "-m", "slurm_hadar.cli.main", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def script(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("options", "added"),
+    [
+        (["--gres=gpu:2"], ["--requeue", "--open-mode=append", "--comment=hadar:"]),
+        (["--comment", "hadar:model=x", "--no-requeue", "--open-mode=truncate"], []),
+        (["--comment=hadar:model=x,batch=4"], ["--requeue", "--open-mode=append"]),
+    ],
+)
+def test_what_a_movable_job_needs_is_added(slurm: Path, hadar: Run, options: list[str], added: list[str]) -> None:
+    script(slurm, "sbatch", f'printf "%s\\n" "$@" > {slurm}/words; echo "4711;cluster"; echo "sbatch: a note" >&2')
+
+    done = hadar("submit", *options, "--", "python", "train.py", "--name", "a b")
+
+    assert done.returncode == 0, done.stderr
+    words = (slurm / "words").read_text().splitlines()
+    assert words[:-1] == ["--parsable", *options, *added]
+    assert words[-1].startswith("--wrap=") and words[-1].endswith("hadar-srun -- python train.py --name 'a b'")
+    assert done.stdout.startswith("job 4711 is submitted\n") and "hadar logs -f 4711" in done.stdout
+    assert done.stderr == "sbatch: a note\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "say what is to be run after --"),
+        (("--gres=gpu:1", "--"), 2, "say what is to be run after --"),
+        (("--comment=mine", "--", "x"), 2, "is not for the scheduler; begin it with hadar:"),
+        (("--comment=hadar:batch=0", "--", "x"), 1, "batch=0"),
+        (("--", "x"), 1, "hadar: Batch job submission failed: no"),
+    ],
+)
+def test_refusals_are_one_line(slurm: Path, hadar: Run, words: tuple[str, ...], code: int, said: str) -> None:
+    script(slurm, "sbatch", 'echo "sbatch: error: Batch job submission failed: no" >&2; exit 1')
+
+    done = hadar("submit", *words)
+
+    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (code, True, False)
+
+
+def shows(slurm: Path, log: Path, *states: str) -> None:
+    """scontrol, which shows the job in these states, one call after the other."""
+    for number, state in enumerate(states):
+        name = "JobId=7 JobName=x\n   StdOut=/etc/passwd\n y"
+        (slurm / f"{number}").write_text(f"{name}\n   JobState={state} Reason=None\n   StdOut={log}\n   Power=\n")
+    last = len(states) - 1
+    script(slurm, "scontrol", f"n=$(cat {slurm}/n 2>/dev/null || echo 0); cat {slurm}/$n; "
+                              f"[ $n -lt {last} ] && echo $((n+1)) > {slurm}/n; exit 0")  # fmt: skip
+
+
+def test_a_job_is_followed_to_its_end(slurm: Path, hadar: Run, tmp_path: Path, monkeypatch) -> None:
+    """Its own file, whatever its name says."""
+    log = tmp_path / "slurm-7.out"
+    log.write_text("step 1\n")
+    shows(slurm, log, "RUNNING", "COMPLETED")
+
+    done = hadar("logs", "-f", "7")
+
+    assert (done.returncode, done.stdout) == (0, "step 1\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "scontrol", "said"),
+    [
+        ("x", "exit 1", "'x' is no job id"),
+        ("7", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1', "does not know job 7 (any more)"),
+        ("7", 'echo "JobId=7"', "is no batch job, or an array"),
+        ("7", 'printf "   JobState=PENDING\\n   StdOut=/nowhere/a.out\\n"', "has written nothing yet"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(slurm: Path, hadar: Run, job: str, scontrol: str, said: str) -> None:
+    script(slurm, "scontrol", scontrol)
+
+    done = hadar("logs", job)
+
+    assert done.returncode in (1, 2) and said in done.stderr and "Traceback" not in done.stderr
