@@ -60,6 +60,8 @@ def _problem(line: str) -> str:
             return f"no command {words[0]}"
         command, words = found, words[1:]
         context = click.Context(command, info_name=command.name, parent=context)
+    if command.name == "submit":  # whose options are sbatch's
+        return "" if "--" in words[:-1] else "says not what is to be run"
     known = {name for p in command.get_params(context) for name in (*p.opts, *p.secondary_opts)}
     unknown = [w for w in words if w.startswith("-") and w != "-" and w.partition("=")[0] not in known]
     return f"no option {unknown[0]}" if unknown else ""

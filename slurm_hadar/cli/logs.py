@@ -57,8 +57,8 @@ def _look(backend: CliBackend, job: str) -> tuple[Path, bool]:
         if "Invalid job id" not in str(error):
             raise
         raise SlurmError(
-            f"Slurm does not know job {job} (any more); its output is in slurm-{job}.out where it was submitted, unless "
-            "its owner said otherwise"
+            f"Slurm does not know job {job} (any more); its output is where it was submitted, in slurm-{job}.out "
+            "unless its owner said otherwise"
         ) from None
     # the last one: what users choose themselves (name, comment) stands before
     files = re.findall(r"^   StdOut=(.*)$", text, re.MULTILINE)
