@@ -94,4 +94,8 @@ def _going_on() -> Iterable[tuple[Any, Any]]:
         if kind not in known:
             known[kind] = next((count for base, count in kinds.items() if issubclass(kind, base)), None)
         if known[kind] is not None:
-            yield one, known[kind](one)
+            try:
+                count = known[kind](one)
+            except (AttributeError, RuntimeError, TypeError, ValueError):  # half made, or of another making
+                continue
+            yield one, count

@@ -65,7 +65,7 @@ class Turns:
             return False  # what is in .grad has been used
         if self._turn - 1 - turn > MOST_TURNS:
             return False
-        return any(bool(g.any()) for p in _parameters(optimizer) if (g := p.grad) is not None)
+        return any(_is_more_than_zero(p.grad) for p in _parameters(optimizer) if p.grad is not None)
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -86,11 +86,20 @@ def _parameters(optimizer: Any) -> Iterable[Any]:
     return (p for group in optimizer.param_groups for p in group["params"])
 
 
+def _local(grad: Any) -> Any:
+    """What this rank has of it: to look at a sharded gradient as a whole all ranks would have to."""
+    return getattr(grad, "_local_tensor", grad)
+
+
+def _is_more_than_zero(grad: Any) -> bool:
+    grad = _local(grad)
+    return grad._nnz() > 0 if grad.is_sparse else bool(grad.any())
+
+
 def _mark(optimizer: Any) -> Any:
     """Changes when a gradient is added: the first one, which a backward pass that reaches the parameters changes."""
     for parameter in _parameters(optimizer):
-        grad = parameter.grad
-        if grad is not None:
-            grad = getattr(grad, "_local_tensor", grad)
+        if parameter.grad is not None:
+            grad = _local(parameter.grad)
             return id(grad), grad._version
     return None

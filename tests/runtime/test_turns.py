@@ -196,3 +196,17 @@ def test_a_pause_after_a_save_ends_with_sigterm_whoever_handles_it() -> None:
         time.sleep(0.05)
 
     assert process.wait(1) == -signal.SIGTERM
+
+
+def test_sparse_gradients_wait_too(tmp_path: Path) -> None:
+    """Of an embedding; saved every third turn, where they are used."""
+    torch.manual_seed(0)
+    net = torch.nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for turn in slurm_hadar.train(net, optimizer, total_steps=9, directory=tmp_path, save_every_steps=2, keep=9):
+        net(torch.tensor([turn % 5])).sum().backward()
+        if turn % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert {p.name for p in tmp_path.glob("gen-*")} == {"gen-0-step-3", "gen-0-step-6", "gen-0-step-9"}
