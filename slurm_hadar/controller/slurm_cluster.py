@@ -170,11 +170,11 @@ class SlurmCluster(Cluster[Observation]):
 
     def observe(self, acting_only: bool) -> Observation:
         self._began, self._slow = time.monotonic(), False
+        self._read_spools()  # first: it may take seconds, and what Slurm shows is soon out of date
         state = self._backend.read()
         self._slow = state.read_s > self._config.slurm.slow_read_s
         if acting_only:
             self._clock.check()
-        self._read_spools()
         self._graphs.look(self._backend, state)
         seen = self._track(self._observer.observe(state, acting_only=acting_only))
         self._over += [record for record, _ in seen.ended]
