@@ -47,7 +47,7 @@ def submit(context: click.Context) -> None:
     split = words.index("--")
     options, command = words[:split], words[split + 1 :]
     _check_comment(options)
-    job = _sbatch([*options, *_missing(options), f"--wrap={_wrapped(command)}"])
+    job = _sbatch([*options, *_missing(options), *_name(options, command), f"--wrap={_wrapped(command)}"])
     click.echo(f"job {job} is submitted")
     click.echo(f"  hadar explain {job}    when it is expected to start, and why it waits")
     click.echo(f"  hadar logs -f {job}    its output, over all moves")
@@ -67,6 +67,14 @@ def _missing(options: list[str]) -> list[str]:
     if not _given(options, "comment"):
         added.append(f"--comment={comment.PREFIX}")
     return added
+
+
+def _name(options: list[str], command: list[str]) -> list[str]:
+    """The script's, where its owner gives none: sbatch would call it wrap."""
+    if _given(options, "job-name") or any(word.startswith("-J") for word in options):
+        return []
+    script = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
+    return [f"--job-name={Path(script).name}"]
 
 
 def _check_comment(options: list[str]) -> None:

@@ -38,9 +38,9 @@ def script(folder: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "added"),
     [
-        (["--gres=gpu:2"], ["--requeue", "--open-mode=append", "--comment=hadar:"]),
-        (["--comment", "hadar:model=x", "--no-requeue", "--open-mode=truncate"], []),
-        (["--comment=hadar:model=x,batch=4"], ["--requeue", "--open-mode=append"]),
+        (["--gres=gpu:2"], ["--requeue", "--open-mode=append", "--comment=hadar:", "--job-name=train.py"]),
+        (["--comment", "hadar:model=x", "--no-requeue", "--open-mode=truncate", "-J", "x"], []),
+        (["--comment=hadar:model=x,batch=4", "--job-name=x"], ["--requeue", "--open-mode=append"]),
     ],
 )
 def test_what_a_movable_job_needs_is_added(slurm: Path, hadar: Run, options: list[str], added: list[str]) -> None:
