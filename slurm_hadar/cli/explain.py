@@ -161,8 +161,8 @@ def _explanation(
             lines.append(f"  weight       {record.lowered}")
         if record.forgotten:
             lines.append(
-                f"  WARNING      a move sets {record.forgotten} of this training's parts back, which are in no checkpoint: "
-                "its output names them; give them to slurm_hadar.train(..., also={...})"
+                f"  WARNING      a move sets {record.forgotten} of this training's parts back, which are in no "
+                "checkpoint: its output names them; give them to slurm_hadar.train(..., also={...})"
             )
         restart = "not measured yet" if record.start_s is None else span((record.save_s or 0) + record.start_s)
         lines.append(f"  restart cost {restart}")
