@@ -51,7 +51,7 @@ class WatchedBackend(Backend):
         return self._timed("daemons", self._inner.daemons)
 
     def each_job(self) -> Iterator[SlurmJob]:
-        return self._timed("each_job", self._inner.each_job)
+        return self._timed("read_jobs", self._inner.each_job)
 
     def read_jobs(self) -> tuple[SlurmJob, ...]:
         return self._timed("read_jobs", self._inner.read_jobs)
