@@ -222,7 +222,7 @@ def test_the_configuration_says_what_is_wrong(tmp_path: Path) -> None:
         ("[network]\noutside_bytes_s = inf\n", "network.outside_bytes_s = inf: input should be a finite number"),
     ):
         file.write_text(text)
-        with pytest.raises(ConfigError, match=f"{file}: .*") as refused:
+        with pytest.raises(ConfigError, match=f"{file}:2: .*") as refused:
             load(file)
         assert why in str(refused.value)
     file.write_text("[network.types.v100]\noutside_bytes_s = 5e9\n[network.nodes.n1]\ninside_bytes_s = 1e9\n")
