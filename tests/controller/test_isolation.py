@@ -14,6 +14,7 @@ from slurm_hadar.controller import observe
 from slurm_hadar.controller.brake import Brake
 from slurm_hadar.controller.culprits import find_culprits
 from slurm_hadar.controller.quarantine import Quarantine
+from slurm_hadar.controller.spools import SpoolReader
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
@@ -216,3 +217,15 @@ def test_waiting_is_explained(bench: Callable[..., Any]) -> None:
     assert one.slurm.jobs[honest].state is JobState.RUNNING
     waits = {job: (result.plan or Plan("")).waits.get(job, Wait(Tier.POLICY, "")).why for job in blocked}
     assert all("QOSMaxGRESPerUser" in why for why in waits.values()), waits
+
+
+def test_what_users_leave_in_their_directories_is_read_before_the_queue(bench, monkeypatch) -> None:
+    """It may take seconds, in which owners go on speaking: what a round decides by is no older for it."""
+    b, order = bench(), []
+    look, read_all = b.slurm.each_job, SpoolReader.read_all
+    monkeypatch.setattr(b.slurm, "each_job", lambda: (order.append("queue"), look())[1])
+    monkeypatch.setattr(SpoolReader, "read_all", lambda *given: (order.append("spools"), read_all(*given))[1])
+
+    b.new_controller(policy=Scripted()).run_round()
+
+    assert order[:2] == ["spools", "queue"]
