@@ -132,7 +132,11 @@ MANY = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes,nodes=1-2"
     [
         (("run", "--once", "--policy", "magic"), 1, "no policy is called 'magic'; valid policies: allox, asrpt, fifo"),
         (("run", "--once", "--set", "controller.round_s=0"), 1, "controller.round_s = 0: "),
-        (("run", "--once", "--set", "controller.rounds=3"), 1, "unknown key controller.rounds; did you mean round_s? valid here: "),
+        (
+            ("run", "--once", "--set", "controller.rounds=3"),
+            1,
+            "unknown key controller.rounds; did you mean round_s? valid here: ",
+        ),
         (("run", "--config", "/no/such/file"), 1, "configuration file /no/such/file does not exist"),
         (("explain", "99999"), 1, "job 99999 is not known to the controller; is the id right"),
         (("history", "99999"), 1, "nothing is recorded about job 99999; is the id right"),
