@@ -24,7 +24,7 @@ LEAST_ERROR = 0.1  # nothing is known better than this: measured speeds vary, sa
 UNKNOWN_ERROR = 0.9  # of a job whose length nobody states or predicts
 UNKNOWN_S = 3600.0  # what is assumed to remain of it, on its fastest type; as the policies do
 HORIZON_S = 30 * 86400.0
-_YOUNG = "has run less than guard.min_run_s"
+_YOUNG = "is younger than guard.min_run_s"
 _MOST_ROUNDS_AHEAD = 8  # once half of the CPU time is used, and while nothing changes, so many rounds are one
 _PATIENCE_ROUNDS = 200  # without anything that runs and ends; waiting rules may end in that time
 

@@ -7,10 +7,13 @@ exceeds capacity: it is checked against the GPUs that jobs which stay really hol
 from __future__ import annotations
 
 import enum
+import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config, GuardSection
+from slurm_hadar.controller.gains import basis
 from slurm_hadar.model import EMPTY, Job, JobState, Placement, Plan, Snapshot
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle", "unmovable_reason"]
@@ -72,17 +75,22 @@ def _change(job: Job, plan: Plan) -> Change:
 
 def _gain(job: Job, old: Placement, new: Placement) -> str:
     before, after = job.rate(old), job.rate(new)
-    if before > 0 and after > 0:
-        return f"{before:.3g} -> {after:.3g} steps/s"
-    return "moved by the plan"
+    if before <= 0 or after <= 0:
+        return "moved by the plan"
+    known = {basis(s) for p in (old, new) for t in p.by_type if (s := job.speeds_at(p.workers).get(t)) is not None}
+    if "unknown" in known:
+        return f"{after / before:.3g} times as fast by the data sheets; its speed is not known"
+    return f"{before:.3g} -> {after:.3g} steps/s" + ("" if known == {"measured"} else " (estimated)")
 
 
-def unmovable_reason(guard: GuardSection, moves: int, ran_s: float) -> str | None:
-    """Why the limits let a running job stay where it is, after so many moves and so long a run; None if they do not."""
+def unmovable_reason(guard: GuardSection, moves: int, since: float = -math.inf, now: float = 0.0) -> str | None:
+    """Why the limits let a job that runs ``since`` then (epoch seconds) stay where it is, after so many moves; None if
+    they do not."""
     if moves >= guard.max_moves_per_job:
         return f"was moved {moves} times, the most that guard.max_moves_per_job allows"
-    if ran_s < guard.min_run_s:
-        return f"has run {ran_s:.0f} s, less than guard.min_run_s = {guard.min_run_s:g}"
+    if now - since < guard.min_run_s:
+        until = time.strftime("%H:%M:%S", time.localtime(since + guard.min_run_s))
+        return f"is younger than guard.min_run_s = {guard.min_run_s:g} s until {until}"
     return None
 
 

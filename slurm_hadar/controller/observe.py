@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from slurm_hadar.comment import JobComment, is_ours, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.bounds import Bounds, Lessons, keeps_back, node_room
 from slurm_hadar.controller.forecasts import Forecast, Forecaster, in_words
+from slurm_hadar.controller.gains import basis
 from slurm_hadar.controller.guard import unmovable_reason
 from slurm_hadar.controller.job_graphs import GraphBook, NamedGraph
 from slurm_hadar.controller.journal import Event, JobRecord
@@ -35,20 +35,21 @@ from slurm_hadar.controller.time_limits import goes_on, types_within
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.controller.weights import Standing, standing_of, weight_of
 from slurm_hadar.controller.writes import RESTART_GAP_S
-from slurm_hadar.model import NO_NEEDS, Form, Job, JobState, Node, Snapshot, Speed
+from slurm_hadar.model import NO_NEEDS, Form, Job, JobState, Node, Placement, Snapshot, Speed
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 from slurm_hadar.throughput.estimator import Estimator
-from slurm_hadar.throughput.store import workload_key
+from slurm_hadar.throughput.store import ThroughputStore, storable, workload_key
 from slurm_hadar.throughput.table import worker_batch
 
-__all__ = ["AVOID_ROUNDS", "PASS_ROUNDS", "Observation", "Observer", "workload_of"]
+__all__ = ["AVOID_ROUNDS", "PASS_ROUNDS", "Observation", "Observer"]
 
 AVOID_ROUNDS = 10  # for a node that Slurm refuses to a job
 PASS_ROUNDS = 2  # for one where the job did not get what seemed free
 _NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all jobs, of which there are many
 _NO_TYPES: frozenset[str] = frozenset()
 LOST_NODE_S = 120.0  # as long as Slurm itself puts off a job that it has requeued
+_MEASURED_WITHIN_S = 120.0  # a first step may be long in coming; who tells no speed by then is judged without
 _UNSEEN_S = 60.0  # in which a node may have gone and come back
 
 
@@ -89,6 +90,27 @@ class _Workload(NamedTuple):
     user: str = ""  # where what jobs of one user have measured is known
 
 
+class _Sight(NamedTuple):
+    """What is known of a job before its speed is: enough to file what it has measured."""
+
+    job: SlurmJob
+    comment: JobComment
+    record: JobRecord
+    pinned: str | None
+    form: Form
+    graph: NamedGraph | None
+    placement: Placement
+
+    def workload(self, workers: int) -> str:
+        """What the speed of a gang of ``workers`` is filed under: its model and then batch per worker, or user and job
+        name where it names no model."""
+        batch = self.comment.batch
+        if self.form.sizes:
+            batch = worker_batch(batch, max(1, self.form.workers), workers)
+        graph = self.graph.name if self.graph else ""
+        return workload_key(self.comment.model or "", batch, self.job.user, self.job.name, graph)
+
+
 class Observer:
     """Keeps the records of jobs over rounds and builds snapshots from them."""
 
@@ -105,8 +127,11 @@ class Observer:
         seal: Seal | None = None,
         quarantine: Quarantine | None = None,
         lessons: Lessons | None = None,
+        store: ThroughputStore | None = None,
     ) -> None:
+        """``store``: where the speeds that jobs report are filed; None = nowhere."""
         self._config = config
+        self._store = store
         self._seal = seal or Seal()
         self._quarantine = quarantine or Quarantine()
         self._lessons = lessons or Lessons()
@@ -161,7 +186,9 @@ class Observer:
         failed = self._failed_restarts(state, comments) if acting_only else {}
         ended = self._note_ended(state, {*active, *failed})
         bounds = Bounds(state)
-        jobs = [self._seen(j, comments[j.job_id], facts, bounds, acting_only) for j in active.values()]
+        sights = {i: self._sight(j, comments[i], facts, bounds, acting_only) for i, j in active.items()}
+        self._learn(filter(None, sights.values()), state.time)
+        jobs = [self._seen(j, sights[i], facts, bounds) for i, j in active.items()]
         nodes = _nodes(state, facts, active, jobs)
         with self._keeping():
             self._usage.save()
@@ -201,14 +228,22 @@ class Observer:
             over.append((record, record.final))
         return tuple(over)
 
-    def _seen(
-        self, job: SlurmJob, comment: JobComment, facts: NodeBook, bounds: Bounds,
-        acting_only: bool,
-    ) -> Job:  # fmt: skip
-        """The job as a policy sees it; one that cannot be made sense of is left to Slurm, with the reason."""
+    def _sight(
+        self, job: SlurmJob, comment: JobComment, facts: NodeBook, bounds: Bounds, acting_only: bool
+    ) -> _Sight | None:
+        """None for a job that cannot be made sense of."""
         fault = unreadable(job) or self._quarantine.reason(job.job_id)
         try:
-            return self._job(job, comment, fault, facts, bounds, acting_only)
+            return self._looked_at(job, comment, fault, facts, bounds, acting_only)
+        except UNFORESEEN as error:
+            self._quarantine.put(job.job_id, "looking at it", error)
+        return None
+
+    def _seen(self, job: SlurmJob, sight: _Sight | None, facts: NodeBook, bounds: Bounds) -> Job:
+        """The job as a policy sees it; one that cannot be made sense of is left to Slurm, with the reason."""
+        try:
+            if sight is not None:
+                return self._job(sight, facts, bounds)
         except UNFORESEEN as error:
             self._quarantine.put(job.job_id, "looking at it", error)
         record = self.records.setdefault(job.job_id, JobRecord(job.job_id, last_seen=bounds.state.time))
@@ -218,7 +253,31 @@ class Observer:
             pinned=self._quarantine.reason(job.job_id) or "cannot be understood",
         )  # fmt: skip
 
-    def _job(
+    def _learn(self, sights: Iterable[_Sight], now: float) -> None:
+        """File what running jobs have measured, before any speed is estimated: all jobs alike go by it at once."""
+        if self._store is None:
+            return
+        for sight in sights:
+            if sight.job.state is JobState.RUNNING:
+                with self._quarantine.over(sight.job.job_id, "learning from it"):
+                    self._learn_of(sight, self._store, now)
+
+    def _learn_of(self, sight: _Sight, store: ThroughputStore, now: float) -> None:
+        job, where, news = sight.job, sight.placement, self._book.get(sight.job.job_id)
+        if news is None or not news.speeds or news.report.restart != job.restarts or len(where.by_type) != 1:
+            return
+        (gpu_type,) = where.by_type
+        speeds, news.speeds = news.speeds, []
+        measured = sum(speeds) / len(speeds)
+        if not storable(measured):
+            return
+        with self._keeping():
+            store.record(
+                sight.workload(where.workers), gpu_type, where.workers, measured, now, spread=len(where.nodes) > 1,
+                nodes=len(where.nodes) if sight.graph else None, user=job.user,
+            )  # fmt: skip
+
+    def _looked_at(
         self,
         job: SlurmJob,
         comment: JobComment,
@@ -226,7 +285,7 @@ class Observer:
         facts: NodeBook,
         bounds: Bounds,
         acting_only: bool,
-    ) -> Job:
+    ) -> _Sight:
         now = bounds.state.time
         record = self._record(job, now)
         record.user, record.name, record.model, record.batch = job.user, job.name, comment.model or "", comment.batch
@@ -249,12 +308,15 @@ class Observer:
             sizes = tuple(n for n in form.sizes if graph.at(n) is not None)
             form = replace(form, sizes=sizes, max_nodes=max(form.min_nodes, min(form.max_nodes, max(sizes))))
         self._note_run(record, job, facts, now)
+        return _Sight(job, comment, record, pinned, form, graph, placement_of(job, facts))
+
+    def _job(self, sight: _Sight, facts: NodeBook, bounds: Bounds) -> Job:
+        job, comment, record, pinned, form, graph, placement = sight
+        now = bounds.state.time
         types = facts.gpu_types
-        speeds = self._speeds(job, comment, form, form.workers, types, now, graph)
-        scaled = {
-            n: self._speeds(job, comment, form, n, types, now, graph) for n in form.sizes if n != form.workers
-        }  # fmt: skip
-        predicted, outlives = (None, 1.0) if pinned else self._expected(job, comment, record, form, types, now, graph)
+        speeds = self._speeds(sight, form.workers, types, now)
+        scaled = {n: self._speeds(sight, n, types, now) for n in form.sizes if n != form.workers}
+        predicted, outlives = (None, 1.0) if pinned else self._expected(sight, types, now)
         shown = Job(
             job_id=job.job_id,
             form=form,
@@ -276,9 +338,13 @@ class Observer:
             done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
             speeds=speeds,
             scaled=scaled or _NOT_SCALED,
-            placement=placement_of(job, facts),
+            placement=placement,
             pinned=pinned,
-            unmovable=None if pinned else self._unmovable(job, comment, record, now),
+            unmovable=None
+            if pinned
+            else self._unmovable(
+                sight, speeds if placement.workers == form.workers else scaled.get(placement.workers, {}), now
+            ),
             restart_cost_s=self._restart_cost(record, comment, now),
             restarts=job.restarts,
             attained_s=record.attained_s,
@@ -293,7 +359,7 @@ class Observer:
             needs=NO_NEEDS if pinned else bounds.needs(job, record),
             blocked=None if pinned else self._blocked(job, record, now),
         )
-        return self._within_limit(self._reckoned(shown, record, now), job, comment, record)
+        return self._within_limit(_by_what_is_known(self._reckoned(shown, record, now)), job, comment, record)
 
     def _form(self, job: SlurmJob, comment: JobComment, record: JobRecord, facts: NodeBook, bounds: Bounds) -> Form:
         """What :func:`form_of` says, less the nodes that Slurm would refuse and the sizes that its owner may not
@@ -340,19 +406,11 @@ class Observer:
         types = types_within(shown, job.time_limit_s)
         return shown if types is None else replace(shown, form=shared_form(replace(shown.form, types=types)))
 
-    def _expected(
-        self,
-        job: SlurmJob,
-        comment: JobComment,
-        record: JobRecord,
-        form: Form,
-        types: tuple[str, ...],
-        now: float,
-        graph: NamedGraph | None,
-    ) -> tuple[float | None, float]:
+    def _expected(self, sight: _Sight, types: tuple[str, ...], now: float) -> tuple[float | None, float]:
         """``predicted_steps`` and ``outlives`` of a job that may be steered, where neither its owner nor its script
         says how many steps it makes, and nobody shares them out among copies."""
-        copy = comment.fork is not None and job.array_id
+        job, record = sight.job, sight.record
+        copy = sight.comment.fork is not None and job.array_id
         if self._forecaster is None or record.total_steps is not None or copy:
             return None, 1.0
         before, forecast = Forecast.of(record), self._forecaster.of(job, record, now)
@@ -362,7 +420,7 @@ class Observer:
         if forecast is None or not self._config.predict.use:
             return None, 1.0
         # it counts seconds on the fastest of these types, which need not be one of this site
-        known = self._speeds(job, comment, form, form.workers, forecast.gpu_types or types, None, graph)
+        known = self._speeds(sight, sight.form.workers, forecast.gpu_types or types, None)
         return forecast.size_s * max((s.steps_per_s for s in known.values()), default=1.0), forecast.outlives
 
     def _reckoned(self, job: Job, record: JobRecord, now: float) -> Job:
@@ -397,23 +455,14 @@ class Observer:
             self._events.append(Event(job.job_id, "graph", record.graph_fault))
         return graph
 
-    def _speeds(
-        self,
-        job: SlurmJob,
-        comment: JobComment,
-        form: Form,
-        workers: int,
-        types: tuple[str, ...],
-        now: float | None,
-        graph: NamedGraph | None,
-    ) -> dict[str, Speed]:
+    def _speeds(self, sight: _Sight, workers: int, types: tuple[str, ...], now: float | None) -> dict[str, Speed]:
         """Estimated once a round for all jobs alike; with ``now`` the estimate is kept, so that its error can be told
         later."""
-        asked, workers = max(1, form.workers), max(1, workers)
-        elastic = asked if form.sizes else None
-        batch = worker_batch(comment.batch, asked, workers) if elastic else comment.batch
-        key = workload_key(comment.model or "", batch, job.user, job.name, graph.name if graph else "")
-        who = (comment.model or "", job.user)
+        comment, form, graph = sight.comment, sight.form, sight.graph
+        workers = max(1, workers)
+        elastic = max(1, form.workers) if form.sizes else None
+        key = sight.workload(workers)
+        who = (comment.model or "", sight.job.user)
         if who not in self._owners:
             self._owners[who] = self._estimator.owner(*who)
         owner = self._owners[who]
@@ -534,7 +583,9 @@ class Observer:
         if news.first_step is not None and record.run_since is not None:
             record.start_s = max(0.0, news.first_step - record.run_since)
 
-    def _unmovable(self, job: SlurmJob, comment: JobComment, record: JobRecord, now: float) -> str | None:
+    def _unmovable(self, sight: _Sight, speeds: Mapping[str, Speed], now: float) -> str | None:
+        """``speeds``: of the gang that it runs with."""
+        job, comment, record = sight.job, sight.comment, sight.record
         fixed = self._fixed(comment, record)
         if fixed is not None:
             self._stays.add(job.job_id)
@@ -545,14 +596,27 @@ class Observer:
                 "did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; "
                 f"asked again in {record.unsaved_until - now:.0f} s"
             )
-        return fixed or unmovable_reason(self._config.guard, record.moves, now - (record.run_since or now))
+        return (
+            fixed or unmovable_reason(self._config.guard, record.moves, record.run_since or now, now)
+            or self._unmeasured(sight, speeds, now)
+        )  # fmt: skip
+
+    def _unmeasured(self, sight: _Sight, speeds: Mapping[str, Speed], now: float) -> str | None:
+        """That a run which counts its steps has not told its speed yet: it is measured before it is judged."""
+        news, since = self._book.get(sight.job.job_id), sight.record.run_since
+        if news is None or news.ended or news.report.restart != sight.job.restarts or since is None:
+            return None
+        unknown = [t for t in sight.placement.by_type if t not in speeds or basis(speeds[t]) != "measured"]
+        if not unknown or now - since > _MEASURED_WITHIN_S:
+            return None
+        return f"its speed on {' and '.join(unknown)} is being measured"
 
     def _fixed(self, comment: JobComment, record: JobRecord) -> str | None:
         """Why the job keeps its place once it runs, however long that is; None if it need not."""
         lose = comment.lose if comment.lose is not None else self._config.jobs.lose_progress
         if not (record.resumable or comment.ckpt or lose):
             return "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
-        return unmovable_reason(self._config.guard, record.moves, math.inf)
+        return unmovable_reason(self._config.guard, record.moves)
 
     def _restart_cost(self, record: JobRecord, comment: JobComment, now: float) -> float:
         """Seconds that a move costs; of a job that cannot save, all that it has run."""
@@ -563,6 +627,16 @@ class Observer:
         if record.start_s is None:
             return self._config.jobs.restart_cost_s + lost_s
         return (record.save_s or 0.0) + RESTART_GAP_S + record.start_s + lost_s
+
+
+def _by_what_is_known(job: Job) -> Job:
+    """A running job of whose speed nothing is known stays with the GPU types that it has: data sheets compare types,
+    they do not tell what a move would gain."""
+    held = job.placement.by_type
+    speeds = job.speeds_at(job.placement.workers)
+    if not job.running or job.pinned or not held or all(t in speeds and speeds[t].error is not None for t in held):
+        return job
+    return replace(job, form=shared_form(replace(job.form, types=frozenset(held))))
 
 
 def _restarted(record: JobRecord, lost: float) -> str:
@@ -579,13 +653,6 @@ def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
     nodes = max(1, job.num_nodes)
     workers = count * nodes if job.gpus and job.gpus[0].per == "node" else count
     return workers, nodes, max(1, job.num_tasks), max(1, job.num_cpus)
-
-
-def workload_of(job: Job) -> str:
-    """What the speed of a running job is filed under: its model and its present batch per worker, or user and job name
-    where it names no model."""
-    batch = worker_batch(job.batch, job.form.workers, job.placement.workers) if job.form.sizes else job.batch
-    return workload_key(job.model, batch, job.user, job.name, job.graph)
 
 
 def _gpu_seconds(job: SlurmJob, facts: Mapping[str, NodeFacts], ran_s: float) -> dict[str, float]:

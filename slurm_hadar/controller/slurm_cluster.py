@@ -24,7 +24,7 @@ from slurm_hadar.controller.job_graphs import GraphBook
 from slurm_hadar.controller.journal import JobRecord, Journal, WriteRecord
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.notes import Seal
-from slurm_hadar.controller.observe import Observation, Observer, workload_of
+from slurm_hadar.controller.observe import Observation, Observer
 from slurm_hadar.controller.primacy import Primacy
 from slurm_hadar.controller.quarantine import Quarantine
 from slurm_hadar.controller.read_back import ReadBack
@@ -37,11 +37,11 @@ from slurm_hadar.controller.usage import Usage
 from slurm_hadar.controller.user_files import UserFiles
 from slurm_hadar.errors import ChannelError, SlurmRejected
 from slurm_hadar.forks import PeriodPlan
-from slurm_hadar.model import Job, JobState
+from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
-from slurm_hadar.throughput.store import ThroughputStore, storable
+from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import reference
 
 __all__ = ["SlurmCluster"]
@@ -75,7 +75,7 @@ class SlurmCluster(Cluster[Observation]):
         self._config = config
         self._journal = journal
         self._book = book
-        self._store = ThroughputStore(journal.connection)
+        store = ThroughputStore(journal.connection)
         self._attendant = attendant or Attendant()
         self._keeping = keeping or Keeping()
         self._primacy = primacy
@@ -83,11 +83,12 @@ class SlurmCluster(Cluster[Observation]):
         self._usage = Usage(journal, config.fairness.half_life_h * 3600.0)
         self.files = UserFiles()
         self._graphs = GraphBook(config.network, self.files)
-        estimator = Estimator(reference(), self._store)
+        estimator = Estimator(reference(), store)
         self.isolated, lessons, seal = Quarantine(), Lessons(), seal or Seal()
         self._observer = Observer(
             config, book, estimator, journal.load_jobs(), self._usage,
             forecaster if config.predict.enabled else None, self._graphs, self._keeping, seal, self.isolated, lessons,
+            store,
         )  # fmt: skip
         self._forecaster, self._trainer = forecaster, trainer
         self.spool = SpoolReader(book, self.files)
@@ -178,7 +179,6 @@ class SlurmCluster(Cluster[Observation]):
         self._graphs.look(self._backend, state)
         seen = self._track(self._observer.observe(state, acting_only=acting_only))
         self._over += [record for record, _ in seen.ended]
-        self._learn(seen)
         return seen
 
     def _track(self, seen: Observation) -> Observation:
@@ -306,35 +306,6 @@ class SlurmCluster(Cluster[Observation]):
         if news is None or news.report.kind != "bye" or news.report.restart != job.restarts:
             return False
         return job.state is not JobState.PENDING and time.time() - news.heard < _LEAVES_WITHIN_S
-
-    def _learn(self, seen: Observation) -> None:
-        """File the measured speed of every job that runs and reports one."""
-        for job in seen.snapshot.jobs:
-            with self.isolated.over(job.job_id, "learning from it"):
-                self._learn_of(job, seen)
-
-    def _learn_of(self, job: Job, seen: Observation) -> None:
-        news = self._book.get(job.job_id)
-        if not job.running or news is None or not news.speeds or len(job.placement.by_type) != 1:
-            return
-        if news.report.restart != job.restarts:
-            return
-        (gpu_type,) = job.placement.by_type
-        speeds, news.speeds = news.speeds, []
-        measured = sum(speeds) / len(speeds)
-        if not storable(measured):
-            return
-        with self._keeping():
-            self._store.record(
-                workload_of(job),
-                gpu_type,
-                job.placement.workers,
-                measured,
-                seen.snapshot.time,
-                spread=len(job.placement.nodes) > 1,
-                nodes=len(job.placement.nodes) if job.graph else None,
-                user=job.user,
-            )
 
     def _read_spools(self) -> None:
         """Jobs that run and are silent on the channel may have left word in their directories."""

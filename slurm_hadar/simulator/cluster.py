@@ -371,5 +371,5 @@ class VirtualCluster(Cluster[Sight]):
             job.booked = now
 
     def _unmovable(self, job: VirtualJob) -> str | None:
-        ran_s = self._now - math.floor(job.held)  # Slurm tells times of starts in whole seconds
-        return unmovable_reason(self._guard, job.moves + job.preemptions, ran_s)
+        since = math.floor(job.held)  # Slurm tells times of starts in whole seconds
+        return unmovable_reason(self._guard, job.moves + job.preemptions, since, self._now)

@@ -34,7 +34,7 @@ def running(b) -> str:
     """A job of two GPUs that reports, on a k80 node."""
     job = b.slurm.submit(gpus=2, comment=MODEL)
     b.slurm.start(job, "k80-1")
-    report(b, job, "hello", resumable=True, steps=10, total_steps=100, step="1.0")
+    report(b, job, "report", resumable=True, steps=10, total_steps=100, step="1.0", steps_per_s=5.0)
     return job
 
 
@@ -54,7 +54,7 @@ def test_a_job_that_does_not_acknowledge_is_not_moved(bench) -> None:
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
     b.slurm.start(job, "k80-1")
-    report(b, job, "hello", resumable=True, steps=10, step="1.0")
+    report(b, job, "report", resumable=True, steps=10, step="1.0", steps_per_s=5.0)
 
     result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
 
@@ -68,7 +68,7 @@ def test_gpus_of_a_job_that_could_not_be_stopped_are_not_given_away(bench) -> No
     b = bench({"v100-1": ("v100", 2)})
     running = b.slurm.submit(gpus=2, comment=MODEL)
     b.slurm.start(running, "v100-1")
-    report(b, running, "hello", resumable=True, steps=10, step="1.0")
+    report(b, running, "report", resumable=True, steps=10, step="1.0", steps_per_s=5.0)
     waiting = b.slurm.submit(gpus=2, comment=MODEL)
 
     result = b.new_controller(policy=Scripted(j2={"v100-1": {"v100": 2}})).run_round()

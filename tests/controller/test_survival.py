@@ -216,7 +216,7 @@ def test_a_job_that_slurm_could_not_launch_gets_one_more_try(bench: Callable[...
 def test_a_job_that_was_moved_may_come_back(bench: Callable[..., Any]) -> None:
     """It has left its nodes before it was started elsewhere."""
     one = bench()
-    job = one.slurm.submit(comment="hadar:lose=yes")
+    job = one.slurm.submit(comment="hadar:model=resnet18,lose=yes")
     controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
     controller.run_round()
     one.new_controller(policy=Told(j1=on("k80-1", "k80"))).run_round()

@@ -354,7 +354,7 @@ def test_a_sites_guard_holds_in_the_simulation(job, trace, scripted) -> None:
     with pytest.raises(PolicyError, match="must keep k80-1"):
         simulate(trace(job("a", steps=9000, v100=10, k80=1)), policy, SimOptions("v100:1x1,k80:1x1", guard=guard))
 
-    assert "has run 360 s, less than guard.min_run_s" in policy.seen[1].job["a"].unmovable
+    assert "is younger than guard.min_run_s" in policy.seen[1].job["a"].unmovable
 
 
 def test_bad_options_are_refused_in_one_line(job, trace) -> None:

@@ -1,0 +1,84 @@
+"""What is known of a job's speed, when it is learned, and what may be decided by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurm_hadar.controller.guard import changes_of
+from slurm_hadar.model import Form, Job, JobState, Placement, Plan, Snapshot, Speed
+from tests.controller.scripted import Scripted, report
+
+UNKNOWN = "hadar:steps=20000,ckpt=yes"
+
+
+def test_an_array_task_teaches_its_siblings_in_the_same_round(bench: Callable[..., Any]) -> None:
+    b = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})
+    jobs = [b.slurm.submit(comment=UNKNOWN, name="grid", array_id="7") for _ in range(2)]
+    b.slurm.start(jobs[0], "v100-1")
+    report(b, jobs[0], steps=10, steps_per_s=12.0)
+
+    seen = b.controller.run_round().seen.snapshot.job
+
+    assert [seen[j].speeds["v100"].steps_per_s for j in jobs] == [12.0, 12.0]
+    assert seen[jobs[1]].speeds["k80"].error is not None
+
+
+def test_a_running_job_is_measured_before_it_is_judged(bench: Callable[..., Any]) -> None:
+    """As long as it may still tell its speed; then it is judged without."""
+    b = bench()
+    job = b.slurm.submit(comment=f"{UNKNOWN},model=resnet18")
+    b.slurm.start(job, "k80-1")
+    report(b, job, "hello")
+    controller = b.new_controller()
+
+    assert controller.run_round().seen.snapshot.job[job].unmovable == "its speed on k80 is being measured"
+    report(b, job, steps=10, steps_per_s=3.0)
+    assert controller.run_round().seen.snapshot.job[job].unmovable is None
+
+
+def test_who_tells_no_speed_is_judged_without_in_the_end(bench: Callable[..., Any]) -> None:
+    b = bench()
+    job = b.slurm.submit(comment=f"{UNKNOWN},model=resnet18")
+    b.slurm.start(job, "k80-1")
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], start=time.time() - 1000.0)
+    report(b, job, "hello")
+
+    assert b.controller.run_round().seen.snapshot.job[job].unmovable is None
+
+
+def test_data_sheets_alone_move_nobody(bench: Callable[..., Any]) -> None:
+    """A silent job of which nothing is known may be stopped for others, and keeps its GPU type as long as it runs."""
+    b = bench()
+    silent, named = b.slurm.submit(comment=UNKNOWN), b.slurm.submit(comment=f"{UNKNOWN},model=resnet18")
+    b.slurm.start(silent, "k80-1")
+    b.slurm.start(named, "k80-1")
+
+    seen = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job
+
+    assert seen[silent].form.types == {"k80"} and seen[silent].movable
+    assert seen[named].form.types is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (Speed(20.0, 1.0, "measured here 3 times on 1 p100", 0.05),
+         Speed(40.0, 1.0, "measured here 1 time on 1 v100", 0.05), "20 -> 40 steps/s"),
+        (Speed(20.0, 1.0, "measured here 3 times on 1 p100", 0.05),
+         Speed(32.0, 1.0, "measured here 3 times on 1 p100; times 1.6 for v100 by the data sheets", 0.3),
+         "20 -> 32 steps/s (estimated)"),
+        (Speed(0.6, 1.0, "nothing is known of the job; GPU types compared by their data sheets"), Speed(1.0),
+         "1.67 times as fast by the data sheets; its speed is not known"),
+    ],
+)  # fmt: skip
+def test_a_ratio_is_not_shown_as_a_rate(old: Speed, new: Speed, words: str) -> None:
+    job = Job("1", Form(1), state=JobState.RUNNING, speeds={"p100": old, "v100": new},
+              placement=Placement.of({"p": {"p100": 1}}))  # fmt: skip
+    snapshot = Snapshot(0.0, (), (job,))
+    (change,) = changes_of(snapshot, Plan("x", {"1": Placement.of({"v": {"v100": 1}})}))
+    assert change.why == words
