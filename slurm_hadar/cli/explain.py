@@ -139,7 +139,7 @@ def _explanation(
     elif slurm.get("pinned"):
         lines.append(f"job {job_id} {TIERS['pinned']}: {slurm['pinned']}")
     elif slurm.get("state") == "pending" or (record is None and "state" not in slurm):
-        lines.append(f"job {job_id} waits for its first round.")
+        lines.append(f"job {job_id} {_waits(record, last)}")
     elif record is None:
         lines.append(f"job {job_id} runs; no round has looked at it yet.")
     else:
@@ -172,6 +172,15 @@ def _explanation(
     if last is not None:
         lines.append(f"  last decision in round {last['round']} at {clock(last['time'])}: {last['kind']} {last['why']}")
     return lines
+
+
+def _waits(record: JobRecord | None, last: dict[str, Any] | None) -> str:
+    """What is known of a waiting job that the last round gave no reason for."""
+    if last is not None and last["kind"] in ("start", "move"):
+        return f"was given its GPUs in round {last['round']}, and starts as soon as Slurm has them free."
+    if record is None:
+        return "waits for its first round."
+    return "waits; the last round has decided nothing about it (hadar queue says whether it was one)."
 
 
 def _size(record: JobRecord) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -34,6 +35,7 @@ from slurm_hadar.controller.steering import (
 from slurm_hadar.controller.time_limits import goes_on, types_within
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.controller.weights import Standing, standing_of, weight_of
+from slurm_hadar.controller.words import clock
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.model import NO_NEEDS, Form, Job, JobState, Node, Placement, Snapshot, Speed
 from slurm_hadar.slurm.parsing import fold
@@ -357,7 +359,8 @@ class Observer:
             prefer=comment.prefer or _NO_TYPES,
             graph=graph.name if graph else "",
             needs=NO_NEEDS if pinned else bounds.needs(job, record),
-            blocked=None if pinned else self._blocked(job, record, now),
+            blocked=None if pinned else self._blocked(job, record, now) or _only_where_avoided(sight, facts, now),
+            ruled_out=_not_named(comment.types, types),
         )
         return self._within_limit(_by_what_is_known(self._reckoned(shown, record, now)), job, comment, record)
 
@@ -404,7 +407,12 @@ class Observer:
         if shown.pinned or shown.running or job.time_limit_s is None or goes_on(comment, record):
             return shown
         types = types_within(shown, job.time_limit_s)
-        return shown if types is None else replace(shown, form=shared_form(replace(shown.form, types=types)))
+        if types is None:
+            return shown
+        late = _not_named(types, tuple(shown.speeds), "too slow for its time limit")
+        return replace(
+            shown, form=shared_form(replace(shown.form, types=types)), ruled_out={**late, **shown.ruled_out}
+        )  # fmt: skip
 
     def _expected(self, sight: _Sight, types: tuple[str, ...], now: float) -> tuple[float | None, float]:
         """``predicted_steps`` and ``outlives`` of a job that may be steered, where neither its owner nor its script
@@ -543,6 +551,8 @@ class Observer:
         record.ran_on = job.nodes
         if record.run_since is None or record.booked is None:
             record.run_since = record.booked = min(job.start or now, now)
+            if is_ours(job.comment) and not record.placed:
+                self._events.append(Event(job.job_id, "slurm", f"on {fold(job.nodes)} at {clock(record.run_since)}"))
         ran_s = max(0.0, now - record.booked)
         record.attained_s += ran_s * (gpus_asked(job) or record.workers)
         by_type = _gpu_seconds(job, facts, ran_s)
@@ -637,6 +647,30 @@ def _by_what_is_known(job: Job) -> Job:
     if not job.running or job.pinned or not held or all(t in speeds and speeds[t].error is not None for t in held):
         return job
     return replace(job, form=shared_form(replace(job.form, types=frozenset(held))))
+
+
+def _only_where_avoided(sight: _Sight, facts: NodeBook, now: float) -> str | None:
+    """That a waiting job has room only on nodes that are not tried for a while; None if it has elsewhere too, or
+    nowhere."""
+    form, until = sight.form, {n: u for n, u in sight.record.avoid.items() if u > now and n in facts}
+    if not until or sight.job.state is not JobState.PENDING:
+        return None
+    usable = {n: f.gpus for n, f in facts.items() if f.available and f.gpu_type and form.admits_type(f.gpu_type)}
+    avoided = set(until) & facts.open_to(sight.job.partition, sight.job.features) & usable.keys()
+    elsewhere = sum(gpus for node, gpus in usable.items() if form.admits_node(node))
+    least = form.gang_sizes[0]
+    if elsewhere >= least or elsewhere + sum(usable[n] for n in avoided) < least:
+        return None
+    when = clock(min(until[n] for n in avoided))
+    return f"could run on {fold(sorted(avoided))} only, which is not tried for it until {when} (its history says why)"
+
+
+@functools.lru_cache(maxsize=1024)
+def _not_named(
+    accepted: frozenset[str] | None, offered: tuple[str, ...], why: str = "not in its types="
+) -> Mapping[str, str]:
+    """One mapping for all jobs alike."""
+    return {} if accepted is None else {gpu_type: why for gpu_type in offered if gpu_type not in accepted}
 
 
 def _restarted(record: JobRecord, lost: float) -> str:

@@ -16,8 +16,9 @@ from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
 from slurm_hadar.controller.journal.salvage import row_object
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation
+from slurm_hadar.controller.passed_over import PassedOver
 from slurm_hadar.controller.sights import Sights
-from slurm_hadar.model import EMPTY, Plan, Snapshot
+from slurm_hadar.model import EMPTY, Plan, Snapshot, Wait
 
 __all__ = ["JournalRecorder", "Recorder", "memory_of", "owner_of"]
 
@@ -162,15 +163,20 @@ class _Waits(Mapping[str, dict[str, Any]]):
         self._plan = plan
         self._put_off = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.why.startswith("put off")}
         self._pinned = {j.job_id: j.pinned for j in snapshot.jobs if j.pinned is not None}
+        self._jobs, self._passed_over = snapshot.job, PassedOver(snapshot, changes)
 
     def __getitem__(self, job_id: str) -> dict[str, Any]:
         if job_id in self._pinned:
             return {"tier": "pinned", "why": self._pinned[job_id]}
         wait = self._plan.waits[job_id]
         return {
-            "tier": str(wait.tier), "why": self._put_off.get(job_id, wait.why), "price": wait.price,
+            "tier": str(wait.tier), "why": self._put_off.get(job_id) or self._why(job_id, wait), "price": wait.price,
             "payoff": wait.payoff, "wanted": wait.wanted.as_dict(),
         }  # fmt: skip
+
+    def _why(self, job_id: str, wait: Wait) -> str:
+        job = self._jobs.get(job_id)
+        return wait.why + (self._passed_over.words(job, wait) if job is not None else "")
 
     def __iter__(self) -> Iterator[str]:
         yield from self._pinned

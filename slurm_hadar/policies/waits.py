@@ -12,6 +12,9 @@ from slurm_hadar.policies.arena import Arena, Reach, find_gang, node_counts, ope
 __all__ = ["Obstacles", "fits", "holders", "listing"]
 
 
+_REASONS = 2  # so many jobs that keep their GPUs are named with the reason
+
+
 def fits(job: Job, reach: Reach, free: Sequence[int]) -> bool:
     """Whether the gang has any place among the ``free`` GPUs per slot."""
     if any(find_gang(job.form, [(s,) for s in slots], free) for slots in reach.by_type.values()):
@@ -116,10 +119,7 @@ class Obstacles:
         if fits(job, arena.reach(job), arena.capacity):
             fixed = [*arena.kept.items(), *arena.bound.items()]
             wanted = {arena.slots[s][0] for slots in arena.reach(job).nodes for s in slots}
-            return Wait(
-                Tier.CAPACITY,
-                f"the GPUs it needs are held by jobs that must not move: {listing(holders(fixed, wanted))}",
-            )
+            return Wait(Tier.CAPACITY, self._held_by(holders(fixed, wanted)))
         nodes = open_nodes(arena.snapshot, job)
         if fits(job, self._untaken.reach(job), self._untaken.capacity):
             taken = [n.name for n in arena.snapshot.nodes if n.name in nodes and any(n.taken.values())]
@@ -130,6 +130,12 @@ class Obstacles:
             if n.name in nodes and not n.available and any(job.form.admits_type(t) for t in n.gpus)
         ]
         return Wait(Tier.TRANSIENT, f"would fit only on nodes that are not available now: {listing(away)}")
+
+    def _held_by(self, job_ids: Sequence[str]) -> str:
+        """Who holds the GPUs and keeps them, and why those do who are named."""
+        jobs = self._arena.snapshot.job
+        shown = [f"{job_id} ({jobs[job_id].unmovable or f'is {jobs[job_id].state}'})" for job_id in job_ids[:_REASONS]]
+        return f"the GPUs it needs are held by jobs that keep them now: {listing([*shown, *job_ids[_REASONS:]])}"
 
     @functools.cached_property
     def _untaken(self) -> Arena:

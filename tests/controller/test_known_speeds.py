@@ -82,3 +82,57 @@ def test_a_ratio_is_not_shown_as_a_rate(old: Speed, new: Speed, words: str) -> N
     snapshot = Snapshot(0.0, (), (job,))
     (change,) = changes_of(snapshot, Plan("x", {"1": Placement.of({"v": {"v100": 1}})}))
     assert change.why == words
+
+
+def test_who_waits_beside_free_gpus_is_told_why(bench: Callable[..., Any]) -> None:
+    """One type is not in its types=, another is slower for it; a gang that does not fit anywhere is told nothing."""
+    b = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})
+    choosy = b.slurm.submit(comment="hadar:model=resnet18,batch=64,types=v100")
+    patient = b.slurm.submit(comment="hadar:model=resnet18,batch=64")
+    wide = b.slurm.submit(gpus=2, comment="hadar:model=resnet18,batch=64")
+    b.slurm.start(b.slurm.submit(gpus=1, comment=""), "k80-1")
+    b.slurm.start(b.slurm.submit(gpus=2, comment=""), "v100-1")
+
+    b.new_controller(policy=Scripted()).run_round()
+
+    why = {job: b.journal.wait(job)["why"] for job in (choosy, patient, wide)}
+    assert why[choosy] == "told to wait; k80 is free, but not in its types="
+    assert why[patient].startswith("told to wait; k80 is free, but ") and why[patient].endswith(" times as slow for it")
+    assert why[wide] == "told to wait"
+
+
+def test_a_type_that_is_too_slow_for_the_time_limit_is_named_so(bench: Callable[..., Any]) -> None:
+    b = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})
+    job = b.slurm.submit(comment="hadar:model=resnet18,batch=64,steps=200000", time_limit_s=20000)
+    b.slurm.start(b.slurm.submit(gpus=2, comment=""), "v100-1")
+
+    seen = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job[job]
+
+    assert seen.form.types == {"v100"}
+    assert b.journal.wait(job)["why"] == "told to wait; k80 is free, but too slow for its time limit"
+
+
+def test_a_job_that_may_run_on_an_avoided_node_only_is_told_until_when(bench: Callable[..., Any]) -> None:
+    b = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})
+    job = b.slurm.submit(comment="hadar:model=resnet18,types=k80")
+    b.new_controller(policy=Scripted()).run_round()
+    record = b.journal.load_jobs()[job]
+    record.keep_off(["k80-1"], time.time() + 100)
+    b.journal.save_jobs([record])
+
+    seen = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job[job]
+
+    assert seen.blocked is not None and "could run on k80-1 only" in seen.blocked
+
+
+def test_a_job_that_slurm_started_itself_has_a_history(bench: Callable[..., Any]) -> None:
+    b = bench()
+    ours, alone = b.slurm.submit(comment="hadar:model=resnet18"), b.slurm.submit(comment="hadar:pin=yes")
+    b.slurm.start(alone, "k80-1")
+    controller = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 1}}))
+    for _ in range(3):
+        controller.run_round()
+
+    events = {job: [e["event"] for e in b.journal.history(job) if "event" in e] for job in (ours, alone)}
+    assert b.slurm.jobs[ours].state is JobState.RUNNING
+    assert events == {ours: [], alone: ["slurm"]}
