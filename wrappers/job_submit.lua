@@ -2,8 +2,8 @@
 Makes a job whose comment begins with "hadar:" steerable at its submission, and refuses a comment that cannot be read.
 
 Install: copy beside slurm.conf, set JobSubmitPlugins=lua, then "scontrol reconfigure". Slurm calls these functions
-while it holds its locks, so nothing here reads a file or starts a program, and whatever a user may write as long as
-they like is measured before it is read, and read in one pass. Jobs without "hadar:" pass untouched, and so does every
+while it holds its locks, so nothing in them reads a file or starts a program (slurm.conf is read once, when the script
+is loaded), and whatever a user may write as long as they like is measured before it is read, and read in one pass. Jobs without "hadar:" pass untouched, and so does every
 job for which this script itself should fail: the failure is logged, the job goes on.
 
 What it does to a batch job with a hadar: comment:
@@ -15,6 +15,7 @@ What it does to a batch job with a hadar: comment:
     tells the TaskProlog to put the task counts right;
   * with LEASE_S above 0 it does not start before that many seconds have passed, so that the controller sees it first;
     with types= in its comment it waits TYPES_LEASE_S at least: Slurm itself would start it on any GPU type;
+  * GPU types that no node of slurm.conf has are told of;
   * --nodelist is refused, since it would nail the job to those nodes; with pin=yes the job is left alone instead;
   * lease= and asked=, which the scheduler writes, are refused from a user.
 Not possible here: open_mode cannot be set by a job_submit script in Slurm 22.05; use --open-mode=append, or the
@@ -334,7 +335,7 @@ local function plan(job, pairs_)
     if #added > 0 then
         changes.comment = trimmed(job.comment) .. (next(pairs_) and "," or "") .. table.concat(added, ",")
     end
-    return changes
+    return changes, #seen > 0 and table.concat(seen, "+") or nil
 end
 
 -- What its own time limit means to a job whose owner has not said what shall happen there. Slurm's marks for "none" are
@@ -351,6 +352,57 @@ local function warn_of_near_miss(comment)
     local head = type(comment) == "string" and comment:sub(1, 32):lower():match("^%s*hadar(.?)")
     if head and head:find("^%w") == nil then
         slurm.log_user("hadar: this job is not steered, since its comment does not begin with hadar: (small letters, a colon)")
+    end
+end
+
+-- The GPU types of the nodes in a slurm.conf and what it includes, as a set; nil where nodes may come that it does not
+-- name, or where it cannot be read.
+function hadar_gpu_types(path, found, depth)
+    found, depth = found or {}, depth or 1
+    local file = io.open(path, "r")
+    if not file then return nil end
+    local text = file:read("*a"):gsub("\\\r?\n", " ")
+    file:close()
+    for line in text:gmatch("[^\r\n]+") do
+        line = line:gsub("#.*", "")
+        local lower = line:lower()
+        local included = lower:find("^%s*include%s") and line:match("^%s*%S+%s+(%S+)")
+        if included then
+            if included:sub(1, 1) ~= "/" then included = (path:match("^.*/") or "") .. included end
+            if depth >= 4 or not hadar_gpu_types(included, found, depth + 1) then return nil end
+        elseif lower:find("^%s*maxnodecount=") then
+            return nil
+        elseif lower:find("^%s*nodename=") then
+            local gres = line:match("[%s][Gg][Rr][Ee][Ss]=(%S+)") or ""
+            for kind in gres:gsub("[\"']", ""):gmatch("gpu:([A-Za-z][^:,(]*)") do found[kind] = true end
+        end
+    end
+    return found
+end
+
+GPU_TYPES = hadar_gpu_types(os.getenv("SLURM_CONF") or "/etc/slurm/slurm.conf")
+
+-- Types that the job names and no node has: with types= it waits for ever, with prefer= it has wished for nothing.
+local function warn_of_types(found, wished)
+    if not GPU_TYPES or not next(GPU_TYPES) then return end
+    local function unknown(text)
+        local strange, any = {}, false
+        for kind in (text .. "+"):gmatch("([^+]+)%+") do
+            if GPU_TYPES[kind] then any = true elseif #strange < 4 then strange[#strange + 1] = kind end
+        end
+        return #strange > 0 and table.concat(strange, ", ") or nil, any
+    end
+    local there = {}
+    for kind in pairs(GPU_TYPES) do there[#there + 1] = kind end
+    table.sort(there)
+    local known = table.concat(there, ", "):sub(1, 200)
+    for key, text in pairs({ types = found.types, prefer = found.prefer or wished }) do
+        local strange, any = unknown(text)
+        if strange and key == "types" and not any then
+            slurm.log_user("hadar: no node here has GPU type %s, so this job waits until one has; there are: %s", strange, known)
+        elseif strange then
+            slurm.log_user("hadar: no node here has GPU type %s, which %s= names; there are: %s", strange, key, known)
+        end
     end
 end
 
@@ -372,10 +424,11 @@ local function submit(job)
         return false, "--nodelist nails a hadar: job to those nodes; leave it out, or add pin=yes to the comment to be " ..
             "left alone; types=v100 limits a job to GPU types"
     end
-    local changes = plan(job, found)
+    local changes, wished = plan(job, found)
     if too_long(changes.comment or "") then return false, too_long(changes.comment) .. "; some are added to it here" end
     for field, value in pairs(changes) do job[field] = value end
     warn_of_limit(job, found)
+    warn_of_types(found, wished)
     if environment then
         for _, variable in ipairs(STALE) do
             if environment[variable] then environment[variable] = "" end

@@ -40,6 +40,7 @@ LAUNCH_FAILED = "launch failed requeued held"
 REQUEUE_DELAY_S = 125.0  # Slurm's 120, and the seconds that its clock may be ahead
 _START_WITHIN_S = 5.0  # a start time that is nearer to the last requeue may be one from before it; leases are longer
 _FAILS_WITHIN_S = 2.0  # times of Slurm are whole seconds
+_TAKEN_IN_WITHIN_S = 5.0  # job_submit.lua runs first; slurmctld may wait for its locks then
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +213,11 @@ def may_retry(job: SlurmJob, comment: JobComment, record: JobRecord, config: Con
 
 
 def _leased_at_submission(job: SlurmJob, comment: JobComment) -> bool:
-    """Whether the begin time is that which job_submit.lua gives new jobs, so that they are seen before they start."""
+    """Whether the begin time is that which job_submit.lua gives new jobs, so that they are seen before they start:
+    counted from a moment before slurmctld took the job in. Any other is somebody's wish."""
     if comment.lease is None or job.eligible is None or job.submit is None:
         return False
-    return job.eligible <= job.submit + comment.lease + 1
+    return -1.0 <= job.submit + comment.lease - job.eligible <= _TAKEN_IN_WITHIN_S
 
 
 def _by_nodes(job: SlurmJob, record: JobRecord | None, nodes: Mapping[str, NodeFacts]) -> str | None:

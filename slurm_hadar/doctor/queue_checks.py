@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm_hadar.comment import is_ours
+from slurm_hadar.comment import is_ours, looks_like_ours, read
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
 from slurm_hadar.doctor.slurm_checks import SlurmCase
 from slurm_hadar.slurm.state import SlurmJob
@@ -104,6 +104,37 @@ def _typed_jobs(case: SlurmCase) -> Answer:
     return ok("no job in the queue names a GPU type")
 
 
+def _comments(case: SlurmCase) -> Answer:
+    state = case.slurm.state
+    if isinstance(state, Unknown):
+        return cannot_tell(state.why)
+    active = [j for j in state.jobs if j.state.active]
+    near = [j for j in active if not is_ours(j.comment) and looks_like_ours(j.comment)]
+    if near:
+        return warning(f"{_jobs(near)}: left alone, since the comment does not begin with hadar: (small letters)",
+                       _say_again(near[0], "..."))  # fmt: skip
+    ours = {j.job_id: (j, *read(j.comment)) for j in active if is_ours(j.comment)}
+    broken = [(j, why) for j, _, why in ours.values() if why]
+    if broken:
+        job, why = broken[0]
+        return warning(f"{_jobs([j for j, _ in broken])}: the comment cannot be read: {why}",
+                       _say_again(job, "..."))  # fmt: skip
+    there = {t for n in state.nodes for t, _ in n.gpus}
+    nowhere = [j for j, comment, _ in ours.values() if comment.types and not comment.types & there]
+    if nowhere:
+        wanted = "+".join(sorted(read(nowhere[0].comment)[0].types or ()))
+        return warning(f"{_jobs(nowhere)}: types={wanted} in the comment, but no node has that; there are "
+                       f"{_some(sorted(there))}: such jobs wait for ever",
+                       _say_again(nowhere[0], "types=..."))  # fmt: skip
+    if not ours:
+        return cannot_tell("no job with a hadar: comment is in the queue now")
+    return ok(f"the hadar: comments of {len(ours)} job{'s' if len(ours) > 1 else ''} can be read")
+
+
+def _say_again(job: SlurmJob, body: str) -> str:
+    return f"scontrol update JobId={job.job_id} Comment=hadar:{body}    # as {job.user}"
+
+
 def _jobs(jobs: list[SlurmJob]) -> str:
     return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} ({_some(j.job_id for j in jobs)})"
 
@@ -112,5 +143,8 @@ CHECKS = (
     Check("gpu_types", "Jobs are placed by the GPU types that nodes have in Slurm's GRES.", _gpu_types),
     Check("nodes", "GPUs of nodes that are down or drained are given to nobody.", _nodes),
     Check("partitions", "The configuration says for each partition how far the controller may go.", _partitions),
+    Check(
+        "comments", "A comment with hadar: says what a job is; one that cannot be read leaves it to Slurm.", _comments
+    ),
     Check("typed_jobs", "Slurm accepts a change of a requested GPU type and then never starts the job.", _typed_jobs),
 )

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -529,3 +530,55 @@ def test_a_time_limit_is_told_of_at_submission(lua: Any, comment_: str, minutes:
 
     assert answer.accepted and bool(answer.said) is said
     assert not said or ("limit of 120 min" in answer.said[0] and "requeue_on_timeout=yes" in answer.said[0])
+
+
+_CONF = """
+ClusterName=c  # Gres=gpu:fake:1
+GresTypes=gpu
+NodeName=DEFAULT Gres=gpu:p100:4
+NodeName=a[1-4] CPUs=8 \\
+    Gres=gpu:v100:4,gpu:k80:2(S:0),mps:100
+NodeName=b1 Gres=gpu:4
+# NodeName=c1 Gres=gpu:none:1
+Include {include}
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    (tmp_path / "more.conf").write_text('nodename=d1 gres="gpu:a100:8"\n')
+    path = tmp_path / "slurm.conf"
+    path.write_text(_CONF.format(include="more.conf"))
+    return path
+
+
+def _types(make_lua: Callable[..., Any], conf: Path) -> Any:
+    return make_lua(f'GPU_TYPES = hadar_gpu_types("{conf}")')
+
+
+@pytest.mark.parametrize(
+    ("comment_", "gres", "said"),
+    [
+        ("hadar:types=v100+k80", "gpu:1", []),
+        ("hadar:types=h100", "gpu:1",
+         ["hadar: no node here has GPU type h100, so this job waits until one has; there are: a100, k80, p100, v100"]),
+        ("hadar:types=h100+v100", "gpu:1",
+         ["hadar: no node here has GPU type h100, which types= names; there are: a100, k80, p100, v100"]),
+        ("hadar:", "gpu:b200:1",
+         ["hadar: no node here has GPU type b200, which prefer= names; there are: a100, k80, p100, v100"]),
+        ("hadar:pin=yes,types=h100", "gpu:1", []),
+        ("mine", "gpu:b200:1", []),
+    ],
+)  # fmt: skip
+def test_gpu_types_that_are_nowhere_are_told_of(
+    make_lua: Callable[..., Any], conf: Path, comment_: str, gres: str, said: list[str]
+) -> None:
+    answer = _types(make_lua, conf).call("submit", **_job(comment=comment_, tres_per_node=gres))
+    assert answer.accepted and answer.said == said
+
+
+@pytest.mark.parametrize("line", ["MaxNodeCount=100", "Include missing.conf", "Include slurm.conf"])
+def test_nothing_is_said_where_not_all_nodes_are_known(make_lua: Callable[..., Any], conf: Path, line: str) -> None:
+    """Nodes that come by themselves, files that cannot be read or that include one another."""
+    conf.write_text(f"{conf.read_text()}{line}\n")
+    assert _types(make_lua, conf).call("submit", **_job(comment="hadar:types=h100")).said == []

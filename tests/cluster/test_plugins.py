@@ -205,3 +205,11 @@ def test_a_long_comment_holds_nobody_up(cluster: PrivateCluster, text: str) -> N
 
     assert "bytes; at most 2048 are read" in said and time.monotonic() - began < 2.0
     cluster.run(["scancel", job])
+
+
+def test_a_gpu_type_that_is_nowhere_is_told_of(cluster: PrivateCluster) -> None:
+    """slurmctld finds the types in its own slurm.conf."""
+    options = ["sbatch", "--hold", "--gres=gpu:1", "--output=/dev/null", "--wrap", "true"]
+    said = cluster.run([*options, "--comment=hadar:types=h100"]).stderr
+    assert "no node here has GPU type h100, so this job waits until one has; there are: k80, v100" in said
+    assert "no node here" not in cluster.run([*options, "--comment=hadar:types=k80"]).stderr

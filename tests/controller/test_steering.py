@@ -100,11 +100,12 @@ def test_our_own_leases_and_node_lists_do_not_pin() -> None:
 
 
 def test_a_begin_time_of_the_submit_plugin_is_not_the_owners() -> None:
-    """Only as far as the plugin defers a job; what goes beyond is the owner's wish."""
+    """Only the very time that the plugin gives a job; what goes beyond, or is earlier, is the owner's wish."""
     now = time.time()
-    new = job(reason="BeginTime", comment="hadar:lease=10", submit=now, eligible=now + 10.0)
-    assert reason(new) is None
-    assert "begin time of its own" in reason(replace(new, eligible=now + 100.0))
+    new = job(reason="BeginTime", comment="hadar:lease=900", submit=now, eligible=now + 900.0)
+    assert reason(new) is None and reason(replace(new, eligible=now + 898.0)) is None
+    for wish in (now + 1000.0, now + 600.0):
+        assert "begin time of its own" in reason(replace(new, eligible=wish))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def test_well_and_broken(make_cluster: Callable[..., PrivateCluster], poll: Any,
     assert code == 0
     assert {n for n, f in found.items() if f["verdict"] not in ("ok", "unknown")} <= BY_DESIGN, found
     unknown = {n for n, f in found.items() if f["verdict"] == "unknown"}
-    assert unknown - {"packages"} == {"job_comments", "accounted_gpus", "node_clocks", "typed_jobs", "work_dirs"}
+    assert unknown - {"packages"} == {"job_comments", "accounted_gpus", "node_clocks", "typed_jobs", "work_dirs",
+                                      "comments"}  # fmt: skip
     assert found["job_submit"]["verdict"] == found["clock"]["verdict"] == found["rights"]["verdict"] == "ok"
     assert not (cluster.conf.parent / "hadar").exists()  # it only looks
 
