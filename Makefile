@@ -20,7 +20,7 @@ $(3) $(BIN)/python -m pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] &&
 endef
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo test test-deb $(RELEASES) lint docs bench chaos attack fuzz man deb clean
+.PHONY: help install demo test test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,10 @@ chaos: $(STAMP) ## break a real controller on a real private Slurm on purpose, a
 
 attack: $(STAMP) ## hostile users on a real private Slurm with limits, beside honest ones (about 4 minutes; root)
 	$(BIN)/python -m benchmarks.attack --seed $(SEED) $(if $(filter 0,$(MINUTES)),--episodes 1,--minutes $(MINUTES))
+
+MOVES ?= 3
+scripts: $(STAMP) ## training scripts in many people's habits, each moved MOVES times at random moments by a real controller
+	HADAR_TEST_MOVES=$(MOVES) HADAR_TEST_SEED=$(SEED) $(BIN)/python -m pytest -m slurm tests/scripts $(PYTEST_ARGS)
 
 FUZZ_SECONDS ?= 60
 FUZZ_ROUNDS ?= 10000

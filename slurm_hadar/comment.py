@@ -260,10 +260,7 @@ KEYS: Mapping[str, _Key] = {
         "it on others before a round has seen it",
     ),
     "prefer": _Key(_names("prefer"), "v100", "a wish, not a limit; job_submit.lua writes it for a typed request"),
-    "ckpt": _Key(
-        _yes_no("ckpt"), "yes",
-        "the script saves by itself on SIGTERM, within Slurm's KillWait, and resumes by itself; the training API says so",
-    ),  # fmt: skip
+    "ckpt": _Key(_yes_no("ckpt"), "yes", "the script itself saves on SIGTERM (within Slurm's KillWait), and resumes"),
     "lose": _Key(_yes_no("lose"), "no", "may be restarted from the beginning if it has no checkpoint"),
     "pin": _Key(_yes_no("pin"), "yes", "leave this job alone"),
     "weight": _Key(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 __all__ = ["Ending", "at_once", "die"]
@@ -14,21 +14,24 @@ __all__ = ["Ending", "at_once", "die"]
 
 class Ending:
     """While it is entered, SIGTERM does not end this process but is noted in ``asked``. A handler of the training's own
-    is left alone, and so is a training that is not in the main thread."""
+    is left alone, and so is a training that is not in the main thread; ``library`` tells handlers that are the
+    library's, not the training's."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: Callable[[Any], bool] = lambda handler: False) -> None:
         self.asked = False
-        self._listens = False
+        self._library = library
+        self._before: Any = None
 
     def __enter__(self) -> Ending:
-        self._listens = _may_handle() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        if self._listens:
-            signal.signal(signal.SIGTERM, self._note)
+        handler = signal.getsignal(signal.SIGTERM)
+        if _may_handle() and (handler is signal.SIG_DFL or self._library(handler)):
+            self._before = signal.signal(signal.SIGTERM, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._listens and _may_handle() and signal.getsignal(signal.SIGTERM) == self._note:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._before is not None and _may_handle() and signal.getsignal(signal.SIGTERM) == self._note:
+            signal.signal(signal.SIGTERM, self._before)
+        self._before = None
         if self.asked:
             die()
 

@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import sys
+import time
 import warnings
 from typing import Any
 
@@ -42,8 +43,9 @@ def options() -> dict[str, Any]:
 
 
 def stop_at(number: int) -> None:
+    time.sleep(float(os.environ.get("PACE", 0)))
     if number == int(os.environ.get("STOP", -1)):
-        os.kill(os.getpid(), 9)
+        os.kill(os.getpid(), int(os.environ.get("SIGNAL", 9)))
 
 
 def lightning_run() -> None:

@@ -77,6 +77,20 @@ def test_killed_and_resumed_is_bit_identical(library, more, stops, job_env) -> N
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+def test_told_to_end_it_saves_first(library, job_env) -> None:
+    """A SIGTERM, as of scontrol requeue: the step is saved, and the process ends by it; no step is made twice."""
+    first = {"STOP": "9", "SIGNAL": "15", "PACE": "0.1", "SLURM_RESTART_COUNT": "0"}
+    alone = elsewhere(job_env, "alone")
+    (expected, cut, last), statuses, said = train(job_env, library, alone, first, {"SLURM_RESTART_COUNT": "1"})
+
+    assert statuses == [0, -15, 0], said
+    assert "hadar: told to end (SIGTERM); step " in said
+    batches = [[line["batch"] for line in run if "batch" in line] for run in (expected, cut, last)]
+    assert batches[1] + batches[2] == batches[0] and len(batches[1]) > 9
+    assert last[-1] == expected[-1]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_two_workers_save_and_resume_together(library, job_env, run_gang) -> None:
     """Killed and resumed: as a gang that was left alone."""
     source = "import os; os.environ['LOCAL_RANK'] = os.environ['RANK']; " + ALONE.format(runs=RUNS, library=library)
@@ -114,7 +128,9 @@ def test_asked_to_save_it_saves_pauses_and_goes_on(library, start_agent, listene
     waiting(lambda: any(r.steps > saved.steps for r in listener.reports[count:]), "steps after the pause")
     agent.terminate()
     agent.wait(60)
-    (found,) = (Path(job_env["HADAR_JOB_DIR"]) / "checkpoints").glob("gen-0-step-*")
+    found, _ = sorted(  # the second was made when it was told to end
+        (Path(job_env["HADAR_JOB_DIR"]) / "checkpoints").glob("gen-0-step-*"), key=lambda p: int(p.name.split("-")[-1])
+    )
     assert found.name == f"gen-0-step-{saved.steps}"
     assert (
         set(json.loads((found / "manifest.json").read_text())["files"])

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime import emulation, files, own
 from slurm_hadar.runtime.checkpoint import Checkpoint, Draft
+from slurm_hadar.runtime.endings import Ending, die
 from slurm_hadar.runtime.forks.run import fork_place
 from slurm_hadar.runtime.gang import Gang
 from slurm_hadar.runtime.link import Link, stand_still
@@ -44,10 +46,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A save that is due at this step boundary; ``asked``: by the scheduler, which wants ``pause_s`` after it."""
+    """A save that is due at this step boundary; ``asked``: by the scheduler, which wants ``pause_s`` after it;
+    ``ends``: by a SIGTERM, which ends the process after it."""
 
     asked: bool
     pause_s: float
+    ends: bool = False
 
 
 class Course:
@@ -58,11 +62,15 @@ class Course:
     options: the user's.
     library: the folder in a checkpoint that holds what the library wrote; tells its checkpoints from others'.
     saves: False reports progress only.
+    theirs: tells a handler of SIGTERM that is the library's own. From :meth:`begin` to :meth:`leave` a SIGTERM saves
+        and then ends the process; a handler of the training's own stays.
 
     Raises CheckpointError in a copy of a forked job, whose weights a callback cannot bring together.
     """
 
-    def __init__(self, options: Options, library: str, saves: bool = True) -> None:
+    def __init__(
+        self, options: Options, library: str, saves: bool = True, theirs: Callable[[Any], bool] = lambda handler: False
+    ) -> None:
         if fork_place(os.environ, messages.restart_count(os.environ)) is not None:
             raise CheckpointError("a copy of a forked job (fork= in its comment) trains by slurm_hadar.train only")
         self.gang = Gang()
@@ -74,6 +82,7 @@ class Course:
         self._began = self._saved_at = self._checked_at = time.monotonic()
         self._found: Checkpoint | None = None
         self._checked_step = self._next_check = 0
+        self._ending = Ending(theirs)
 
     @property
     def saves(self) -> bool:
@@ -120,6 +129,12 @@ class Course:
         self._checked_step, self._next_check = step, step + 1
         if self._pace is not None:
             self._pace.restart()
+        if self._store is not None:
+            self._ending.__enter__()
+
+    def leave(self) -> None:
+        """The training is over on all workers, or has failed on this one."""
+        self._ending.__exit__()
 
     def stepped(self, step: int) -> Due | None:
         """``step`` steps are made: count, keep the pace, and see whether a save is due; the same on all workers."""
@@ -130,14 +145,19 @@ class Course:
         by_count = every is not None and step % every == 0
         if self._store is None or (step < self._next_check and not by_count):
             return None
-        asked, save, pause_ms, ahead = self.gang.agree(self._decide(step) if self.gang.leads else (0, 0, 0, 0))
+        asked, save, pause_ms, ahead, ends = self.gang.agree(self._decide(step) if self.gang.leads else (0, 0, 0, 0, 0))
         self._next_check = step + ahead
         self._checked_at, self._checked_step = time.monotonic(), step
-        return Due(bool(asked), pause_ms / 1000) if save or by_count else None
+        return Due(bool(asked), pause_ms / 1000, bool(ends)) if save or by_count else None
 
     def fulfil(self, due: Due, step: int, write: Callable[[Path], None]) -> None:
-        """Save, answer who asked, and pause if told to. A save that fails is told on stderr; the training goes on."""
+        """Save, answer who asked, and pause or end if told to. A save that fails is told on stderr; the training goes
+        on."""
         self.try_save(step, write)
+        if due.ends:
+            if self.gang.leads and self.saved_step == step:
+                print(f"hadar: told to end (SIGTERM); step {step} is saved", file=sys.stderr, flush=True)
+            die()
         if due.asked:
             self._link.answer()
         if due.pause_s:
@@ -223,15 +243,16 @@ class Course:
             draft.discard()
         return None
 
-    def _decide(self, step: int) -> tuple[int, int, int, int]:
-        """Rank 0: (was asked, save, pause in ms, steps until the next look)."""
+    def _decide(self, step: int) -> tuple[int, int, int, int, int]:
+        """Rank 0: (was asked, save, pause in ms, steps until the next look, ends after it)."""
         now = time.monotonic()
         asked, pause_s = self._link.asked()
+        ends = self._ending.asked
         every = self._options.save_every_s
         overdue = every is not None and now - self._saved_at >= every
         per_step_s = (now - self._checked_at) / max(1, step - self._checked_step)
         ahead = self.gang.steps_until_look(AGREE_EVERY_S, per_step_s)
-        return int(asked), int(asked or overdue), int(pause_s * 1000), ahead
+        return int(asked), int(asked or ends or overdue), int(pause_s * 1000), ahead, int(ends)
 
     def _wait_until_visible(self, found: Checkpoint) -> None:
         """Other workers may see a shared file system later than rank 0 does."""

@@ -91,6 +91,7 @@ class _Hooks:
             yield str(next(folder.glob("checkpoint-*"))) if folder is not None else None
             self._course.gang.leave_together()
         finally:
+            self._course.leave()
             del trainer._maybe_log_save_evaluate
             trainer.__dict__.pop("_run_epoch", None)
             self._course = None

@@ -69,7 +69,10 @@ class _Hooks:
         trainer.callbacks.remove(self)
         trainer.callbacks.insert(0, self)  # a save comes before other callbacks see the next batch
         self._step, self._due, self._start, self._loaded, self._finished = 0, None, None, None, False
-        self._course = Course(self._options, FOLDER, saves=not trainer.fast_dev_run)
+        signals = getattr(trainer, "_signal_connector", None)
+        self._course = Course(
+            self._options, FOLDER, saves=not trainer.fast_dev_run, theirs=lambda handler: _only_of(signals, handler)
+        )  # fmt: skip
         folder = self._course.find()
         if folder is not None:
             self._have_loaded(trainer, folder)
@@ -166,7 +169,12 @@ class _Hooks:
                 self._course.begin(self._step, self._step)
             if self._course is not None:
                 self._course.gang.leave_together()
+                self._course.leave()
             self._course = None
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self._course is not None:
+            self._course.leave()
 
     def _write(self, trainer: Any, folder: Path, place: Place) -> None:
         """This worker's part of a checkpoint: Lightning's own, and the place in the data."""
@@ -187,6 +195,12 @@ class _Hooks:
             strategy.checkpoint_io = given
         if (folder / FILE).is_file():  # a directory's is the strategy's own affair
             files.check_loadable(folder / FILE, content)
+
+
+def _only_of(signals: Any, handler: Any) -> bool:
+    """Whether a signal's handler is made of nothing but methods of Lightning's ``signals``."""
+    parts = getattr(handler, "signal_handlers", None)
+    return signals is not None and parts is not None and all(getattr(p, "__self__", None) is signals for p in parts)
 
 
 def _check(trainer: Any) -> None:
