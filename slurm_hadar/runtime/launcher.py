@@ -29,6 +29,8 @@ from slurm_hadar.runtime.files import reason_of
 from slurm_hadar.runtime.srun_options import split_command, without
 
 CALL_S = 10.0
+VOUCH_LATER = "HADAR_VOUCH_LATER"  # set where slurmctld did not take the token's fingerprint
+VOUCH_AGAIN_S, VOUCH_AGAIN_MOST_S = 30.0, 600.0
 OWNER_FILE = "owner"
 SEP = "\x1f"
 # frozen at submission, and wrong once the job was given another shape
@@ -322,8 +324,8 @@ def prepare_reports(environ: MutableMapping[str, str], described: str | None) ->
         return False
     if work_dir is not None:
         _place_spool(job, Path(work_dir), environ)
-    if text is not None:
-        _use_comment(job, text, messages.token_fingerprint(token), environ)
+    if text is None or not _use_comment(job, text, messages.token_fingerprint(token), environ):
+        environ[VOUCH_LATER] = "1"
     return True
 
 
@@ -338,22 +340,43 @@ def _place_spool(job: str, work_dir: Path, environ: MutableMapping[str, str]) ->
     environ["HADAR_SPOOL"] = str(directory / messages.SPOOL_FILE)
 
 
-def _use_comment(job: str, text: str, fingerprint: str, environ: MutableMapping[str, str]) -> None:
-    """Export what the comment says of the workload, and publish the token's fingerprint in it."""
+def _use_comment(job: str, text: str, fingerprint: str, environ: MutableMapping[str, str]) -> bool:
+    """Export what the comment says of the workload, and publish the token's fingerprint in it; False where slurmctld
+    has not taken that."""
     try:
         parsed = comment.parse(text)
         wanted = with_key(text, fingerprint)
         comment.parse(wanted)
     except CommentError as error:
         _say(str(error))
-        return
+        return True
     if parsed.key not in (None, fingerprint):
         _say(f"the comment named another token (key={parsed.key}): it is replaced by this job's, key={fingerprint}")
     for name, value in _exported(parsed):
         if value is not None:
             environ.setdefault(f"HADAR_{name}", str(value))
-    if wanted != text and _ask_patiently(["scontrol", "update", f"JobId={job}", f"Comment={wanted}"]) is None:
-        _say("the job's comment does not name its token; the controller will not believe what this run reports")
+    if wanted == text or _ask_patiently(["scontrol", "update", f"JobId={job}", f"Comment={wanted}"]) is not None:
+        return True
+    _say("the job's comment does not name its token yet; until it does, the controller does not believe its reports")
+    return False
+
+
+def vouch_later(environ: MutableMapping[str, str]) -> None:
+    """Publish the token's fingerprint in the comment as soon as slurmctld takes it; for a thread beside the job."""
+    job, pause_s = environ["HADAR_JOB_ID"], VOUCH_AGAIN_S
+    fingerprint = messages.token_fingerprint(own.token(Path(environ["HADAR_JOB_DIR"])))
+    while True:
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, VOUCH_AGAIN_MOST_S)
+        shown = _describe(environ, _ask)
+        if shown is None:
+            continue
+        text = shown.partition(SEP)[2]
+        if not comment.is_ours(text) or with_key(text, fingerprint) == text:
+            return
+        if _ask(["scontrol", "update", f"JobId={job}", f"Comment={with_key(text, fingerprint)}"]) is not None:
+            _say("the job's comment names its token now; the controller believes its reports")
+            return
 
 
 def _exported(parsed: comment.JobComment) -> list[tuple[str, object]]:

@@ -14,6 +14,7 @@ import select
 import socket
 import stat
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from slurm_hadar.messages import Order, Report
 from slurm_hadar.runtime import own
 from slurm_hadar.runtime.forks.room import note_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
+from slurm_hadar.runtime.launcher import VOUCH_LATER, vouch_later
 
 TICK_S = 1.0
 BUSY_TICK_S = 0.05
@@ -41,6 +43,8 @@ MAX_SPOOL_BYTES = 8 * 2**20
 def main(pipe: int, run_dir: Path) -> None:
     """Report until the agent says bye or goes away. ``pipe`` brings the agent's lines."""
     reporter = Reporter(run_dir)
+    if os.environ.get(VOUCH_LATER) and os.environ.get("SLURM_PROCID", "0") == "0":
+        threading.Thread(target=vouch_later, args=(os.environ,), daemon=True).start()
     try:
         while reporter.turn(pipe):
             pass

@@ -5,8 +5,10 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,6 +191,7 @@ def test_with_a_controller_the_agent_stands_before_the_command(fakes: Fakes, env
     key = messages.token_fingerprint(token_file.read_text().strip())
     updates = [c["argv"][1:] for c in fakes.calls("scontrol") if "update" in c["argv"]]
     assert updates == [["update", "JobId=77", f"Comment=hadar:model=lm,batch=5,key={key}"]]
+    assert launcher.VOUCH_LATER not in call["env"]
     fakes.install(comment=f"hadar:model=lm,batch=5,key={key}")
     run(env, "--", "python", "train.py")
     assert len([c for c in fakes.calls("scontrol") if "update" in c["argv"]]) == 1
@@ -223,6 +226,32 @@ def test_slurm_failing_is_one_line(fakes: Fakes, env: dict[str, str]) -> None:
     assert done.returncode == 0
     assert "squeue failed, going on without" in done.stderr
     assert "agent" in " ".join(fakes.calls("srun")[0]["argv"])
+    assert fakes.calls("srun")[0]["env"][launcher.VOUCH_LATER] == "1"
+
+
+def test_what_slurm_did_not_take_is_published_later(
+    fakes: Fakes, env: dict[str, str], monkeypatch: pytest.MonkeyPatch, poll: Any
+) -> None:
+    """As soon as it answers again, and with what the comment says by then."""
+    monkeypatch.setattr(launcher, "VOUCH_AGAIN_S", 0.01)
+    monkeypatch.setattr(launcher, "VOUCH_AGAIN_MOST_S", 0.05)
+    monkeypatch.setenv("PATH", env["PATH"])
+    with_channel(env)
+    fakes.install(code=1, names="squeue scontrol")
+    directory = Path(env["SLURM_SUBMIT_DIR"]) / "job"
+    directory.mkdir(mode=0o700)
+    later = threading.Thread(
+        target=launcher.vouch_later, args=({"HADAR_JOB_ID": "77", "HADAR_JOB_DIR": str(directory)},), daemon=True
+    )
+    later.start()
+    poll(lambda: len(fakes.calls("squeue")) >= 2)
+    fakes.install(comment="hadar:model=lm,asked=4/2/2/8")
+    later.join(30)
+    assert not later.is_alive()
+    key = messages.token_fingerprint((directory / messages.TOKEN_FILE).read_text().strip())
+    assert fakes.calls("scontrol")[-1]["argv"][1:] == [
+        "update", "JobId=77", f"Comment=hadar:model=lm,asked=4/2/2/8,key={key}"
+    ]  # fmt: skip
 
 
 def test_a_terminal_gets_no_agent(fakes: Fakes, env: dict[str, str]) -> None:
