@@ -39,7 +39,7 @@ def write_journal(
 
     ``jobs`` are in the queue, of which as many run as the GPUs take (4 per node, types in turn); rounds of 360 s go
     back ``days``. Jobs that are over have left runs and decisions. ``name`` is that of the first job, for names that
-    nobody would choose. Of the jobs that wait, the last ``tasks`` are those of job arrays, 50 each. The same arguments
+    nobody would choose. The last ``tasks`` of them are those of job arrays, 50 each. The same arguments
     give the same content.
     """
     rng = random.Random(seed)
@@ -60,15 +60,17 @@ def _lines(
     """(record, partition, workload, held GPUs) of each job; those that come first run as long as GPUs are left."""
     free = dict.fromkeys(node_types, 4)
     for number in range(1, jobs + 1):
-        model, batch = rng.choice(_MODELS)
-        gpus, user = rng.choice((1, 1, 2, 4)), rng.choice(_USERS)
+        array = number - number % 50 if number > jobs - tasks else 0
+        alike = random.Random(array) if array else rng  # tasks of one array
+        model, batch = alike.choice(_MODELS)
+        gpus, user = alike.choice((1, 1, 2, 4)), alike.choice(_USERS)
         node = next((n for n, left in free.items() if left >= gpus), None)
         held = Placement.of({node: {node_types[node]: gpus}}) if node else Placement()
         if node:
             free[node] -= gpus
         age_s = rng.uniform(600.0, 90_000.0)
         steps, total = rng.uniform(0, 90_000) if held else 0.0, rng.choice((None, 100_000.0, 200_000.0))
-        job_id = str(number) if number <= jobs - tasks or held else f"{number - number % 50}_{number % 50}"
+        job_id = f"{array}_{number % 50}" if array else str(number)
         record = JobRecord(
             job_id, submit=now - age_s, arrival=now - age_s, workers=gpus, user=user, model=model, batch=batch,
             name=name if name and number == 1 else f"{model}-{rng.randrange(100)}", steps=steps, total_steps=total,

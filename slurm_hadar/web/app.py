@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import jinja2
+from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -176,7 +177,7 @@ def _templates() -> jinja2.Environment:
         headline=headline, place=lambda held: place(Placement.of(held or {})),
     )  # fmt: skip
     found.globals.update(
-        gantt=drawing.gantt, curves=drawing.curves, blocks=drawing.blocks, trend_of=drawing.trend_of, link=_link,
+        cell=_cell, gantt=drawing.gantt, curves=drawing.curves, blocks=drawing.blocks, trend_of=drawing.trend_of, link=_link,
         SPANS=SPANS, TIERS=TIERS, FINALS=_FINALS, ENDED_SEARCHED=ENDED_SEARCHED, used_of=_used_of,
         waiting_of=lambda point: point["jobs"] - point["running"], gpus_said=lambda n: f"{n:.0f} GPUs in use",
         jobs_said=lambda n: f"{n:.0f} jobs wait",
@@ -191,6 +192,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cell(title: str, value: object, kind: str = "") -> Markup:
+    """A cell of a table. ``title`` stands beside it where tables become cards, and what says nothing is left out there;
+    a macro would do as well, but takes most of the time of a page."""
+    said = escape(value)
+    kinds = f"{kind} nothing" if said in ("", "-") else kind
+    return Markup(f'<td data-label="{title}" class="{kinds}">{said}</td>' if kinds else f'<td data-label="{title}">{said}</td>')
 
 
 def _used_of(gpu_type: str | None = None) -> Callable[[Mapping[str, Any]], float | None]:
