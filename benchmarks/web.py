@@ -28,8 +28,8 @@ from slurm_hadar.testing.journals import write_journal
 from slurm_hadar.web.app import create_app
 
 PAGES = ("/", "/queue", "/queue?sort=start&page=50", "/queue?sort=price&desc=1", "/queue?text=resnet&user=ann",
-         "/job/1", "/job/4000", "/node/a100-1", "/timeline", "/timeline?span=7d", "/timeline?span=7d&colour=user", "/ended",
-         "/ended?user=ann", "/users", "/partitions", "/prices", "/prices?span=7d", "/api/overview.json",
+         "/job/1", "/job/4000", "/node/a100-1", "/timeline", "/timeline?span=7d", "/timeline?span=7d&colour=user",
+         "/ended", "/ended?user=ann", "/users", "/partitions", "/prices", "/prices?span=7d", "/api/overview.json",
          "/api/queue.json", "/api/timeline.json", "/api/prices.json", "/healthz")  # fmt: skip
 LIMIT_S = 0.2
 

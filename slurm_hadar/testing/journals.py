@@ -32,7 +32,13 @@ _ROUND_S = 360.0
 
 
 def write_journal(
-    path: Path, now: float, jobs: int = 10_000, nodes: int = 60, days: float = 1.0, seed: int = 0, name: str = "",
+    path: Path,
+    now: float,
+    jobs: int = 10_000,
+    nodes: int = 60,
+    days: float = 1.0,
+    seed: int = 0,
+    name: str = "",
     tasks: int = 0,
 ) -> Journal:
     """Write the journal of a controller that looked last at ``now`` (epoch seconds), and return it open.

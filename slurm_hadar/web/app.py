@@ -27,7 +27,7 @@ from slurm_hadar.controller.view import TIERS
 from slurm_hadar.controller.words import about, clock, place, span
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
-from slurm_hadar.simulator.page import STYLE, hours, percent
+from slurm_hadar.simulator.page import STYLE, hours
 from slurm_hadar.simulator.plots import Look
 from slurm_hadar.web import content, drawing, lists
 from slurm_hadar.web.colours import PALETTE
@@ -173,14 +173,14 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     found.filters.update(
-        about=about, clock=clock, span=span, hours=hours, percent=percent, number=_number, gib=_gib, gpu_time=gpu_time,
+        about=about, clock=clock, span=span, hours=hours, number=_number, gib=_gib, gpu_time=gpu_time,
         headline=headline, place=lambda held: place(Placement.of(held or {})),
     )  # fmt: skip
     found.globals.update(
-        cell=_cell, gantt=drawing.gantt, curves=drawing.curves, blocks=drawing.blocks, trend_of=drawing.trend_of, link=_link,
-        SPANS=SPANS, TIERS=TIERS, FINALS=_FINALS, ENDED_SEARCHED=ENDED_SEARCHED, used_of=_used_of,
-        waiting_of=lambda point: point["jobs"] - point["running"], gpus_said=lambda n: f"{n:.0f} GPUs in use",
-        jobs_said=lambda n: f"{n:.0f} jobs wait",
+        cell=_cell, gantt=drawing.gantt, curves=drawing.curves, blocks=drawing.blocks, small_curve=drawing.small_curve,
+        link=_link, SPANS=SPANS, TIERS=TIERS, FINALS=_FINALS, ENDED_SEARCHED=ENDED_SEARCHED,
+        used_of=_used_of, waiting_of=lambda point: point["jobs"] - point["running"],
+        gpus_said=lambda n: f"{n:.0f} GPUs in use", jobs_said=lambda n: f"{n:.0f} jobs wait",
     )  # fmt: skip
     return found
 
@@ -199,7 +199,9 @@ def _cell(title: str, value: object, kind: str = "") -> Markup:
     a macro would do as well, but takes most of the time of a page."""
     said = escape(value)
     kinds = f"{kind} nothing" if said in ("", "-") else kind
-    return Markup(f'<td data-label="{title}" class="{kinds}">{said}</td>' if kinds else f'<td data-label="{title}">{said}</td>')
+    return Markup(
+        f'<td data-label="{title}" class="{kinds}">{said}</td>' if kinds else f'<td data-label="{title}">{said}</td>'
+    )
 
 
 def _used_of(gpu_type: str | None = None) -> Callable[[Mapping[str, Any]], float | None]:

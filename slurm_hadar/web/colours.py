@@ -29,9 +29,7 @@ def by_user(user: str) -> int:
     return zlib.crc32(user.encode("utf-8", "replace")) % len(PALETTE)
 
 
-def spread(
-    shown: Iterable[tuple[str, int, Collection[int]]], kept: Mapping[str, int] | None = None
-) -> dict[str, int]:
+def spread(shown: Iterable[tuple[str, int, Collection[int]]], kept: Mapping[str, int] | None = None) -> dict[str, int]:
     """A colour for each of those that are shown together.
 
     Parameters
@@ -40,8 +38,8 @@ def spread(
         comes first chooses first, and keeps its colour whatever comes after it.
     kept: colours that are given already.
 
-    As long as there are no more than colours, no two are alike. Beyond that, those side by side are not, as far as that
-    can be had, and each colour is taken about as often.
+    As long as there are no more than colours, no two are alike. Beyond that, those in one place are not, and those side
+    by side as far as that can be had.
     """
     found: dict[str, int] = {}
     uses = [0] * len(PALETTE)
@@ -58,7 +56,10 @@ def spread(
 
 
 def _free_one(wish: int, places: Collection[int], uses: Sequence[int], taken: Sequence[Set[int]]) -> int:
-    around = {place + step for place in places for step in range(-_NEAR, _NEAR + 1)}
-    return min(
-        range(len(PALETTE)), key=lambda c: (not taken[c].isdisjoint(around), uses[c], (c - wish) % len(PALETTE))
-    )
+    around = [{place + step for place in places for step in (-away, away)} for away in range(_NEAR + 1)]
+
+    def cost(colour: int) -> tuple[int, int, int]:
+        away = next((n for n, near in enumerate(around) if not taken[colour].isdisjoint(near)), len(around))
+        return -away, uses[colour], (colour - wish) % len(PALETTE)
+
+    return min(range(len(PALETTE)), key=cost)

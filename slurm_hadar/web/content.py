@@ -29,6 +29,7 @@ __all__ = ["health", "job", "node", "number", "overview", "prices", "status", "t
 NODES_PER_PAGE = 24
 _POINTS = 240
 _SAMPLES = 60
+_STRETCHES = 40  # of the time that is shown
 _MOST_ENTRIES = 400
 _MOST_RUNS = 50
 
@@ -139,31 +140,45 @@ def timeline(journal: Reader, query: Mapping[str, str], now: float) -> dict[str,
     runs = journal.runs_since(shown.since)
     return {**asdict(shown), "types": types, "type": chosen, "colour": _colour_by(query), "page": page, "pages": pages,
             "lanes": [{"node": name, "gpu_type": t, "gpus": n} for t, name, n in lanes],
-            "runs": _bars(journal, query, runs, {(name, t): i for i, (t, name, _) in enumerate(lanes)})}  # fmt: skip
+            "runs": _bars(journal, query, runs, [(name, t) for t, name, _ in lanes], shown)}  # fmt: skip
 
 
 def _bars(
-    journal: Reader, query: Mapping[str, str], runs: Iterable[Run], lanes: Mapping[tuple[str, str], int]
+    journal: Reader, query: Mapping[str, str], runs: Iterable[Run], lanes: Sequence[tuple[str, str]], shown: Window
 ) -> list[dict[str, Any]]:
-    """One entry for each run on each of these lanes, {(node, GPU type): its number}."""
-    found = [
+    """One entry for each run on each of these lanes, (node, GPU type). Who holds GPUs now has the colour that it has on
+    every page."""
+    shown_lanes = set(lanes)
+    found: list[dict[str, Any]] = [
         {"job_id": run.job_id, "began": run.began, "ended": run.ended, "node": node, "gpu_type": gpu_type,
          "count": count, "steered": run.steered}
-        for run in runs for node, gpu_type, count in run.held.items() if (node, gpu_type) in lanes
+        for run in runs for node, gpu_type, count in run.held.items() if (node, gpu_type) in shown_lanes
     ]  # fmt: skip
     users = journal.users_of({bar["job_id"] for bar in found})
     holders = _holders(recorded_lines(journal.queue_holding()), query)
-    colours = {job_id: holder["colour"] for job_id, holder in holders.items()}
     if _colour_by(query) == "user":
         kept = {holder["user"]: holder["colour"] for holder in holders.values()}
         by_name = spread([(user, by_user(user), ()) for user in [*kept, *sorted(set(users.values()))]], kept)
-        colours |= {job_id: by_name[user] for job_id, user in users.items()}
+        colours = {job_id: by_name[user] for job_id, user in users.items()}
     else:
-        places: dict[str, set[int]] = {}
-        for bar in found:
-            places.setdefault(bar["job_id"], set()).add(lanes[bar["node"], bar["gpu_type"]])
-        colours |= spread([(job_id, by_job(job_id), where) for job_id, where in places.items()], colours)
+        kept = {job_id: holder["colour"] for job_id, holder in holders.items()}
+        places = _places(found, lanes, shown)
+        colours = spread([(job_id, by_job(job_id), where) for job_id, where in places.items()], kept)
     return [{**bar, "user": users.get(bar["job_id"], ""), "colour": colours.get(bar["job_id"], 0)} for bar in found]
+
+
+def _places(bars: Iterable[Mapping[str, Any]], lanes: Sequence[tuple[str, str]], shown: Window) -> dict[str, set[int]]:
+    """Where each job's bars are, for their colours: near is what is near in time, on the same lane."""
+    first = {lane: 2 * _STRETCHES * index for index, lane in enumerate(lanes)}
+    found: dict[str, set[int]] = {}
+    for bar in bars:
+        began, ended = (
+            int((moment - shown.since) / shown.length_s * _STRETCHES)
+            for moment in (max(bar["began"], shown.since), min(bar["ended"] or shown.until, shown.until))
+        )
+        lane = first[bar["node"], bar["gpu_type"]]
+        found.setdefault(bar["job_id"], set()).update(range(lane + began, lane + ended + 1))
+    return found
 
 
 def node(journal: Reader, name: str, query: Mapping[str, str], now: float) -> dict[str, Any] | None:
@@ -184,7 +199,7 @@ def node(journal: Reader, name: str, query: Mapping[str, str], now: float) -> di
         "memory_bytes": record.get("memory_bytes"), "colour": _colour_by(query),
         "types": [{"gpu_type": t, **_node(view, t)} for t in sorted(view.gpus)],
         "jobs": {line.job_id: everyone[line.job_id] for line in lines}, "lanes": lanes,
-        "runs": _bars(journal, query, runs, {(name, t): i for i, t in enumerate(sorted(view.gpus))}),
+        "runs": _bars(journal, query, runs, [(name, t) for t in sorted(view.gpus)], shown),
         "latest": [
             {"job_id": r.job_id, "began": r.began, "ended": r.ended, "gpus": sum(dict(r.held.as_dict()[name]).values())}
             for r in reversed(runs[-_MOST_RUNS:])

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["COLOURS", "blocks", "curves", "gantt", "ticks", "trend_of"]
+__all__ = ["COLOURS", "blocks", "curves", "gantt", "small_curve", "ticks"]
 
 #: How many colours of their own GPU types have; the style sheet says which.
 COLOURS = 7
@@ -46,7 +46,7 @@ def blocks(gpus: Iterable[str | None]) -> list[tuple[str | None, int]]:
     return found
 
 
-def trend_of(
+def small_curve(
     trend: Mapping[str, Any], value: Callable[[Mapping[str, Any]], float | None], top: float, height: float = 36.0
 ) -> dict[str, Any] | None:
     """A small curve of one figure of :func:`slurm_hadar.web.content.overview`'s samples, from 0 to ``top`` or more.
@@ -160,8 +160,10 @@ def curves(content: Mapping[str, Any], height: float = 300.0) -> dict[str, Any] 
 
 
 def _round_up(value: float) -> float:
-    """The next number that reads well: 1, 2, 4, 8 or 10 times a power of ten; 1 for zero."""
+    """The next number that reads well: 1, 2, 3, 4, 5, 6, 8 or 10 times a power of ten; 1 for zero."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1.0, 2.0, 4.0, 8.0, 10.0) if value <= step * power * (1 + 1e-9))
+    return next(
+        step * power for step in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0) if value <= step * power * (1 + 1e-9)
+    )

@@ -83,7 +83,11 @@ def users(journal: Reader, half_life_s: float, now: float) -> dict[str, Any]:
     for (user, _, _), (gpu_s, updated) in journal.usage().items():
         lately[user] = lately.get(user, 0.0) + decayed(gpu_s, now - updated, half_life_s)
     found = [{**row, "holds": holds.get(name, {}), "lately_gpu_s": lately.get(name, 0.0)} for name, row in rows.items()]
-    return {"groups": found, "half_life_s": half_life_s, "gpus": sum(use.gpus for use in type_use(recorded_nodes(journal)))}
+    return {
+        "groups": found,
+        "half_life_s": half_life_s,
+        "gpus": sum(use.gpus for use in type_use(recorded_nodes(journal))),
+    }
 
 
 def partitions(journal: Reader) -> dict[str, Any]:

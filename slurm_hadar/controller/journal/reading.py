@@ -192,8 +192,11 @@ class Reader(Summaries):
         return self._folded(*_asked(where, sort, descending), limit, offset)
 
     def queue_holding(self) -> list[dict[str, Any]]:
-        """Rows of the jobs that hold GPUs, or are about to."""
-        return self._rows("SELECT *, NULL AS wait FROM queue WHERE held != '{}' ORDER BY number")
+        """Rows of the jobs that hold GPUs, or are about to; ``wait`` tells which of them are left to Slurm."""
+        return self._rows(
+            "SELECT q.*, w.record AS wait FROM queue q LEFT JOIN waits w USING (job_id) WHERE q.held != '{}' "
+            "ORDER BY q.number"
+        )
 
     def queue_row(self, job_id: str) -> dict[str, Any] | None:
         rows = self._rows(
@@ -228,7 +231,7 @@ class Reader(Summaries):
             return row_object(text) or {}
         return {}
 
-    def openrun_rows(self) -> list[Run]:
+    def open_runs(self) -> list[Run]:
         """Runs that go on as far as is known."""
         return run_rows(self._query("SELECT * FROM runs WHERE ended IS NULL"))
 

@@ -69,7 +69,7 @@ class Summaries:
         rows = self._rows(
             "SELECT q.job_id, q.user, q.arrival FROM (SELECT job_id FROM queue WHERE state = 'pending' "
             "ORDER BY arrival LIMIT 2000) AS oldest CROSS JOIN queue q USING (job_id) JOIN waits w USING (job_id) "
-            "WHERE NOT instr(w.record, '\"tier\": \"pinned\"') LIMIT 1"
+            'WHERE NOT instr(w.record, \'"tier": "pinned"\') LIMIT 1'
         )
         return rows[0] if rows else None
 
@@ -88,17 +88,19 @@ class Summaries:
     def _folded(
         self, condition: str, args: tuple[str, ...], keys: str, limit: int, offset: int
     ) -> tuple[list[dict[str, Any]], int]:
-        # SQLite takes columns that are not summed up from the row with the lowest number
+        # SQLite takes what is not summed up from the row with the lowest number, if that is the only min or max
         rows = self._rows(
-            "SELECT q.*, w.record AS wait, chosen.tasks, chosen.since, chosen.lines FROM (SELECT q.job_id, "
-            "min(q.number) AS number, min(q.arrival) AS since, iif(count(*) > 1, "
+            "SELECT q.*, w.record AS wait, chosen.tasks, chosen.arrivals, chosen.lines FROM (SELECT q.job_id, "
+            "min(q.number) AS number, group_concat(q.arrival) AS arrivals, iif(count(*) > 1, "
             "group_concat(substr(q.job_id, instr(q.job_id, '_') + 1)), NULL) AS tasks, count(*) OVER () AS lines "
             f"FROM queue q LEFT JOIN waits w USING (job_id) WHERE {condition} GROUP BY {_FOLD} "
             f"ORDER BY {keys}, number LIMIT ? OFFSET ?) AS chosen "
             "CROSS JOIN queue q USING (job_id) LEFT JOIN waits w USING (job_id)", (*args, limit, offset),
         )  # fmt: skip
         for row in rows:
-            row["arrival"] = row.pop("since")
+            arrivals = row.pop("arrivals")
+            if row["tasks"] is not None:
+                row["arrival"] = min(map(float, arrivals.split(",")))
         return rows, rows[0]["lines"] if rows else 0
 
     def ended_page(self, user: str = "", final: str = "", limit: int = 100, offset: int = 0) -> list[JobRecord]:
