@@ -257,7 +257,7 @@ def test_gpus_of_a_node_never_overlap_in_the_timeline(client) -> None:
     for bar in drawn["bars"]:
         lane = lanes[bar["run"]["node"]]
         assert lane["y"] <= bar["y"] and bar["y"] + bar["height"] <= lane["y"] + lane["height"]
-        assert 0 <= bar["x"] and bar["x"] + bar["width"] <= 100.2
+        assert bar["x"] >= 0 and bar["x"] + bar["width"] <= 100.2
         for other in drawn["bars"]:
             same = other is bar or other["run"]["node"] != bar["run"]["node"]
             beside = other["x"] + other["width"] <= bar["x"] + 0.1 or bar["x"] + bar["width"] <= other["x"] + 0.1
