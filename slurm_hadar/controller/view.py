@@ -241,10 +241,10 @@ def _recorded(row: Mapping[str, Any]) -> Line:
     )  # fmt: skip
 
 
-def recorded_nodes(journal: Reader) -> list[NodeView]:
-    """Nodes as the last round saw them, with the jobs that held their GPUs then."""
+def recorded_nodes(journal: Reader, lines: Iterable[Line] | None = None) -> list[NodeView]:
+    """Nodes as the last round saw them, with the jobs that held their GPUs then: ``lines``, where they were read."""
     nodes = {name: json.loads(text) for name, text in journal.node_texts().items()}
-    return nodes_of(nodes, recorded_lines(journal.queue_holding()))
+    return nodes_of(nodes, recorded_lines(journal.queue_holding()) if lines is None else lines)
 
 
 def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_taken: bool = False) -> list[NodeView]:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from slurm_hadar import __version__
 from slurm_hadar.config import Config
-from slurm_hadar.controller.journal import ENDED_SEARCHED, Reader, ReadOnlyJournal
+from slurm_hadar.controller.journal import ENDED_SEARCHED, MOST_GROUPS, Reader, ReadOnlyJournal
 from slurm_hadar.controller.savings import gpu_time, headline
 from slurm_hadar.controller.view import TIERS
 from slurm_hadar.controller.words import about, clock, place, span
@@ -178,7 +178,7 @@ def _templates() -> jinja2.Environment:
     )  # fmt: skip
     found.globals.update(
         cell=_cell, gantt=drawing.gantt, curves=drawing.curves, blocks=drawing.blocks, small_curve=drawing.small_curve,
-        link=_link, SPANS=SPANS, TIERS=TIERS, FINALS=_FINALS, ENDED_SEARCHED=ENDED_SEARCHED,
+        link=_link, SPANS=SPANS, TIERS=TIERS, FINALS=_FINALS, ENDED_SEARCHED=ENDED_SEARCHED, MOST_GROUPS=MOST_GROUPS,
         used_of=_used_of, waiting_of=lambda point: point["jobs"] - point["running"],
         gpus_said=lambda n: f"{n:.0f} GPUs in use", jobs_said=lambda n: f"{n:.0f} jobs wait",
     )  # fmt: skip

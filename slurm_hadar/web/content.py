@@ -57,16 +57,17 @@ def overview(journal: Reader, query: Mapping[str, str], config: Config, now: flo
     """The cluster by GPU type, its jobs in figures, what is gained, and the last decisions. ``query``: ``span``, and
     ``colour``, which is ``user`` or ``job``."""
     lines = recorded_lines(journal.queue_holding())
-    nodes = recorded_nodes(journal)
+    nodes = recorded_nodes(journal, lines)
     types = [{**asdict(use), "free": use.free, "nodes": []} for use in type_use(nodes)]
     for held in nodes:
         for entry in types:
             if entry["gpu_type"] in held.gpus:
                 entry["nodes"].append(_node(held, entry["gpu_type"]))
     done, looked = savings(journal, now)
+    by = _colour_by(query)
     return {
-        "status": status(journal, config, now), "types": types, "jobs": _holders(lines, query),
-        "colour": _colour_by(query), "states": journal.queue_counts("state"), "oldest_wait": journal.oldest_wait(),
+        "status": status(journal, config, now), "types": types, "jobs": _holders(lines, by),
+        "colour": by, "states": journal.queue_counts("state"), "oldest_wait": journal.oldest_wait(),
         "trend": _trend(journal, window(journal, query, now)), "savings": done, "shadow": looked,
         "moves": [said(entry) for entry in journal.last_moves()],
     }  # fmt: skip
@@ -86,11 +87,11 @@ def _colour_by(query: Mapping[str, str]) -> str:
     return "user" if query.get("colour") == "user" else "job"
 
 
-def _holders(lines: Sequence[Line], query: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def _holders(lines: Sequence[Line], by: str) -> dict[str, dict[str, Any]]:
     """The jobs that hold GPUs, each with the number of its colour. The same on every page: older jobs choose first."""
     order = {name: place for place, name in enumerate(sorted({n for x in lines for n in x.held or {}}, key=by_number))}
     ranked = sorted(lines, key=lambda line: by_number(line.job_id))
-    if _colour_by(query) == "user":
+    if by == "user":
         names = sorted({line.user for line in ranked})
         users = spread((name, by_user(name), ()) for name in names)
         colours = {line.job_id: users[line.user] for line in ranked}
@@ -128,7 +129,8 @@ def job(journal: Reader, job_id: str) -> dict[str, Any] | None:
 def timeline(journal: Reader, query: Mapping[str, str], now: float) -> dict[str, Any]:
     """Who ran where: ``span`` (1h, 6h, 1d, 7d), ``type``, ``colour``, ``page`` of the nodes."""
     shown = window(journal, query, now)
-    nodes = recorded_nodes(journal)
+    holding = recorded_lines(journal.queue_holding())
+    nodes = recorded_nodes(journal, holding)
     types = sorted({t for n in nodes for t in n.gpus})
     chosen = query.get("type", "")
     lanes = sorted(
@@ -137,17 +139,23 @@ def timeline(journal: Reader, query: Mapping[str, str], now: float) -> dict[str,
     )
     pages, page = max(1, -(-len(lanes) // NODES_PER_PAGE)), number(query.get("page"), 1)
     lanes = lanes[(page - 1) * NODES_PER_PAGE : page * NODES_PER_PAGE]
-    runs = journal.runs_since(shown.since)
-    return {**asdict(shown), "types": types, "type": chosen, "colour": _colour_by(query), "page": page, "pages": pages,
-            "lanes": [{"node": name, "gpu_type": t, "gpus": n} for t, name, n in lanes],
-            "runs": _bars(journal, query, runs, [(name, t) for t, name, _ in lanes], shown)}  # fmt: skip
+    by = _colour_by(query)
+    places = [(name, t) for t, name, _ in lanes]
+    bars = _bars(journal, _holders(holding, by), by, journal.runs_since(shown.since), places, shown)
+    return {**asdict(shown), "types": types, "type": chosen, "colour": by, "page": page, "pages": pages,
+            "lanes": [{"node": name, "gpu_type": t, "gpus": n} for t, name, n in lanes], "runs": bars}  # fmt: skip
 
 
 def _bars(
-    journal: Reader, query: Mapping[str, str], runs: Iterable[Run], lanes: Sequence[tuple[str, str]], shown: Window
+    journal: Reader,
+    holders: Mapping[str, Mapping[str, Any]],
+    by: str,
+    runs: Iterable[Run],
+    lanes: Sequence[tuple[str, str]],
+    shown: Window,
 ) -> list[dict[str, Any]]:
-    """One entry for each run on each of these lanes, (node, GPU type). Who holds GPUs now has the colour that it has on
-    every page."""
+    """One entry for each run on each of these lanes, (node, GPU type), in colours ``by`` job or user. ``holders`` are
+    :func:`_holders`, who have the colour that they have on every page."""
     shown_lanes = set(lanes)
     found: list[dict[str, Any]] = [
         {"job_id": run.job_id, "began": run.began, "ended": run.ended, "node": node, "gpu_type": gpu_type,
@@ -155,8 +163,7 @@ def _bars(
         for run in runs for node, gpu_type, count in run.held.items() if (node, gpu_type) in shown_lanes
     ]  # fmt: skip
     users = journal.users_of({bar["job_id"] for bar in found})
-    holders = _holders(recorded_lines(journal.queue_holding()), query)
-    if _colour_by(query) == "user":
+    if by == "user":
         kept = {holder["user"]: holder["colour"] for holder in holders.values()}
         by_name = spread([(user, by_user(user), ()) for user in [*kept, *sorted(set(users.values()))]], kept)
         colours = {job_id: by_name[user] for job_id, user in users.items()}
@@ -188,18 +195,18 @@ def node(journal: Reader, name: str, query: Mapping[str, str], now: float) -> di
     if record is None:
         return None
     shown = window(journal, query, now)
-    (view,) = [n for n in recorded_nodes(journal) if n.name == name]
-    lines = [line for line in recorded_lines(journal.queue_holding()) if name in (line.held or {})]
+    holding, by = recorded_lines(journal.queue_holding()), _colour_by(query)
+    (view,) = [n for n in recorded_nodes(journal, holding) if n.name == name]
     runs = journal.runs_on(name, shown.since)
     lanes = [{"node": name, "gpu_type": t, "gpus": n} for t, n in sorted(view.gpus.items())]
-    everyone = _holders(recorded_lines(journal.queue_holding()), query)
+    everyone = _holders(holding, by)
     return {
         **asdict(shown), "node": name, "available": view.available, "state": view.state, "reason": view.reason,
         "partitions": record.get("partitions") or [], "cpus": record.get("cpus"),
-        "memory_bytes": record.get("memory_bytes"), "colour": _colour_by(query),
+        "memory_bytes": record.get("memory_bytes"), "colour": by,
         "types": [{"gpu_type": t, **_node(view, t)} for t in sorted(view.gpus)],
-        "jobs": {line.job_id: everyone[line.job_id] for line in lines}, "lanes": lanes,
-        "runs": _bars(journal, query, runs, [(name, t) for t in sorted(view.gpus)], shown),
+        "jobs": {line.job_id: everyone[line.job_id] for line in holding if name in (line.held or {})}, "lanes": lanes,
+        "runs": _bars(journal, everyone, by, runs, [(name, t) for t in sorted(view.gpus)], shown),
         "latest": [
             {"job_id": r.job_id, "began": r.began, "ended": r.ended, "gpus": sum(dict(r.held.as_dict()[name]).values())}
             for r in reversed(runs[-_MOST_RUNS:])

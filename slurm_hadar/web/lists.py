@@ -73,8 +73,9 @@ def ended(journal: Reader, query: Mapping[str, str]) -> dict[str, Any]:
 def users(journal: Reader, half_life_s: float, now: float) -> dict[str, Any]:
     """Who has how much: now, by GPU type, and lately (GPU-seconds that count half after each ``half_life_s``)."""
     rows = {row["name"]: row for row in journal.queue_groups("user")}
+    lines = recorded_lines(journal.queue_holding())
     holds: dict[str, dict[str, int]] = {}
-    for line in recorded_lines(journal.queue_holding()):
+    for line in lines:
         for types in (line.held or {}).values():
             mine = holds.setdefault(line.user, {})
             for gpu_type, count in types.items():
@@ -86,7 +87,7 @@ def users(journal: Reader, half_life_s: float, now: float) -> dict[str, Any]:
     return {
         "groups": found,
         "half_life_s": half_life_s,
-        "gpus": sum(use.gpus for use in type_use(recorded_nodes(journal))),
+        "gpus": sum(use.gpus for use in type_use(recorded_nodes(journal, lines))),
     }
 
 

@@ -148,7 +148,7 @@ def main(folder: Path) -> None:
         journal = Path(state) / "journal.db"
         now = live_through(journal)
         with ReadOnlyJournal(journal) as reader:
-            moved = max(reader.queue_holding(), key=lambda row: row["moves"])["job_id"]
+            moved = min(reader.queue_holding(), key=lambda row: abs(row["moves"] - 3))["job_id"]
         with dashboard(journal, now) as address, browser() as window:
             for name, views in PICTURES.items():
                 parts = [look_at(window, address + page.format(job=moved), width, scale, height, dark)

@@ -20,10 +20,11 @@ from slurm_hadar.controller.journal.records import (
 )
 from slurm_hadar.controller.journal.schema import SCHEMA_VERSION
 from slurm_hadar.controller.journal.store import Journal
-from slurm_hadar.controller.journal.summaries import ENDED_SEARCHED
+from slurm_hadar.controller.journal.summaries import ENDED_SEARCHED, MOST_GROUPS
 
 __all__ = [
     "ENDED_SEARCHED",
+    "MOST_GROUPS",
     "SORTS",
     "SCHEMA_VERSION",
     "Decision",

@@ -10,11 +10,11 @@ from slurm_hadar.controller.journal.records import JobRecord, Run, placement_fro
 from slurm_hadar.controller.journal.salvage import row_object, row_record
 from slurm_hadar.model import Placement
 
-__all__ = ["ENDED_SEARCHED", "Summaries", "run_rows"]
+__all__ = ["ENDED_SEARCHED", "MOST_GROUPS", "Summaries", "run_rows"]
 
 #: Among so many ended jobs, the newest ones, is searched for those of a user.
 ENDED_SEARCHED = 5000
-_GROUPS = 500
+MOST_GROUPS = 500
 # Waiting tasks of an array that are alike have one and the same; everything else has one of its own.
 _FOLD = (
     "CASE WHEN q.state = 'pending' AND instr(q.job_id, '_') THEN substr(q.job_id, 1, instr(q.job_id, '_')) || "
@@ -64,25 +64,26 @@ class Summaries:
         return [content for (text,) in rows if text and (content := row_object(text)) is not None]
 
     def oldest_wait(self) -> dict[str, Any] | None:
-        """``job_id``, ``user`` and ``arrival`` of the job that has waited longest, of those that Slurm is not left
-        alone with: one that its owner holds would be it for ever."""
+        """``job_id``, ``user`` and ``arrival`` of the steered job that has waited longest. Those left to Slurm do not
+        count: one that its owner holds would be it for ever."""
         rows = self._rows(
             "SELECT q.job_id, q.user, q.arrival FROM (SELECT job_id FROM queue WHERE state = 'pending' "
             "ORDER BY arrival LIMIT 2000) AS oldest CROSS JOIN queue q USING (job_id) JOIN waits w USING (job_id) "
-            'WHERE NOT instr(w.record, \'"tier": "pinned"\') LIMIT 1'
+            "WHERE iif(json_valid(w.record), json_extract(w.record, '$.tier'), '') != 'pinned' LIMIT 1"
         )
         return rows[0] if rows else None
 
     def queue_groups(self, column: str) -> list[dict[str, Any]]:
         """By ``user`` or ``partition`` (as ``name``): jobs that hold GPUs (``running``, ``gpus``), that wait
-        (``waiting``, ``wanted`` GPUs) and when the oldest of these came; whoever holds most comes first."""
+        (``waiting``, ``wanted`` GPUs) and when the oldest of these came; whoever holds most comes first, and the last
+        of more than :data:`MOST_GROUPS` are left out."""
         if column not in ("user", "partition"):
             raise ValueError(f"jobs are not grouped by {column}")
         return self._rows(
             f"SELECT {column} AS name, sum(held != '{{}}') AS running, total(iif(held != '{{}}', gpus, 0)) AS gpus, "
             "sum(state = 'pending') AS waiting, total(iif(state = 'pending', gpus, 0)) AS wanted, "
             "min(iif(state = 'pending', arrival, NULL)) AS oldest FROM queue GROUP BY 1 "
-            "ORDER BY gpus DESC, wanted DESC, name LIMIT ?", (_GROUPS,)
+            "ORDER BY gpus DESC, wanted DESC, name LIMIT ?", (MOST_GROUPS,)
         )  # fmt: skip
 
     def _folded(
