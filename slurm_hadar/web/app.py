@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,29 @@ class Dashboard:
 
     def _page(self, template: str, say: _Content) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
+            mark = self._mark()
+            if request.headers.get("if-none-match") == mark:
+                return Response(status_code=304)
             with ReadOnlyJournal(self._path) as journal:
                 found = say(journal, request)
                 status = content.status(journal, self._config, self._now())
             if found is None:
                 raise HTTPException(404, _unknown(request))
-            return self.render(template, request, found=found, beat=status)
+            page = self.render(template, request, found=found, beat=status)
+            page.headers["ETag"] = mark
+            return page
 
         return answer
+
+    def _mark(self) -> str:
+        """Changes with all that is written to the journal, and from time to time, since pages tell how old things are:
+        as long as it is the same, a page that keeps itself up to date costs next to nothing."""
+        parts = [__version__, str(int(self._now() // _SAME_S))]
+        for file in (self._path, self._path.with_name(self._path.name + "-wal")):
+            with suppress(OSError):  # what is wrong with it is told when it is opened
+                stat = file.stat()
+                parts.append(f"{stat.st_ino}.{stat.st_size}.{stat.st_mtime_ns}")
+        return f'"{"-".join(parts)}"'
 
     def _data(self, say: _Content) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
@@ -130,6 +146,7 @@ def _unknown(request: Request) -> str:
     return "this job is not known to the controller; is the id right (array tasks: 123_4)?"
 
 
+_SAME_S = 30.0  # so long a page may be shown as it is, where nothing is written
 #: How Slurm says that a job has ended, and GONE where it forgot the job before we looked.
 _FINALS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "GONE")
 _ICON = (

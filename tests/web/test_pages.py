@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
+from slurm_hadar.config import load
 from slurm_hadar.controller.journal import (
     Decision,
     Gain,
@@ -21,7 +23,9 @@ from slurm_hadar.controller.journal import (
     SightChanges,
 )
 from slurm_hadar.testing.journals import write_journal
+from slurm_hadar.web.app import create_app
 from slurm_hadar.web.drawing import gantt
+from slurm_hadar.web.guard import HEADERS
 
 PAGES = ("/", "/queue", "/job/1", "/node/a100-1", "/timeline", "/ended", "/users", "/partitions", "/prices")
 SCRIPT = '<script src="/live.js" defer></script>'  # the only one that a page has
@@ -332,6 +336,31 @@ def test_a_large_queue_costs_no_more_questions(browse, tmp_path: Path, monkeypat
     assert {page: n for page, (n, _) in counts[150].items()} == {page: n for page, (n, _) in counts[1500].items()}
     assert all(n <= 18 for n, _ in counts[1500].values())
     assert all(rows <= 960 for _, rows in counts[1500].values())  # four curves of 240 points
+
+
+def test_a_page_that_is_still_the_same_is_not_made_again(tmp_path: Path) -> None:
+    """As long as nothing is written, and for half a minute at most; the answer has the security headers too."""
+    now = [time.time()]
+    journal = Journal(tmp_path / "journal.db")
+    journal.add_round(RoundRecord(now[0], "act", "hadar"))
+    client = TestClient(create_app(tmp_path / "journal.db", load(), now=lambda: now[0]), base_url="http://localhost")
+
+    def again() -> int:
+        mark = client.get("/").headers["etag"]
+        return client.get("/", headers={"if-none-match": mark}).status_code
+
+    now[0] -= now[0] % 30
+    mark = client.get("/").headers["etag"]
+    answer = client.get("/", headers={"if-none-match": mark})
+    assert (answer.status_code, answer.content) == (304, b"")
+    assert all(answer.headers[name] == value for name, value in HEADERS.items())
+    journal.add_round(RoundRecord(now[0], "act", "another"))
+    assert "another" in client.get("/", headers={"if-none-match": mark}).text
+    assert again() == 304
+    mark = client.get("/").headers["etag"]
+    now[0] += 31
+    assert client.get("/", headers={"if-none-match": mark}).status_code == 200
+    journal.close()
 
 
 # A journal that cannot be shown

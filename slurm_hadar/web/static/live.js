@@ -3,6 +3,7 @@
 "use strict";
 
 const EVERY_MS = 5000;
+let mark = ""; // of what is shown: where it is still the same, the dashboard says so and no more
 
 function become(old, fresh) {
   if (old.isEqualNode(fresh)) return;
@@ -39,9 +40,13 @@ async function refresh() {
   if (document.hidden) return;
   let answer;
   try {
-    answer = await fetch(location.href, { cache: "no-store" });
+    answer = await fetch(location.href, { cache: "no-store", headers: { "If-None-Match": mark } });
   } catch {
     complain("the dashboard does not answer");
+    return;
+  }
+  if (answer.status === 304) {
+    document.getElementById("stale").hidden = true;
     return;
   }
   if (!answer.ok && answer.status !== 503 && answer.status !== 404) {
@@ -49,6 +54,7 @@ async function refresh() {
     return;
   }
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  mark = answer.headers.get("ETag") || "";
   document.title = fresh.title;
   become(document.body, fresh.body);
 }
