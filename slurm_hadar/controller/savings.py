@@ -8,7 +8,7 @@ from typing import Any
 from slurm_hadar.controller.gains import saved, shadow
 from slurm_hadar.controller.journal import Reader
 
-__all__ = ["SAVINGS_DAYS", "gpu_time", "headline", "savings"]
+__all__ = ["SAVINGS_DAYS", "gpu_time", "headline", "savings", "share"]
 
 #: So far back savings are summed up where nothing else is asked for.
 SAVINGS_DAYS = 7.0
@@ -21,13 +21,17 @@ def savings(journal: Reader, now: float) -> tuple[dict[str, Any] | None, dict[st
     return saved(gains), shadow(gains)
 
 
+def share(found: Mapping[str, Any]) -> str:
+    """How much more work a GPU-hour does by what :func:`slurm_hadar.controller.gains.saved` found: ``+12.3 %``."""
+    return f"{100 * found['share']:+.1f} %" if abs(found["share"]) >= 0.0005 else "0 %"
+
+
 def headline(found: Mapping[str, Any]) -> str:
-    """What :func:`slurm_hadar.controller.gains.saved` found: ``+12.3 % work per GPU-hour (4.2 GPU-hours saved)``."""
+    """The same in words: ``+12.3 % work per GPU-hour (4.2 GPU-hours saved)``."""
     gained_s = found["saved_gpu_s"]
-    if abs(found["share"]) < 0.0005:
+    if share(found) == "0 %":
         return "Neither saved nor lost"
-    word = "saved" if gained_s > 0 else "lost"
-    return f"{100 * found['share']:+.1f} % work per GPU-hour ({gpu_time(abs(gained_s))} {word})"
+    return f"{share(found)} work per GPU-hour ({gpu_time(abs(gained_s))} {'saved' if gained_s > 0 else 'lost'})"
 
 
 def gpu_time(gpu_s: float) -> str:

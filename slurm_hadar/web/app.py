@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from slurm_hadar import __version__
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import ENDED_SEARCHED, MOST_GROUPS, Reader, ReadOnlyJournal
-from slurm_hadar.controller.savings import gpu_time, headline
+from slurm_hadar.controller.savings import gpu_time, headline, share
 from slurm_hadar.controller.view import TIERS
 from slurm_hadar.controller.words import about, clock, place, span
 from slurm_hadar.errors import StoreError
@@ -191,7 +191,7 @@ def _templates() -> jinja2.Environment:
     )  # fmt: skip
     found.filters.update(
         about=about, clock=clock, span=span, hours=hours, number=_number, gib=_gib, gpu_time=gpu_time,
-        headline=headline, place=lambda held: place(Placement.of(held or {})),
+        headline=headline, share=share, place=lambda held: place(Placement.of(held or {})),
     )  # fmt: skip
     found.globals.update(
         cell=_cell, gantt=drawing.gantt, curves=drawing.curves, blocks=drawing.blocks, small_curve=drawing.small_curve,

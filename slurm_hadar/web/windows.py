@@ -11,7 +11,7 @@ __all__ = ["SPANS", "Window", "window"]
 
 #: {name in the address: (words, seconds)}
 SPANS = {"1h": ("1 h", 3600.0), "6h": ("6 h", 21_600.0), "1d": ("1 day", 86_400.0), "7d": ("7 days", 604_800.0)}
-_LEAST_S, _MOST_S = 300.0, 86_400.0
+_LEAST_S, _MOST_S = 60.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,11 +204,11 @@ def test_partitions(at) -> None:
 
 @pytest.mark.parametrize("page", ["timeline", "prices"])
 def test_the_time_fits_the_data_at_first(at, page: str) -> None:
-    """A controller that began a minute ago shows some minutes, not a day; what is asked for is shown."""
-    for query, length_s in (("", 300.0), ("?span=1h", 3600.0), ("?span=7d", 604_800.0), ("?span=9y", 300.0)):
+    """A controller that began a minute ago shows a minute, not a day; what is asked for is shown."""
+    for query, length_s in (("", 60.0), ("?span=1h", 3600.0), ("?span=7d", 604_800.0), ("?span=9y", 60.0)):
         data = at.get(f"/api/{page}.json{query}").json()
         assert data["until"] == NOW and data["until"] - data["since"] == length_s
-    assert "fitted (5 min)" in at.get(f"/{page}").text
+    assert "fitted (60 s)" in at.get(f"/{page}").text
 
 
 def test_the_report_and_the_overview_agree(browse, tmp_path: Path) -> None:
