@@ -2,8 +2,8 @@
 
 A small cluster lives through a day (``day``), ``hadar web``'s pages of it are opened in a headless Chromium,
 and what is seen is kept, with few colours, since it stays in the repository for ever. The same code gives the same
-pictures, but for the fonts of the machine and for expected starts, which take what CPU time there is. Needs the extra ``[test]`` and, on Debian, `apt install chromium
-chromium-driver`.
+pictures, but for the fonts of the machine and for expected starts, which take what CPU time there is.
+Needs the extra ``[test]`` and, on Debian, `apt install chromium chromium-driver`.
 """
 
 from __future__ import annotations
