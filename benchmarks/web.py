@@ -28,7 +28,8 @@ from slurm_hadar.testing.journals import write_journal
 from slurm_hadar.web.app import create_app
 
 PAGES = ("/", "/queue", "/queue?sort=start&page=50", "/queue?sort=price&desc=1", "/queue?text=resnet&user=ann",
-         "/job/1", "/job/9000", "/timeline", "/timeline?span=7d", "/prices", "/prices?span=7d", "/api/overview.json",
+         "/job/1", "/job/4000", "/node/a100-1", "/timeline", "/timeline?span=7d", "/timeline?span=7d&colour=user",
+         "/ended", "/ended?user=ann", "/users", "/partitions", "/prices", "/prices?span=7d", "/api/overview.json",
          "/api/queue.json", "/api/timeline.json", "/api/prices.json", "/healthz")  # fmt: skip
 LIMIT_S = 0.2
 
@@ -51,7 +52,7 @@ def measure(jobs: int, nodes: int, repeat: int) -> list[dict[str, object]]:
     """One row for each page: percentiles in ms, bytes."""
     with tempfile.TemporaryDirectory(prefix="hadar-bench-") as folder:
         path, stop = Path(folder) / "journal.db", multiprocessing.Event()
-        write_journal(path, time.time(), jobs=jobs, nodes=nodes, days=7.0).close()
+        write_journal(path, time.time(), jobs=jobs, nodes=nodes, days=7.0, tasks=jobs // 2).close()
         writer = multiprocessing.Process(target=keep_writing, args=(path, stop))
         client = TestClient(create_app(path, load()), base_url="http://localhost")
         writer.start()

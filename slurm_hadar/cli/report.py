@@ -13,6 +13,7 @@ from slurm_hadar.cli.common import config_options, journal_path
 from slurm_hadar.cli.compare import typed
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import journal_copy
+from slurm_hadar.controller.savings import SAVINGS_DAYS
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator.compare_page import check_document, compare_page
 from slurm_hadar.simulator.journal_page import journal_page
@@ -24,7 +25,7 @@ __all__ = ["report"]
 @click.command()
 @click.argument("result", required=False, type=click.Path(path_type=Path))
 @click.option("--journal", "from_journal", is_flag=True, help="Of the controller's journal, instead of a result.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True,
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=SAVINGS_DAYS, show_default=True,
               help="How far back, with --journal.")  # fmt: skip
 @click.option("--replay", "replayed", type=click.Path(path_type=Path, dir_okay=False),
               help="replay.json of hadar replay --out, to be told on the page too, with --journal.")  # fmt: skip

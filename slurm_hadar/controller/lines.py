@@ -11,7 +11,7 @@ from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import JobState, Placement
 from slurm_hadar.slurm.state import SlurmJob
 
-__all__ = ["Line", "folded", "line_of", "size_source", "wait_fields"]
+__all__ = ["Line", "array_text", "folded", "line_of", "size_source", "wait_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,17 @@ def folded(lines: Iterable[Line]) -> list[Line]:
 
 def _together(tasks: list[Line]) -> Line:
     array = tasks[0].job_id.partition("_")[0]
-    numbers = sorted(int(line.job_id.partition("_")[2]) for line in tasks)
+    numbers = (int(line.job_id.partition("_")[2]) for line in tasks)
+    return replace(tasks[0], job_id=array_text(array, numbers), arrival=min(line.arrival for line in tasks))
+
+
+def array_text(array: str, numbers: Iterable[int]) -> str:
+    """Tasks of a job array as Slurm writes them: ``12_[3-9,12]``."""
     runs: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
     text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return replace(tasks[0], job_id=f"{array}_[{text}]", arrival=min(line.arrival for line in tasks))
+    return f"{array}_[{text}]"

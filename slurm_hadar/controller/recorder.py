@@ -6,6 +6,7 @@ import abc
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from slurm_hadar.config import Config
@@ -17,7 +18,7 @@ from slurm_hadar.controller.journal.salvage import row_object
 from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.controller.passed_over import PassedOver
-from slurm_hadar.controller.sights import Sights
+from slurm_hadar.controller.sights import Sights, gpu_use
 from slurm_hadar.model import EMPTY, Plan, Snapshot, Wait
 
 __all__ = ["JournalRecorder", "Recorder", "memory_of", "owner_of"]
@@ -109,7 +110,7 @@ class JournalRecorder(Recorder):
 
     def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:  # type: ignore[override]
         with self._keeping():
-            self._journal.update_round(number, record)
+            self._journal.update_round(number, replace(record, use=gpu_use(seen.snapshot)))
             self._sights.note(record, seen, *self._planned, outcome)
             self._planned = Plan("", abstains=True), {}
             self._journal.add_events(number, record.time, seen.events)

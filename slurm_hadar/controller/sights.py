@@ -19,9 +19,10 @@ from slurm_hadar.controller.journal import Journal, RoundRecord, Run, SightChang
 from slurm_hadar.controller.lines import Line, line_of
 from slurm_hadar.controller.observe import Observation
 from slurm_hadar.model import Job, Node, Plan, Snapshot, Speed
+from slurm_hadar.slurm.state import SlurmNode
 from slurm_hadar.throughput.store import workload_key
 
-__all__ = ["Sights", "workload_name"]
+__all__ = ["Sights", "gpu_use", "workload_name"]
 
 _Row = tuple[Any, ...]
 _T = TypeVar("_T")
@@ -62,7 +63,8 @@ class Sights:
                 sight.queue.append(row)
         sight.gone["queue"] = [job_id for job_id in self._queue if job_id not in queue]
         self._queue = queue
-        nodes = {node.name: _node_text(node) for node in snapshot.nodes}
+        shown = {node.name: node for node in seen.state.nodes}
+        nodes = {node.name: _node_text(node, shown.get(node.name)) for node in snapshot.nodes}
         sight.nodes, sight.gone["nodes"] = _differing(self._nodes, nodes)
         self._nodes = nodes
         speeds = _speed_texts(snapshot)
@@ -162,11 +164,28 @@ def _speeds_text(speeds: Mapping[str, Speed]) -> str:
     })  # fmt: skip
 
 
-def _node_text(node: Node) -> str:
-    return json.dumps({
+def _node_text(node: Node, shown: SlurmNode | None) -> str:
+    text = {
         "gpus": dict(node.gpus), "taken": {t: n for t, n in node.taken.items() if n}, "available": node.available,
         "state": node.state, "reason": node.reason, "partitions": list(node.partitions),
-    })  # fmt: skip
+    }  # fmt: skip
+    if shown is not None:  # what all jobs together use, GPU jobs or not
+        text |= {"cpus": [shown.cpus_used, shown.cpus], "memory_bytes": [shown.memory_used_bytes, shown.memory_bytes]}
+    return json.dumps(text)
+
+
+def gpu_use(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
+    """{GPU type: (in use by any job, all)}."""
+    used: dict[str, int] = {}
+    total: dict[str, int] = {}
+    for node in snapshot.nodes:
+        for gpu_type, count in node.gpus.items():
+            total[gpu_type] = total.get(gpu_type, 0) + count
+            used[gpu_type] = used.get(gpu_type, 0) + node.taken.get(gpu_type, 0)
+    for job in snapshot.steerable_jobs:
+        for gpu_type, count in job.placement.by_type.items():
+            used[gpu_type] = used.get(gpu_type, 0) + count
+    return {t: (min(used[t], n), n) for t, n in sorted(total.items())}
 
 
 def _differing(before: Mapping[str, _T], now: Mapping[str, _T]) -> tuple[dict[str, _T], list[str]]:

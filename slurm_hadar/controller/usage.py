@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from slurm_hadar.controller.journal import Journal
 
-__all__ = ["Usage"]
+__all__ = ["Usage", "decayed"]
 
 _Key = tuple[str, str, str]
 
@@ -59,4 +59,9 @@ class Usage:
 
     def _value(self, key: _Key, at: float) -> float:
         value, updated = self._totals.get(key, (0.0, at))
-        return value * 0.5 ** (max(0.0, at - updated) / self._half_life_s)
+        return decayed(value, at - updated, self._half_life_s)
+
+
+def decayed(gpu_s: float, age_s: float, half_life_s: float) -> float:
+    """What GPU-seconds count for so long after they were counted up."""
+    return gpu_s * 0.5 ** (max(0.0, age_s) / half_life_s)

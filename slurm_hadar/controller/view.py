@@ -38,17 +38,19 @@ TIERS = {
 }
 # what not every policy says of a wait
 _NO_WAIT = {"tier": "", "why": "", "price": None, "payoff": None, "wanted": None, "starts": None}
-_SPARE_S = 30.0  # a round takes some time itself
+_SILENT_AFTER = 3  # rounds that did not come
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
     """When the controller was last heard of. ``time`` is the begin of its last round in epoch seconds, None if there
-    was none; ``note`` what was wrong in it. It counts as ``alive`` for two rounds."""
+    was none; ``note`` what was wrong in it. ``missed`` counts the rounds that were due since and did not come; it is
+    ``alive`` until these are three."""
 
     time: float | None = None
     age_s: float | None = None
     alive: bool = False
+    missed: int = 0
     mode: str = ""
     policy: str = ""
     note: str = ""
@@ -162,8 +164,16 @@ def beat(journal: Reader, config: Config, now: float) -> Beat:
         return Beat()
     last = rounds[0]
     age_s = max(0.0, now - last["time"])
-    round_s = last.get("round_s") or config.controller.round_s
-    return Beat(last["time"], age_s, age_s <= 2 * round_s + _SPARE_S, last["mode"], last["policy"], last["note"], last)
+    missed = _missed(age_s, last, last.get("round_s") or config.controller.round_s)
+    alive = missed < _SILENT_AFTER
+    return Beat(last["time"], age_s, alive, missed, last["mode"], last["policy"], last["note"], last)
+
+
+def _missed(age_s: float, last: Mapping[str, Any], round_s: float) -> int:
+    """A round is known of when it has looked and decided, and it waits until the one before has acted: as long as the
+    last one took, and a little, none counts as missed."""
+    took_s = sum(last.get(key, 0.0) for key in ("read_s", "decide_s", "act_s", "verify_s"))
+    return max(0, int((age_s - took_s - min(30.0, max(2.0, round_s / 4))) // round_s))
 
 
 def queue_view(backend: Backend, config: Config) -> tuple[list[Line], str]:
@@ -231,10 +241,10 @@ def _recorded(row: Mapping[str, Any]) -> Line:
     )  # fmt: skip
 
 
-def recorded_nodes(journal: Reader) -> list[NodeView]:
-    """Nodes as the last round saw them, with the jobs that held their GPUs then."""
+def recorded_nodes(journal: Reader, lines: Iterable[Line] | None = None) -> list[NodeView]:
+    """Nodes as the last round saw them, with the jobs that held their GPUs then: ``lines``, where they were read."""
     nodes = {name: json.loads(text) for name, text in journal.node_texts().items()}
-    return nodes_of(nodes, recorded_lines(journal.queue_holding()))
+    return nodes_of(nodes, recorded_lines(journal.queue_holding()) if lines is None else lines)
 
 
 def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_taken: bool = False) -> list[NodeView]:

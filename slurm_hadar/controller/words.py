@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ def plain(text: str) -> str:
 def clock(moment: float) -> str:
     """Local wall-clock time, with the date where it is not today's."""
     when = dt.datetime.fromtimestamp(moment).astimezone()
-    today = when.date() == dt.datetime.now().astimezone().date()
+    today = when.date() == dt.datetime.fromtimestamp(time.time()).astimezone().date()
     return when.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
 
 

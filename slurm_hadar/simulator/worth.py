@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_hadar.controller.gains import saved, shadow
+from slurm_hadar.controller.savings import headline
 from slurm_hadar.simulator import page
 from slurm_hadar.simulator.compare_page import results_in_short
 
@@ -32,10 +33,8 @@ def worth_by_rounds(gains: Iterable[Mapping[str, Any]]) -> str:
     done, looked = saved(entries), shadow(entries)
     parts = []
     if done is not None:
-        hours = done["saved_gpu_s"] / 3600
         parts.append(page.paragraph(
-            f"Mode act, {done['rounds']} rounds since {page.when(done['since'])}: {abs(hours):.1f} GPU-hours "
-            f"{'saved' if hours >= 0 else 'lost'} ({100 * done['share']:+.1f} % work per GPU-hour); for "
+            f"Mode act, {done['rounds']} rounds since {page.when(done['since'])}: {headline(done)}; for "
             f"{100 * done['measured_share']:.0f} % of the GPU-hours the speed was measured here."
         ))  # fmt: skip
     if looked is not None:

@@ -32,20 +32,28 @@ _ROUND_S = 360.0
 
 
 def write_journal(
-    path: Path, now: float, jobs: int = 10_000, nodes: int = 60, days: float = 1.0, seed: int = 0, name: str = ""
+    path: Path,
+    now: float,
+    jobs: int = 10_000,
+    nodes: int = 60,
+    days: float = 1.0,
+    seed: int = 0,
+    name: str = "",
+    tasks: int = 0,
 ) -> Journal:
     """Write the journal of a controller that looked last at ``now`` (epoch seconds), and return it open.
 
     ``jobs`` are in the queue, of which as many run as the GPUs take (4 per node, types in turn); rounds of 360 s go
     back ``days``. Jobs that are over have left runs and decisions. ``name`` is that of the first job, for names that
-    nobody would choose. The same arguments give the same content.
+    nobody would choose. The last ``tasks`` of them are those of job arrays, 50 each. The same arguments
+    give the same content.
     """
     rng = random.Random(seed)
     journal = Journal(path)
     node_types = {
         f"{t}-{i // len(GPU_TYPES) + 1}": t for i, t in zip(range(nodes), itertools.cycle(GPU_TYPES), strict=False)
     }
-    lines = list(_lines(rng, now, jobs, node_types, name))
+    lines = list(_lines(rng, now, jobs, node_types, name, tasks))
     numbers = _rounds(journal, rng, now, days, jobs, len(node_types))
     _queue(journal, rng, now, lines, node_types)
     _past(journal, rng, now, days, node_types, numbers)
@@ -53,21 +61,24 @@ def write_journal(
 
 
 def _lines(
-    rng: random.Random, now: float, jobs: int, node_types: dict[str, str], name: str
+    rng: random.Random, now: float, jobs: int, node_types: dict[str, str], name: str, tasks: int
 ) -> Iterator[tuple[JobRecord, str, str, Placement]]:
     """(record, partition, workload, held GPUs) of each job; those that come first run as long as GPUs are left."""
     free = dict.fromkeys(node_types, 4)
     for number in range(1, jobs + 1):
-        model, batch = rng.choice(_MODELS)
-        gpus, user = rng.choice((1, 1, 2, 4)), rng.choice(_USERS)
+        array = number - number % 50 if number > jobs - tasks else 0
+        alike = random.Random(array) if array else rng  # tasks of one array
+        model, batch = alike.choice(_MODELS)
+        gpus, user = alike.choice((1, 1, 2, 4)), alike.choice(_USERS)
         node = next((n for n, left in free.items() if left >= gpus), None)
         held = Placement.of({node: {node_types[node]: gpus}}) if node else Placement()
         if node:
             free[node] -= gpus
         age_s = rng.uniform(600.0, 90_000.0)
         steps, total = rng.uniform(0, 90_000) if held else 0.0, rng.choice((None, 100_000.0, 200_000.0))
+        job_id = f"{array}_{number % 50}" if array else str(number)
         record = JobRecord(
-            str(number), submit=now - age_s, arrival=now - age_s, workers=gpus, user=user, model=model, batch=batch,
+            job_id, submit=now - age_s, arrival=now - age_s, workers=gpus, user=user, model=model, batch=batch,
             name=name if name and number == 1 else f"{model}-{rng.randrange(100)}", steps=steps, total_steps=total,
             steered=bool(held), run_since=now - age_s / 2 if held else None, moves=rng.randrange(4) if held else 0,
             steps_per_s=_speed(held, gpus) * rng.uniform(0.9, 1.1) if held else None, last_seen=now,
@@ -88,7 +99,7 @@ def _rounds(journal: Journal, rng: random.Random, now: float, days: float, jobs:
         time = now - (count - 1 - index) * _ROUND_S
         mode = "observe" if index < count // 4 else "act"
         record = RoundRecord(time, mode, "hadar", nodes, jobs, jobs - jobs // 20, 4 * nodes, 3, 1, 0, 40, 5,
-                             read_s=0.2, decide_s=0.4, round_s=_ROUND_S)  # fmt: skip
+                             read_s=0.2, decide_s=0.4, round_s=_ROUND_S, use=_use(rng, nodes))  # fmt: skip
         numbers.append(journal.add_round(record))
         level = {t: max(0.1, p * rng.uniform(0.97, 1.03)) for t, p in level.items()}
         gpu_s = 4 * nodes * _ROUND_S
@@ -96,6 +107,10 @@ def _rounds(journal: Journal, rng: random.Random, now: float, days: float, jobs:
         prices = [(t, p * 0.8, p, p * 1.3) for t, p in level.items()]
         journal.add_sight(time, SightChanges(prices=prices, gain=gain))
     return numbers
+
+
+def _use(rng: random.Random, nodes: int) -> dict[str, tuple[int, int]]:
+    return {t: (rng.randint(4 * nodes // 8, 4 * nodes // 4), 4 * nodes // 4) for t in GPU_TYPES}
 
 
 def _queue(
@@ -113,7 +128,7 @@ def _queue(
         types = "+".join(wanted.by_type)
         done = None if not record.total_steps else record.steps / record.total_steps
         sight.queue.append((
-            record.job_id, int(record.job_id) * 10_000_000, record.user, record.name, partition,
+            record.job_id, _number(record.job_id), record.user, record.name, partition,
             "running" if held else "pending", record.workers, types, json.dumps(held.as_dict(), separators=(",", ":")),
             str(held), record.arrival, record.run_since, record.steps_per_s, done, 0, record.moves,
             "stated" if record.total_steps else "", None, workload,
@@ -141,18 +156,25 @@ def _queue(
         down = rng.random() < 0.03
         sight.nodes[node] = json.dumps({"gpus": {gpu_type: 4}, "taken": {}, "available": not down,
                                         "partitions": ["gpu"], "state": "drained" if down else "mixed",
-                                        "reason": "ECC errors" if down else ""})  # fmt: skip
+                                        "reason": "ECC errors" if down else "", "cpus": [rng.randrange(64), 64],
+                                        "memory_bytes": [rng.randrange(256) << 30, 256 << 30]})  # fmt: skip
     journal.save_jobs(line[0] for line in lines)
     journal.replace_waits(1, waits)
     journal.replace_prices({(node, t): GPU_TYPES[t] * 10 for node, t in node_types.items()})
     journal.add_sight(now, sight)
 
 
+def _number(job_id: str) -> int:
+    head, _, task = job_id.partition("_")
+    return int(head) * 10_000_000 + int(task or 0)
+
+
 def _past(
     journal: Journal, rng: random.Random, now: float, days: float, node_types: dict[str, str], numbers: list[int]
 ) -> None:
-    """Runs of jobs that are over, and the decisions, events and writes about them and about the first job."""
+    """Jobs that are over with their runs, and the decisions, events and writes about them and about the first job."""
     since, sight, decisions, number = now - days * 86400, SightChanges(), [], 1_000_000
+    ended: list[JobRecord] = []
     for node, gpu_type in node_types.items():
         for _ in range(2):
             time = since
@@ -162,7 +184,12 @@ def _past(
                 decisions.append(
                     (time, Decision(str(number), "start", new=held, why="cheapest", price=12.0, payoff=3.0))
                 )
+                ended.append(JobRecord(
+                    str(number), submit=time - 60, arrival=time - 60, workers=2, user=rng.choice(_USERS), name="past",
+                    attained_s=2 * length, ended=time + length, final="COMPLETED", ran_s={gpu_type: length},
+                ))  # fmt: skip
                 time += length
+    journal.save_jobs(ended)
     journal.add_sight(now, sight)
     decisions.sort(key=lambda item: item[0])
     for index, (time, decision) in enumerate(decisions):

@@ -1,30 +1,30 @@
-"""Where things stand in the pictures: geometry in plain numbers, which the templates turn into SVG."""
+"""Where things stand in the pictures: geometry in plain numbers, which the templates turn into SVG.
+
+Where ``x`` and ``width`` are shares of a picture's width, they are in percent: it is as wide as its page, and its text
+stays as large as it is.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import time
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["COLOURS", "curves", "gantt", "job_colour", "ticks"]
+__all__ = ["COLOURS", "blocks", "curves", "gantt", "small_curve", "ticks"]
 
-#: How many colours of their own jobs and GPU types have; the style sheet says which.
+#: How many colours of their own GPU types have; the style sheet says which.
 COLOURS = 7
-_WIDTH, _LEFT, _TOP = 1000.0, 112.0, 22.0
-_GPU_HEIGHT, _NODE_GAP = 10.0, 4.0
+_WIDTH, _TOP = 1000.0, 22.0
+_GPU_HEIGHT, _NODE_GAP = 16.0, 6.0
+_LETTER, _PAD = 0.95, 1.2  # percent of the narrowest drawing: an id that is cut would be another job's
 
 
-def job_colour(job_id: str) -> int:
-    """Always the same for a job, and for all copies of a forked one."""
-    return zlib.crc32(job_id.partition("_")[0].encode()) % COLOURS
-
-
-def ticks(since: float, until: float, width: float, left: float, most: int = 8) -> list[dict[str, Any]]:
+def ticks(since: float, until: float, width: float = 100.0, left: float = 0.0, most: int = 8) -> list[dict[str, Any]]:
     """Round local times between two epoch seconds: ``x`` and ``text``."""
-    steps = (600, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
+    steps = (60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
     step = next((s for s in steps if (until - since) / s <= most), steps[-1])
     offset = dt.datetime.fromtimestamp(since).astimezone().utcoffset() or dt.timedelta()
     first = math.ceil((since + offset.total_seconds()) / step) * step - offset.total_seconds()
@@ -37,10 +37,40 @@ def ticks(since: float, until: float, width: float, left: float, most: int = 8) 
     return found
 
 
+def blocks(gpus: Iterable[str | None]) -> list[tuple[str | None, int]]:
+    """A node's GPUs as (who holds them, how many): those of one job are one block, free ones stand alone."""
+    found: list[tuple[str | None, int]] = []
+    for holder, group in itertools.groupby(gpus):
+        count = len(list(group))
+        found += [(None, 1)] * count if holder is None else [(holder, count)]
+    return found
+
+
+def small_curve(
+    trend: Mapping[str, Any], value: Callable[[Mapping[str, Any]], float | None], top: float, height: float = 36.0
+) -> dict[str, Any] | None:
+    """A small curve of one figure of :func:`slurm_hadar.web.content.overview`'s samples, from 0 to ``top`` or more.
+    ``value`` gives it, None = it was not recorded. None where fewer than two samples have it."""
+    samples = [(point["time"], found) for point in trend["points"] if (found := value(point)) is not None]
+    if len(samples) < 2:
+        return None
+    since, length = trend["since"], trend["until"] - trend["since"]
+    top = max(top, *(found for _, found in samples), 1.0)
+    points = [((when - since) / length * 100.0, height - 1.5 - found / top * (height - 3.0)) for when, found in samples]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    edges = [0.0, *((a[0] + b[0]) / 2 for a, b in itertools.pairwise(points)), 100.0]
+    spots = [
+        {"x": round(low, 1), "width": round(max(0.0, high - low), 1), "time": when, "value": found}
+        for (when, found), low, high in zip(samples, edges, edges[1:], strict=False)
+    ]
+    area = f"{points[0][0]:.1f},{height} {line} {points[-1][0]:.1f},{height}"
+    return {"height": height, "line": line, "area": area, "spots": spots}
+
+
 def gantt(content: Mapping[str, Any]) -> dict[str, Any]:
     """Of what :func:`slurm_hadar.web.content.timeline` says: a lane for each node, and bars of the jobs in them."""
     since, until = content["since"], content["until"]
-    width, y = _WIDTH - _LEFT - 8, _TOP
+    scale, y = 100.0 / (until - since), _TOP
     lanes, tops = [], {}
     for lane in content["lanes"]:
         height = lane["gpus"] * _GPU_HEIGHT
@@ -51,19 +81,20 @@ def gantt(content: Mapping[str, Any]) -> dict[str, Any]:
     free: dict[tuple[str, str], list[float]] = {key: [-math.inf] * gpus for key, (_, gpus) in tops.items()}
     for run in content["runs"]:
         until_when = _moment(run["ended"]) if run["ended"] else "now"
-        words = f"job {run['job_id']}: {run['count']} x {run['gpu_type']}, {_moment(run['began'])} to {until_when}"
+        owner = f" of {run['user']}" if run["user"] else ""
+        words = f"job {run['job_id']}{owner}: {run['count']} x {run['gpu_type']} of {run['node']}, "
+        words += f"{_moment(run['began'])} to {until_when}"
         key = (run["node"], run["gpu_type"])
         began, ended = max(since, run["began"]), min(until, run["ended"] or until)
-        x = _LEFT + (began - since) / (until - since) * width
-        length = max(0.8, (ended - began) / (until - since) * width)
+        x, length = (began - since) * scale, max(0.1, (ended - began) * scale)
         for first, count in _rows(free[key], run["count"], run["began"], run["ended"] or math.inf):
             bars.append({
-                "x": round(x, 1), "y": tops[key][0] + first * _GPU_HEIGHT, "width": round(length, 1),
+                "x": round(x, 2), "y": tops[key][0] + first * _GPU_HEIGHT, "width": round(length, 2),
                 "height": count * _GPU_HEIGHT - 1, "run": run, "words": words,
-                "look": f"c{job_colour(run['job_id'])}" + ("" if run["steered"] else " pinned"),
+                "label": run["job_id"] if length >= _LETTER * len(run["job_id"]) + _PAD else "",
+                "look": f"j{run['colour']}" + ("" if run["steered"] else " pinned"),
             })  # fmt: skip
-    return {"width": _WIDTH, "height": y + 4, "left": _LEFT, "right": _LEFT + width, "top": _TOP, "lanes": lanes,
-            "bars": bars, "ticks": ticks(since, until, width, _LEFT)}  # fmt: skip
+    return {"height": y + 4, "top": _TOP, "lanes": lanes, "bars": bars, "ticks": ticks(since, until)}
 
 
 def _moment(moment: float) -> str:
@@ -91,7 +122,7 @@ def _rows(free: list[float], count: int, began: float, ended: float) -> Iterable
 
 def curves(content: Mapping[str, Any], height: float = 300.0) -> dict[str, Any] | None:
     """Of what :func:`slurm_hadar.web.content.prices` says: a line for each GPU type and the band between its cheapest
-    and dearest node; None where there is nothing to draw."""
+    and dearest node, and for each moment what all of them are; None where there is nothing to draw."""
     series: Mapping[str, Sequence[Mapping[str, float]]] = content["series"]
     top = max((p["high"] for points in series.values() for p in points), default=0.0)
     if not series:
@@ -107,21 +138,32 @@ def curves(content: Mapping[str, Any], height: float = 300.0) -> dict[str, Any] 
         return round(bottom - price / scale * (bottom - 10.0), 1)
 
     lines = []
+    moments: dict[float, list[str]] = {}
     for index, (gpu_type, points) in enumerate(sorted(series.items())):
         band = [(p["time"], p["high"]) for p in points] + [(p["time"], p["low"]) for p in reversed(points)]
         lines.append({
             "gpu_type": gpu_type, "colour": index % COLOURS,
             "line": " ".join(f"{x(p['time'])},{y(p['mean'])}" for p in points),
             "band": " ".join(f"{x(moment)},{y(price)}" for moment, price in band),
+            "single": [(x(p["time"]), y(p["mean"])) for p in points] if len(points) == 1 else [],
         })  # fmt: skip
+        for p in points:
+            moments.setdefault(p["time"], []).append(f"{gpu_type} {p['mean']:.3g}")
+    step = width / 240
+    spots = [
+        {"x": round(x(moment) - step / 2, 1), "width": round(step, 1), "words": f"{_moment(moment)}: {', '.join(said)}"}
+        for moment, said in sorted(moments.items())
+    ]
     levels = [{"y": y(scale * part / 4), "text": f"{scale * part / 4:.3g}"} for part in range(5)]
     return {"width": _WIDTH, "height": height, "left": left, "right": left + width, "top": 10.0, "bottom": bottom,
-            "lines": lines, "levels": levels, "ticks": ticks(since, until, width, left)}  # fmt: skip
+            "lines": lines, "levels": levels, "ticks": ticks(since, until, width, left), "spots": spots}  # fmt: skip
 
 
 def _round_up(value: float) -> float:
-    """The next number that reads well: 1, 2, 4, 8 or 10 times a power of ten; 1 for zero."""
+    """The next number that reads well: 1, 2, 3, 4, 5, 6, 8 or 10 times a power of ten; 1 for zero."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1.0, 2.0, 4.0, 8.0, 10.0) if value <= step * power * (1 + 1e-9))
+    return next(
+        step * power for step in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0) if value <= step * power * (1 + 1e-9)
+    )

@@ -14,9 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["COOKIE", "HEADERS", "Guard"]
 
 COOKIE = "slurm_hadar"
-#: No scripts at all, nothing from elsewhere, never inside another site's page, and no trace of a token in a referrer.
+#: No script but our own file, nothing from elsewhere, never inside another site's page, and no trace of a token in a
+#: referrer.
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
+    "img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

@@ -70,7 +70,7 @@ def test_an_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     journal.connection.executescript(
         "DROP TABLE memory; DROP TABLE usage; DROP TABLE forks; DROP TABLE trainings; DROP TABLE events; "
         "DROP TABLE queue; DROP TABLE speeds; DROP TABLE nodes; DROP TABLE runs; DROP TABLE price_history; "
-        "DROP TABLE gains; DROP INDEX decisions_by_time; DROP INDEX rounds_by_time; "
+        "DROP TABLE gains; DROP INDEX decisions_by_time; DROP INDEX rounds_by_time; DROP INDEX jobs_by_end; "
         "ALTER TABLE waits DROP COLUMN price; ALTER TABLE waits DROP COLUMN starts; "
         "PRAGMA user_version = 1;"
     )

@@ -15,7 +15,7 @@ import pytest
 
 from slurm_hadar.controller.gains import basis, blind_rate, gain_of
 from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, SightChanges
-from slurm_hadar.controller.view import by_number, look, recorded_lines
+from slurm_hadar.controller.view import by_number, look, recorded_lines, recorded_nodes
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
 
 COMMENT = "hadar:model=resnet18,batch=64,steps=20000,lose=yes"
@@ -50,6 +50,26 @@ def test_the_queue_as_the_round_left_it(bench) -> None:
 
     b.controller.run_round()
     assert {job for job, row in queue(b.journal).items() if row["state"] == "running"} == starting
+
+
+def test_how_much_of_the_cluster_is_in_use(bench) -> None:
+    """GPUs of each type, whoever holds them, with each round; CPUs and memory with each node. No GPU counts twice."""
+    b = bench({"v100-1": ("v100", 4), "k80-1": ("k80", 2)}, "policy.name=fifo")
+    plain, ours = b.slurm.submit(gpus=1, comment="", num_cpus=6), b.slurm.submit(gpus=2, comment=COMMENT)
+    b.slurm.start(plain, "v100-1")
+
+    b.controller.run_round()
+    assert b.journal.rounds(1)[0]["use"] == {"k80": [0, 2], "v100": [1, 4]}
+
+    b.slurm.nodes["v100-1"] = replace(b.slurm.nodes["v100-1"], memory_bytes=64 << 30, memory_used_bytes=8 << 30)
+    b.controller.run_round()
+    assert sum(used for used, _ in b.journal.rounds(1)[0]["use"].values()) == 3
+    node = b.journal.node_record("v100-1")
+    assert node["cpus"][0] >= 6 and node["cpus"][1] == 32 and node["memory_bytes"] == [8 << 30, 64 << 30]
+    views = {view.name: view for view in recorded_nodes(b.journal)}
+    assert not any(view.others for view in views.values())
+    assert sum(count for view in views.values() for _, _, count in view.holders) == 3
+    assert {job for view in views.values() for job, _, _ in view.holders} == {plain, ours}
 
 
 def test_observing_claims_nothing(bench) -> None:

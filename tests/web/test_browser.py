@@ -8,12 +8,17 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+
+from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
+from slurm_hadar.testing.journals import write_journal
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -24,24 +29,42 @@ pytestmark = pytest.mark.skipif(
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
-PAGES = ("/", "/queue", "/job/1", "/timeline", "/prices")
+PAGES = (
+    "/",
+    "/?colour=user",
+    "/queue",
+    "/job/1",
+    "/node/a100-1",
+    "/timeline",
+    "/ended",
+    "/users",
+    "/partitions",
+    "/prices",
+)
 
 
-@pytest.fixture(scope="module")
-def site(state: Path) -> Iterator[str]:
-    """``hadar web`` as an administrator starts it, on a free port; its address. It ends well when it is told to."""
+@contextmanager
+def serving(state: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+    """``hadar web`` as an administrator starts it, on a free port: its address and its process."""
     argv = [sys.executable, "-m", "slurm_hadar.cli.main", "web", "--listen", "127.0.0.1:0",
             "--set", f"controller.state_dir={state}"]  # fmt: skip
     process = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
     try:
         said = process.stderr.readline()
-        yield re.fullmatch(r"dashboard at (http://127\.0\.0\.1:\d+)/\n", said)[1]
-        process.terminate()
-        assert process.wait(30) == 0
+        yield re.fullmatch(r"dashboard at (http://127\.0\.0\.1:\d+)/\n", said)[1], process
     finally:
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def site(state: Path) -> Iterator[str]:
+    """Its address. It ends well when it is told to."""
+    with serving(state) as (address, process):
+        yield address
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +103,18 @@ def brightness(browser, name: str) -> int:
     return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
 
 
+def press(browser, element) -> None:
+    """Click on what leads to another page, and wait for that."""
+    from selenium.webdriver.support.expected_conditions import staleness_of
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    page = browser.find_element("tag name", "html")
+    element.click()
+    WebDriverWait(browser, 30).until(staleness_of(page))
+
+
 def follow(browser, text: str) -> None:
-    browser.find_element("partial link text", text).click()
+    press(browser, browser.find_element("partial link text", text))
 
 
 def test_every_page_loads_without_a_complaint(site: str, browser) -> None:
@@ -103,7 +136,7 @@ def test_links_lead_through_all_pages(site: str, browser) -> None:
     browser.get(site + "/")
     gpu = browser.find_element("css selector", "a.gpu")
     job = gpu.get_attribute("href").rsplit("/", 1)[1]
-    gpu.click()
+    press(browser, gpu)
     assert browser.find_element("tag name", "h1").text.startswith(f"Job {job} ")
     for words, title in (("Queue", "The queue"), ("Timeline", "Who ran where"), ("Prices", "What a GPU costs"),
                          ("Overview", "The cluster")):  # fmt: skip
@@ -129,13 +162,13 @@ def test_the_queue_is_sorted_and_filtered_by_hand(site: str, browser) -> None:
 
     Select(browser.find_element("name", "user")).select_by_value("ann")
     Select(browser.find_element("name", "state")).select_by_value("pending")
-    browser.find_element("css selector", ".filters button").click()
+    press(browser, browser.find_element("css selector", ".filters button"))
     assert set(column(browser, "user")) == {"ann"} and set(column(browser, "state")) == {"pending"}
     kept = [int(text) for text in column(browser, "GPUs")]
     assert kept == sorted(kept, reverse=True)
 
     browser.find_element("name", "text").send_keys("no such job")
-    browser.find_element("css selector", ".filters button").click()
+    press(browser, browser.find_element("css selector", ".filters button"))
     assert "No job matches" in browser.find_element("tag name", "main").text
 
 
@@ -156,7 +189,92 @@ def test_a_nasty_name_stays_text(site: str, browser) -> None:
     browser.get(site + "/job/1")
 
     assert '<script>alert("1")</script>' in browser.find_element("tag name", "h1").text
-    assert browser.find_elements("tag name", "script") == []
+    sources = [script.get_attribute("src") for script in browser.find_elements("tag name", "script")]
+    assert sources == [site + "/live.js"]
+
+
+def test_the_page_follows_the_journal_in_place(browser, tmp_path: Path) -> None:
+    """What is new comes by itself; the place on the page, what is open and what did not change stay. When the dashboard
+    is gone, the page says so."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    write_journal(tmp_path / "journal.db", time.time(), jobs=60, nodes=8).close()
+    with serving(tmp_path) as (address, process):
+        browser.get(address + "/")
+        browser.execute_script(
+            "document.querySelector('summary').click(); scrollTo(0, 400); document.querySelector('a.gpu').mark = 1"
+        )
+        journal = Journal(tmp_path / "journal.db")
+        number = journal.add_round(RoundRecord(time.time(), "act", "another"))
+        journal.add_decisions(number, time.time(), [Decision("4711", "start", why="<b>new</b>")])
+        journal.close()
+        WebDriverWait(browser, 60).until(lambda b: "4711" in b.find_element("tag name", "main").text)
+
+        assert "policy another" in browser.find_element("tag name", "main").text
+        assert "<b>new</b>" in browser.find_element("tag name", "main").text
+        kept = "return [document.querySelector('details').open, scrollY, document.querySelector('a.gpu').mark]"
+        assert browser.execute_script(kept) == [True, 400, 1]
+        process.kill()
+        WebDriverWait(browser, 60).until(lambda b: b.find_element("id", "stale").is_displayed())
+        assert "does not answer" in browser.find_element("id", "stale").text
+    browser.get_log("browser")  # that the dashboard was gone
+
+
+@contextmanager
+def phone(browser) -> Iterator[None]:
+    """As on a phone held upright."""
+    device = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("page", ["/queue", "/queue?state=pending", "/ended", "/users", "/partitions", "/job/1"])
+def test_tables_are_cards_on_a_phone(site: str, browser, page: str) -> None:
+    """Nothing is cut or beyond the edge, and each value has its title."""
+    cells = (
+        "return [...document.querySelectorAll('td')].filter(c => c.offsetParent).map(c => [c.innerText, "
+        "getComputedStyle(c, '::before').content, c.getBoundingClientRect().right, c.scrollWidth - c.clientWidth])"
+    )
+    with phone(browser):
+        browser.get(site + page)
+        found = browser.execute_script(cells)
+        assert not any(head.is_displayed() for head in browser.find_elements("tag name", "thead"))
+    assert found
+    assert all(len(title) > 3 and right <= 390 and cut <= 0 for _, title, right, cut in found)
+    assert not any(text.strip() in ("", "-") for text, *_ in found)
+
+
+def test_the_timeline_begins_at_now_on_a_phone(site: str, browser) -> None:
+    """Its right end is in sight and the past is scrolled to; names of nodes stay."""
+    edges = "return [...document.querySelectorAll('.gantt .bars, .gantt .names')].map(e => e.getBoundingClientRect())"
+    with phone(browser):
+        browser.get(site + "/timeline?span=1d")
+        names, bars = browser.execute_script(edges)
+        assert 0 <= names["left"] < names["right"] <= 100
+        assert bars["left"] < names["right"] < 300 < bars["right"] <= 390
+        browser.execute_script("document.querySelector('.gantt .scroll').scrollLeft = -10000")
+        assert browser.execute_script(edges)[1]["left"] >= names["right"] - 1
+
+
+def test_squares_have_whole_ids_and_fill_the_page(site: str, browser) -> None:
+    """Each job's squares say its id, in a colour of its own beside its neighbours; the widest row ends at the edge."""
+    browser.get(site + "/")
+    script = (
+        "return [...document.querySelectorAll('a.gpu')].map(g => [g.querySelector('b').innerText, g.href, "
+        "g.querySelector('b').scrollWidth <= g.querySelector('b').clientWidth, getComputedStyle(g).backgroundColor, "
+        "g.closest('.node').querySelector('.name').innerText])"
+    )
+    squares = browser.execute_script(script)
+    assert squares and all(whole and href.endswith(f"/job/{job}") for job, href, whole, *_ in squares)
+    for job, _, _, colour, node in squares:
+        beside = {other for other, _, _, look, there in squares if there == node and look == colour}
+        assert beside == {job}
+    right = browser.execute_script("return Math.max(...[...document.querySelectorAll('.node')]"
+                                   ".map(n => n.getBoundingClientRect().right)) / innerWidth")  # fmt: skip
+    assert right > 0.95
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from slurm_hadar.web.guard import COOKIE, HEADERS
 from slurm_hadar.web.serve import address, read_token
 
 TOKEN = "0123456789abcdef-secret"
-PATHS = ("/", "/queue", "/job/1", "/timeline", "/prices", "/api/queue.json", "/style.css", "/icon.svg", "/nowhere")
+PAGES = ("/", "/queue", "/job/1", "/node/a100-1", "/timeline", "/ended", "/users", "/partitions", "/prices")
+PATHS = (*PAGES, "/api/queue.json", "/style.css", "/live.js", "/icon.svg", "/nowhere")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
@@ -38,21 +40,24 @@ def test_head_is_get_without_a_body(client) -> None:
 
 @pytest.mark.parametrize("path", [*PATHS, "/healthz"])
 def test_every_answer_has_the_headers(client, path: str) -> None:
-    """No scripts, nothing from elsewhere, no frames, no referrer: also where there is no such page."""
+    """No script but ours, nothing from elsewhere, no frames, no referrer: also where there is no such page."""
     answer = client.get(path)
 
     assert HEADERS.items() <= {k.title(): v for k, v in answer.headers.items()}.items() | {
         (name, answer.headers[name]) for name in HEADERS
     }
-    assert "script-src" not in HEADERS["Content-Security-Policy"]  # none, by default-src
+    policy = dict(part.split(" ", 1) for part in HEADERS["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
+    assert {value for key, value in policy.items() if value != "'none'"} == {"'self'"}  # nothing inline, no eval
 
 
 def test_pages_ask_for_nothing_from_elsewhere(client) -> None:
     """No address in any page leads to another host, and nothing is inline that the policy would refuse."""
-    for path in PATHS[:5]:
+    for path in PAGES:
         text = client.get(path).text
         assert "//" not in text.replace("<!doctype", "")
-        assert "style=" not in text and "<style" not in text and "onclick" not in text and "<script" not in text
+        assert "style=" not in text and "<style" not in text and "onclick" not in text
+        assert re.findall("<script[^>]*>[^<]*", text) == ['<script src="/live.js" defer>']
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8641", "127.0.0.1.evil.example", "10.0.0.1", ""])
@@ -115,7 +120,7 @@ def test_the_redirect_stays_on_this_host(browse, state: Path) -> None:
 def test_monitoring_needs_no_token(browse, state: Path) -> None:
     """``/healthz`` says nothing about jobs."""
     assert set(browse(state / "journal.db", TOKEN).get("/healthz").json()) == {
-        "status", "controller", "last_round_age_s"
+        "status", "controller", "last_round_age_s", "missed_rounds"
     }  # fmt: skip
 
 
@@ -162,7 +167,8 @@ def test_token_files(tmp_path: Path) -> None:
 
 
 NUMBERS = ("page", "per_page")
-WORDS = ("user", "partition", "state", "type", "text", "sort", "desc", "span", "token", "other")
+WORDS = ("user", "partition", "state", "type", "text", "sort", "desc", "span", "token", "colour", "tasks", "final",
+         "other")  # fmt: skip
 SAID = (
     st.text() | st.from_regex(r"-?[0-9]{1,5000}", fullmatch=True) | st.sampled_from(["9" * 5000, "0", "%", "\0", "1e9"])
 )
@@ -174,14 +180,16 @@ def _has_the_headers(answer) -> bool:
 
 @hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(
-    path=st.sampled_from([*PATHS, "/api/timeline.json", "/api/prices.json", "/healthz"]),
+    path=st.sampled_from(
+        [*PATHS, "/api/timeline.json", "/api/prices.json", "/api/ended.json", "/api/node/x.json", "/healthz"]
+    ),
     query=st.dictionaries(st.sampled_from(NUMBERS + WORDS), SAID, max_size=4) | st.text(max_size=60),
 )
 def test_no_query_is_a_defect(client, path: str, query) -> None:
     """Whatever is asked is answered, or refused for its length, always with the headers."""
     answer = client.get(path, params=query)
 
-    there = {"/nowhere": {404}, "/job/1": {200, 404}}.get(path, {200})
+    there = {"/nowhere": {404}, "/job/1": {200, 404}, "/api/node/x.json": {404}}.get(path, {200})
     assert answer.status_code in {*there, 414}
     assert _has_the_headers(answer)
 

@@ -1,6 +1,6 @@
 """What the controller must remember: why it did what it did, and what Slurm forgets about jobs.
 
-``records`` has the kinds of entries, ``schema`` the tables, ``reading`` the questions, ``store`` the
+``records`` has the kinds of entries, ``schema`` the tables, ``reading`` and ``summaries`` the questions, ``store`` the
 file itself, ``readonly`` the file for those who only look.
 """
 
@@ -20,8 +20,11 @@ from slurm_hadar.controller.journal.records import (
 )
 from slurm_hadar.controller.journal.schema import SCHEMA_VERSION
 from slurm_hadar.controller.journal.store import Journal
+from slurm_hadar.controller.journal.summaries import ENDED_SEARCHED, MOST_GROUPS
 
 __all__ = [
+    "ENDED_SEARCHED",
+    "MOST_GROUPS",
     "SORTS",
     "SCHEMA_VERSION",
     "Decision",

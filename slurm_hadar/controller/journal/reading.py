@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.controller.journal.records import JobRecord, Run, placement_from_json
+from slurm_hadar.controller.journal.records import JobRecord, Run
 from slurm_hadar.controller.journal.salvage import numbers_only, row_object, row_record
+from slurm_hadar.controller.journal.summaries import Summaries, run_rows
 from slurm_hadar.errors import StoreError
-from slurm_hadar.model import Placement
 
 __all__ = ["SORTS", "Reader"]
 
@@ -47,24 +47,14 @@ def _conditions(where: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     return " AND ".join(clauses), tuple(args)
 
 
-def _runs(rows: Iterable[tuple[Any, ...]]) -> list[Run]:
-    """Runs out of their rows, without damaged ones."""
-    return [
-        Run(job_id, began, ended, placement, bool(steered))
-        for job_id, began, ended, held, steered in rows
-        if (placement := _placement(held)) is not None
-    ]
+def _asked(where: Mapping[str, str], sort: str, descending: bool) -> tuple[str, tuple[str, ...], str]:
+    """Filters and order of the queue in SQL, with the filters' values."""
+    condition, args = _conditions(where)
+    order = "DESC" if descending else "ASC"
+    return condition, args, ", ".join(f"{key} {order} NULLS LAST" for key in SORTS[sort])
 
 
-def _placement(text: str) -> Placement | None:
-    try:
-        return placement_from_json(text)
-    except (AttributeError, TypeError, ValueError):
-        row_object(text)  # which says so
-        return None
-
-
-class Reader:
+class Reader(Summaries):
     """The questions. Every method raises StoreError if the database cannot be read."""
 
     path: Path | str
@@ -183,10 +173,8 @@ class Reader:
         """Some rows of the queue, each with the text of its ``wait`` (None = it does not wait), and how many there are
         in all. ``where`` filters by ``user``, ``partition``, ``state``, ``types`` (one GPU type that it holds or wants)
         and ``text`` (in its id or name); ``sort`` is one of :data:`SORTS`."""
-        condition, args = _conditions(where or {})
+        condition, args, keys = _asked(where or {}, sort, descending)
         total: int = self._query(f"SELECT count(*) FROM queue q WHERE {condition}", args)[0][0]
-        order = "DESC" if descending else "ASC"
-        keys = ", ".join(f"{key} {order} NULLS LAST" for key in SORTS[sort])
         # sorted by their keys alone, and only then looked up, since rows are wide; SQLite keeps the order of the left
         # side of a cross join
         rows = self._rows(
@@ -196,9 +184,19 @@ class Reader:
         )  # fmt: skip
         return rows, total
 
+    def queue_folded(
+        self, where: Mapping[str, str], sort: str, descending: bool, limit: int, offset: int
+    ) -> tuple[list[dict[str, Any]], int]:
+        """As :meth:`queue_page`, with the waiting tasks of an array that are alike in one row, that of their first,
+        whose ``tasks`` has the numbers of all (None = a job by itself) and ``arrival`` is the earliest of theirs."""
+        return self._folded(*_asked(where, sort, descending), limit, offset)
+
     def queue_holding(self) -> list[dict[str, Any]]:
-        """Rows of the jobs that hold GPUs, or are about to."""
-        return self._rows("SELECT *, NULL AS wait FROM queue WHERE held != '{}' ORDER BY number")
+        """Rows of the jobs that hold GPUs, or are about to; ``wait`` tells which of them are left to Slurm."""
+        return self._rows(
+            "SELECT q.*, w.record AS wait FROM queue q LEFT JOIN waits w USING (job_id) WHERE q.held != '{}' "
+            "ORDER BY q.number"
+        )
 
     def queue_row(self, job_id: str) -> dict[str, Any] | None:
         rows = self._rows(
@@ -235,17 +233,17 @@ class Reader:
 
     def open_runs(self) -> list[Run]:
         """Runs that go on as far as is known."""
-        return _runs(self._query("SELECT * FROM runs WHERE ended IS NULL"))
+        return run_rows(self._query("SELECT * FROM runs WHERE ended IS NULL"))
 
     def runs_since(self, since: float, limit: int = 3000) -> list[Run]:
         """Runs that went on at ``since`` or later, the latest ones if there are more than ``limit``; oldest first."""
         rows = self._query(
             "SELECT * FROM runs WHERE ended IS NULL OR ended >= ? ORDER BY began DESC LIMIT ?", (since, limit)
         )
-        return _runs(reversed(rows))
+        return run_rows(reversed(rows))
 
     def runs_of(self, job_id: str) -> list[Run]:
-        return _runs(self._query("SELECT * FROM runs WHERE job_id = ? ORDER BY began", (job_id,)))
+        return run_rows(self._query("SELECT * FROM runs WHERE job_id = ? ORDER BY began", (job_id,)))
 
     def last_gain(self) -> float | None:
         """When the last round was counted in ``gains``, in epoch seconds."""

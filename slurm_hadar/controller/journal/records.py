@@ -116,7 +116,8 @@ class JobRecord:
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
     """One round as a whole: sizes, what was done, and how long each step took in seconds. ``round_s`` is how far rounds
-    are apart as configured, 0 where that was not recorded."""
+    are apart as configured, 0 where that was not recorded; ``use`` has the GPUs of each type that were in use when it
+    began, and all there are: {} where that was not recorded."""
 
     time: float
     mode: str
@@ -137,6 +138,7 @@ class RoundRecord:
     verify_s: float = 0.0
     note: str = ""
     round_s: float = 0.0
+    use: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from slurm_hadar.errors import StoreError
 
 __all__ = ["SCHEMA_VERSION", "migrate", "newer"]
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -72,6 +72,7 @@ _ADDED = {
     ALTER TABLE waits ADD COLUMN starts REAL;
     CREATE INDEX decisions_by_time ON decisions (time);
     CREATE INDEX rounds_by_time ON rounds (time);""",
+    8: "CREATE INDEX jobs_by_end ON jobs (ended) WHERE ended IS NOT NULL;",
 }
 
 
