@@ -9,6 +9,8 @@ from typing import Any
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator import page, plots
 from slurm_hadar.simulator.compare import KIND
+from slurm_hadar.simulator.run import cluster_nodes
+from slurm_hadar.simulator.units import lasting
 
 __all__ = ["check_document", "compare_page", "pictures", "results_in_short", "write_pictures"]
 
@@ -57,7 +59,8 @@ def pictures(document: Mapping[str, Any]) -> dict[str, Callable[[bool], bytes]]:
     }
     shares = {p["label"]: p["utilisation"] for p in policies}
     models = {r["job_id"]: r["model"] for r in next(iter(rows.values()))}
-    lanes = plots.lanes_of(held.values(), document["gpus"])
+    nodes = cluster_nodes(document["cluster"], by_node=document["model"] == "nodes")
+    lanes = plots.lanes_of(held.values(), {(n.name, t): count for n in nodes for t, count in n.gpus.items()})
     found["jct_cdf"] = lambda dark: plots.jct_cdf(jcts, dark)
     found["utilisation"] = lambda dark: plots.utilisation(held, document["gpus"], shares, dark)
     found["gantt"] = lambda dark: plots.gantt(held, models, lanes, dark)
@@ -116,7 +119,7 @@ def _findings(policies: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         best, rest = known[0], known[1:]
         others = ", ".join(f"{p['label']} takes {p[key] / best[key]:.2f} times as long" for p in rest)
-        lines.append(f"Shortest {what}: {best['label']}, {page.hours(best[key])}; {others}.")
+        lines.append(f"Shortest {what}: {best['label']}, {lasting(best[key])}; {others}.")
     return lines
 
 
@@ -129,7 +132,7 @@ def _table(policies: Sequence[Mapping[str, Any]]) -> str:
 
     def shown(index: int, key: str, bound: str = "") -> Any:
         policy = policies[index]
-        text = page.hours(policy.get(key))
+        text = lasting(policy.get(key))
         main = page.Cell(text) if index in best.get(key, ()) else text
         low = policy.get(bound) if bound else None
         return (main, f"{policy[key] / low:.2f} x bound") if low and policy.get(key) else main
@@ -140,7 +143,7 @@ def _table(policies: Sequence[Mapping[str, Any]]) -> str:
         moves = p.get("moves_per_job") if p.get("rounds") else None
         rows.append([
             p["label"], shown(i, "avg_jct_s", "lower_bound_avg_jct_s"), shown(i, "p50_jct_s"), shown(i, "p95_jct_s"),
-            shown(i, "ttd_s", "lower_bound_ttd_s"), page.hours(p.get("avg_queueing_s")), fair,
+            shown(i, "ttd_s", "lower_bound_ttd_s"), lasting(p.get("avg_queueing_s")), fair,
             page.percent(p.get("gru")), "-" if moves is None else f"{moves:.2f}",
             f"{1000 * p.get('decide_mean_s', 0.0):.1f} ms" if p.get("rounds") else "-",
         ])  # fmt: skip
@@ -172,7 +175,7 @@ def _setting(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"Rounds of {document['round_s']:g} s, seed {document['seed']}")
     bounds = document["bounds"]
     if bounds:
-        found = [f"{name} {page.hours(bounds[key])}" for key, name in (("avg_jct_s", "average JCT"), ("ttd_s", "TTD"))
+        found = [f"{name} {lasting(bounds[key])}" for key, name in (("avg_jct_s", "average JCT"), ("ttd_s", "TTD"))
                  if bounds.get(key)]  # fmt: skip
         lines.append("Lower bounds: " + ", ".join(found))
     return lines
