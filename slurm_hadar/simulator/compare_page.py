@@ -9,6 +9,7 @@ from typing import Any
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator import page, plots
 from slurm_hadar.simulator.compare import KIND
+from slurm_hadar.simulator.replay import deviations
 from slurm_hadar.simulator.run import cluster_nodes
 from slurm_hadar.simulator.units import lasting
 
@@ -80,7 +81,7 @@ def write_pictures(document: Mapping[str, Any], folder: Path) -> list[Path]:
 def compare_page(document: Mapping[str, Any], title: str = "Policies compared") -> str:
     """The page, in one file."""
     policies = document["policies"]
-    body = [page.paragraph(line) for line in _findings(policies)]
+    body = [page.paragraph(line) for line in (*_findings(policies), *deviations(policies))]
     body += [page.paragraph(f"{label} failed: {why}") for label, why in document["failed"].items()]
     body.append(page.section("Results", _table(policies), page.details("What the columns mean",
                                                                         page.listing(_DEFINITIONS))))  # fmt: skip
@@ -102,7 +103,8 @@ def compare_page(document: Mapping[str, Any], title: str = "Policies compared") 
 def results_in_short(document: Mapping[str, Any]) -> list[str]:
     """The findings and the table of results, for another page."""
     policies = document["policies"]
-    return [page.paragraph(_lead(document)), *(page.paragraph(f) for f in _findings(policies)), _table(policies)]
+    return [page.paragraph(_lead(document)),
+            *(page.paragraph(f) for f in (*_findings(policies), *deviations(policies))), _table(policies)]  # fmt: skip
 
 
 def _lead(document: Mapping[str, Any]) -> str:

@@ -285,8 +285,9 @@ class _Run:
             replace(i, start_s=i.start_s - origin, end_s=i.end_s - origin) for i in self.cluster.intervals
         )
         rounds = tuple(replace(r, time_s=r.time_s - origin) for r in self.recorder.rounds)
+        round_s = self.policy.at_once_s or options.round_s
         return SimResult(
-            self.policy.name, params, options.seed, options.cluster, options.model, stage.trace.name, options.round_s,
+            self.policy.name, params, options.seed, options.cluster, options.model, stage.trace.name, round_s,
             stage.gpus, len(stage.nodes), tuple(rows), rounds, intervals, tuple(self.policy.decide_s),
             self.cluster.now() - origin, self._unfinished(), self._assumptions(),
         )  # fmt: skip

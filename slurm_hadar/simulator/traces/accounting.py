@@ -88,13 +88,28 @@ def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates,
     job = TraceJob(
         record.job_id, record.submit - first, comment.model or "", comment.batch, workers, 1.0,
         _sizes(comment, workers), record.user, record.account, record.name, weight=comment.weight or 1.0,
-        deadline_s=_deadline_s(comment, record), mix=comment.mix or Mix.NEVER, nodes=comment.nodes,
+        deadline_s=_deadline_s(comment, record), mix=comment.mix or Mix.NEVER, nodes=comment.nodes or _nodes(record),
         graph=_graph(comment, workers), restart_s=comment.restart, wanted=gpu_type, ran_s=record.elapsed_s,
         waited_s=None if record.start is None else max(0.0, record.start - record.submit),
+        asked=record.asked_type or "", partition=record.partition, limit_s=record.limit_s,
     )  # fmt: skip
-    if gpu_type not in rates.of(job, workers):  # it ran where the table says it cannot: the table is not about this job
+    held = [t for t in record.gpus if t] or [gpu_type]
+    if not rates.of(job, workers).keys() >= {*held}:  # it ran where the table says it cannot: that is about other jobs
         job = replace(job, model="", batch=None)
-    return replace(job, steps=record.elapsed_s * rates.of(job, workers)[gpu_type].steps_per_s)
+    speeds = rates.of(job, workers)
+    # on GPUs of several types it went as the slowest of them; so it can
+    mix = Mix.GATED if len(held) > 1 and job.mix is Mix.NEVER else job.mix
+    return replace(job, mix=mix, steps=record.elapsed_s * min(speeds[t].steps_per_s for t in held))
+
+
+def _nodes(record: AccountedJob) -> tuple[int, int] | None:
+    """As many as it asked for, or was given, if its GPUs can lie evenly on them."""
+    least = record.asked_nodes
+    if least is None:
+        return None
+    most = max(least, len(expand(record.nodes)) if record.nodes else 0)
+    workers = sum(record.gpus.values())
+    return (least, most) if any(workers % n == 0 for n in range(least, most + 1)) else None
 
 
 def _sizes(comment: JobComment, workers: int) -> tuple[int, ...]:
