@@ -18,6 +18,7 @@ from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of, unreadable
+from slurm_hadar.controller.trends import Trend, trend_of
 from slurm_hadar.controller.words import in_words
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.slurm.base import Backend
@@ -104,6 +105,7 @@ class Picture:
     moves: tuple[dict[str, Any], ...] = ()
     fault: str = ""
     journal_fault: str = ""
+    trend: Trend = field(default_factory=Trend)
 
 
 def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
@@ -111,6 +113,7 @@ def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Pict
     journal, journal_fault = _journal(config)
     try:
         last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
+        trend = trend_of(journal)
         try:
             lines, nodes = live_view(backend, config, journal)
             total, waiting, fault = len(lines), sum(1 for line in lines if line.state == "pending"), ""
@@ -121,7 +124,8 @@ def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Pict
     finally:
         journal.close()
     return Picture(
-        now, not fault, tuple(lines), tuple(nodes), total, waiting, last, tuple(moves), fault, journal_fault
+        now, not fault, tuple(lines), tuple(nodes), total, waiting, last, tuple(moves), fault, journal_fault,
+        trend,
     )  # fmt: skip
 
 
