@@ -16,6 +16,7 @@ from slurm_hadar.policies.waits import Obstacles, holders, listing
 __all__ = ["Slurm"]
 
 _NO_LIMIT_S = 365 * 86400.0
+_FIRST_WINDOW_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class _Desk:
         for slot, (node, _) in enumerate(arena.slots):
             self._slots[self._position[node]].append(slot)
         self._ends: list[list[tuple[float, int]]] = [[] for _ in arena.slots]
+        self._holders: list[tuple[float, int]] = []
         self._ahead: dict[str, str] = {}
         self._masks: dict[frozenset[str], int] = {}
         for job in arena.movers:
@@ -150,7 +152,7 @@ class _Desk:
         for _ in range(2 * len(promises.edges) + 2):  # each turn looks later than the one before, or is the last
             later = promises.next_edge(start)
             nodes = mine & ~promises.taken(start, start + limit_s)
-            begin = max(start, self._earliest(job, nodes))
+            begin = max(start, self._foreseen(self._earliest(job, nodes), nodes))
             if begin <= self.now:
                 self._start(job, self._chosen(job, self.now, nodes))
                 return True
@@ -207,6 +209,23 @@ class _Desk:
             best = min([best, *(sorted(found)[count - 1] for found in times.values() if len(found) >= count)])
         return best
 
+    def _foreseen(self, earliest: float, nodes: int) -> float:
+        """When Slurm thinks that a place is free which is so at ``earliest``: it takes jobs on ``nodes`` away in
+        batches that end within ever longer windows, and looks after each (``_will_run_test``)."""
+        if earliest <= self.now or math.isinf(earliest):
+            return earliest
+        window_s, until, last = _FIRST_WINDOW_S / 2, -math.inf, -math.inf
+        for end, there in self._holders:
+            if not there & nodes:
+                continue
+            if end > until:  # a batch is complete
+                if last >= earliest:
+                    break
+                window_s *= 2
+                until = end + window_s
+            last = end
+        return last
+
     def _chosen(self, job: Job, when: float, nodes: int) -> list[Room]:
         """Slurm's choice among ``nodes`` as they are at that time, unless others take them before."""
         usable = self._usable(job)
@@ -252,8 +271,11 @@ class _Desk:
         self._hold(placement, self.now + _limit_s(job))
 
     def _hold(self, placement: Placement, end: float) -> None:
+        there = 0
         for slot, count in self.arena.gang(placement):
             bisect.insort(self._ends[slot], (end, count))
+            there |= 1 << self._position[self.arena.slots[slot][0]]
+        bisect.insort(self._holders, (end, there))
 
 
 def _bits(nodes: int) -> list[int]:

@@ -99,7 +99,8 @@ def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates,
     speeds = rates.of(job, workers)
     # on GPUs of several types it went as the slowest of them; so it can
     mix = Mix.GATED if len(held) > 1 and job.mix is Mix.NEVER else job.mix
-    return replace(job, mix=mix, steps=record.elapsed_s * min(speeds[t].steps_per_s for t in held))
+    nodes = len(expand(record.nodes)) if record.nodes else 1
+    return replace(job, mix=mix, steps=record.elapsed_s * min(speeds[t].on(nodes) for t in held))
 
 
 def _nodes(record: AccountedJob) -> tuple[int, int] | None:
@@ -127,7 +128,7 @@ def _deadline_s(comment: JobComment, record: AccountedJob) -> float | None:
 
 
 def _assumptions(jobs: list[TraceJob], unnamed: int, left_out: Counter[str], rates: Rates) -> tuple[str, ...]:
-    lines = ["a job's work is the time it ran, times its speed on the GPU type it ran on"]
+    lines = ["a job's work is the time it ran, times its speed on the GPU type, and on as many nodes, as it ran on"]
     if unnamed:
         ratios = rates.of(TraceJob("", 0.0, "", None, 1, 1.0), 1)
         seen = sorted({j.wanted for j in jobs})
