@@ -72,7 +72,8 @@ class Top(App[None]):
     CSS = """
     Screen { layout: vertical; }
     #beat { height: 1; }
-    #fault { height: auto; max-height: 2; color: $warning; }
+    #fault { display: none; height: auto; max-height: 2; color: $warning; }
+    #fault.open { display: block; }
     #types { height: auto; max-height: 8; }
     #trend { height: auto; max-height: 1; }
     #users { display: none; height: auto; max-height: 10; }
@@ -139,6 +140,7 @@ class Top(App[None]):
         faults = [f"Slurm is away, this is as of the last round: {picture.fault}" if picture.fault else "",
                   picture.journal_fault]  # fmt: skip
         self.query_one("#fault", Static).update(Text(plain("; ".join(filter(None, faults)))))
+        self.query_one("#fault", Static).set_class(any(faults), "open")
         width, signs = self.size.width, self._signs
         self.query_one("#types", Static).update(panes.bars(type_use(picture.nodes), width, signs))
         self.query_one("#trend", Static).update(panes.trend(picture.trend, width, signs))

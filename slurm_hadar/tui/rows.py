@@ -117,7 +117,9 @@ def _where_or_why(line: Line, width: int) -> str:
         return full
     if line.held:
         return where if len(where) <= width else _in_short(line.held)
-    return _SHORT[line.tier](line) if line.tier in _SHORT else full
+    short = _SHORT[line.tier](line) if line.tier in _SHORT else full
+    begins = f"{short}, about {about(line.starts[:1])}" if line.starts else short
+    return begins if len(begins) <= width else short
 
 
 def _in_short(held: Mapping[str, Mapping[str, int]]) -> str:
