@@ -308,10 +308,8 @@ def test_a_reason_that_does_not_fit_is_said_in_short(changes: dict, short: str) 
 
 def test_words_are_cut_where_they_end() -> None:
     """One long word is cut inside; nothing becomes longer."""
-    assert (
-        RICH.cut_to("the nodes open to it", 13) == "the nodes…"
+    assert RICH.cut_to("the nodes open to it", 13) == "the nodes…"
     assert PLAIN.cut_to("the nodes open", 12) == "the nodes.."
-    )
     assert RICH.cut_to("a" * 30, 9) == "a" * 8 + "…" and RICH.cut_to("short", 9) == "short"
 
 
