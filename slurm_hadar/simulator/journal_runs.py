@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -18,14 +19,28 @@ _MOST_RUNS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From the first to the last look at the cluster, in epoch seconds."""
+    """From the first to the last look at the cluster, in epoch seconds; ``looks`` are all of them, the oldest first."""
 
-    since: float
-    until: float
+    looks: Sequence[float]
+
+    @property
+    def since(self) -> float:
+        return self.looks[0]
+
+    @property
+    def until(self) -> float:
+        return self.looks[-1]
 
     @property
     def length_s(self) -> float:
         return self.until - self.since
+
+    def over(self, began: float, seen_gone: float) -> float:
+        """When a run was over that a look did not see any more: in the middle between that look and the one before."""
+        at = bisect.bisect_left(self.looks, seen_gone)
+        if at == 0 or at == len(self.looks) or self.looks[at] != seen_gone:
+            return seen_gone
+        return max(began, (self.looks[at - 1] + seen_gone) / 2)
 
 
 @dataclass(frozen=True)
@@ -58,15 +73,15 @@ def window_of(rounds: Sequence[Mapping[str, Any]]) -> Window | None:
     """Of rounds, the oldest first; None where fewer than two looked, between which something could have happened."""
     if len(rounds) < 2 or rounds[-1]["time"] <= rounds[0]["time"]:
         return None
-    return Window(rounds[0]["time"], rounds[-1]["time"])
+    return Window([r["time"] for r in rounds])
 
 
 def held_in(journal: Reader, window: Window) -> Held:
     """Who held what: from the time at which Slurm started the job to when it was seen to be gone, whether or not the
     controller had started it.
 
-    A job is seen to be gone up to a round late. Where others had its GPUs by then, it is over when they began: on each
-    node jobs never hold more GPUs than it has. Raises StoreError.
+    A job is seen to be gone up to a round late, half of which is taken off. Where others had its GPUs by then, it is
+    over when they began: on each node jobs never hold more GPUs than it has. Raises StoreError.
     """
     runs = [r for r in journal.runs_since(window.since, _MOST_RUNS) if r.began < window.until]
     known = {
@@ -77,7 +92,7 @@ def held_in(journal: Reader, window: Window) -> Held:
     }
     by_lane: dict[tuple[str, str], list[tuple[Interval, bool]]] = {}
     for run in runs:
-        end = window.until if run.ended is None else min(run.ended, window.until)
+        end = window.until if run.ended is None else min(window.over(run.began, run.ended), window.until)
         for node, gpu_type, count in run.held.items():
             row = Interval(run.job_id, node, gpu_type, count, run.began - window.since, end - window.since)
             by_lane.setdefault((node, gpu_type), []).append((row, run.steered))
