@@ -17,7 +17,7 @@ __all__ = ["FIELDS", "AccountedJob", "looks_like", "parse_accounting"]
 
 #: What to ask for: ``sacct -P -X -D -o`` with these.
 FIELDS = ("JobID", "User", "Account", "Partition", "State", "Submit", "Start", "End", "ElapsedRaw", "AllocTRES",
-          "NodeList", "JobName", "Comment", "TimelimitRaw", "ReqTRES")  # fmt: skip
+          "NodeList", "TimelimitRaw", "ReqTRES", "JobName", "Comment")  # fmt: skip
 _NEEDED = ("JobID", "State", "Submit", "AllocTRES")
 _FREE = ("JobName", "Comment", "SubmitLine", "WorkDir")
 _UNKNOWN = frozenset(("", "Unknown", "None", "N/A", "NONE"))
