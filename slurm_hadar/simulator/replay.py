@@ -187,10 +187,11 @@ def deviations(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     again = next((p for p in policies if p.get("policy") == BASELINE), None)
     if again is None or not again["avg_jct_s"]:
         return [f"How far this can be trusted is not known without policy {BASELINE}, which does again what Slurm did."]
-    found = {"average JCT": _deviation(past["avg_jct_s"], again["avg_jct_s"])}
+    least_s = _NO_WAIT * past["avg_jct_s"]
+    found = {"average JCT": _deviation(past["avg_jct_s"], again["avg_jct_s"], least_s)}
     waits = past["avg_queueing_s"], again["avg_queueing_s"]
-    if max(waits) > _NO_WAIT * past["avg_jct_s"]:
-        found["average wait"] = _deviation(*waits)
+    if max(waits) > least_s:
+        found["average wait"] = _deviation(*waits, least_s)
     told = ", ".join(f"{name} {words}" for name, (words, _) in found.items())
     off = [name for name, (_, share) in found.items() if abs(share) > _TRUSTED]
     limit = f"{100 * _TRUSTED:.0f} %"
@@ -208,7 +209,7 @@ def deviations(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _deviation(past_s: float, again_s: float) -> tuple[str, float]:
-    share = again_s / past_s - 1.0 if past_s > 0 else float("inf")
-    words = f"{100 * share:+.0f} %" if past_s > 0 else "none happened"
+def _deviation(past_s: float, again_s: float, least_s: float) -> tuple[str, float]:
+    share = again_s / past_s - 1.0 if past_s > least_s else float("inf")
+    words = f"{100 * share:+.0f} %" if past_s > least_s else "next to none happened"
     return f"{lasting(again_s)} against {lasting(past_s)} ({words})", share
