@@ -8,6 +8,7 @@ from typing import Any
 from slurm_hadar.controller.gains import saved, shadow
 from slurm_hadar.simulator import page
 from slurm_hadar.simulator.compare_page import results_in_short
+from slurm_hadar.simulator.units import lasting
 
 __all__ = ["worth_by_accounting", "worth_by_rounds"]
 
@@ -32,11 +33,10 @@ def worth_by_rounds(gains: Iterable[Mapping[str, Any]]) -> str:
     done, looked = saved(entries), shadow(entries)
     parts = []
     if done is not None:
-        hours = done["saved_gpu_s"] / 3600
+        gained = "saved" if done["saved_gpu_s"] >= 0 else "lost"
         parts.append(page.paragraph(
-            f"Mode act, {done['rounds']} rounds since {page.when(done['since'])}: {abs(hours):.1f} GPU-hours "
-            f"{'saved' if hours >= 0 else 'lost'} ({100 * done['share']:+.1f} % work per GPU-hour); for "
-            f"{100 * done['measured_share']:.0f} % of the GPU-hours the speed was measured here."
+            f"Mode act, {done['rounds']} rounds since {page.when(done['since'])}: {lasting(abs(done['saved_gpu_s']))} "
+            f"of GPU time {gained} ({100 * done['share']:+.1f} % work per GPU-hour); for {100 * done['measured_share']:.0f} % of the GPU-hours the speed was measured here."
         ))  # fmt: skip
     if looked is not None:
         parts.append(page.paragraph(

@@ -72,7 +72,7 @@ def test_what_was_gained_and_what_would_have_been(journal: Journal) -> None:
 
     words = read_page(journal_page(journal, [], HALF_LIFE_S, NOW - 86400, NOW, "hadar report --journal"))
 
-    assert "1.0 GPU-hours saved (+50.0 % work per GPU-hour); for 50 %" in words
+    assert "1.00 h of GPU time saved (+50.0 % work per GPU-hour); for 50 %" in words
     assert "had the decisions been carried out, the GPUs would have done +25.0 % work" in words
     assert "hadar replay --out" in words
 
