@@ -7,7 +7,6 @@ has of the last round.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ from slurm_hadar.controller.steering import node_facts, pinned_reason, placement
 from slurm_hadar.controller.trends import Trend, trend_of
 from slurm_hadar.controller.words import in_words
 from slurm_hadar.errors import SlurmError, StoreError
+from slurm_hadar.names import by_number
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
@@ -261,11 +261,6 @@ def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_
                      tuple(holders.get(name, ())), {t: n for t, n in others.items() if n > 0})
         )  # fmt: skip
     return found
-
-
-def by_number(name: str) -> tuple[tuple[int, str], ...]:
-    """To sort names of nodes, and jobs, as people count: a2 before a10."""
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
 def type_use(nodes: Sequence[NodeView]) -> list[TypeUse]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from slurm_hadar.model import EMPTY, Job, Mix, Node, Placement
+from slurm_hadar.names import by_number
 from slurm_hadar.policies.arena import node_counts
 
-__all__ = ["Room", "Rooms", "by_name", "slurms_choice"]
+__all__ = ["Room", "Rooms", "slurms_choice"]
 
 
 class Room(NamedTuple):
@@ -21,11 +21,6 @@ class Room(NamedTuple):
     gpu_type: str
     free: int
     position: int
-
-
-def by_name(name: str) -> tuple[tuple[int, str], ...]:
-    """The order in which Slurm keeps its nodes: n2 before n10."""
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
 def slurms_choice(rooms: Sequence[Room], count: int, alike: bool) -> list[Room]:
@@ -82,7 +77,9 @@ class Rooms:
     """
 
     def __init__(self, nodes: Iterable[Node], held: Iterable[Placement]) -> None:
-        self._free = {n.name: dict(n.gpus) if n.available else {} for n in sorted(nodes, key=lambda n: by_name(n.name))}
+        self._free = {
+            n.name: dict(n.gpus) if n.available else {} for n in sorted(nodes, key=lambda n: by_number(n.name))
+        }
         for placement in held:
             self.take(placement)
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from slurm_hadar.model import Job, Mix, Placement, Plan, Snapshot, Tier, Wait
+from slurm_hadar.names import by_number
 from slurm_hadar.policies.arena import Arena, node_counts, open_nodes
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.policies.rooms import Room, by_name, slurms_choice
+from slurm_hadar.policies.rooms import Room, slurms_choice
 from slurm_hadar.policies.waits import Obstacles, holders, listing
 
 __all__ = ["Slurm"]
@@ -57,7 +58,7 @@ class Slurm(Policy):
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
         desk = _Desk(snapshot)
-        queue = sorted((j for j in desk.arena.movers if not j.running), key=lambda j: (j.arrival, by_name(j.job_id)))
+        queue = sorted((j for j in desk.arena.movers if not j.running), key=lambda j: (j.arrival, by_number(j.job_id)))
         waiting = desk.in_order(queue)
         # between two looks of its own, backfill does not know of what has happened
         if snapshot.round_s > self.interval_s or snapshot.time % self.interval_s == 0:
@@ -102,7 +103,7 @@ class _Desk:
         self.now = snapshot.time
         self.placements = dict(arena.kept)
         self._free = arena.free.copy()
-        self._order = sorted({node for node, _ in arena.slots}, key=by_name)
+        self._order = sorted({node for node, _ in arena.slots}, key=by_number)
         self._position = {node: i for i, node in enumerate(self._order)}
         self._slots: list[list[int]] = [[] for _ in self._order]
         for slot, (node, _) in enumerate(arena.slots):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_hadar.names import by_number
 from slurm_hadar.simulator.units import lasting, number, unit_of
 
 __all__ = [
@@ -380,14 +381,7 @@ def lanes_of(panels: Iterable[Iterable[Interval]], known: Lanes | None = None) -
     order: dict[str, int] = {}
     for gpu_type in (*(t for _, t in known or ()), *sorted(t for _, t in most)):
         order.setdefault(gpu_type, len(order))
-    return {lane: most[lane] for lane in sorted(most, key=lambda lane: (order[lane[1]], _natural(lane[0])))}
-
-
-def _natural(name: str) -> tuple[str, int]:
-    """Names in the order of their numbers: n2 before n10."""
-    stem = name.rstrip("0123456789")
-    digits = name[len(stem) :]
-    return stem, int(digits) if digits else 0
+    return {lane: most[lane] for lane in sorted(most, key=lambda lane: (order[lane[1]], by_number(lane[0])))}
 
 
 def _colours(look: Look, panels: Mapping[str, Iterable[Interval]], models: Mapping[str, str]) -> dict[str, str]:

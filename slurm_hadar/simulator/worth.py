@@ -36,7 +36,8 @@ def worth_by_rounds(gains: Iterable[Mapping[str, Any]]) -> str:
         gained = "saved" if done["saved_gpu_s"] >= 0 else "lost"
         parts.append(page.paragraph(
             f"Mode act, {done['rounds']} rounds since {page.when(done['since'])}: {lasting(abs(done['saved_gpu_s']))} "
-            f"of GPU time {gained} ({100 * done['share']:+.1f} % work per GPU-hour); for {100 * done['measured_share']:.0f} % of the GPU-hours the speed was measured here."
+            f"of GPU time {gained} ({100 * done['share']:+.1f} % work per GPU-hour); for "
+            f"{100 * done['measured_share']:.0f} % of the GPU-hours the speed was measured here."
         ))  # fmt: skip
     if looked is not None:
         parts.append(page.paragraph(

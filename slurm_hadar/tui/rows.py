@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_hadar.controller.lines import folded
-from slurm_hadar.controller.view import Line, by_number
+from slurm_hadar.controller.view import Line
 from slurm_hadar.controller.words import about, place, plain, span
 from slurm_hadar.model import Placement
+from slurm_hadar.names import by_number
 
 __all__ = ["COLUMNS", "SORTS", "Column", "UserRow", "by_user", "cells", "chosen", "first_task"]
 
