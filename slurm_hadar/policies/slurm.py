@@ -112,6 +112,7 @@ class _Desk:
         self._holders: list[tuple[float, int]] = []
         self._ahead: dict[str, str] = {}
         self._masks: dict[frozenset[str], int] = {}
+        self._usables: dict[int, frozenset[int]] = {}
         for job in arena.movers:
             if job.running:
                 self.placements[job.job_id] = job.placement
@@ -247,7 +248,10 @@ class _Desk:
         return []
 
     def _usable(self, job: Job) -> frozenset[int]:
-        return frozenset(s for slots in self.arena.reach(job).nodes for s in slots)
+        reach = self.arena.reach(job)  # shared by jobs alike, and kept by the arena
+        if id(reach) not in self._usables:
+            self._usables[id(reach)] = frozenset(s for slots in reach.nodes for s in slots)
+        return self._usables[id(reach)]
 
     def _free_from(self, slot: int, count: int) -> float:
         """When so many of the slot's GPUs are free together."""

@@ -259,7 +259,7 @@ def test_what_jobs_of_the_accounting_asked_for() -> None:
     head = "JobID|State|Submit|ElapsedRaw|End|AllocTRES|NodeList|Partition|TimelimitRaw|ReqTRES\n"
     row = "{}|COMPLETED|100|50|150|gres/gpu:v100={}|gpu[1-2]|long|{}|{}\n"
     rows = [row.format(1, 4, 90, "cpu=1,gres/gpu:v100=4,gres/gpu=4,node=2"), row.format(2, 4, "UNLIMITED", "node=1"),
-            row.format(3, 3, "", "gres/gpu=3,node=2"), row.format(4, 4, "Partition_Limit", "")]  # fmt: skip
+            row.format(3, 3, "", "gres/gpu=3,node=2"), row.format(4, 4, "Partition_Limit", "node=0")]  # fmt: skip
 
     jobs = read(head + "".join(rows)).jobs
 

@@ -106,7 +106,7 @@ def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates,
 def _nodes(record: AccountedJob) -> tuple[int, int] | None:
     """As many as it asked for, or was given, if its GPUs can lie evenly on them."""
     least = record.asked_nodes
-    if least is None:
+    if not least:
         return None
     most = max(least, len(expand(record.nodes)) if record.nodes else 0)
     workers = sum(record.gpus.values())
