@@ -134,7 +134,7 @@ def _table(policies: Sequence[Mapping[str, Any]]) -> str:
 
     def shown(index: int, key: str, bound: str = "") -> Any:
         policy = policies[index]
-        text = lasting(policy.get(key))
+        text = lasting(policy.get(key), (p.get(key) for p in policies))
         main = page.Cell(text) if index in best.get(key, ()) else text
         low = policy.get(bound) if bound else None
         return (main, f"{policy[key] / low:.2f} x bound") if low and policy.get(key) else main
@@ -145,7 +145,7 @@ def _table(policies: Sequence[Mapping[str, Any]]) -> str:
         moves = p.get("moves_per_job") if p.get("rounds") else None
         rows.append([
             p["label"], shown(i, "avg_jct_s", "lower_bound_avg_jct_s"), shown(i, "p50_jct_s"), shown(i, "p95_jct_s"),
-            shown(i, "ttd_s", "lower_bound_ttd_s"), lasting(p.get("avg_queueing_s")), fair,
+            shown(i, "ttd_s", "lower_bound_ttd_s"), shown(i, "avg_queueing_s"), fair,
             page.percent(p.get("gru")), "-" if moves is None else f"{moves:.2f}",
             f"{1000 * p.get('decide_mean_s', 0.0):.1f} ms" if p.get("rounds") else "-",
         ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 __all__ = ["Unit", "lasting", "number", "unit_of"]
@@ -22,6 +23,7 @@ _UNITS = (
     Unit("min", "minutes", 60.0, 120.0),
     Unit("s", "seconds", 1.0, 0.0),
 )
+_LEAST = 0.1
 
 
 def unit_of(seconds: float) -> Unit:
@@ -29,11 +31,14 @@ def unit_of(seconds: float) -> Unit:
     return next((unit for unit in _UNITS if abs(seconds) >= unit.least_s), _UNITS[-1])
 
 
-def lasting(seconds: float | None) -> str:
-    """``45.0 s``, ``3.25 h``; ``-`` for what is not known."""
+def lasting(seconds: float | None, among: Iterable[float | None] = ()) -> str:
+    """``45.0 s``, ``3.25 h``; ``-`` for what is not known. ``among`` others, as in a column of a table, in the unit of
+    the longest, unless it is next to nothing in that."""
     if seconds is None:
         return "-"
-    unit = unit_of(seconds)
+    unit = unit_of(max((abs(other) for other in among if other is not None), default=seconds))
+    if abs(seconds) < _LEAST * unit.seconds:
+        unit = unit_of(seconds)
     return f"{number(seconds / unit.seconds)} {unit.name}"
 
 
