@@ -22,9 +22,12 @@ from slurm_hadar.cli.simulate import inputs, simulation_options
 from slurm_hadar.simulator.compare import compare as run_comparison
 from slurm_hadar.simulator.compare import document, read_contenders
 from slurm_hadar.simulator.compare_page import compare_page, write_pictures
-from slurm_hadar.simulator.page import hours, percent
+from slurm_hadar.simulator.page import percent
+from slurm_hadar.simulator.units import lasting
 
 __all__ = ["compare", "comparison_table", "progress", "typed", "write_comparison"]
+
+_TIMES = ("avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s")
 
 
 @click.command()
@@ -92,10 +95,11 @@ def comparison_table(policies: Sequence[dict[str, Any]]) -> Table:
                   "MOVES/JOB", "DECISION"):  # fmt: skip
         table.add_column(title, justify="right")
     for p in policies:
+        times = {key: lasting(p[key], (q[key] for q in policies)) for key in _TIMES}
         table.add_row(
-            cell(p["label"]), hours(p["avg_jct_s"]), _over(p["avg_jct_s"], p["lower_bound_avg_jct_s"]),
-            hours(p["p50_jct_s"]), hours(p["p95_jct_s"]), hours(p["ttd_s"]), _over(p["ttd_s"], p["lower_bound_ttd_s"]),
-            _number(p["ftf_mean"]), _number(p["ftf_max"]), percent(p["gru"]),
+            cell(p["label"]), times["avg_jct_s"], _over(p["avg_jct_s"], p["lower_bound_avg_jct_s"]),
+            times["p50_jct_s"], times["p95_jct_s"], times["ttd_s"],
+            _over(p["ttd_s"], p["lower_bound_ttd_s"]), _number(p["ftf_mean"]), _number(p["ftf_max"]), percent(p["gru"]),
             _number(p["moves_per_job"] if p["rounds"] else None),
             f"{1000 * p['decide_mean_s']:.1f} ms" if p["rounds"] else "-",
         )  # fmt: skip

@@ -20,7 +20,7 @@ from slurm_hadar.cli.simulate import scene, scene_options
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator.compare import compare, document, read_contenders
 from slurm_hadar.simulator.compare_page import compare_page
-from slurm_hadar.simulator.replay import HAPPENED, Site, past, site_of_accounting, site_of_slurm
+from slurm_hadar.simulator.replay import HAPPENED, Site, deviations, past, site_of_accounting, site_of_slurm
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import Trace, node_types, read_text
 from slurm_hadar.slurm.accounting import AccountedJob, parse_accounting
@@ -47,7 +47,7 @@ _OTHER_REASONS = (
     metavar="NODES=TYPE;...",
     help="GPU types of nodes, where accounting does not record them: gpu[01-08]=v100.",
 )
-@click.option("--policies", default="fifo,hadar", show_default=True, metavar="A,B:KEY=VALUE", help="Who decides.")
+@click.option("--policies", default="slurm,hadar", show_default=True, metavar="A,B:KEY=VALUE", help="Who decides.")
 @click.option(
     "--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write a page and pictures here."
 )
@@ -59,6 +59,8 @@ def replay(
 ) -> int:  # fmt: skip
     """Say what policies would have made of the site's last weeks, against what happened.
 
+    Policy slurm is the baseline: it is to do again what Slurm did by itself, and how near it comes to what happened is
+    said, since the figures of the other policies can be trusted no further than that.
     Asks sacct and sinfo; with --sacct FILE it needs no Slurm. Only jobs with GPUs that have ended count. Everything
     that had to be assumed is listed. With --out it writes replay.html and pictures, as hadar compare does.
     """
@@ -69,6 +71,7 @@ def replay(
     trace = read_text(text, name, table, "sacct", types_of)
     records = parse_accounting(text, name)
     site = _site(records, trace, cluster, asked=file is None)
+    trace = site.bound(trace)
     _, options = scene(cluster=site.spec, types_of=types_of, **given)
     count = processes or min(len(contenders), os.cpu_count() or 1)
     with progress([c.label for c in contenders]) as told:
@@ -85,6 +88,8 @@ def replay(
         print_json(content)
     else:
         console().print(comparison_table(content["policies"]))
+        for line in deviations(content["policies"]):
+            click.echo(line)
         for line in content["assumptions"]:
             click.echo(f"assumed: {line}")
         if folder is not None:
@@ -101,7 +106,7 @@ def _site(records: Sequence[AccountedJob], trace: Trace, cluster: str | None, as
     if cluster is None:
         return site_of_accounting(records, trace)
     try:
-        return replace(site_of_accounting(records, trace), spec=cluster, assumptions=())
+        return replace(site_of_accounting(records, trace), spec=cluster, assumptions=(), partitions={})
     except TraceError:  # no nodes are named: nothing is drawn of what happened, all else is known
         return Site(cluster, {})
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from slurm_hadar.cli.common import cell, console, policy_settings, print_json, span
+from slurm_hadar.cli.common import cell, console, policy_settings, print_json
 from slurm_hadar.config import load
 from slurm_hadar.controller.job_graphs import network_of
 from slurm_hadar.forks import OVERHEAD
@@ -27,6 +27,7 @@ from slurm_hadar.simulator.run import DEFAULT_CLUSTER, SimOptions, bounds_of, cl
 from slurm_hadar.simulator.run import simulate as run_simulation
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace, table_csv
+from slurm_hadar.simulator.units import lasting
 from slurm_hadar.throughput.table import ReferenceTable
 
 __all__ = ["inputs", "scene", "scene_options", "simulate", "simulation_options"]
@@ -265,10 +266,10 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("policy", s["policy"], params),
         ("trace", s["trace"], f"{s['jobs']} jobs measured"),
         ("cluster", s["cluster"], f"model {s['model']}, rounds of {s['round_s']:g} s"),
-        ("average JCT", _hours(s["avg_jct_s"]), _beside(s["avg_jct_s"], s["lower_bound_avg_jct_s"])),
-        ("median JCT", _hours(s["p50_jct_s"]), f"95 %: {_hours(s['p95_jct_s'])}, longest: {_hours(s['max_jct_s'])}"),
-        ("TTD (makespan)", _hours(s["ttd_s"]), _beside(s["ttd_s"], s["lower_bound_ttd_s"])),
-        ("average queueing", _hours(s["avg_queueing_s"]), ""),
+        ("average JCT", lasting(s["avg_jct_s"]), _beside(s["avg_jct_s"], s["lower_bound_avg_jct_s"])),
+        ("median JCT", lasting(s["p50_jct_s"]), f"95 %: {lasting(s['p95_jct_s'])}, longest: {lasting(s['max_jct_s'])}"),
+        ("TTD (makespan)", lasting(s["ttd_s"]), _beside(s["ttd_s"], s["lower_bound_ttd_s"])),
+        ("average queueing", lasting(s["avg_queueing_s"]), ""),
         ("finish-time fairness", _number(s["ftf_mean"]), f"worst {_number(s['ftf_max'])}"),
         ("GPU utilisation", _percent(s["gru"]), _each(s["utilisation"])),
         ("node utilisation", _percent(s["cru"]), ""),
@@ -282,14 +283,10 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _hours(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds / 3600:.2f} h" if seconds >= 7200 else span(seconds)
-
-
 def _beside(value: float | None, bound: float | None) -> str:
     if not value or not bound:
         return ""
-    return f"{value / bound:.2f} times the lower bound of {_hours(bound)}"
+    return f"{value / bound:.2f} times the lower bound of {lasting(bound)}"
 
 
 def _number(value: float | None) -> str:

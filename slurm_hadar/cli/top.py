@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import click
@@ -31,6 +32,7 @@ def top(config: Config, refresh: float) -> None:
     try:
         from slurm_hadar.tui.app import Top
         from slurm_hadar.tui.details import in_lines
+        from slurm_hadar.tui.signs import signs_for
     except ModuleNotFoundError as error:
         raise ConfigError(f"hadar top needs {error.name}: pip install 'slurm_hadar[tui]'") from None
     # who watches does not want to wait for a Slurm that is away, and looks again anyway
@@ -44,4 +46,4 @@ def top(config: Config, refresh: float) -> None:
             return [str(error)]
         return in_lines(found, time.time()) if found else [f"The controller has not seen job {job_id} yet."]
 
-    Top(lambda: look(backend, config, time.time()), details, refresh).run()
+    Top(lambda: look(backend, config, time.time()), details, refresh, signs_for(sys.stdout.encoding)).run()

@@ -7,7 +7,6 @@ has of the last round.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,13 +17,15 @@ from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of, unreadable
+from slurm_hadar.controller.trends import Trend, trend_of
 from slurm_hadar.controller.words import in_words
 from slurm_hadar.errors import SlurmError, StoreError
+from slurm_hadar.names import by_number
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
-    "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "by_number", "job_view", "live_view", "look",
+    "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "job_view", "live_view", "look",
     "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source", "type_use",
 ]  # fmt: skip
 
@@ -106,6 +107,7 @@ class Picture:
     moves: tuple[dict[str, Any], ...] = ()
     fault: str = ""
     journal_fault: str = ""
+    trend: Trend = field(default_factory=Trend)
 
 
 def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
@@ -113,6 +115,7 @@ def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Pict
     journal, journal_fault = _journal(config)
     try:
         last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
+        trend = trend_of(journal)
         try:
             lines, nodes = live_view(backend, config, journal)
             total, waiting, fault = len(lines), sum(1 for line in lines if line.state == "pending"), ""
@@ -123,7 +126,8 @@ def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Pict
     finally:
         journal.close()
     return Picture(
-        now, not fault, tuple(lines), tuple(nodes), total, waiting, last, tuple(moves), fault, journal_fault
+        now, not fault, tuple(lines), tuple(nodes), total, waiting, last, tuple(moves), fault, journal_fault,
+        trend,
     )  # fmt: skip
 
 
@@ -267,11 +271,6 @@ def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_
                      tuple(holders.get(name, ())), {t: n for t, n in others.items() if n > 0})
         )  # fmt: skip
     return found
-
-
-def by_number(name: str) -> tuple[tuple[int, str], ...]:
-    """To sort names of nodes, and jobs, as people count: a2 before a10."""
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
 def type_use(nodes: Sequence[NodeView]) -> list[TypeUse]:

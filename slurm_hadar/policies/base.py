@@ -54,6 +54,12 @@ class Policy(abc.ABC):
             if not (math.isfinite(value) and value >= bound):
                 raise ConfigError(f"policy {self.name}: {key}={value} must be a finite number of at least {bound}")
 
+    @property
+    def at_once_s(self) -> float | None:
+        """None: it decides in the controller's rounds. Else it stands for a scheduler inside Slurm, and a simulation
+        asks it whenever a job arrives or ends, and once more at the next whole multiple of so many seconds."""
+        return None
+
     @abc.abstractmethod
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round.

@@ -38,6 +38,7 @@ _BUILTIN = {
     "hadar": "slurm_hadar.policies.hadar:Hadar",
     "hadare": "slurm_hadar.policies.hadare:HadarE",
     "none": "slurm_hadar.policies.none:NoPolicy",
+    "slurm": "slurm_hadar.policies.slurm:Slurm",
     "spjf": "slurm_hadar.policies.asrpt:Spjf",
     "spwf": "slurm_hadar.policies.asrpt:Spwf",
     "srtf": "slurm_hadar.policies.srtf:Srtf",

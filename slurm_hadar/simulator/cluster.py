@@ -12,10 +12,10 @@ from slurm_hadar.controller.guard import Change, ChangeKind, unmovable_reason
 from slurm_hadar.controller.journal import Event
 from slurm_hadar.controller.quarantine import Quarantine
 from slurm_hadar.model import Node, Placement, Snapshot
+from slurm_hadar.policies.rooms import Rooms
 from slurm_hadar.simulator.faults import Faults
 from slurm_hadar.simulator.foresight import Foresight
 from slurm_hadar.simulator.jobs import VirtualJob
-from slurm_hadar.simulator.rooms import Rooms
 from slurm_hadar.simulator.usage import Usage
 
 __all__ = ["Interval", "Sight", "Timing", "VirtualCluster"]
@@ -34,7 +34,8 @@ class Timing:
     job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints. ``start_s``: a
     job's first start takes so long before its first step. ``self_start_s``: Slurm itself starts a job so long after its
     arrival, where GPUs are free, unless a round comes first; None = it leaves all jobs to the rounds. A round is
-    due at ``phase``, and whole rounds before and after it; None = at the first arrival.
+    due at ``phase``, and whole rounds before and after it; None = at the first arrival. ``at_once``: the scheduler is
+    inside Slurm: it looks whenever a job arrives or ends, and once more at the next whole multiple of ``round_s``.
     """
 
     round_s: float = 360.0
@@ -46,6 +47,7 @@ class Timing:
     report_s: float = 0.0
     self_start_s: float | None = None
     phase: float | None = None
+    at_once: bool = False
     max_rounds: int = 5_000_000
 
 
@@ -109,6 +111,7 @@ class VirtualCluster(Cluster[Sight]):
         outages += [(origin + o.up_s, True, o.node) for o in faults.outages]
         self._outages = sorted(outages, reverse=True)
         self._now = self._began = self._last_round_before(self._queue[-1].arrival, timing.phase) if jobs else origin
+        self._event = self._now
         self._active: dict[str, VirtualJob] = {}
         self._running: dict[str, VirtualJob] = {}
         self._finished: list[tuple[str, str]] = []
@@ -192,6 +195,9 @@ class VirtualCluster(Cluster[Sight]):
 
     def pause(self) -> None:
         """Let time pass until the next round."""
+        if self._timing.at_once:
+            self._pause_until_event()
+            return
         began, timing = self._began, self._timing
         due = began + timing.round_s
         if timing.early_end and self._running:
@@ -209,6 +215,22 @@ class VirtualCluster(Cluster[Sight]):
         self._watch(worked or any(job.since < due for job in self._running.values()))
         if not self._active:
             self._skip_to_arrival()
+        self._stopped = self._stopped or self._rounds >= timing.max_rounds
+
+    def _pause_until_event(self) -> None:
+        """Let time pass until something happens, or until the look that follows what happened last."""
+        timing = self._timing
+        again = (math.floor(self._event / timing.round_s) + 1) * timing.round_s
+        arrival = self._queue[-1].arrival if self._queue else math.inf
+        event = min(self._next_event(), arrival)
+        due = min(event, again if again > self._now else math.inf)
+        if math.isinf(due):
+            self._stopped = self.gave_up = True
+            return
+        self._now = due
+        if due == event:
+            self._event = event
+        self._happen(due)
         self._stopped = self._stopped or self._rounds >= timing.max_rounds
 
     # Time

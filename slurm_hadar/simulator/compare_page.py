@@ -9,6 +9,9 @@ from typing import Any
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator import page, plots
 from slurm_hadar.simulator.compare import KIND
+from slurm_hadar.simulator.replay import deviations
+from slurm_hadar.simulator.run import cluster_nodes
+from slurm_hadar.simulator.units import lasting
 
 __all__ = ["check_document", "compare_page", "pictures", "results_in_short", "write_pictures"]
 
@@ -57,7 +60,8 @@ def pictures(document: Mapping[str, Any]) -> dict[str, Callable[[bool], bytes]]:
     }
     shares = {p["label"]: p["utilisation"] for p in policies}
     models = {r["job_id"]: r["model"] for r in next(iter(rows.values()))}
-    lanes = plots.lanes_of(held.values(), document["gpus"])
+    nodes = cluster_nodes(document["cluster"], by_node=document["model"] == "nodes")
+    lanes = plots.lanes_of(held.values(), {(n.name, t): count for n in nodes for t, count in n.gpus.items()})
     found["jct_cdf"] = lambda dark: plots.jct_cdf(jcts, dark)
     found["utilisation"] = lambda dark: plots.utilisation(held, document["gpus"], shares, dark)
     found["gantt"] = lambda dark: plots.gantt(held, models, lanes, dark)
@@ -77,7 +81,7 @@ def write_pictures(document: Mapping[str, Any], folder: Path) -> list[Path]:
 def compare_page(document: Mapping[str, Any], title: str = "Policies compared") -> str:
     """The page, in one file."""
     policies = document["policies"]
-    body = [page.paragraph(line) for line in _findings(policies)]
+    body = [page.paragraph(line) for line in (*_findings(policies), *deviations(policies))]
     body += [page.paragraph(f"{label} failed: {why}") for label, why in document["failed"].items()]
     body.append(page.section("Results", _table(policies), page.details("What the columns mean",
                                                                         page.listing(_DEFINITIONS))))  # fmt: skip
@@ -99,7 +103,8 @@ def compare_page(document: Mapping[str, Any], title: str = "Policies compared") 
 def results_in_short(document: Mapping[str, Any]) -> list[str]:
     """The findings and the table of results, for another page."""
     policies = document["policies"]
-    return [page.paragraph(_lead(document)), *(page.paragraph(f) for f in _findings(policies)), _table(policies)]
+    return [page.paragraph(_lead(document)),
+            *(page.paragraph(f) for f in (*_findings(policies), *deviations(policies))), _table(policies)]  # fmt: skip
 
 
 def _lead(document: Mapping[str, Any]) -> str:
@@ -116,7 +121,7 @@ def _findings(policies: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         best, rest = known[0], known[1:]
         others = ", ".join(f"{p['label']} takes {p[key] / best[key]:.2f} times as long" for p in rest)
-        lines.append(f"Shortest {what}: {best['label']}, {page.hours(best[key])}; {others}.")
+        lines.append(f"Shortest {what}: {best['label']}, {lasting(best[key])}; {others}.")
     return lines
 
 
@@ -129,7 +134,7 @@ def _table(policies: Sequence[Mapping[str, Any]]) -> str:
 
     def shown(index: int, key: str, bound: str = "") -> Any:
         policy = policies[index]
-        text = page.hours(policy.get(key))
+        text = lasting(policy.get(key), (p.get(key) for p in policies))
         main = page.Cell(text) if index in best.get(key, ()) else text
         low = policy.get(bound) if bound else None
         return (main, f"{policy[key] / low:.2f} x bound") if low and policy.get(key) else main
@@ -140,7 +145,7 @@ def _table(policies: Sequence[Mapping[str, Any]]) -> str:
         moves = p.get("moves_per_job") if p.get("rounds") else None
         rows.append([
             p["label"], shown(i, "avg_jct_s", "lower_bound_avg_jct_s"), shown(i, "p50_jct_s"), shown(i, "p95_jct_s"),
-            shown(i, "ttd_s", "lower_bound_ttd_s"), page.hours(p.get("avg_queueing_s")), fair,
+            shown(i, "ttd_s", "lower_bound_ttd_s"), shown(i, "avg_queueing_s"), fair,
             page.percent(p.get("gru")), "-" if moves is None else f"{moves:.2f}",
             f"{1000 * p.get('decide_mean_s', 0.0):.1f} ms" if p.get("rounds") else "-",
         ])  # fmt: skip
@@ -172,7 +177,7 @@ def _setting(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"Rounds of {document['round_s']:g} s, seed {document['seed']}")
     bounds = document["bounds"]
     if bounds:
-        found = [f"{name} {page.hours(bounds[key])}" for key, name in (("avg_jct_s", "average JCT"), ("ttd_s", "TTD"))
+        found = [f"{name} {lasting(bounds[key])}" for key, name in (("avg_jct_s", "average JCT"), ("ttd_s", "TTD"))
                  if bounds.get(key)]  # fmt: skip
         lines.append("Lower bounds: " + ", ".join(found))
     return lines

@@ -58,6 +58,7 @@ class VirtualJob:
             "total_steps": self.total, "speeds": rates.of(trace, trace.workers),
             "scaled": {n: rates.of(trace, n) for n in form.sizes if n != trace.workers}, "restart_cost_s": restart_s,
             "weight": trace.weight, "graph": Path(trace.graph).name if trace.graph.endswith(".toml") else trace.graph,
+            "time_limit_s": trace.limit_s,
             "deadline": None if trace.deadline_s is None else origin + trace.arrival_s + trace.deadline_s,
         }  # fmt: skip
         self.template = Job(**self._fixed)
@@ -149,4 +150,6 @@ def form_of(trace: TraceJob, *, by_node: bool, mix: Mix | None) -> Form:
         return Form(trace.workers, sizes=trace.sizes)
     largest = max(trace.sizes or (trace.workers,))
     least, most = trace.nodes or (1, largest)
-    return Form(trace.workers, least, most, mix=wanted, sizes=trace.sizes)
+    return Form(
+        trace.workers, least, most, mix=wanted, sizes=trace.sizes, types=trace.types, nodes=trace.open_to
+    )  # fmt: skip

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.simulator import page, plots
+from slurm_hadar.simulator.journal_runs import Held, Window, held_in, window_of
+from slurm_hadar.simulator.units import lasting
 from slurm_hadar.simulator.worth import worth_by_accounting, worth_by_rounds
 from slurm_hadar.throughput.store import EstimateError
 
 __all__ = ["journal_page"]
 
 _MOST_ROWS = 200
-_OCCUPY, _RELEASE = ("start", "move"), ("preempt", "end")
 
 
 def journal_page(
@@ -27,26 +29,36 @@ def journal_page(
     command: str,
     replayed: Mapping[str, Any] | None = None,
 ) -> str:
-    """The page, in one file. ``errors`` are those of the estimates that turned out by now (ThroughputStore.errors);
-    times are epoch seconds; ``replayed`` is the comparison of ``hadar replay`` (check_document), if there is one.
-    Raises StoreError if the journal cannot be read."""
+    """The page, in one file, of the time from ``since`` to ``now`` (epoch seconds), as far as there were rounds in it.
+    ``errors`` are those of the estimates that turned out by now (ThroughputStore.errors); ``replayed`` is the
+    comparison of ``hadar replay`` (check_document), if there is one. Raises StoreError if the journal cannot be
+    read."""
     rounds = journal.rounds_since(since)
     decisions = [d for d in journal.decisions_since(since) if d["mode"] == "act"]
     records = journal.jobs_since(since)
+    window = window_of(rounds)
+    held = held_in(journal, window) if window else None
     body = [page.listing(_findings(rounds, records))]
     body += [worth_by_rounds(journal.gains(since)), worth_by_accounting(replayed)]
-    if rounds:
-        body.append(_queue(rounds, since))
-        intervals = _intervals(decisions, since, now)
-        if intervals:
-            body += _gpus(intervals, since)
+    if window and held:
+        body += [_queue(rounds, window), *_gpus(held, window)]
     body.append(page.section("Who used the GPUs", _usage(Usage(journal, half_life_s), now, half_life_s)))
     body.append(page.section("Moves", _moves(decisions)))
-    body.append(page.section("Jobs", _jobs(records)))
+    body.append(page.section("Jobs", _jobs(records, held.began if held else {})))
     if errors:
         body.append(page.section("How good the estimates of speeds were", _errors(errors)))
-    lead = f"{page.when(since)} to {page.when(now)}, from the journal {journal.path}"
+    lead = f"{_told(window, since, now)}, from the journal {journal.path}"
     return page.page("What the controller did", lead, body, f"made {page.when(now)} by {command}")
+
+
+def _told(window: Window | None, since: float, now: float) -> str:
+    """Of which time the page tells, and how much of what was asked for that is."""
+    if window is None:
+        return f"{page.when(since)} to {page.when(now)}"
+    words = f"{page.when(window.since)} to {page.when(window.until)} ({lasting(window.length_s)})"
+    if window.length_s > 0.9 * (now - since):
+        return words
+    return f"{words}, the time between the first and the last round in the {lasting(now - since)} that were asked for"
 
 
 def _findings(rounds: Sequence[Mapping[str, Any]], records: Sequence[JobRecord]) -> list[str]:
@@ -61,8 +73,8 @@ def _findings(rounds: Sequence[Mapping[str, Any]], records: Sequence[JobRecord])
     ]
     if done:
         lines.append(
-            f"{len(done)} jobs ended; from submission to end they took {page.hours(statistics.fmean(done))} on "
-            f"average, {page.hours(statistics.median(done))} in the middle, {page.hours(max(done))} at most."
+            f"{len(done)} jobs ended; from submission to end they took {lasting(statistics.fmean(done))} on "
+            f"average, {lasting(statistics.median(done))} in the middle, {lasting(max(done))} at most."
         )
     slowest = max(rounds, key=lambda r: r["read_s"] + r["decide_s"])
     lines.append(
@@ -74,68 +86,41 @@ def _findings(rounds: Sequence[Mapping[str, Any]], records: Sequence[JobRecord])
     return lines + [f"Rounds said: {note}" for note in notes[:5]]
 
 
-def _queue(rounds: Sequence[Mapping[str, Any]], since: float) -> str:
+def _queue(rounds: Sequence[Mapping[str, Any]], window: Window) -> str:
     series = {
-        name: [(r["time"] - since, r[key]) for r in rounds]
+        name: [(r["time"] - window.since, r[key]) for r in rounds]
         for name, key in (("all jobs", "jobs"), ("steered", "steered"), ("running", "running"))
     }
     words = "Curves: jobs in the queue, steered and running, over time."
-    return page.section(
-        "The queue", page.figure(lambda dark: plots.counts(series, _axis(since), "jobs in the queue", dark), words)
+    since = page.when(window.since)
+    return page.section("The queue", page.figure(
+        lambda dark: plots.counts(series, since, window.length_s, "jobs in the queue", dark), words
+    ))  # fmt: skip
+
+
+def _gpus(held: Held, window: Window) -> list[str]:
+    since, end_s = page.when(window.since), window.length_s
+    panels = {"all jobs": held.intervals}
+    if held.steered and len(held.steered) < len(held.intervals):
+        panels["steered jobs"] = held.steered
+    shares = {label: held.shares(rows, end_s) for label, rows in panels.items()}
+    rows = {label: [astuple(row) for row in found] for label, found in panels.items()}
+    names = {row.job_id: f"job {row.job_id}" for row in held.intervals}
+    figures = page.table(
+        ["GPU type", "GPUs", *(f"held by {label}, on average" for label in shares)],
+        [[t, str(n), *(page.percent(share[t]) for share in shares.values())] for t, n in held.gpus.items()],
     )
-
-
-def _axis(since: float) -> str:
-    return f"hours since {page.when(since)}"
-
-
-def _intervals(decisions: Sequence[Mapping[str, Any]], since: float, now: float) -> list[list[Any]]:
-    """What jobs held, as decided: from a start or move to the next decision; seconds since ``since``."""
-    held: dict[str, tuple[float, Mapping[str, Mapping[str, int]]]] = {}
-    found: list[list[Any]] = []
-
-    def close(job: str, moment: float) -> None:
-        began, placement = held.pop(job)
-        for node, types in placement.items():
-            for gpu_type, count in types.items():
-                if moment > began:
-                    found.append([job, node, gpu_type, count, began - since, moment - since])
-
-    for decision in decisions:
-        job, kind = decision["job_id"], decision["kind"]
-        if kind not in _OCCUPY + _RELEASE:
-            continue
-        if job in held:
-            close(job, decision["time"])
-        elif decision["old"]:
-            held[job] = (since, decision["old"])
-            close(job, decision["time"])
-        if kind in _OCCUPY:
-            held[job] = (decision["time"], decision["new"])
-    for job in list(held):
-        close(job, now)
-    return found
-
-
-def _gpus(intervals: Sequence[Sequence[Any]], since: float) -> list[str]:
-    lanes = plots.lanes_of([intervals])
-    types: dict[str, int] = {}
-    for gpu_type, count in lanes.values():
-        types[gpu_type] = types.get(gpu_type, 0) + count
-    end = max(row[5] for row in intervals)
-    shares = {t: sum(r[3] * (r[5] - r[4]) for r in intervals if r[2] == t) / (n * end) for t, n in types.items()}
-    rows, names = {"steered jobs": intervals}, {row[0]: f"job {row[0]}" for row in intervals}
     used = page.figure(
-        lambda dark: plots.utilisation(rows, types, {"steered jobs": shares}, dark, _axis(since)),
+        lambda dark: plots.utilisation(rows, held.gpus, shares, dark, since, end_s),
         "Curve: the share of GPUs held over time.",
-        "As decided in each round, for steered jobs, and out of the GPUs that they ever held.",
+        "Out of all GPUs that Slurm has, by one look a round: jobs that came and went between two looks are missing.",
     )
     who = page.figure(
-        lambda dark: plots.gantt(rows, names, lanes, dark, _axis(since)),
+        lambda dark: plots.gantt({"all jobs": rows["all jobs"]}, names, held.lanes, dark, since, end_s),
         "Coloured bars for the jobs on each GPU over time.",
         "The jobs that held most GPU time have colours of their own.",
     )
-    return [page.section("Use of the GPUs", used), page.section("Who ran where", who)]
+    return [page.section("Use of the GPUs", figures, used), page.section("Who ran where", who)]
 
 
 def _usage(usage: Usage, now: float, half_life_s: float) -> str:
@@ -144,8 +129,8 @@ def _usage(usage: Usage, now: float, half_life_s: float) -> str:
     if not by_user:
         return page.paragraph("Nothing was booked yet.")
     ranked = sorted(by_user, key=lambda u: (-sum(by_user[u].values()), u))
-    rows = [[user or "-", *(f"{by_user[user].get(t, 0.0) / 3600:.1f}" for t in types)] for user in ranked[:_MOST_ROWS]]
-    note = f"GPU hours by type; after {half_life_s / 3600:g} hours they count half."
+    rows = [[user or "-", *(lasting(by_user[user].get(t, 0.0)) for t in types)] for user in ranked[:_MOST_ROWS]]
+    note = f"GPU time by type; after {lasting(half_life_s)} it counts half."
     return page.table(["user", *types], rows) + page.paragraph(note, dim=True)
 
 
@@ -161,16 +146,30 @@ def _moves(decisions: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _jobs(records: Sequence[JobRecord]) -> str:
+def _jobs(records: Sequence[JobRecord], began: Mapping[str, float]) -> str:
     if not records:
         return page.paragraph("No job was seen.")
     rows = []
     for r in reversed(records[-_MOST_ROWS:]):
         steps = f"{r.steps:.0f}" + (f" of {r.total_steps:.0f}" if r.total_steps else "")
-        rows.append([r.job_id, str(r.workers), page.when(r.arrival), page.when(r.ended) if r.ended else "-",
-                     page.hours(r.ended - r.arrival if r.ended else None), f"{r.attained_s / 3600:.2f}", str(r.moves),
+        start = began.get(r.job_id)
+        rows.append([r.job_id, str(r.workers), page.when(r.arrival), page.when(start) if start else "-",
+                     page.when(r.ended) if r.ended else "-",
+                     lasting(r.ended - r.arrival if r.ended else None), lasting(r.attained_s), str(r.moves),
                      str(r.restarts), steps, f"{r.lost_steps:.0f}"])  # fmt: skip
-    head = ["job", "GPUs asked", "submitted", "ended", "took", "GPU hours", "moves", "restarts", "steps", "steps lost"]
+    head = [
+        "job",
+        "GPUs asked",
+        "submitted",
+        "started",
+        "ended",
+        "took",
+        "GPU time",
+        "moves",
+        "restarts",
+        "steps",
+        "steps lost",
+    ]
     return page.table(head, rows) + _cut(len(records))
 
 

@@ -1,7 +1,8 @@
 """The pictures of comparisons and reports: one look for all of them, made from plain data.
 
 Colours are those of Okabe and Ito (Color Universal Design, 2008), which people with any colour vision tell apart; lines
-differ in their dashes too. Times are hours. Each function returns a PNG as bytes.
+differ in their dashes too. Times come in seconds, and are drawn in the unit that suits the longest. Each function
+returns a PNG as bytes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Interval", "Look", "counts", "gantt", "jct_cdf", "lanes_of", "overview", "trade_off", "utilisation"]
+from slurm_hadar.names import by_number
+from slurm_hadar.simulator.units import lasting, number, unit_of
+
+__all__ = [
+    "Interval",
+    "Look",
+    "Lanes",
+    "counts",
+    "gantt",
+    "jct_cdf",
+    "lanes_of",
+    "overview",
+    "trade_off",
+    "utilisation",
+]
 
 #: (job, node, GPU type, GPUs, start in seconds, end in seconds)
 Interval = Sequence[Any]
+
+#: GPUs of one type on one node, in the order to be drawn: {(node, GPU type): count}
+Lanes = Mapping[tuple[str, str], int]
 
 #: (label, average JCT in seconds, TTD in seconds)
 Reached = tuple[str, float, float]
@@ -66,7 +84,8 @@ def _figure(look: Look, rows: int, columns: int, width: float, height: float) ->
         "text.color": look.ink, "axes.labelcolor": look.ink, "axes.edgecolor": look.faint, "xtick.color": look.ink,
         "ytick.color": look.ink, "grid.color": look.faint, "font.family": "DejaVu Sans", "font.size": 10,
         "axes.titlesize": 11, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
-        "axes.axisbelow": True, "legend.frameon": False, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+        "axes.axisbelow": True, "axes.formatter.useoffset": False, "axes.formatter.limits": (-6, 9),
+        "legend.frameon": False, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
     }  # fmt: skip
     buffer = io.BytesIO()
     with mpl.rc_context(style):
@@ -81,29 +100,31 @@ def overview(policies: Sequence[Mapping[str, Any]], bounds: Mapping[str, float],
     look = Look.of(dark)
     with _figure(look, 1, 2, 10, 0.9 + 0.42 * len(policies)) as (_, axes, buffer):
         for axis, key, bound, title in (
-            (axes[0, 0], "avg_jct_s", bounds.get("avg_jct_s"), "Average job completion time (h)"),
-            (axes[0, 1], "ttd_s", bounds.get("ttd_s"), "Total time duration, the makespan (h)"),
+            (axes[0, 0], "avg_jct_s", bounds.get("avg_jct_s"), "Average job completion time"),
+            (axes[0, 1], "ttd_s", bounds.get("ttd_s"), "Total time duration, the makespan"),
         ):
-            values = [(p[key] or 0.0) / _HOUR_S for p in policies]
+            longest_s = max([*(p[key] or 0.0 for p in policies), bound or 0.0, 1e-9])
+            unit = unit_of(longest_s)
+            values = [(p[key] or 0.0) / unit.seconds for p in policies]
             rows = range(len(policies))[::-1]
             axis.barh(rows, values, height=0.62, color=[look.colour(i) for i in range(len(policies))])
             for row, value in zip(rows, values, strict=True):
-                axis.annotate(_number(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center")
+                axis.annotate(number(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center")
             axis.set_yticks(rows, [p["label"] for p in policies] if axis is axes[0, 0] else [""] * len(policies))
-            axis.set_xlim(0, max([*values, (bound or 0.0) / _HOUR_S, 1e-9]) * 1.14)
+            axis.set_xlim(0, longest_s / unit.seconds * 1.14)
             axis.tick_params(axis="y", length=0)
             axis.spines["left"].set_visible(False)
-            axis.set_title(title)
+            axis.set_title(f"{title} ({unit.name})")
             axis.set_ylim(-0.5, len(policies) - (0.15 if bound else 0.5))
             if bound:
-                _bound(axis, look, bound / _HOUR_S)
+                _bound(axis, look, bound / unit.seconds)
     return buffer.getvalue()
 
 
-def _bound(axis: Any, look: Look, hours: float) -> None:
-    axis.axvline(hours, color=look.ink, lw=1.2, ls=(0, (4, 2)))
+def _bound(axis: Any, look: Look, at: float) -> None:
+    axis.axvline(at, color=look.ink, lw=1.2, ls=(0, (4, 2)))
     axis.annotate(
-        f"lower bound {_number(hours)}", (hours, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top",
+        f"lower bound {number(at)}", (at, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top",
         fontsize=8, xytext=(-4, -1), textcoords="offset points",
     )  # fmt: skip
 
@@ -117,34 +138,39 @@ def jct_cdf(jcts_s: Mapping[str, Sequence[float]], dark: bool = False) -> bytes:
         axis = axes[0, 0]
         every = np.concatenate([np.asarray(v, float) for v in jcts_s.values() if len(v)] or [np.array([_HOUR_S])])
         wide = float(every.max()) > 20 * float(np.median(every))
+        unit = unit_of(float(np.median(every) if wide else every.max()))
         for index, (label, values) in enumerate(jcts_s.items()):
             if not len(values):
                 continue
-            hours = np.sort(np.asarray(values, float)) / _HOUR_S
-            share = np.arange(1, len(hours) + 1) / len(hours)
-            least = float(every.min()) / _HOUR_S if wide else 0.0
-            axis.step([least, *hours], [0.0, *share], where="post", lw=1.8, color=look.colour(index),
+            times = np.sort(np.asarray(values, float))
+            share = np.arange(1, len(times) + 1) / len(times)
+            least = float(every.min()) / unit.seconds if wide else 0.0
+            axis.step([least, *times / unit.seconds], [0.0, *share], where="post", lw=1.8, color=look.colour(index),
                       ls=_DASHES[index % len(_DASHES)],
-                      label=f"{label}: average {_number(float(hours.mean()))} h")  # fmt: skip
+                      label=f"{label}: average {lasting(float(times.mean()))}")  # fmt: skip
         if wide:
             axis.set_xscale("log")
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set(xlabel="job completion time (h)", ylabel="share of the jobs done", ylim=(0, 1.02))
+        axis.set(xlabel=f"job completion time ({unit.name})", ylabel="share of the jobs done", ylim=(0, 1.02))
         axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         axis.grid(True, lw=0.5)
         axis.legend(loc="lower right", handlelength=3)
     return buffer.getvalue()
 
 
-def counts(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, what: str, dark: bool = False) -> bytes:
-    """Counts over time, each a list of (seconds, count) that holds until the next."""
-    look = Look.of(dark)
+def counts(
+    series: Mapping[str, Sequence[tuple[float, float]]], since: str, end_s: float, what: str, dark: bool = False
+) -> bytes:
+    """Counts over time from 0 to ``end_s``, each a list of (seconds, count) that holds until the next; ``since`` says
+    when 0 is."""
+    look, unit = Look.of(dark), unit_of(end_s)
     with _figure(look, 1, 1, 10, 3.4) as (figure, axes, buffer):
         axis = axes[0, 0]
         for index, (label, points) in enumerate(series.items()):
-            axis.step([t / _HOUR_S for t, _ in points], [n for _, n in points], where="post", label=label, lw=1.6,
+            held = [*points, (end_s, points[-1][1])] if points else []
+            axis.step([t / unit.seconds for t, _ in held], [n for _, n in held], where="post", label=label, lw=1.6,
                       color=look.colour(index), ls=_DASHES[index % len(_DASHES)])  # fmt: skip
-        axis.set(xlabel=xlabel, title=what)
+        axis.set(xlabel=f"{unit.words} since {since}", xlim=(0, end_s / unit.seconds), title=what)
         axis.set_ylim(bottom=0)
         axis.yaxis.get_major_locator().set_params(integer=True)
         axis.grid(True, lw=0.5)
@@ -235,27 +261,28 @@ def _labels(axis: Any, series: Iterable[tuple[Sequence[Reached], str, Sequence[A
 
 def utilisation(
     intervals: Mapping[str, Iterable[Interval]], gpus: Mapping[str, int], by_type: Mapping[str, Mapping[str, float]],
-    dark: bool = False, xlabel: str = "hours since the first arrival",
+    dark: bool = False, since: str = "the first arrival", end_s: float | None = None,
 ) -> bytes:  # fmt: skip
     """The share of all GPUs held over time, by policy, and beside it the mean by GPU type.
 
-    ``by_type`` is {policy: {GPU type: share of 0 to 1}}. Time ends as in :func:`gantt`.
+    ``by_type`` is {policy: {GPU type: share of 0 to 1}}. Time begins and ends as in :func:`gantt`.
     """
     import numpy as np
 
     look = Look.of(dark)
     held = {label: list(rows) for label, rows in intervals.items()}
-    end, late = _horizon(held)
+    end, late = _horizon(held, end_s)
+    unit = unit_of(end)
     edges = np.linspace(0.0, end, _BINS + 1)
     total = max(1, sum(gpus.values()))
     with _figure(look, 1, 2, 10, 3.8) as (figure, axes, buffer):
         left, right = axes[0]
         left.get_gridspec().set_width_ratios([2.4, 1])
         for index, (label, rows) in enumerate(held.items()):
-            middles, share = (edges[:-1] + edges[1:]) / 2 / _HOUR_S, _held(rows, edges) / total
+            middles, share = (edges[:-1] + edges[1:]) / 2 / unit.seconds, _held(rows, edges) / total
             left.plot(middles, share, color=look.colour(index), lw=1.6, ls=_DASHES[index % len(_DASHES)],
                       label=label + late.get(label, ""))  # fmt: skip
-        left.set(xlabel=xlabel, ylim=(0, 1.04), title="GPUs held")
+        left.set(xlabel=f"{unit.words} since {since}", xlim=(0, end / unit.seconds), ylim=(0, 1.04), title="GPUs held")
         left.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         left.grid(True, lw=0.5)
         if len(held) > 1:
@@ -274,13 +301,15 @@ def utilisation(
     return buffer.getvalue()
 
 
-def _horizon(panels: Mapping[str, Sequence[Interval]]) -> tuple[float, dict[str, str]]:
+def _horizon(panels: Mapping[str, Sequence[Interval]], end_s: float | None = None) -> tuple[float, dict[str, str]]:
     """The end of the time axis in seconds, and what to say of the policies that go beyond it."""
+    if end_s is not None:
+        return end_s, {}
     ends = {label: max(row[5] for row in rows) for label, rows in panels.items() if rows}
     if not ends:
         return _HOUR_S, {}
     end = min(max(ends.values()), _MOST_TIMES_QUICKEST * min(ends.values()))
-    late = {label: f" (cut off, ends after {_number(e / _HOUR_S)} h)" for label, e in ends.items() if e > end}
+    late = {label: f" (cut off, ends after {lasting(e)})" for label, e in ends.items() if e > end}
     return end, late
 
 
@@ -301,13 +330,13 @@ def _held(rows: Iterable[Interval], edges: Any) -> Any:
 
 
 def gantt(
-    intervals: Mapping[str, Iterable[Interval]], models: Mapping[str, str], lanes: Mapping[str, tuple[str, int]],
-    dark: bool = False, xlabel: str = "hours since the first arrival",
+    intervals: Mapping[str, Iterable[Interval]], models: Mapping[str, str], lanes: Lanes,
+    dark: bool = False, since: str = "the first arrival", end_s: float | None = None,
 ) -> bytes:  # fmt: skip
     """Who held which GPUs when: one panel per policy, one line per GPU, colours by model.
 
-    ``lanes`` is {node: (GPU type, GPUs)} in the order to be drawn; ``models`` maps jobs to what colours them. What
-    takes more than three times as long as the quickest policy is cut off, and said so.
+    ``models`` maps jobs to what colours them. ``since`` says when second 0 is, at which time begins. It ends at
+    ``end_s``; without that, what takes more than three times as long as the quickest policy is cut off, and said so.
     """
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
@@ -315,52 +344,44 @@ def gantt(
     look = Look.of(dark)
     panels = {label: list(rows) for label, rows in intervals.items()}
     colours = _colours(look, panels, models)
-    total = max(1, sum(n for _, n in lanes.values()))
-    end, late = _horizon(panels)
+    total = max(1, sum(lanes.values()))
+    end, late = _horizon(panels, end_s)
+    unit = unit_of(end)
     height = 0.9 + len(panels) * (0.45 + min(4.0, max(1.2, 0.045 * total)))
     with _figure(look, max(1, len(panels)), 1, 10, height) as (figure, axes, buffer):
         for axis, (label, rows) in zip(axes[:, 0], panels.items(), strict=True):
             shapes, fill = [], []
             for lane, row in _bars(rows, lanes):
-                left, right = row[4] / _HOUR_S, row[5] / _HOUR_S
+                left, right = row[4] / unit.seconds, row[5] / unit.seconds
                 shapes.append(((left, lane), (left, lane + 0.92), (right, lane + 0.92), (right, lane)))
                 fill.append(colours.get(models.get(row[0], ""), look.other))
             axis.add_collection(PolyCollection(shapes, facecolors=fill, edgecolors=look.paper, linewidths=0.15))
-            axis.set(xlim=(0, end / _HOUR_S), ylim=(total, 0), title=label + late.get(label, ""))
+            axis.set(xlim=(0, end / unit.seconds), ylim=(total, 0), title=label + late.get(label, ""))
             _type_axis(axis, look, lanes)
-        axes[-1, 0].set_xlabel(xlabel)
+        axes[-1, 0].set_xlabel(f"{unit.words} since {since}")
         names = [*colours] + (["others"] if any(m not in colours for m in models.values()) else [])
         handles = [Patch(color=colours.get(n, look.other), label=n or "no model named") for n in names]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(7, max(1, len(handles))), fontsize=9)
     return buffer.getvalue()
 
 
-def lanes_of(panels: Iterable[Iterable[Interval]], types: Iterable[str] = ()) -> dict[str, tuple[str, int]]:
-    """{node: (GPU type, GPUs)} for :func:`gantt`: as many GPUs as were ever held on a node at once, in all panels;
-    nodes in the order of ``types`` and of their names' numbers."""
-    kinds: dict[str, str] = {}
-    most: dict[str, int] = {}
+def lanes_of(panels: Iterable[Iterable[Interval]], known: Lanes | None = None) -> Lanes:
+    """The lanes for :func:`gantt`: those that are ``known`` to be there, and what was ever held at once beyond them, in
+    all panels; types in the order in which ``known`` has them, nodes in that of their names' numbers."""
+    most = dict(known or {})
     for rows in panels:
-        events: dict[str, list[tuple[float, int]]] = {}
+        events: dict[tuple[str, str], list[tuple[float, int]]] = {}
         for _, node, gpu_type, count, start, end in rows:
-            kinds[node] = gpu_type
-            events.setdefault(node, []).extend([(start, count), (end, -count)])
-        for node, changes in events.items():
+            events.setdefault((node, gpu_type), []).extend([(start, count), (end, -count)])
+        for lane, changes in events.items():
             level = 0
             for _, change in sorted(changes):
                 level += change
-                most[node] = max(most.get(node, 0), level)
+                most[lane] = max(most.get(lane, 0), level)
     order: dict[str, int] = {}
-    for gpu_type in (*types, *sorted(kinds.values())):
+    for gpu_type in (*(t for _, t in known or ()), *sorted(t for _, t in most)):
         order.setdefault(gpu_type, len(order))
-    return {n: (kinds[n], most[n]) for n in sorted(kinds, key=lambda n: (order[kinds[n]], _natural(n)))}
-
-
-def _natural(name: str) -> tuple[str, int]:
-    """Names in the order of their numbers: n2 before n10."""
-    stem = name.rstrip("0123456789")
-    digits = name[len(stem) :]
-    return stem, int(digits) if digits else 0
+    return {lane: most[lane] for lane in sorted(most, key=lambda lane: (order[lane[1]], by_number(lane[0])))}
 
 
 def _colours(look: Look, panels: Mapping[str, Iterable[Interval]], models: Mapping[str, str]) -> dict[str, str]:
@@ -374,15 +395,15 @@ def _colours(look: Look, panels: Mapping[str, Iterable[Interval]], models: Mappi
     return {model: look.colour(i) for i, model in enumerate(sorted(ranked[: len(look.series)]))}
 
 
-def _bars(rows: Iterable[Interval], lanes: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, Interval]]:
-    """Each interval's GPUs on the lanes of its node that came free first; GPUs of a node are alike."""
-    free: dict[str, list[tuple[float, int]]] = {}
+def _bars(rows: Iterable[Interval], lanes: Lanes) -> Iterator[tuple[int, Interval]]:
+    """Each interval's GPUs on the lanes of its node that came free first; GPUs of one type on a node are alike."""
+    free: dict[tuple[str, str], list[tuple[float, int]]] = {}
     base = 0
-    for node, (_, count) in lanes.items():
-        free[node] = [(float("-inf"), base + i) for i in range(count)]
+    for place, count in lanes.items():
+        free[place] = [(float("-inf"), base + i) for i in range(count)]
         base += count
     for row in sorted(rows, key=lambda r: (r[4], r[5])):
-        lane_heap = free.get(row[1])
+        lane_heap = free.get((row[1], row[2]))
         if lane_heap is None:
             continue
         for _ in range(min(row[3], len(lane_heap))):
@@ -391,11 +412,11 @@ def _bars(rows: Iterable[Interval], lanes: Mapping[str, tuple[str, int]]) -> Ite
             heapq.heappush(lane_heap, (row[5], lane))
 
 
-def _type_axis(axis: Any, look: Look, lanes: Mapping[str, tuple[str, int]]) -> None:
+def _type_axis(axis: Any, look: Look, lanes: Lanes) -> None:
     """GPU types on the vertical axis, with a line between them."""
     spans: dict[str, list[int]] = {}
     base = 0
-    for gpu_type, count in lanes.values():
+    for (_, gpu_type), count in lanes.items():
         spans.setdefault(gpu_type, [base, base])[1] = base + count
         base += count
     axis.set_yticks([(a + b) / 2 for a, b in spans.values()], [f"{t} x {b - a}" for t, (a, b) in spans.items()])
@@ -403,7 +424,3 @@ def _type_axis(axis: Any, look: Look, lanes: Mapping[str, tuple[str, int]]) -> N
     for first, _ in spans.values():
         if first:
             axis.axhline(first, color=look.ink, lw=0.6)
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

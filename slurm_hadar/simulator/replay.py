@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator.cluster import Interval
@@ -13,28 +14,34 @@ from slurm_hadar.simulator.metrics import JobRow
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import cluster_nodes
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.simulator.units import lasting
 from slurm_hadar.slurm.accounting import AccountedJob
 from slurm_hadar.slurm.parsing import expand
 from slurm_hadar.slurm.state import SlurmNode
 
-__all__ = ["HAPPENED", "Site", "past", "site_of_accounting", "site_of_slurm"]
+__all__ = ["BASELINE", "HAPPENED", "Site", "deviations", "past", "site_of_accounting", "site_of_slurm"]
 
 HAPPENED = "what happened"
+#: The policy that stands for what Slurm did by itself.
+BASELINE = "slurm"
+_TRUSTED = 0.15
+_NO_WAIT = 0.01  # of the time that jobs took: a share of next to nothing says nothing
 #: Nodes by their real names: (GPU type, GPUs).
 Nodes = Mapping[str, tuple[str, int]]
 
 
 @dataclass(frozen=True)
 class Site:
-    """The cluster to simulate: ``spec`` as ``--cluster`` takes it, ``names`` from real nodes to the simulated ones, and
-    what was assumed."""
+    """The cluster to simulate: ``spec`` as ``--cluster`` takes it, ``names`` from real nodes to the simulated ones,
+    ``partitions`` with their simulated nodes, and what was assumed."""
 
     spec: str
     names: Mapping[str, str]
     assumptions: tuple[str, ...] = ()
+    partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, nodes: Nodes, assumptions: tuple[str, ...] = ()) -> Site:
+    def of(cls, nodes: Nodes, partitions: Mapping[str, Iterable[str]], assumptions: tuple[str, ...] = ()) -> Site:
         """Nodes of one type and size form a group; within a type the larger ones come first."""
         plain = {name: (spec_type(t), n) for name, (t, n) in nodes.items()}
         ranked = sorted(plain, key=lambda name: (plain[name][0], -plain[name][1], name))
@@ -46,7 +53,31 @@ class Site:
             gpu_type = plain[name][0]
             numbered[gpu_type] += 1
             names[name] = f"{gpu_type}-{numbered[gpu_type]}"
-        return cls(spec, names, assumptions)
+        there = {p: frozenset(names[n] for n in found if n in names) for p, found in partitions.items()}
+        return cls(spec, names, assumptions, there)
+
+    def bound(self, trace: Trace) -> Trace:
+        """The same jobs, each bound to the GPU type that it asked for and to the nodes of its partition."""
+        types = {t for node in cluster_nodes(self.spec) for t in node.gpus}
+        jobs = []
+        for job in trace.jobs:
+            asked = frozenset(spec_type(t) for t in job.asked.split("+") if t)
+            nodes = frozenset().union(*(self.partitions.get(p, frozenset()) for p in job.partition.split(",")))
+            jobs.append(replace(job, types=asked & types or None, open_to=nodes or None))
+        return replace(trace, jobs=tuple(jobs), assumptions=(*trace.assumptions, *_bounds_told(jobs)))
+
+
+def _bounds_told(jobs: Sequence[TraceJob]) -> list[str]:
+    lines = []
+    typed = sum(1 for j in jobs if j.types)
+    if typed:
+        lines.append(f"{typed} of {len(jobs)} jobs asked for a GPU type, and are bound to it under every policy")
+    if all(j.limit_s is None for j in jobs):
+        lines.append(
+            "the accounting does not tell what jobs asked for (fields TimelimitRaw and ReqTRES): no job is bound to a "
+            "GPU type, and policy slurm takes jobs as having no time limits, which makes its backfill a poor guess"
+        )
+    return lines
 
 
 def spec_type(name: str) -> str:
@@ -64,7 +95,11 @@ def site_of_slurm(nodes: Sequence[SlurmNode]) -> Site:
         lines.append(f"{several} nodes that have several GPU types are left out")
     if not found:
         raise TraceError("sinfo shows no node with GPUs of one type; say what there is with --cluster")
-    return Site.of(found, tuple(lines))
+    partitions: dict[str, list[str]] = {}
+    for node in nodes:
+        for partition in node.partitions:
+            partitions.setdefault(partition, []).append(node.name)
+    return Site.of(found, partitions, tuple(lines))
 
 
 def site_of_accounting(records: Sequence[AccountedJob], trace: Trace) -> Site:
@@ -74,8 +109,11 @@ def site_of_accounting(records: Sequence[AccountedJob], trace: Trace) -> Site:
     """
     types: dict[str, Counter[str]] = {}
     events: dict[str, list[tuple[float, int]]] = {}
+    partitions: dict[str, set[str]] = {}
     for job, held in _held(records, trace):
         for node, count, start, end in held:
+            if job.partition:
+                partitions.setdefault(job.partition, set()).add(node)
             types.setdefault(node, Counter())[job.wanted] += 1
             events.setdefault(node, []).extend([(start, count), (end, -count)])
     nodes = {}
@@ -87,8 +125,11 @@ def site_of_accounting(records: Sequence[AccountedJob], trace: Trace) -> Site:
         nodes[name] = (types[name].most_common(1)[0][0], most)
     if not nodes:
         raise TraceError(f"{trace.name} names no nodes (field NodeList): say what there is with --cluster")
-    line = "the cluster has the nodes and GPUs that these jobs ever held at once; say what it really has with --cluster"
-    return Site.of(nodes, (line,))
+    line = (
+        "the cluster has the nodes and GPUs that these jobs ever held at once, and each partition those that its jobs "
+        "ever held; say what there really is with --cluster, which opens all nodes to all partitions"
+    )
+    return Site.of(nodes, partitions, (line,))
 
 
 def _held(records: Sequence[AccountedJob], trace: Trace) -> list[tuple[TraceJob, list[tuple[str, int, float, float]]]]:
@@ -134,3 +175,41 @@ def past(records: Sequence[AccountedJob], trace: Trace, site: Site) -> SimResult
         HAPPENED, {}, 0, site.spec, "nodes", trace.name, 0.0, dict(gpus), len(nodes), tuple(rows), (), tuple(intervals),
         (), last,
     )  # fmt: skip
+
+
+def deviations(policies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How far a replay can be trusted, in words: what happened against policy slurm, which is to do again what Slurm
+    did. ``policies`` are a comparison's; empty where it is no replay."""
+    by_label = {p["label"]: p for p in policies}
+    past = by_label.get(HAPPENED)
+    if past is None or not past["avg_jct_s"]:
+        return []
+    again = next((p for p in policies if p.get("policy") == BASELINE), None)
+    if again is None or not again["avg_jct_s"]:
+        return [f"How far this can be trusted is not known without policy {BASELINE}, which does again what Slurm did."]
+    least_s = _NO_WAIT * past["avg_jct_s"]
+    found = {"average JCT": _deviation(past["avg_jct_s"], again["avg_jct_s"], least_s)}
+    waits = past["avg_queueing_s"], again["avg_queueing_s"]
+    if max(waits) > least_s:
+        found["average wait"] = _deviation(*waits, least_s)
+    told = ", ".join(f"{name} {words}" for name, (words, _) in found.items())
+    off = [name for name, (_, share) in found.items() if abs(share) > _TRUSTED]
+    limit = f"{100 * _TRUSTED:.0f} %"
+    verdict = (
+        f"It differs by more than {limit} in the {' and the '.join(off)}: on this site the simulation does not do what "
+        "Slurm did, and only differences between policies that are far larger mean something."
+        if off
+        else f"Both are within {limit}."
+        if len(found) > 1
+        else f"It is within {limit}."
+    )
+    return [
+        f"Policy {BASELINE}, which is to do again what Slurm did, against {HAPPENED}: {told}. {verdict}",
+        f"Hold the other policies against {again['label']} rather than against {HAPPENED}: both are simulated alike.",
+    ]
+
+
+def _deviation(past_s: float, again_s: float, least_s: float) -> tuple[str, float]:
+    share = again_s / past_s - 1.0 if past_s > least_s else float("inf")
+    words = f"{100 * share:+.0f} %" if past_s > least_s else "next to none happened"
+    return f"{lasting(again_s)} against {lasting(past_s)} ({words})", share

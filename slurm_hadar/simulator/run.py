@@ -243,10 +243,12 @@ class _Run:
     def __init__(self, trace: Trace, policy: Policy, options: SimOptions, table: ReferenceTable) -> None:
         self.stage = stage = _Stage(trace, options, table)
         self.options = options
+        at_once_s = policy.at_once_s
         timing = Timing(
-            options.round_s, options.event_round_s, early_end=not stage.by_node, on_grid=stage.by_node,
+            at_once_s or options.round_s, options.event_round_s, early_end=not stage.by_node, on_grid=stage.by_node,
             save_s=options.save_s if stage.by_node else 0.0, start_s=options.start_s if stage.by_node else 0.0,
-            report_s=options.report_s, self_start_s=options.self_start_s if stage.by_node else None,
+            report_s=options.report_s, at_once=at_once_s is not None,
+            self_start_s=options.self_start_s if stage.by_node and at_once_s is None else None,
             phase=None if options.phase_s is None else _EPOCH + options.phase_s, max_rounds=options.max_rounds,
         )  # fmt: skip
         guard = options.guard or unlimited()
@@ -283,8 +285,9 @@ class _Run:
             replace(i, start_s=i.start_s - origin, end_s=i.end_s - origin) for i in self.cluster.intervals
         )
         rounds = tuple(replace(r, time_s=r.time_s - origin) for r in self.recorder.rounds)
+        round_s = self.policy.at_once_s or options.round_s
         return SimResult(
-            self.policy.name, params, options.seed, options.cluster, options.model, stage.trace.name, options.round_s,
+            self.policy.name, params, options.seed, options.cluster, options.model, stage.trace.name, round_s,
             stage.gpus, len(stage.nodes), tuple(rows), rounds, intervals, tuple(self.policy.decide_s),
             self.cluster.now() - origin, self._unfinished(), self._assumptions(),
         )  # fmt: skip
@@ -330,6 +333,10 @@ class _Timed(Policy):
         self._policy = policy
         self.name = policy.name  # type: ignore[misc]
         self.decide_s: list[float] = []
+
+    @property
+    def at_once_s(self) -> float | None:
+        return self._policy.at_once_s
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         began = time.process_time()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +17,13 @@ __all__ = ["FIELDS", "AccountedJob", "looks_like", "parse_accounting"]
 
 #: What to ask for: ``sacct -P -X -D -o`` with these.
 FIELDS = ("JobID", "User", "Account", "Partition", "State", "Submit", "Start", "End", "ElapsedRaw", "AllocTRES",
-          "NodeList", "JobName", "Comment")  # fmt: skip
+          "NodeList", "TimelimitRaw", "ReqTRES", "JobName", "Comment")  # fmt: skip
 _NEEDED = ("JobID", "State", "Submit", "AllocTRES")
 _FREE = ("JobName", "Comment", "SubmitLine", "WorkDir")
 _UNKNOWN = frozenset(("", "Unknown", "None", "N/A", "NONE"))
 _ELAPSED = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)(?:\.\d+)?")
 _GPU = re.compile(r"gres/gpu(?::(?P<type>[^=,]+))?=(?P<count>\d+)")
+_NODES = re.compile(r"\bnode=(\d+)")
 _GOES_ON = frozenset(("RUNNING", "PENDING", "SUSPENDED", "COMPLETING"))
 _STATE = re.compile(r"[A-Z_]+(?: by \d+)?\+?")
 
@@ -29,7 +31,9 @@ _STATE = re.compile(r"[A-Z_]+(?: by \d+)?\+?")
 @dataclass(frozen=True, slots=True)
 class AccountedJob:
     """One job, all its runs together. Times are epoch seconds as Slurm's local time reads as UTC; only differences
-    count. ``gpus`` maps types to counts; the type is "" where only a number was recorded."""
+    count. ``gpus`` maps types to counts; the type is "" where only a number was recorded. What was asked for: on how
+    many nodes (``asked_nodes``) and GPUs of which type (``asked_type``; "" = any), for how long at most (``limit_s``,
+    infinite = without a limit); None where nothing was recorded."""
 
     job_id: str
     submit: float
@@ -44,6 +48,9 @@ class AccountedJob:
     name: str = ""
     comment: str = ""
     nodes: str = ""
+    limit_s: float | None = None
+    asked_nodes: int | None = None
+    asked_type: str | None = None
 
     @property
     def unusable(self) -> str:
@@ -141,7 +148,20 @@ def _text_job(row: Mapping[str, str], where: str) -> AccountedJob:
         row["JobID"], submit, max(0.0, elapsed_s), row["State"].split(" ")[0].rstrip("+"), _gpus(row["AllocTRES"]),
         start, end, row.get("User", ""), row.get("Account", ""), row.get("Partition", ""), row.get("JobName", ""),
         row.get("Comment", ""), "" if row.get("NodeList") in (None, "None assigned") else row["NodeList"],
+        _limit_s(row.get("TimelimitRaw", ""), where), *_asked(row.get("ReqTRES", "")),
     )  # fmt: skip
+
+
+def _limit_s(minutes: str, where: str) -> float | None:
+    if minutes in _UNKNOWN or minutes == "Partition_Limit":
+        return None
+    return math.inf if minutes == "UNLIMITED" else 60.0 * _number(minutes, where, "TimelimitRaw")
+
+
+def _asked(tres: str) -> tuple[int | None, str | None]:
+    """Nodes, and the type of GPU, out of ReqTRES."""
+    gpus, nodes = _gpus(tres), _NODES.search(tres)
+    return int(nodes[1]) if nodes else None, "+".join(sorted(gpus)) if gpus else None
 
 
 def _gpus(text: str) -> dict[str, int]:
@@ -199,18 +219,31 @@ def _json_job(job: Mapping[str, Any]) -> AccountedJob:
     task = _plain((job.get("array") or {}).get("task_id"))
     job_id = str(job["job_id"]) if task is None else f"{job['array']['job_id']}_{task:.0f}"
     current = job["state"]["current"]
-    gpus = ",".join(
-        f"gres/{t['name']}={_plain(t['count']) or 0:.0f}" for t in job["tres"]["allocated"] if t["type"] == "gres"
-    )
     submit = _plain(times["submission"])
     if submit is None:
         raise ValueError("no time of submission")
     return AccountedJob(
         job_id, submit, _plain(times["elapsed"]) or 0.0, current if isinstance(current, str) else current[0],
-        _gpus(gpus), _plain(times.get("start")) or None, _plain(times.get("end")) or None, job.get("user") or "",
+        _gpus(_tres(job["tres"]["allocated"])), _plain(times.get("start")) or None,
+        _plain(times.get("end")) or None, job.get("user") or "",
         job.get("account") or "", job.get("partition") or "", job.get("name") or "",
-        (job.get("comment") or {}).get("job") or "", job.get("nodes") or "",
+        (job.get("comment") or {}).get("job") or "", job.get("nodes") or "", _json_limit_s(times.get("limit")),
+        *_asked(_tres(job["tres"].get("requested") or ())),
     )  # fmt: skip
+
+
+def _tres(entries: Iterable[Mapping[str, Any]]) -> str:
+    """As the text of sacct has it."""
+    return ",".join(
+        f"{t['type']}{'/' if t.get('name') else ''}{t.get('name') or ''}={_plain(t['count']) or 0:.0f}" for t in entries
+    )
+
+
+def _json_limit_s(limit: Any) -> float | None:
+    if isinstance(limit, Mapping) and limit.get("infinite"):
+        return math.inf
+    minutes = _plain(limit)
+    return None if minutes is None else 60.0 * minutes
 
 
 def _plain(value: Any) -> float | None:

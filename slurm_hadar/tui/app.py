@@ -13,14 +13,16 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from slurm_hadar.controller.view import Picture, TypeUse, type_use
-from slurm_hadar.controller.words import clock, plain, span
-from slurm_hadar.tui.rows import COLUMNS, SORTS, Column, cells, chosen
+from slurm_hadar.controller.view import Picture, type_use
+from slurm_hadar.controller.words import plain
+from slurm_hadar.tui import panes
+from slurm_hadar.tui.rows import COLUMNS, SORTS, Column, by_user, cells, chosen, first_task
+from slurm_hadar.tui.signs import RICH, Signs
 
 __all__ = ["Top"]
 
 MOST_ROWS = 500
-_MOVES = 3
+_ROOM_FOR_USERS = 40  # lines of the terminal
 _FIGURES = ("GPUS", "STEPS/S", "DONE", "PRICE")
 _HELP = """\
 hadar top
@@ -30,12 +32,17 @@ hadar top
   s, S                   sort by the next column, the one before
   /                      show only jobs with these words in id, user, name, partition,
                          state, place, GPU type or reason; empty = all
+  u                      a line per user: GPUs held, jobs that run and wait (always
+                         there on a terminal of 40 lines or more)
   r                      look again now
   q                      quit                 esc           back
 
 One look is one squeue and one sinfo. If Slurm does not answer, jobs and GPUs are as
 the controller's last round saw them, and the second line says so.
-PRICE is what a waiting job's GPUs would cost; STARTS ABOUT is shown where there is room.
+Waiting tasks of a job array that are alike share a line; enter tells of the first.
+Where a reason does not fit, the table has it in short, and enter in full.
+PRICE is what a waiting job's GPUs would cost. STEPS/S, PRICE, NAME, AGE and STARTS ABOUT
+are shown where there is room.
 """
 
 
@@ -65,8 +72,12 @@ class Top(App[None]):
     CSS = """
     Screen { layout: vertical; }
     #beat { height: 1; }
-    #fault { height: auto; max-height: 2; color: $warning; }
+    #fault { display: none; height: auto; max-height: 2; color: $warning; }
+    #fault.open { display: block; }
     #types { height: auto; max-height: 8; }
+    #trend { height: auto; max-height: 1; }
+    #users { display: none; height: auto; max-height: 10; }
+    #users.open { display: block; }
     #jobs { height: 1fr; }
     #moves { height: auto; max-height: 4; color: $text-muted; }
     #filter { display: none; height: 1; border: none; padding: 0; }
@@ -79,27 +90,33 @@ class Top(App[None]):
         Binding("s", "sort(1)", "sort"),
         Binding("S", "sort(-1)", "sort back", show=False),
         Binding("slash", "filter", "filter", key_display="/"),
+        Binding("u", "users", "users"),
         Binding("r", "look", "look now"),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("escape", "unfilter", "all jobs", show=False),
     ]
 
     def __init__(
-        self, look: Callable[[], Picture], details: Callable[[str], list[str]], every_s: float = 30.0
+        self, look: Callable[[], Picture], details: Callable[[str], list[str]], every_s: float = 30.0,
+        signs: Signs = RICH,
     ) -> None:  # fmt: skip
         super().__init__()
+        self._signs = signs
         self._look = look
         self._details = details
         self._every_s = every_s
         self._picture: Picture | None = None
         self._sort = "state"
         self._words = ""
+        self._users: bool | None = None  # None = as there is room
         self._columns: tuple[Column, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield Static("looking at the cluster ...", id="beat")
         yield Static(id="fault")
         yield Static(id="types")
+        yield Static(id="trend")
+        yield Static(id="users")
         yield DataTable(id="jobs", cursor_type="row", cell_padding=0, zebra_stripes=False)
         yield Input(placeholder="words to look for", id="filter")
         yield Static(id="moves")
@@ -119,12 +136,17 @@ class Top(App[None]):
     def show(self, picture: Picture) -> None:
         """Put a picture on the screen; the chosen job stays chosen."""
         self._picture = picture
-        self.query_one("#beat", Static).update(_beat(picture, self._sort, self._words))
+        self.query_one("#beat", Static).update(panes.beat(picture, self._sort, self._words))
         faults = [f"Slurm is away, this is as of the last round: {picture.fault}" if picture.fault else "",
                   picture.journal_fault]  # fmt: skip
         self.query_one("#fault", Static).update(Text(plain("; ".join(filter(None, faults)))))
-        self.query_one("#types", Static).update(_bars(type_use(picture.nodes), self.size.width))
-        self.query_one("#moves", Static).update(_moves(picture, self.size.width))
+        self.query_one("#fault", Static).set_class(any(faults), "open")
+        width, signs = self.size.width, self._signs
+        self.query_one("#types", Static).update(panes.bars(type_use(picture.nodes), width, signs))
+        self.query_one("#trend", Static).update(panes.trend(picture.trend, width, signs))
+        self.query_one("#users", Static).update(panes.users(by_user(picture.lines), width))
+        self.query_one("#users", Static).set_class(self._shows_users, "open")
+        self.query_one("#moves", Static).update(panes.moves(picture, width, signs))
         self._fill(picture)
 
     def _fill(self, picture: Picture) -> None:
@@ -135,14 +157,16 @@ class Top(App[None]):
         key = _key_at(table)
         lines = chosen(picture.lines, self._words, self._sort)
         table.clear(columns=columns != self._columns)
+        rest = max(16, width - sum(fixed + 1 for _, fixed, _ in columns if fixed) - 2)  # 2 for the scroll bar
         if columns != self._columns:
-            rest = width - sum(fixed + 1 for _, fixed, _ in columns if fixed) - 2  # 2 for the scroll bar
             for title, fixed, _ in columns:
-                table.add_column(_cell(title, title, fixed, ""), key=title, width=fixed + 1 if fixed else max(16, rest))
+                table.add_column(
+                    self._cell(title, title, fixed or rest, ""), key=title, width=fixed + 1 if fixed else rest
+                )
             self._columns = columns
         for line in lines[:MOST_ROWS]:
-            texts = cells(line, picture.time)
-            table.add_row(*(_cell(title, texts[title], fixed, line.state) for title, fixed, _ in columns),
+            texts = cells(line, picture.time, rest)
+            table.add_row(*(self._cell(title, texts[title], fixed or rest, line.state) for title, fixed, _ in columns),
                           key=line.job_id)  # fmt: skip
         if lines:
             again = table.get_row_index(key) if key is not None and key in table.rows else here
@@ -159,7 +183,7 @@ class Top(App[None]):
     @on(DataTable.RowSelected)
     def open_job(self, event: DataTable.RowSelected) -> None:
         """Enter on a job."""
-        self.push_screen(Words("\n".join(self._details(str(event.row_key.value)))))
+        self.push_screen(Words("\n".join(self._details(first_task(str(event.row_key.value))))))
 
     @on(Input.Submitted)
     def filter_by(self, event: Input.Submitted) -> None:
@@ -179,6 +203,14 @@ class Top(App[None]):
         self.query_one(Input).value = ""
         self._filter("")
 
+    @property
+    def _shows_users(self) -> bool:
+        return self.size.height >= _ROOM_FOR_USERS if self._users is None else self._users
+
+    def action_users(self) -> None:
+        self._users = not self._shows_users
+        self._show_again()
+
     def action_sort(self, by: int) -> None:
         names = list(SORTS)
         self._sort = names[(names.index(self._sort) + by) % len(names)]
@@ -188,6 +220,13 @@ class Top(App[None]):
         if self._picture is not None:
             self.show(self._picture)
 
+    def _cell(self, title: str, text: str, width: int, state: str) -> Text:
+        shown = self._signs.cut_to(text, width)
+        if title in _FIGURES:
+            shown = shown.rjust(width)
+        style = {"running": "green", "pending": "yellow", "starting": "cyan"}.get(state, "") if title == "STATE" else ""
+        return Text(shown, style, no_wrap=True, end="")
+
     def action_help(self) -> None:
         self.push_screen(Words(_HELP))
 
@@ -196,56 +235,3 @@ def _key_at(table: DataTable[Text]) -> str | None:
     if not table.row_count:
         return None
     return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
-
-
-def _beat(picture: Picture, sort: str, words: str) -> Text:
-    """The first line: the controller's state, and what the table shows."""
-    beat = picture.beat
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(clock(picture.time), "bold")
-    if beat.time is None:
-        text.append("  no round yet", "yellow")
-    elif beat.alive:
-        text.append(f"  {beat.mode} {beat.policy}, round {span(beat.age_s)} ago", "green")
-    else:
-        text.append(f"  controller silent for {span(beat.age_s)}", "bold red")
-    text.append(f"  {picture.total} jobs, {picture.waiting} wait  by {sort}")
-    if len(picture.lines) < picture.total:
-        text.append(f" (of the first {len(picture.lines)})")
-    if words:
-        text.append(f"  with '{plain(words)}'", "reverse")
-    return text
-
-
-def _bars(types: list[TypeUse], width: int) -> Text:
-    """A line per GPU type: used, free, down."""
-    text = Text(no_wrap=True, overflow="ellipsis")
-    names = max((len(use.gpu_type) for use in types), default=0)
-    room = max(10, min(60, width - names - 32))
-    for index, use in enumerate(types):
-        used = round(room * use.used / use.gpus) if use.gpus else 0
-        down = min(room - used, round(room * use.down / use.gpus)) if use.gpus else 0
-        text.append("\n" if index else "")
-        text.append(f"{plain(use.gpu_type):<{names}} ")
-        text.append("█" * used, "green")
-        text.append("·" * (room - used - down), "dim")
-        text.append("x" * down, "red")
-        text.append(f" {use.used} of {use.gpus} used" + (f", {use.down} down" if use.down else ""))
-    return text
-
-
-def _moves(picture: Picture, width: int) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
-    for index, entry in enumerate(picture.moves[:_MOVES]):
-        text.append("\n" if index else "")
-        words = f"{clock(entry['time'])}  job {entry['job_id']} {entry['what']}: {entry['detail_words']}"
-        text.append(plain(words)[: max(20, width - 1)])
-    return text
-
-
-def _cell(title: str, text: str, width: int, state: str) -> Text:
-    shown = text if not width or len(text) <= width else text[: width - 1] + "…"
-    if title in _FIGURES:
-        shown = shown.rjust(width)
-    style = {"running": "green", "pending": "yellow", "starting": "cyan"}.get(state, "") if title == "STATE" else ""
-    return Text(shown, style, no_wrap=True, end="")

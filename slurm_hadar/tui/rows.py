@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from slurm_hadar.controller.lines import folded
 from slurm_hadar.controller.view import Line
 from slurm_hadar.controller.words import about, place, plain, span
 from slurm_hadar.model import Placement
+from slurm_hadar.names import by_number
 
-__all__ = ["COLUMNS", "SORTS", "Column", "cells", "chosen"]
+__all__ = ["COLUMNS", "SORTS", "Column", "UserRow", "by_user", "cells", "chosen", "first_task"]
 
 #: (title, width; 0 = what is left, least width of the terminal at which it is shown)
 Column = tuple[str, int, int]
 COLUMNS: tuple[Column, ...] = (
-    ("JOB", 9, 0), ("USER", 8, 0), ("NAME", 16, 112), ("STATE", 9, 0), ("GPUS", 4, 0), ("STEPS/S", 7, 0),
-    ("DONE", 5, 0), ("PRICE", 6, 0), ("AGE", 8, 112), ("STARTS ABOUT", 36, 150), ("WHERE OR WHY", 0, 0),
+    ("JOB", 12, 0), ("USER", 8, 0), ("NAME", 16, 112), ("STATE", 11, 0), ("GPUS", 4, 0), ("STEPS/S", 7, 90),
+    ("DONE", 5, 0), ("PRICE", 6, 100), ("AGE", 8, 112), ("STARTS ABOUT", 36, 150), ("WHERE OR WHY", 0, 0),
 )  # fmt: skip
 
 _LAST = (1, 0.0)
@@ -28,9 +32,7 @@ def _known(value: float | None) -> tuple[int, float]:
 
 SORTS: dict[str, Callable[[Line], Any]] = {
     "state": lambda line: (line.state == "pending", line.state != "running", line.arrival),
-    "job": lambda line: [
-        (0, int(p), "") if p.isdigit() else (1, 0, p) for p in line.job_id.replace("+", "_").split("_")
-    ],
+    "job": lambda line: by_number(line.job_id),
     "user": lambda line: line.user,
     "GPUs": lambda line: -line.gpus,
     "speed": lambda line: _known(None if line.steps_per_s is None else -line.steps_per_s),
@@ -41,10 +43,42 @@ SORTS: dict[str, Callable[[Line], Any]] = {
 
 
 def chosen(lines: Sequence[Line], words: str, sort: str) -> list[Line]:
-    """The jobs that have every word somewhere in their id, user, name, partition, state, place, types or reason."""
+    """The jobs that have every word somewhere in their id, user, name, partition, state, place, types or reason;
+    waiting tasks of a job array that are alike as one."""
     wanted = words.lower().split()
-    found = [line for line in lines if all(word in _text(line) for word in wanted)]
+    found = folded(line for line in lines if all(word in _text(line) for word in wanted))
     return sorted(found, key=SORTS[sort])
+
+
+def first_task(job_id: str) -> str:
+    """The first of the tasks that a folded line stands for; a job's own id is left as it is."""
+    return re.sub(r"_\[(\d+).*", r"_\1", job_id)
+
+
+@dataclass
+class UserRow:
+    """What a user has: GPUs held by type, jobs that run, and jobs that wait."""
+
+    user: str
+    held: dict[str, int]
+    running: int = 0
+    waiting: int = 0
+
+
+def by_user(lines: Iterable[Line]) -> list[UserRow]:
+    """Whoever holds most GPUs first, then whoever waits with most jobs."""
+    rows: dict[str, UserRow] = {}
+    for line in lines:
+        row = rows.setdefault(line.user, UserRow(line.user, {}))
+        row.waiting += line.state == "pending"
+        row.running += line.state != "pending"
+        for gpu_type, count in _by_type(line.held or {}).items():
+            row.held[gpu_type] = row.held.get(gpu_type, 0) + count
+    return sorted(rows.values(), key=lambda r: (-sum(r.held.values()), -r.waiting, r.user))
+
+
+def _by_type(held: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    return Placement.of(held).by_type
 
 
 def _text(line: Line) -> str:
@@ -53,17 +87,59 @@ def _text(line: Line) -> str:
     ).lower()  # fmt: skip
 
 
-def cells(line: Line, now: float) -> dict[str, str]:
-    """The texts of a job by title of column."""
-    where = place(Placement.of(line.held)) if line.held else line.where if line.where != "-" else ""
+def cells(line: Line, now: float, width: int) -> dict[str, str]:
+    """The texts of a job by title of column; that of the last one in ``width`` characters if it can be said in so
+    many."""
     starts = about(line.starts) if line.starts else "-"
+    tasks = _tasks(line.job_id)
     return {
-        "JOB": plain(line.job_id), "USER": plain(line.user), "NAME": plain(line.name), "STATE": line.state,
+        "JOB": plain(line.job_id), "USER": plain(line.user), "NAME": plain(line.name),
+        "STATE": f"{tasks} {line.state}" if tasks > 1 else line.state,
         "GPUS": str(line.gpus), "STEPS/S": _figure(line.steps_per_s),
         "DONE": "-" if line.done_share is None else f"{100 * line.done_share:.0f}%", "PRICE": _figure(line.price),
-        "AGE": span(now - line.arrival), "STARTS ABOUT": starts,
-        "WHERE OR WHY": plain("; ".join(part for part in (where, line.why) if part)),
+        "AGE": span(now - line.arrival), "STARTS ABOUT": starts, "WHERE OR WHY": plain(_where_or_why(line, width)),
     }  # fmt: skip
+
+
+def _tasks(job_id: str) -> int:
+    """How many tasks a folded line stands for."""
+    spans = re.search(r"_\[([\d,-]+)\]$", job_id)
+    if spans is None:
+        return 1
+    ends = ([int(n) for n in part.split("-")] for part in spans[1].split(","))
+    return sum(end[-1] - end[0] + 1 for end in ends)
+
+
+def _where_or_why(line: Line, width: int) -> str:
+    """In full where there is room; else what matters most: how many GPUs where, or what it waits for."""
+    where = place(Placement.of(line.held)) if line.held else line.where if line.where != "-" else ""
+    full = "; ".join(part for part in (where, line.why) if part)
+    if len(full) <= width:
+        return full
+    if line.held:
+        return where if len(where) <= width else _in_short(line.held)
+    short = _SHORT[line.tier](line) if line.tier in _SHORT else full
+    begins = f"{short}, about {about(line.starts[:1])}" if line.starts else short
+    return begins if len(begins) <= width else short
+
+
+def _in_short(held: Mapping[str, Mapping[str, int]]) -> str:
+    gpus = "+".join(f"{count}x{t}" for t, count in sorted(_by_type(held).items()))
+    return f"{gpus} on {len(held)} nodes" if len(held) > 1 else f"{gpus} on {next(iter(held))}"
+
+
+def _wanted(line: Line) -> str:
+    types = _by_type(line.wanted or {})
+    return "+".join(f"{n} {t}" for t, n in sorted(types.items())) or f"{line.gpus} GPUs"
+
+
+#: What a wait of each tier comes to, in few words; its reason in full is among the details.
+_SHORT: Mapping[str, Callable[[Line], str]] = {
+    "cannot-run": lambda line: f"cannot run: {line.why}",
+    "waits-for-capacity": lambda line: f"no {_wanted(line)} free",
+    "waits-by-policy": lambda line: f"others first on {_wanted(line)}",
+    "pinned": lambda line: f"Slurm's: {line.why}",
+}
 
 
 def _figure(value: float | None) -> str:

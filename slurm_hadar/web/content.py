@@ -14,13 +14,13 @@ from slurm_hadar.controller.savings import savings
 from slurm_hadar.controller.view import (
     NodeView,
     beat,
-    by_number,
     job_view,
     recorded_lines,
     recorded_nodes,
     said,
     type_use,
 )
+from slurm_hadar.names import by_number
 from slurm_hadar.web.colours import by_job, by_user, spread
 from slurm_hadar.web.windows import Window, window
 

@@ -15,8 +15,9 @@ import pytest
 
 from slurm_hadar.controller.gains import basis, blind_rate, gain_of
 from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, SightChanges
-from slurm_hadar.controller.view import by_number, look, recorded_lines, recorded_nodes
+from slurm_hadar.controller.view import look, recorded_lines, recorded_nodes
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
+from slurm_hadar.names import by_number
 
 COMMENT = "hadar:model=resnet18,batch=64,steps=20000,lose=yes"
 ON_V100, ON_K80 = Placement.of({"v100-1": {"v100": 2}}), Placement.of({"k80-1": {"k80": 2}})

@@ -8,6 +8,8 @@ from slurm_hadar.testing.policies import PolicyContract
 SETTINGS = [
     ("none", {}),
     ("fifo", {}),
+    ("slurm", {}),
+    ("slurm", {"interval_s": 3600.0, "depth": 2}),
     ("hadar", {}),
     ("hadar", {"objective": "ttd"}),
     ("hadar", {"objective": "ftf"}),

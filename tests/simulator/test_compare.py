@@ -16,6 +16,7 @@ from slurm_hadar.simulator.compare import Comparison, compare, document, read_co
 from slurm_hadar.simulator.compare_page import check_document, compare_page, pictures, write_pictures
 from slurm_hadar.simulator.run import SimOptions
 from slurm_hadar.simulator.traces import Trace, TraceJob
+from slurm_hadar.simulator.units import lasting
 from slurm_hadar.throughput.table import reference
 
 CLUSTER = "v100:1x4,k80:1x2"
@@ -115,7 +116,7 @@ def test_the_page_is_one_file_with_everything(content: dict) -> None:
     words = read_page(compare_page(evil))
 
     for policy in content["policies"]:
-        assert f"{policy['avg_jct_s'] / 3600:.2f} h" in words
+        assert lasting(policy["avg_jct_s"]) in words
     for said in ("<b>fifo", "x failed: <script>", "the weather was fine", "hadar compare <x> & y", CLUSTER):
         assert said in words
     assert compare_page(evil).count("data:image/png;base64,") == 2 * len(pictures(evil))
@@ -149,7 +150,7 @@ def test_gpus_of_a_node_are_drawn_one_by_one() -> None:
     """Jobs on a node lie on lanes of their own, a gang on as many as it has GPUs, and none on another's."""
     rows = [("a", "n", "v100", 2, 0.0, 10.0), ("b", "n", "v100", 1, 5.0, 20.0), ("c", "n", "v100", 2, 10.0, 12.0),
             ("d", "other", "v100", 1, 0.0, 1.0)]  # fmt: skip
-    bars = list(plots._bars(rows, {"n": ("v100", 3)}))
+    bars = list(plots._bars(rows, {("n", "v100"): 3}))
 
     assert sorted((row[0], lane) for lane, row in bars) == [("a", 0), ("a", 1), ("b", 2), ("c", 0), ("c", 1)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from slurm_hadar.model import Mix, Plan, Tier, Wait
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.faults import Faults, Outage
 from slurm_hadar.simulator.run import SimOptions, simulate, unlimited
+from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
 ONE = SimOptions("v100:1x1")
 TWO_KINDS = SimOptions("v100:1x1,k80:1x1")
@@ -372,3 +374,24 @@ def test_a_result_can_be_sent_between_processes(job, trace) -> None:
     result = simulate(trace(job("a", v100=1)), fifo(), ONE)
 
     assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_a_scheduler_inside_slurm_waits_for_no_round() -> None:
+    """It is asked when a job arrives or ends, and once more when its backfill looks: not every so many seconds."""
+    limit = {"limit_s": 600.0}
+    jobs = (
+        TraceJob("1", 0.0, "", None, 4, 600.0, steps_per_s={"v100": 1.0}, **limit),
+        TraceJob("2", 100.0, "", None, 4, 50.0, steps_per_s={"v100": 1.0}, **limit),
+        TraceJob("3", 10_000.0, "", None, 1, 50.0, steps_per_s={"v100": 1.0}, **limit),
+    )
+
+    result = simulate(Trace("t", "csv", jobs), registry.get("slurm"), SimOptions("v100:1x4", round_s=360.0))
+
+    assert [(j.first_start_s, j.completion_s) for j in result.jobs] == [
+        (0.0, 600.0), (600.0, 650.0), (10_000.0, 10_050.0),
+    ]  # fmt: skip
+    assert len(result.rounds) <= 2 * 6 and result.round_s == 30.0
+    stuck = (jobs[0], replace(jobs[1], job_id="2", workers=8, nodes=(2, 2)))
+    outage = Faults((Outage("v100-1", 50.0, 700.0),))
+    failed = simulate(Trace("t", "csv", stuck), registry.get("slurm"), SimOptions("v100:2x4", faults=outage))
+    assert failed.jobs[1].first_start_s is not None and not failed.unfinished

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -250,6 +252,34 @@ def test_accounting_as_json() -> None:
         ("1", 2, "v100", 3), ("2_2", 1, "k80", 3), ("3", 1, "v100", 1), ("99", 2, "v100", 7)
     ]  # fmt: skip
     assert trace.jobs[-1].model == "lm" and trace.jobs[-1].arrival_s == 5
+
+
+def test_what_jobs_of_the_accounting_asked_for() -> None:
+    """Time limit, number of nodes and GPU type, in text and in JSON; nothing where nothing is told."""
+    head = "JobID|State|Submit|ElapsedRaw|End|AllocTRES|NodeList|Partition|TimelimitRaw|ReqTRES\n"
+    row = "{}|COMPLETED|100|50|150|gres/gpu:v100={}|gpu[1-2]|long|{}|{}\n"
+    rows = [row.format(1, 4, 90, "cpu=1,gres/gpu:v100=4,gres/gpu=4,node=2"), row.format(2, 4, "UNLIMITED", "node=1"),
+            row.format(3, 3, "", "gres/gpu=3,node=2"), row.format(4, 4, "Partition_Limit", "node=0")]  # fmt: skip
+
+    jobs = read(head + "".join(rows)).jobs
+
+    assert [(j.limit_s, j.nodes, j.asked) for j in jobs] == [
+        (5400.0, (2, 2), "v100"), (math.inf, (1, 2), ""), (None, None, ""), (None, None, ""),
+    ]  # fmt: skip
+    assert {j.partition for j in jobs} == {"long"}
+    with pytest.raises(TraceError, match="TimelimitRaw must be a number"):
+        read(head + row.format(1, 4, "long", ""))
+    content = json.loads((DATA / "sacct.json").read_text())
+    job = next(j for j in content["jobs"] if j["job_id"] == 1)
+    job["time"]["limit"] = {"set": True, "infinite": False, "number": 30}
+    job["tres"]["requested"] = [
+        {"type": "node", "name": "", "count": 1},
+        {"type": "gres", "name": "gpu:v100", "count": 2},
+    ]
+    (first, *_) = read(json.dumps({"jobs": [job]})).jobs
+    assert (first.limit_s, first.nodes, first.asked) == (1800.0, (1, 1), "v100")
+    job["time"]["limit"] = {"set": False, "infinite": True, "number": 0}
+    assert read(json.dumps({"jobs": [job]})).jobs[0].limit_s == math.inf
 
 
 def test_elastic_jobs_of_the_accounting() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,18 @@ from click.testing import CliRunner
 from textual.widgets import DataTable, Input, Static
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.journal import Journal, ReadOnlyJournal
+from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, Run, SightChanges
+from slurm_hadar.controller.lines import Line
+from slurm_hadar.controller.trends import trend_of
 from slurm_hadar.controller.view import job_view, look
+from slurm_hadar.model import Placement
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 from slurm_hadar.testing.journals import write_journal
+from slurm_hadar.tui import panes
 from slurm_hadar.tui.app import MOST_ROWS, Top, Words
 from slurm_hadar.tui.details import in_lines
+from slurm_hadar.tui.rows import by_user, cells, chosen, first_task
+from slurm_hadar.tui.signs import PLAIN, RICH, signs_for
 
 
 @pytest.fixture(scope="module")
@@ -258,3 +265,98 @@ def test_an_empty_journal_shows_nothing_and_fails_nowhere(tmp_path: Path) -> Non
         assert "no round yet" in text_of(app, "beat") and ids(app) == []
 
     seat.sit(what)
+
+
+def line(job_id: str, **changes) -> Line:
+    """One that waits, unless changed."""
+    fields = {"user": "ann", "name": "net", "state": "pending", "gpus": 2, "where": "-", "steps_per_s": None,
+              "done_share": None, "arrival": 0.0, "restarts": 0, "moves": 0, "tier": "waits-for-capacity",
+              "why": "the GPUs it needs are held by jobs that must not move: 1, 2, 3, 4 and 17 more"}  # fmt: skip
+    return Line(job_id, **{**fields, **changes})
+
+
+def test_waiting_tasks_of_an_array_share_a_line() -> None:
+    """With their number; the one that runs has its own, and a search sees every task. Enter tells of the first."""
+    tasks = [line("12_1", state="running"), *(line(f"12_{i}") for i in (2, 3, 4, 9)), line("13")]
+
+    rows = chosen(tasks, "", "state")
+
+    assert [row.job_id for row in rows] == ["12_1", "12_[2-4,9]", "13"]
+    assert cells(rows[1], 0.0, 40)["STATE"] == "4 pending" and cells(rows[2], 0.0, 40)["STATE"] == "pending"
+    assert [row.job_id for row in chosen(tasks, "12_9", "state")] == ["12_9"]
+    assert first_task("12_[2-4,9]") == "12_2" and first_task("12_9") == "12_9" and first_task("7") == "7"
+
+
+@pytest.mark.parametrize(
+    ("changes", "short"),
+    [
+        ({}, "no 2 GPUs free"),
+        ({"wanted": {"a": {"v100": 1}, "b": {"v100": 1}}}, "no 2 v100 free"),
+        ({"tier": "waits-by-policy", "wanted": {"a": {"k80": 2}}}, "others first on 2 k80"),
+        ({"tier": "pinned", "why": "has no hadar: comment, and so on"}, "Slurm's: has no hadar: comment, and so on"),
+        ({"state": "running", "held": {f"n{i}": {"v100": 2} for i in range(9)}, "why": ""}, "18xv100 on 9 nodes"),
+        ({"state": "running", "held": {"n1": {"v100": 2}}, "why": "x" * 40}, "n1 2xv100"),
+    ],
+)  # fmt: skip
+def test_a_reason_that_does_not_fit_is_said_in_short(changes: dict, short: str) -> None:
+    """Where it fits, in full."""
+    shown = line("1", **changes)
+
+    assert cells(shown, 0.0, 26)["WHERE OR WHY"] == short
+    assert shown.why in cells(shown, 0.0, 300)["WHERE OR WHY"]
+
+
+def test_words_are_cut_where_they_end() -> None:
+    """One long word is cut inside; nothing becomes longer."""
+    assert RICH.cut_to("the nodes open to it", 13) == "the nodes…"
+    assert PLAIN.cut_to("the nodes open", 12) == "the nodes.."
+    assert RICH.cut_to("a" * 30, 9) == "a" * 8 + "…" and RICH.cut_to("short", 9) == "short"
+
+
+def test_sparklines() -> None:
+    """From nothing to full; of more values than characters the highest count. ASCII where the terminal has no more."""
+    assert RICH.sparkline([0, 7, 14], 14, 10) == "▁▅█" and PLAIN.sparkline([0, 7, 14], 14, 10) == "_=#"
+    assert RICH.sparkline([0, 0, 0, 14, 0, 0], 14, 3) == "▁█▁" and RICH.sparkline([0, 0], 0, 5) == "▁▁"
+    assert signs_for("UTF-8") is RICH and signs_for("ascii") is PLAIN and signs_for(None) is PLAIN
+    assert all(ord(sign) < 128 for sign in PLAIN.steps + PLAIN.used + PLAIN.free + PLAIN.down + PLAIN.cut)
+
+
+def test_the_trend_of_a_journal() -> None:
+    """GPUs held at each round by runs that went on then, out of all; jobs that did not run."""
+    journal, now = Journal(":memory:"), 1000.0
+    for i, (jobs, running) in enumerate([(3, 1), (9, 2), (5, 2)]):
+        journal.add_round(RoundRecord(now + 60 * i, "act", "hadar", 1, jobs, 0, running))
+    sight = SightChanges(nodes={"n": json.dumps({"gpus": {"v100": 8}})})
+    held = Placement.of({"n": {"v100": 2}})
+    sight.runs += [Run("1", 900.0, 1060.0, held, True), Run("2", 1030.0, None, held, True)]
+    sight.runs += [Run("3", 1061.0, None, held, False)]
+    journal.add_sight(now, sight)
+
+    found = trend_of(journal)
+
+    assert (found.times, found.used, found.waiting) == ([1000.0, 1060.0, 1120.0], [0.25, 0.25, 0.5], [2, 7, 3])
+    assert str(panes.trend(found, 80, PLAIN)) == "GPUs used ,,= 50 %  waiting ,#- 3, most 7, in 2 min"
+    assert str(panes.trend(trend_of(Journal(":memory:")), 80, PLAIN)) == ""
+
+
+def test_a_line_per_user(seat: Seat) -> None:
+    """Who holds most comes first; there where there is room, or where it is asked for."""
+    rows = by_user([line("1", state="running", held={"n": {"v100": 2}}), line("2", user="bob"), line("3"),
+                    line("4", user="eve"), line("5", user="eve")])  # fmt: skip
+    assert [(r.user, r.held, r.running, r.waiting) for r in rows] == [
+        ("ann", {"v100": 2}, 1, 1), ("eve", {}, 0, 2), ("bob", {}, 0, 1),
+    ]  # fmt: skip
+
+    async def small(app: Top, pilot) -> None:
+        assert not app.query_one("#users").display
+        await pilot.press("u")
+        assert app.query_one("#users").display and "ann" in text_of(app, "users")
+        assert text_of(app, "users").splitlines()[1].split()[:4] == ["ann", "2", "1", "0"]
+        await pilot.press("u")
+        assert not app.query_one("#users").display
+
+    async def large(app: Top, pilot) -> None:
+        assert app.query_one("#users").display
+
+    seat.sit(small)
+    seat.sit(large, size=(160, 50))

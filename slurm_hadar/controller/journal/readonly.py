@@ -92,6 +92,7 @@ def journal_copy(path: Path, *, missing_ok: bool = False) -> Iterator[Journal]:
         if path.exists() or not missing_ok:
             with ReadOnlyJournal(path) as source:
                 source.copy_to(journal.connection)
+                journal.path = path
         yield journal
     finally:
         journal.close()

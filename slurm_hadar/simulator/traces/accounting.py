@@ -88,13 +88,29 @@ def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates,
     job = TraceJob(
         record.job_id, record.submit - first, comment.model or "", comment.batch, workers, 1.0,
         _sizes(comment, workers), record.user, record.account, record.name, weight=comment.weight or 1.0,
-        deadline_s=_deadline_s(comment, record), mix=comment.mix or Mix.NEVER, nodes=comment.nodes,
+        deadline_s=_deadline_s(comment, record), mix=comment.mix or Mix.NEVER, nodes=comment.nodes or _nodes(record),
         graph=_graph(comment, workers), restart_s=comment.restart, wanted=gpu_type, ran_s=record.elapsed_s,
         waited_s=None if record.start is None else max(0.0, record.start - record.submit),
+        asked=record.asked_type or "", partition=record.partition, limit_s=record.limit_s,
     )  # fmt: skip
-    if gpu_type not in rates.of(job, workers):  # it ran where the table says it cannot: the table is not about this job
+    held = [t for t in record.gpus if t] or [gpu_type]
+    if not rates.of(job, workers).keys() >= {*held}:  # it ran where the table says it cannot: that is about other jobs
         job = replace(job, model="", batch=None)
-    return replace(job, steps=record.elapsed_s * rates.of(job, workers)[gpu_type].steps_per_s)
+    speeds = rates.of(job, workers)
+    # on GPUs of several types it went as the slowest of them; so it can
+    mix = Mix.GATED if len(held) > 1 and job.mix is Mix.NEVER else job.mix
+    nodes = len(expand(record.nodes)) if record.nodes else 1
+    return replace(job, mix=mix, steps=record.elapsed_s * min(speeds[t].on(nodes) for t in held))
+
+
+def _nodes(record: AccountedJob) -> tuple[int, int] | None:
+    """As many as it asked for, or was given, if its GPUs can lie evenly on them."""
+    least = record.asked_nodes
+    if not least:
+        return None
+    most = max(least, len(expand(record.nodes)) if record.nodes else 0)
+    workers = sum(record.gpus.values())
+    return (least, most) if any(workers % n == 0 for n in range(least, most + 1)) else None
 
 
 def _sizes(comment: JobComment, workers: int) -> tuple[int, ...]:
@@ -112,7 +128,7 @@ def _deadline_s(comment: JobComment, record: AccountedJob) -> float | None:
 
 
 def _assumptions(jobs: list[TraceJob], unnamed: int, left_out: Counter[str], rates: Rates) -> tuple[str, ...]:
-    lines = ["a job's work is the time it ran, times its speed on the GPU type it ran on"]
+    lines = ["a job's work is the time it ran, times its speed on the GPU type, and on as many nodes, as it ran on"]
     if unnamed:
         ratios = rates.of(TraceJob("", 0.0, "", None, 1, 1.0), 1)
         seen = sorted({j.wanted for j in jobs})

@@ -22,7 +22,9 @@ class TraceJob:
     the GPU type the job ran on, where the trace tells what really happened, ``ran_s`` how long, and ``waited_s`` how
     long it had to wait. ``group`` names the series of like jobs of its user that it belongs to, where the trace does;
     ``graph`` says what its workers exchange, as ``graph=`` of a comment does (a file with its whole path). ``asked`` is
-    the GPU type it asked for, ``cpus`` and ``memory_gb`` what it asked for in all; "" and 0 = not told.
+    the GPU type it asked for, ``cpus`` and ``memory_gb`` what it asked for in all; "" and 0 = not told. ``types`` and
+    ``open_to`` are the GPU types and the nodes of the simulated cluster to which it is bound (None = any);
+    ``partition`` and ``limit_s`` (its time limit) are as Slurm knew them.
     """
 
     job_id: str
@@ -50,6 +52,10 @@ class TraceJob:
     cpus: float = 0.0
     memory_gb: float = 0.0
     graph: str = ""
+    types: frozenset[str] | None = None
+    open_to: frozenset[str] | None = None
+    partition: str = ""
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True)
