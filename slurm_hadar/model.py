@@ -181,6 +181,8 @@ class Form:
     ``workers`` is the gang size W that the owner asked for; an elastic job takes any of ``sizes`` (ascending, W among
     them; empty = just W). The gang may span ``min_nodes`` to ``max_nodes`` nodes. ``uniform`` jobs (plain
     Slurm jobs) take the same number of GPUs on every node. ``types`` and ``nodes`` limit where it may run (None = all).
+    Of a job that needs ``memory_gb`` on each GPU, ``small`` are the types that ``types`` leaves out for that, with the
+    gigabytes that they have (None = nobody knows).
     """
 
     workers: int
@@ -191,6 +193,8 @@ class Form:
     types: frozenset[str] | None = None
     nodes: frozenset[str] | None = None
     sizes: tuple[int, ...] = ()
+    memory_gb: int | None = None
+    small: tuple[tuple[str, int | None], ...] = ()
 
     @property
     def gang_sizes(self) -> tuple[int, ...]:
@@ -202,6 +206,15 @@ class Form:
 
     def admits_type(self, gpu_type: str) -> bool:
         return self.types is None or gpu_type in self.types
+
+    def shortage(self, gpu_type: str) -> str | None:
+        """Why this type's memory does not do for the job; None if it does."""
+        for name, has_gb in self.small:
+            if name == gpu_type and has_gb is None:
+                return f"nobody knows how much memory {name} has, and the job says mem={self.memory_gb}g"
+            if name == gpu_type:
+                return f"{name} has {has_gb} GB, and the job says mem={self.memory_gb}g"
+        return None
 
     def refusal(self, placement: Placement) -> str | None:
         """Why this form does not allow ``placement``; None if it does. The empty placement is always allowed."""
@@ -216,7 +229,7 @@ class Form:
         types = placement.by_type
         for gpu_type in types:
             if not self.admits_type(gpu_type):
-                return f"GPU type {gpu_type} is not among those the job accepts"
+                return self.shortage(gpu_type) or f"GPU type {gpu_type} is not among those the job accepts"
         for node in placement.nodes:
             if not self.admits_node(node):
                 return f"node {node} is not open to the job"

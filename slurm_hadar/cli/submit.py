@@ -12,7 +12,10 @@ from pathlib import Path
 import click
 
 from slurm_hadar import comment
-from slurm_hadar.errors import SlurmError
+from slurm_hadar.config import load
+from slurm_hadar.controller.steering import no_type, node_facts
+from slurm_hadar.errors import HadarError, SlurmError
+from slurm_hadar.slurm.cli import CliBackend
 
 __all__ = ["submit"]
 
@@ -46,9 +49,11 @@ def submit(context: click.Context) -> None:
         raise click.UsageError(f"say what is to be run after --: {_USAGE}")
     split = words.index("--")
     options, command = words[:split], words[split + 1 :]
-    _check_comment(options)
+    said = _comment(options)
     job = _sbatch([*options, *_missing(options), *_name(options, command), f"--wrap={_wrapped(command)}"])
     click.echo(f"job {job} is submitted")
+    if short := _no_type(said):
+        click.echo(f"warning: no GPU type of this cluster will do, so it waits for ever: {short}", err=True)
     click.echo(f"  hadar explain {job}    when it is expected to start, and why it waits")
     click.echo(f"  hadar logs -f {job}    its output, over all moves")
 
@@ -77,8 +82,22 @@ def _name(options: list[str], command: list[str]) -> list[str]:
     return [f"--job-name={Path(script).name}"]
 
 
-def _check_comment(options: list[str]) -> None:
-    """Refuses one that cannot be read, or is not for the scheduler. Raises CommentError or UsageError."""
+def _no_type(said: comment.JobComment) -> str | None:
+    """Why no GPU type here is one that the job accepts; None if one is, or that cannot be told."""
+    if said.types is None and said.mem_gb is None:
+        return None
+    try:
+        config = load()
+        state = CliBackend(config.slurm.timeout_s, retries=0).read()
+    except HadarError:  # the job is submitted whatever can be said about it
+        return None
+    return no_type(said, node_facts(state.nodes, config.gpus.memory_gb))
+
+
+def _comment(options: list[str]) -> comment.JobComment:
+    """What the comment says. Refuses one that cannot be read, or is not for the scheduler. Raises CommentError or
+    UsageError."""
+    said = comment.JobComment()
     for number, word in enumerate(options):
         name, equals, text = word.partition("=")
         if name != "--comment":
@@ -88,7 +107,8 @@ def _check_comment(options: list[str]) -> None:
             raise click.UsageError(
                 f"--comment={text} is not for the scheduler; begin it with {comment.PREFIX}, or use sbatch"
             )
-        comment.parse(text)
+        said = comment.parse(text)
+    return said
 
 
 def _wrapped(command: list[str]) -> str:

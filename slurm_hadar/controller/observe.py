@@ -171,7 +171,7 @@ class Observer:
         self._stays = set()
         if self._forecaster is not None:
             self._forecaster.refresh()
-        facts = node_facts(state.nodes)
+        facts = node_facts(state.nodes, self._config.gpus.memory_gb)
         self._lost = {node: until for node, until in self._lost.items() if until > state.time}
         self._lost.update({n.name: state.time + LOST_NODE_S for n in state.nodes if not n.available})
         source = self._config.policy.weight_from

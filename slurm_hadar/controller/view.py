@@ -17,9 +17,10 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
-from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of, unreadable
+from slurm_hadar.controller.steering import no_type, node_facts, pinned_reason, placement_of, unreadable
 from slurm_hadar.controller.words import in_words
 from slurm_hadar.errors import SlurmError, StoreError
+from slurm_hadar.model import Tier
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
@@ -208,7 +209,7 @@ def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[L
 
 
 def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
-    facts = node_facts(state.nodes)
+    facts = node_facts(state.nodes, config.gpus.memory_gb)
     records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
     lines = []
     for job in state.jobs:
@@ -218,8 +219,11 @@ def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
         comment = read(job.comment)[0]
         pinned = unreadable(job) or pinned_reason(job, comment, record, config, facts)
         fork = forks.get(job.array_id or "") if comment.fork is not None else None
+        wait = waits.get(job.job_id, {})
+        if not wait and not pinned and (short := no_type(comment, facts)):  # no round has seen it yet, or none will
+            wait = {"tier": Tier.CANNOT_RUN, "why": f"no GPU type here will do: {short}"}
         progress = None if fork is None else (float(fork[1]), fork[2])
-        lines.append(line_of(job, record, placement_of(job, facts), pinned, waits.get(job.job_id, {}), progress))
+        lines.append(line_of(job, record, placement_of(job, facts), pinned, wait, progress))
     return sorted(lines, key=lambda line: (line.state != "running", line.arrival, by_number(line.job_id)))
 
 
