@@ -25,8 +25,9 @@ from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
-    "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "by_number", "job_view", "live_view", "look",
-    "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source", "type_use",
+    "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "by_number", "job_view", "journal_or_empty",
+    "live_view", "look", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source",
+    "type_use",
 ]  # fmt: skip
 
 #: What the tier of a wait means, as the end of a sentence about the job.
@@ -111,7 +112,7 @@ class Picture:
 
 def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
     """One look for a terminal: at Slurm, or at ``most`` jobs of the journal where Slurm does not answer."""
-    journal, journal_fault = _journal(config)
+    journal, journal_fault = journal_or_empty(config)
     try:
         last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
         try:
@@ -180,14 +181,14 @@ def _missed(age_s: float, last: Mapping[str, Any], round_s: float) -> int:
 def queue_view(backend: Backend, config: Config) -> tuple[list[Line], str]:
     """Running jobs first, then the waiting ones by arrival, and what is wrong with the journal, without which there is
     less to say. Raises SlurmError."""
-    journal, fault = _journal(config)
+    journal, fault = journal_or_empty(config)
     try:
         return live_view(backend, config, journal)[0], fault
     finally:
         journal.close()
 
 
-def _journal(config: Config) -> tuple[Reader, str]:
+def journal_or_empty(config: Config) -> tuple[Reader, str]:
     """The journal, or an empty one and why."""
     try:
         return ReadOnlyJournal(chosen_state_dir(config) / JOURNAL), ""
