@@ -207,14 +207,13 @@ class Form:
     def admits_type(self, gpu_type: str) -> bool:
         return self.types is None or gpu_type in self.types
 
-    def shortage(self, gpu_type: str) -> str | None:
-        """Why this type's memory does not do for the job; None if it does."""
-        for name, has_gb in self.small:
-            if name == gpu_type and has_gb is None:
-                return f"nobody knows how much memory {name} has, and the job says mem={self.memory_gb}g"
-            if name == gpu_type:
-                return f"{name} has {has_gb} GB, and the job says mem={self.memory_gb}g"
-        return None
+    def shortage(self, gpu_types: Iterable[str]) -> str:
+        """Which of these types have too little memory for the job, and how much; "" if none has."""
+        has_gb = dict(self.small)
+        words = [
+            f"{t} has {'unknown memory' if has_gb[t] is None else f'{has_gb[t]} GB'}" for t in gpu_types if t in has_gb
+        ]  # fmt: skip
+        return f"{', '.join(words)}, and the job says mem={self.memory_gb}g" if words else ""
 
     def refusal(self, placement: Placement) -> str | None:
         """Why this form does not allow ``placement``; None if it does. The empty placement is always allowed."""
@@ -229,7 +228,7 @@ class Form:
         types = placement.by_type
         for gpu_type in types:
             if not self.admits_type(gpu_type):
-                return self.shortage(gpu_type) or f"GPU type {gpu_type} is not among those the job accepts"
+                return self.shortage([gpu_type]) or f"GPU type {gpu_type} is not among those the job accepts"
         for node in placement.nodes:
             if not self.admits_node(node):
                 return f"node {node} is not open to the job"

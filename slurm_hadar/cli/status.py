@@ -24,7 +24,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.lines import Line, folded
 from slurm_hadar.controller.status import Status, status_of, tail
 from slurm_hadar.controller.view import TIERS
-from slurm_hadar.model import Placement
+from slurm_hadar.model import Placement, Tier
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.shown import JOB_ID
 
@@ -91,10 +91,10 @@ def _in_words(found: Status, written: list[str], now: float) -> Iterator[str]:
     elif line is not None and line.state == "pending":
         yield "  why          no round has looked at it yet"
     expected = found.expected
-    if expected is not None and not expected.runs:
+    if expected is not None and line is not None and line.state == "pending" and line.tier != Tier.CANNOT_RUN:
         where = f" on {place(expected.where)}" if expected.where else ""
         yield f"  start        {moment(expected.start, now, expected.until)}{where}"
-    if record is not None:
+    if record is not None and (record.steps or record.total_steps):
         yield f"  progress     {_progress(found)}"
     if expected is not None and expected.end is not None:
         yield f"  end          {moment(expected.end, now, expected.until)}"
@@ -106,9 +106,7 @@ def _in_words(found: Status, written: list[str], now: float) -> Iterator[str]:
     if found.fork is not None:
         yield f"  copy         of forked job {found.job_id.partition('_')[0]}: {found.fork['steps']} steps consolidated"
     if found.shown is not None and found.shown.output is not None:
-        yield f"  output       {found.shown.output}" + (
-            "" if written else " (nothing yet, or not to be read from here)"
-        )
+        yield f"  output       {found.shown.output}" + ("" if written else " (nothing there so far)")
         yield from (f"    | {text}" for text in written)
     for number, (command, use) in enumerate(_next(found)):
         yield f"  {'' if number else 'next':<12} {command:<30} {use}"

@@ -189,10 +189,11 @@ def tail(path: Path, most: int = 5) -> list[str]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return []
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        return []
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return []
         file.seek(max(0, found.st_size - _TAIL_BYTES))
         text = file.read(_TAIL_BYTES).decode(errors="replace")
     lines = [line.rpartition("\r")[2] for line in text.rstrip().split("\n")]  # of a progress bar what stands there last

@@ -330,8 +330,10 @@ def no_type(comment: JobComment, nodes: NodeBook) -> str | None:
     if types is None or not nodes.gpu_types or not types.isdisjoint(nodes.gpu_types):
         return None
     form = Form(1, types=types, memory_gb=comment.mem_gb, small=small)
-    wanted = f"is not in types={'+'.join(sorted(comment.types))}" if comment.types else ""
-    return "; ".join(form.shortage(t) or f"{t} {wanted}" for t in nodes.gpu_types)
+    short = form.shortage(nodes.gpu_types)
+    others = set(nodes.gpu_types) - {t for t, _ in small}
+    wanted = f"{', '.join(sorted(others))} not in types={'+'.join(sorted(comment.types or ()))}" if others else ""
+    return "; ".join(part for part in (short, wanted) if part)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -40,7 +40,7 @@ def overtime(job: Job, comment: JobComment, record: JobRecord, now: float) -> Ov
         limit_s = job.time_limit_s
         types = sorted(
             t for t in job.speeds
-            if (comment.types is None or t in comment.types) and job.form.shortage(t) is None
+            if (comment.types is None or t in comment.types) and not job.form.shortage([t])
         )  # fmt: skip
         needs = {t: done for t in types if (done := done_in_s(job, t)) is not None}
     over = {t: s for t, s in needs.items() if s > limit_s}
