@@ -79,6 +79,7 @@ class JobComment:
     requeue_on_timeout: bool | None = None
     max_time_s: float | None = None
     restart: float | None = None
+    retry: int | None = None
     fork: Fork | None = None
     period_steps: int | None = None
     period_s: float | None = None
@@ -293,6 +294,12 @@ KEYS: Mapping[str, _Key] = {
         _max_time, "2d", "the most the job may run in all, over all its runs and moves; a span; default: no such limit"
     ),
     "restart": _Key(_positive_float("restart", 0, 86400), "45", "seconds that a restart costs; measured otherwise"),
+    "retry": _Key(
+        _positive_int("retry", 2),
+        "2",
+        "so many times at most the job is run again, from its last checkpoint, when the command of hadar-srun fails by "
+        "itself; default: never",
+    ),
     "fork": _Key(
         _fork, "auto", "the tasks of this job array are copies of one job: on idle nodes only, on all (spread), or auto"
     ),

@@ -34,6 +34,7 @@ def comments(draw: st.DrawFn) -> JobComment:
         mix=draw(st.none() | st.sampled_from(list(Mix))),
         graph=draw(st.none() | st.sampled_from(["resnet50", "gpt2-xl/pp4/dp2/tp2/mb8", "../graphs/mine.toml"])),
         types=draw(st.none() | st.frozensets(NAMES, min_size=1, max_size=3)),
+        retry=draw(st.none() | st.integers(1, 99)),
         mem_gb=draw(st.none() | st.integers(1, 9999)),
         prefer=draw(st.none() | st.frozensets(NAMES, min_size=1, max_size=3)),
         ckpt=draw(st.none() | st.booleans()),

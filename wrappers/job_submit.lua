@@ -33,7 +33,7 @@ local PREFIX = "hadar:"
 local MOST_BYTES = 2048 -- of a comment, and of a GPU request that is looked into
 local BLANKS = " \t\n\r\v\f"
 local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "mem", "prefer", "ckpt", "lose", "pin",
-    "weight", "deadline", "requeue_on_timeout", "max_time", "restart", "fork", "period", "lease", "asked", "key" }
+    "weight", "deadline", "requeue_on_timeout", "max_time", "restart", "retry", "fork", "period", "lease", "asked", "key" }
 local SCHEDULERS = { "lease", "asked" } -- keys that no user writes
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
@@ -223,6 +223,7 @@ local KEYS = {
     requeue_on_timeout = { yes_no, "yes" },
     max_time = { max_time, "2d" },
     restart = { positive_float(0, 86400), "45" },
+    retry = { positive_int(2), "2" },
     fork = { fork, "auto" },
     period = { period, "60s" },
     lease = { positive_int(5), "10" },

@@ -71,6 +71,7 @@ def _as_dict(found: Status, written: list[str]) -> dict[str, Any]:
         "start": expected["start"] if expected else None, "end": expected["end"] if expected else None,
         "checkpoint": None if found.saved is None else {"step": found.saved.step, "time": found.saved.time},
         "moves": record.moves if record is not None else None,
+        "retries": record.retries if record is not None else None,
         "restarts": line.restarts if line is not None else record.restarts if record is not None else None,
         "runs": [{"began": r.began, "ended": r.ended, "held": r.held.as_dict()} for r in found.runs],
         "output": None if shown is None or shown.output is None else str(shown.output), "last_lines": written,
@@ -159,6 +160,8 @@ def _past(found: Status, now: float) -> Iterator[str]:
         runs = [f"{place(r.held)} for {span((r.ended or now) - r.began)}" for r in found.runs if r.held]
         text = "; ".join(runs[-5:])
         yield f"  moves        {record.moves} moves, {record.restarts} restarts" + (f": {text}" if text else "")
+    if record is not None and record.retries:
+        yield f"  retries      {record.retries}, after its command failed"
     if record is not None and record.forgotten:
         yield f"  WARNING      a move sets {record.forgotten} parts of this training back, which are in no checkpoint"
 

@@ -217,9 +217,10 @@ def may_retry(job: SlurmJob, comment: JobComment, record: JobRecord, config: Con
     """Whether a job that failed in the moment of a restart is to be put back into the queue, which Slurm is told once.
 
     Slurm ends what is left of a lost run when the node is back, or when slurmctld is, and a new run of the job with it
-    that it has just started there. What has run before seldom fails so fast by itself.
+    that it has just started there. What has run before seldom fails so fast by itself; a job with retry= says when it
+    did, and after its last retry it is over.
     """
-    if unreadable(job) is not None:
+    if unreadable(job) is not None or (comment.retry is not None and record.retries >= comment.retry):
         return False
     if not config.jobs.retry_failed_restart or record.relaunched or config.mode(job.partition) is not Mode.ACT:
         return False

@@ -29,7 +29,8 @@ def sbatch(options: Sequence[str], command: Sequence[str], name: str) -> str:
     words = [program, "--parsable", *options, *_missing(options, name), f"--wrap={_wrapped(command)}"]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        why = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines() if line]
+        lines = (line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines() if line)
+        why = [line.removeprefix("hadar: ") for line in lines]  # the plug-in's own words
         raise SlurmError("; ".join(why) or f"sbatch ended with {done.returncode} and gave no reason")
     sys.stderr.write(done.stderr)
     return done.stdout.strip().partition(";")[0]
