@@ -16,8 +16,8 @@ COMMENT = f"{MODEL},retry=9"
 
 def put_back(b, job: str, retry: int, **fields) -> None:
     """The job's command has failed, and the job has put itself back, as the agent does."""
+    report(b, job, "bye", b.slurm.jobs[job].restarts, exit_code=3, retry=retry, **fields)
     shown = b.slurm.jobs[job]
-    report(b, job, "bye", shown.restarts, exit_code=3, retry=retry, **fields)
     b.slurm.jobs[job] = replace(
         shown, state=JobState.PENDING, state_text="PENDING", nodes=(), start=None, restarts=shown.restarts + 1,
         submit=float(int(time.time())), reason="BeginTime",
