@@ -19,6 +19,7 @@ from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.notes import Seal
 from slurm_hadar.controller.quarantine import UNFORESEEN, Quarantine
 from slurm_hadar.controller.reports import JobNews, ReportBook
+from slurm_hadar.controller.script_failures import note_failure, waits
 from slurm_hadar.controller.steering import (
     TRANSIENT_HOLDS,
     NodeBook,
@@ -52,8 +53,6 @@ _NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all
 _NO_TYPES: frozenset[str] = frozenset()
 LOST_NODE_S = 120.0  # as long as Slurm itself puts off a job that it has requeued
 _MEASURED_WITHIN_S = 120.0  # a first step may be long in coming; who tells no speed by then is judged without
-SOUND_RUN_S = 600.0  # what ran so long before it failed is tried again at once
-FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
 _UNSEEN_S = 60.0  # in which a node may have gone and come back
 
 
@@ -212,7 +211,7 @@ class Observer:
             if job.state is not JobState.FAILED or record is None or job.job_id in self._denied:
                 continue
             with self._quarantine.over(job.job_id, "a failed restart"):
-                self._note_retry(record, job, state.time)
+                self._note_failure(record, job)
                 if may_retry(job, comments[job.job_id], record, self._config):
                     self._note_end(record, state.time)
                     record.keep_off(job.nodes, state.time + LOST_NODE_S)
@@ -391,9 +390,7 @@ class Observer:
             return None
         if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
             self._lessons.learn(job, job.reason, now, self._config.controller.round_s, tried=record.placed)
-        if record.retry_after > now:
-            return f"its command failed: retry {record.retries} at {clock(record.retry_after)} at the earliest"
-        return self._lessons.reason(job, now)
+        return waits(record, now) or self._lessons.reason(job, now)
 
     def _note_vain_wait(self, job: SlurmJob, record: JobRecord, bounds: Bounds) -> None:
         """A job that was given nodes, and waits although their GPUs are free, lacks something there that nobody has
@@ -515,7 +512,7 @@ class Observer:
                 job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now
             )
             self.records[job.job_id] = record
-        self._note_retry(record, job, now)
+        self._note_failure(record, job)
         if job.restarts > record.restarts:
             # The last words of the run that is over count: its checkpoint was saved after the last round looked.
             news = self._book.get(job.job_id)
@@ -527,20 +524,9 @@ class Observer:
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
 
-    def _note_retry(self, record: JobRecord, job: SlurmJob, now: float) -> None:
-        """Where the run before failed by itself, and its owner wants it again: at once after a long run, else after a
-        wait that grows, since what fails in its first minutes may do so each time."""
-        news = self._book.get(job.job_id)
-        retry = news.report.retry if news is not None and news.report.restart < job.restarts else None
-        if news is None or retry is None or retry <= record.retries:
-            return
-        record.retries = retry
-        ran_s = max(0.0, news.heard - (record.run_since or news.heard))
-        wait_s = 0.0 if ran_s >= SOUND_RUN_S else min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** (retry - 1))
-        record.retry_after = news.heard + wait_s
-        later = f", {wait_s:.0f} s later at the earliest" if wait_s else ""
-        why = f"its command failed with exit code {news.report.exit_code}; retry {retry}{later}"
-        self._events.append(Event(job.job_id, "retry", why))
+    def _note_failure(self, record: JobRecord, job: SlurmJob) -> None:
+        if (event := note_failure(record, job.restarts, self._book.get(job.job_id))) is not None:
+            self._events.append(event)
 
     def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float, now: float) -> float:
         """Begin the record of another run; returns how many steps are to be done again.

@@ -137,7 +137,7 @@ def _comments(case: SlurmCase) -> Answer:
         return warning(f"{_jobs([j for j, _ in broken])}: the comment cannot be read: {why}",
                        _say_again(job, "..."))  # fmt: skip
     book = node_facts(state.nodes, case.config.gpus.memory_gb)
-    nowhere = [(j, why) for j, comment, _ in ours.values() if (why := no_type(comment, book))]
+    nowhere = [(j, short) for j, comment, _ in ours.values() if (short := no_type(comment, book))]
     if nowhere:
         job, why = nowhere[0]
         return warning(f"{_jobs([j for j, _ in nowhere])}: no GPU type here will do: {why}: such jobs wait for ever",
