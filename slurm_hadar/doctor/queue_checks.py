@@ -156,9 +156,9 @@ def _jobs(jobs: list[SlurmJob]) -> str:
 
 
 CHECKS = (
-    Check("gpu_types", "Jobs are placed by the GPU types that nodes have in Slurm's GRES.", _gpu_types),
+    Check("gpu_types", "Jobs are placed by the GPU types that nodes have in Slurm's GRES.", _gpu_types, ""),
     Check("gpu_memory", "A job with mem= runs only on GPU types that are known to have so much memory.", _gpu_memory),
-    Check("nodes", "GPUs of nodes that are down or drained are given to nobody.", _nodes),
+    Check("nodes", "GPUs of nodes that are down or drained are given to nobody.", _nodes, ""),
     Check("partitions", "The configuration says for each partition how far the controller may go.", _partitions),
     Check(
         "comments", "A comment with hadar: says what a job is; one that cannot be read leaves it to Slurm.", _comments
