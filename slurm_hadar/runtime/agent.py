@@ -23,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from slurm_hadar.runtime.nested import watched_path
+
 FORWARDED = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -177,6 +179,7 @@ def _start(command: list[str], run_dir: Path | None) -> int:
     environ = dict(os.environ)
     if run_dir is not None:
         environ["HADAR_RUN_DIR"] = str(run_dir)
+        environ["PATH"] = watched_path(run_dir, environ) or environ.get("PATH", os.defpath)
         environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(INJECT), environ.get("PYTHONPATH", "")) if p)
     agent = os.getpid()
     pid = os.fork()

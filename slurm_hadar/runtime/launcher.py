@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import ChannelError, CheckpointError, CommentError
-from slurm_hadar.runtime import nodelist, own, retry
+from slurm_hadar.runtime import nested, nodelist, own, retry
 from slurm_hadar.runtime.files import reason_of
 from slurm_hadar.runtime.srun_options import split_command, without
 
@@ -63,6 +63,13 @@ def main(argv: list[str] | None = None) -> int:
     environ = dict(os.environ)
     if messages.canonical_job_id(environ) is None or not command:
         return _become(srun, arguments, environ)
+    if (fault := nested.twice(options, command)) is not None:
+        _say(fault)
+        return 2
+    if (advice := nested.around(options, environ)) is not None:
+        _say(advice)
+    if "--overlap" in options:
+        environ["HADAR_STEP_SHARED"] = "1"
     clean(environ)
     describe_job(environ)
     run, shown = messages.restart_count(environ), submission(environ)
