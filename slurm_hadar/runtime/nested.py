@@ -17,8 +17,8 @@ __all__ = ["around", "twice", "watched_path"]
 _SRUN = ("srun", "hadar-srun")
 _LEAST_SPECIAL = 1 << 31  # numbers of steps that Slurm makes itself: batch, interactive, extern
 _INSIDE = (
-    "hadar: this srun is started inside hadar-srun: a step within a step waits for ever for the one around it. Start it "
-    "from the batch script itself, or let both share the GPUs: hadar-srun --overlap -- ..."
+    "hadar: this srun is started inside hadar-srun: a step within a step waits for ever for the one around it. Start "
+    "it from the batch script itself, or let both share the GPUs: hadar-srun --overlap -- ..."
 )
 
 
