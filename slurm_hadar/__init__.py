@@ -3,7 +3,8 @@
 ``slurm_hadar.train`` is the training API (:mod:`slurm_hadar.runtime.training`), ``slurm_hadar.read_checkpoint`` reads
 what it saved (:func:`slurm_hadar.runtime.checkpoint.read_checkpoint`); ``slurm_hadar.LightningCallback`` and
 ``slurm_hadar.HuggingFaceCallback`` do for the Trainers of these libraries what ``train`` does for a loop of one's own.
-The names here alone need PyTorch.
+The names so far alone need PyTorch. ``slurm_hadar.submit`` makes a Python function a job
+(:func:`slurm_hadar.submission.future.submit`).
 """
 
 import importlib
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from slurm_hadar.runtime.forks.weights import Outer as Outer
     from slurm_hadar.runtime.sampler import SharedBatchSampler as SharedBatchSampler
     from slurm_hadar.runtime.training import train as train
+    from slurm_hadar.submission.future import Job as Job
+    from slurm_hadar.submission.future import submit as submit
 
 _HOMES = {
     "train": "slurm_hadar.runtime.training",
@@ -28,6 +31,8 @@ _HOMES = {
     "Consolidation": "slurm_hadar.runtime.forks.run",
     "Outer": "slurm_hadar.runtime.forks.weights",
     "SharedBatchSampler": "slurm_hadar.runtime.sampler",
+    "submit": "slurm_hadar.submission.future",
+    "Job": "slurm_hadar.submission.future",
 }
 
 

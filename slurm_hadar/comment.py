@@ -47,6 +47,7 @@ _TIME = re.compile(
     r"(?:19[7-9]|2\d\d)\d-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)?",
     re.ASCII,
 )
+_MEMORY = re.compile(r"([1-9][0-9]{0,3})[gG]")
 _GRAPH = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})((?:/(?:pp|dp|tp|mb)[1-9][0-9]{0,3})*)", re.ASCII)
 _GRAPH_FILE = re.compile(r"[A-Za-z0-9._/+@-]{1,250}\.toml", re.ASCII)
 _PLAIN = re.compile(r"[!-~]{1,512}")  # what scontrol takes unquoted and unchanged
@@ -67,6 +68,7 @@ class JobComment:
     mix: Mix | None = None
     graph: str | None = None
     types: frozenset[str] | None = None
+    mem_gb: int | None = None
     prefer: frozenset[str] | None = None
     ckpt: bool | None = None
     lose: bool | None = None
@@ -77,6 +79,7 @@ class JobComment:
     requeue_on_timeout: bool | None = None
     max_time_s: float | None = None
     restart: float | None = None
+    retry: int | None = None
     fork: Fork | None = None
     period_steps: int | None = None
     period_s: float | None = None
@@ -137,6 +140,13 @@ def _names(field: str) -> Callable[[str], dict[str, Any]]:
         return {field: frozenset(names)}
 
     return read
+
+
+def _memory(text: str) -> dict[str, Any]:
+    match = _MEMORY.fullmatch(text)
+    if not match:
+        raise ValueError("must be whole gigabytes of one GPU, at most 9999g")
+    return {"mem_gb": int(match[1])}
 
 
 def _gpus(text: str) -> dict[str, Any]:
@@ -259,6 +269,12 @@ KEYS: Mapping[str, _Key] = {
         "the only GPU types the job may run on; default: all. Where job_submit.lua is not installed, Slurm may start "
         "it on others before a round has seen it",
     ),
+    "mem": _Key(
+        _memory,
+        "32g",
+        "the job runs only on GPU types that have at least so much memory per GPU, in gigabytes as makers count them; "
+        "acts as types= does, and together with it",
+    ),
     "prefer": _Key(_names("prefer"), "v100", "a wish, not a limit; job_submit.lua writes it for a typed request"),
     "ckpt": _Key(_yes_no("ckpt"), "yes", "the script itself saves on SIGTERM (within Slurm's KillWait), and resumes"),
     "lose": _Key(_yes_no("lose"), "no", "may be restarted from the beginning if it has no checkpoint"),
@@ -278,6 +294,12 @@ KEYS: Mapping[str, _Key] = {
         _max_time, "2d", "the most the job may run in all, over all its runs and moves; a span; default: no such limit"
     ),
     "restart": _Key(_positive_float("restart", 0, 86400), "45", "seconds that a restart costs; measured otherwise"),
+    "retry": _Key(
+        _positive_int("retry", 2),
+        "2",
+        "so many times at most the job is run again, from its last checkpoint, when the command of hadar-srun fails by "
+        "itself; default: never",
+    ),
     "fork": _Key(
         _fork, "auto", "the tasks of this job array are copies of one job: on idle nodes only, on all (spread), or auto"
     ),
@@ -404,6 +426,8 @@ def _pair(name: str, value: Any) -> str:
     if name == "nodes":
         low, high = value
         return f"nodes={low}" if low == high else f"nodes={low}-{high}"
+    if name == "mem_gb":
+        return f"mem={value}g"
     if name == "max_time_s":
         return f"max_time={_plain(value)}s"
     if name == "gpus":

@@ -202,6 +202,15 @@ class NetworkSection(_Section):
     )
 
 
+class GpusSection(_Section):
+    """What the site's GPUs are, where their names do not tell."""
+
+    memory_gb: dict[str, Annotated[int, Field(ge=1, le=9999)]] = Field(
+        default_factory=dict, description="memory of one GPU by GPU type, for jobs with `mem=`: `[gpus.memory_gb]`, "
+        "`p100 = 16`; goes before what a type's name says, and before the data sheets, of which the least counts"
+    )  # fmt: skip
+
+
 class LogSection(_Section):
     """What ``hadar run`` says of itself on stderr."""
 
@@ -273,6 +282,7 @@ class Config(_Section):
     predict: PredictSection = PredictSection()
     channel: ChannelSection = ChannelSection()
     network: NetworkSection = NetworkSection()
+    gpus: GpusSection = GpusSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
     audit: AuditSection = AuditSection()

@@ -14,6 +14,7 @@
     ├── ClusterError            the private Slurm cluster cannot be started or found
     ├── CheckpointError         a checkpoint is truncated, foreign or cannot be written
     ├── ChannelError            a message between job and controller is not acceptable
+    ├── JobFailed               a submitted function did not return in its job
     └── SlurmError              Slurm could not be asked or did not obey
         ├── SlurmUnavailable    slurmctld is away, or a call ran into its time limit
         ├── SlurmParseError     Slurm's answer is cut short or not understood
@@ -98,6 +99,19 @@ class CheckpointError(HadarError):
 
 class ChannelError(HadarError):
     """A message between a job and the controller has a wrong token, shape, size or order."""
+
+
+class JobFailed(HadarError):
+    """A job that was submitted as a function ended without its result. ``state`` is Slurm's word for how; ``output``
+    the traceback of the job, or the end of what it wrote to stderr, which is shown after the message."""
+
+    def __init__(self, message: str, state: str, output: str = "") -> None:
+        super().__init__(message)
+        self.state = state
+        self.output = output
+
+    def __str__(self) -> str:
+        return super().__str__() + (f"\n{self.output.rstrip()}" if self.output.strip() else "")
 
 
 class SlurmError(HadarError):

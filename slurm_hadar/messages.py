@@ -69,7 +69,8 @@ _MOST_S = 1e6  # of a save, a restore, a stall
 # Where a received report is bounded more narrowly than by its type. A total is a mere statement: it may be vast.
 _MOST: Mapping[str, float] = {
     "restart": 2**32, "time": 1e11, "steps": _MOST_STEPS, "steps_per_s": FASTEST_STEPS_PER_S, "world": 10**6,
-    "saved_step": _MOST_STEPS, "generation": 2**32, "save_s": _MOST_S, "stall_s": _MOST_S, "load_s": _MOST_S,
+    "saved_step": _MOST_STEPS, "generation": 2**32, "retry": 99,
+    "save_s": _MOST_S, "stall_s": _MOST_S, "load_s": _MOST_S,
     "memory_bytes": 2**53, "consolidation": _MOST_STEPS, "consolidated_steps": _MOST_STEPS, "consolidate_s": _MOST_S,
 }  # fmt: skip
 _MAX_NODE = 255  # the longest host name
@@ -103,6 +104,7 @@ class Report:
     consolidate_s: what the last consolidation cost this copy, from its last step before to its next step.
     closes: the job's steps are done, and this is the copy that goes on to the end of the script.
     forgotten: how many optimizers, schedulers and the like go on in the training but are in no checkpoint.
+    retry: the command failed, and this is the how-manieth time that the job goes back into the queue for it (bye only).
     step: the Slurm step that the agent runs in, such as "123.0", so that the checkpoint signal reaches no other step.
     """
 
@@ -130,6 +132,7 @@ class Report:
     consolidate_s: float | None = None
     closes: bool = False
     forgotten: int | None = None
+    retry: int | None = None
     step: str | None = None
 
     def __post_init__(self) -> None:

@@ -181,6 +181,8 @@ class Form:
     ``workers`` is the gang size W that the owner asked for; an elastic job takes any of ``sizes`` (ascending, W among
     them; empty = just W). The gang may span ``min_nodes`` to ``max_nodes`` nodes. ``uniform`` jobs (plain
     Slurm jobs) take the same number of GPUs on every node. ``types`` and ``nodes`` limit where it may run (None = all).
+    Of a job that needs ``memory_gb`` on each GPU, ``small`` are the types that ``types`` leaves out for that, with the
+    gigabytes that they have (None = nobody knows).
     """
 
     workers: int
@@ -191,6 +193,8 @@ class Form:
     types: frozenset[str] | None = None
     nodes: frozenset[str] | None = None
     sizes: tuple[int, ...] = ()
+    memory_gb: int | None = None
+    small: tuple[tuple[str, int | None], ...] = ()
 
     @property
     def gang_sizes(self) -> tuple[int, ...]:
@@ -202,6 +206,14 @@ class Form:
 
     def admits_type(self, gpu_type: str) -> bool:
         return self.types is None or gpu_type in self.types
+
+    def shortage(self, gpu_types: Iterable[str]) -> str:
+        """Which of these types have too little memory for the job, and how much; "" if none has."""
+        has_gb = dict(self.small)
+        words = [
+            f"{t} has {'unknown memory' if has_gb[t] is None else f'{has_gb[t]} GB'}" for t in gpu_types if t in has_gb
+        ]  # fmt: skip
+        return f"{', '.join(words)}, and the job says mem={self.memory_gb}g" if words else ""
 
     def refusal(self, placement: Placement) -> str | None:
         """Why this form does not allow ``placement``; None if it does. The empty placement is always allowed."""
@@ -216,7 +228,7 @@ class Form:
         types = placement.by_type
         for gpu_type in types:
             if not self.admits_type(gpu_type):
-                return f"GPU type {gpu_type} is not among those the job accepts"
+                return self.shortage([gpu_type]) or f"GPU type {gpu_type} is not among those the job accepts"
         for node in placement.nodes:
             if not self.admits_node(node):
                 return f"node {node} is not open to the job"

@@ -30,6 +30,7 @@ NEVER = {
     },
     "slurm": {"policies", "controller", "runtime", "cli", "cluster", "throughput", "config", "simulator"},
     "runtime": {"controller", "policies", "slurm", "cli", "cluster", "config", "throughput", "simulator"},
+    "submission": {"controller", "policies", "cli", "cluster", "config", "throughput", "simulator"},
     "cluster": {"controller", "policies", "runtime", "cli", "slurm", "simulator"},
     "controller": {"cli", "cluster", "runtime", "simulator", "service", "web", "tui"},
     "service": {"cli", "cluster", "runtime", "simulator", "web", "tui"},

@@ -14,7 +14,7 @@ What it does to a batch job with a hadar: comment:
   * GPU counts that sbatch froze into the job's environment are emptied (per task: made untyped), and HADAR_MANAGED=1
     tells the TaskProlog to put the task counts right;
   * with LEASE_S above 0 it does not start before that many seconds have passed, so that the controller sees it first;
-    with types= in its comment it waits TYPES_LEASE_S at least: Slurm itself would start it on any GPU type;
+    with types= or mem= in its comment it waits TYPES_LEASE_S at least: Slurm itself would start it on any GPU type;
   * GPU types that no node of slurm.conf has are told of;
   * --nodelist is refused, since it would nail the job to those nodes; with pin=yes the job is left alone instead;
   * lease= and asked=, which the scheduler writes, are refused from a user.
@@ -32,8 +32,8 @@ TYPES_LEASE_S = 900
 local PREFIX = "hadar:"
 local MOST_BYTES = 2048 -- of a comment, and of a GPU request that is looked into
 local BLANKS = " \t\n\r\v\f"
-local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "prefer", "ckpt", "lose", "pin", "weight",
-    "deadline", "requeue_on_timeout", "max_time", "restart", "fork", "period", "lease", "asked", "key" }
+local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "mem", "prefer", "ckpt", "lose", "pin",
+    "weight", "deadline", "requeue_on_timeout", "max_time", "restart", "retry", "fork", "period", "lease", "asked", "key" }
 local SCHEDULERS = { "lease", "asked" } -- keys that no user writes
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
@@ -96,6 +96,11 @@ local function gpus(text)
         if count > 8 or not is_number_up_to(part, 4) then return nil, wrong end
     end
     return true
+end
+
+local function memory(text)
+    local number = text:match("^(%d+)[gG]$")
+    return (number and is_number_up_to(number, 4)) or nil, "must be whole gigabytes of one GPU, at most 9999g"
 end
 
 local function nodes(text)
@@ -208,6 +213,7 @@ local KEYS = {
     mix = { mix, "gated" },
     graph = { graph, "gpt2-xl/pp4/dp2" },
     types = { names, "v100+p100" },
+    mem = { memory, "32g" },
     prefer = { names, "v100" },
     ckpt = { yes_no, "yes" },
     lose = { yes_no, "no" },
@@ -217,6 +223,7 @@ local KEYS = {
     requeue_on_timeout = { yes_no, "yes" },
     max_time = { max_time, "2d" },
     restart = { positive_float(0, 86400), "45" },
+    retry = { positive_int(2), "2" },
     fork = { fork, "auto" },
     period = { period, "60s" },
     lease = { positive_int(5), "10" },
@@ -326,7 +333,7 @@ local function plan(job, pairs_)
         table.insert(added, "prefer=" .. table.concat(seen, "+"))
     end
     changes.requeue = 1
-    local lease = math.max(LEASE_S, pairs_.types and TYPES_LEASE_S or 0)
+    local lease = math.max(LEASE_S, (pairs_.types or pairs_.mem) and TYPES_LEASE_S or 0)
     if lease > 0 and (job.begin_time or 0) < os.time() + lease then
         changes.begin_time = os.time() + lease
         -- tells the controller that the begin time is not the owner's

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from slurm_hadar.cluster import DEFAULT_NODES, ClusterSpec, NodeState, PrivateCluster, find
+from slurm_hadar.cluster import DEFAULT_NODES, ClusterSpec, NodeState, PrivateCluster, exposure, find
 from slurm_hadar.cluster import down as take_down
 from slurm_hadar.cluster import up as bring_up
 from slurm_hadar.errors import ClusterError
@@ -82,6 +82,9 @@ def up(
         fastest_steps_per_s=fastest,
         kill_wait_s=kill_wait,
     )
+    if not as_json:
+        for line in exposure():  # before anything can be reached
+            click.echo(f"Note: {line}", err=True)
     began = time.monotonic()
     terminal = sys.stderr.isatty() and not as_json
     started = bring_up(spec, (lambda line: click.echo(f"{line} ...", err=True)) if terminal else lambda _line: None)
@@ -95,8 +98,6 @@ def up(
     for line in _exports(started):
         click.echo(f"    {line}")
     click.echo(f"Take it down with: hadar cluster down{_which(name, directory)}")
-    for line in warnings(started):
-        click.echo(f"Note: {line}", err=True)
 
 
 def _terminated(_signum: int, _frame: FrameType | None) -> None:
@@ -115,18 +116,6 @@ def _exports(started: PrivateCluster) -> list[str]:
     return [*added, f"export SLURM_CONF={shlex.quote(str(started.conf))}"]
 
 
-def warnings(started: PrivateCluster) -> list[str]:
-    """What somebody on a shared machine should know: the cluster believes whoever connects."""
-    who = "root" if started.user == "root" else f"user {started.user}"
-    lines = [f"anybody with an account on this machine can run jobs in it as {who}; not for shared machines"]
-    if not started.loopback_only:
-        lines.append(
-            f"this machine's name resolves to {started.resolved}, not to 127.0.0.1, so the daemons also listen on the "
-            "network; keep it behind a firewall"
-        )
-    return lines
-
-
 def _facts(started: PrivateCluster) -> dict[str, Any]:
     return {
         "name": started.name,
@@ -137,7 +126,7 @@ def _facts(started: PrivateCluster) -> dict[str, Any]:
         "env": started.exports,
         "nodes": {node.name: dict(node.gpus) for node in started.nodes},
         "loopback_only": started.loopback_only,
-        "warnings": warnings(started),
+        "warnings": started.exposure,
     }
 
 

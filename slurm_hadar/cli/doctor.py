@@ -33,6 +33,8 @@ _NAME = max(len("accounted_gpus"), len("requeue_delay"))
 def doctor(path: Path | None, settings: tuple[str, ...], verbose: bool, as_json: bool) -> int:
     """Look at Slurm and this host, changing nothing: what would not work, why it matters, and the fix.
 
+    To a user who cannot change Slurm it says what they themselves can do, and what to ask their administrator for.
+
     Exit code 1 if there is a problem; warnings, notes and what cannot be told leave it 0.
     """
     try:
@@ -52,7 +54,15 @@ def _as_dict(findings: list[Finding]) -> dict[str, Any]:
     return {
         "counts": {str(v): counts[v] for v in Verdict},
         "checks": [
-            {"check": f.check, "verdict": str(f.verdict), "found": f.found, "why": f.why, "fix": f.fix, "link": f.link}
+            {
+                "check": f.check,
+                "verdict": str(f.verdict),
+                "found": f.found,
+                "why": f.why,
+                "fix": f.fix,
+                "ask": f.ask,
+                "link": f.link,
+            }
             for f in findings
         ],
     }
@@ -93,7 +103,8 @@ def _print(out: Console, finding: Finding, verbose: bool) -> None:
         return
     for line in textwrap.wrap(finding.why, max(30, out.width - len(indent) - 5), break_long_words=False):
         out.print(Text(f"{indent}{line}", style="dim"), soft_wrap=True)
-    if finding.fix:
-        out.print(Text(f"{indent}fix: {plain(finding.fix)}"), soft_wrap=True)
+    for word, text in (("fix", finding.fix), ("ask your administrator", finding.ask)):
+        if text:
+            out.print(Text(f"{indent}{word}: {plain(text)}"), soft_wrap=True)
     if finding.verdict is not Verdict.OK:
         out.print(Text(f"{indent}see: {finding.link}", style="dim"), soft_wrap=True)

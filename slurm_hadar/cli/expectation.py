@@ -9,7 +9,7 @@ from slurm_hadar.cli.common import clock, place, span
 from slurm_hadar.controller.answers import Answer, Holder, Interval, WhatIf
 from slurm_hadar.controller.time_limits import Overtime
 
-__all__ = ["as_dict", "in_words"]
+__all__ = ["as_dict", "in_words", "moment"]
 
 _SAME_S = 60.0  # ends closer than this are no reason to change anything
 
@@ -32,7 +32,7 @@ def in_words(expected: Answer, now: float) -> list[str]:
     lines = []
     if not expected.runs:
         where = f" on {place(expected.where)}" if expected.where else ""
-        lines.append(f"  start        {_start(expected.start, now, expected.until)}{where}")
+        lines.append(f"  start        {moment(expected.start, now, expected.until)}{where}")
     if expected.end is not None:
         lines.append(f"  end          {_when(expected.end, now)}")
     if not expected.runs and (expected.start is not None or expected.end is not None):
@@ -44,7 +44,8 @@ def in_words(expected: Answer, now: float) -> list[str]:
     return lines + [line for w in expected.what_if if (line := _what_if(w, expected, now))]
 
 
-def _start(start: Interval | None, now: float, until: float) -> str:
+def moment(start: Interval | None, now: float, until: float) -> str:
+    """When something is expected that is looked for until then."""
     if start is None:
         return f"not within the next {span(until - now)}, as far as could be looked ahead"
     return _when(start, now)

@@ -155,6 +155,8 @@ def _explanation(
         lines.append(f"  steps        {record.steps:.0f} of {total}, last checkpoint at {record.saved_step or 0:.0f}")
         lines += _size(record)
         lines.append(f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far")
+        if record.retries:
+            lines.append(f"  retries      {record.retries} so far, after its command failed (hadar history has each)")
         if record.graph_fault:
             lines.append(f"  graph        goes on without it: {record.graph_fault}")
         if record.lowered:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from pathlib import Path
@@ -14,13 +13,12 @@ from slurm_hadar.cli.common import config_options
 from slurm_hadar.config import Config
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.slurm.cli import CliBackend
-from slurm_hadar.slurm.parsing import job_state
+from slurm_hadar.slurm.shown import JOB_ID, shown
 
 __all__ = ["logs"]
 
 _LOOK_S, _ASK_S = 0.3, 5.0
 _BLOCK = 1 << 16
-_JOB = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,9})?")
 
 
 @click.command()
@@ -33,7 +31,7 @@ def logs(config: Config, job: str, follow: bool) -> None:
     All runs of a job that is moved write to the same file, where it was submitted with --open-mode=append; each run
     after the first begins with a line that says where it goes on.
     """
-    if not _JOB.fullmatch(job):
+    if not JOB_ID.fullmatch(job):
         raise click.UsageError(f"{job!r} is no job id, such as 4711 or 4711_3")
     backend = CliBackend(config.slurm.timeout_s, config.slurm.retries)
     path, active = _look(backend, job)
@@ -51,21 +49,15 @@ def logs(config: Config, job: str, follow: bool) -> None:
 
 def _look(backend: CliBackend, job: str) -> tuple[Path, bool]:
     """Where the job writes, and whether it may write more. Raises SlurmError if Slurm does not know it any more."""
-    try:
-        text = backend.ask("scontrol", "show", "job", job)
-    except SlurmError as error:
-        if "Invalid job id" not in str(error):
-            raise
+    found = shown(backend.ask, job)
+    if found is None:
         raise SlurmError(
             f"Slurm does not know job {job} (any more); its output is where it was submitted, in slurm-{job}.out "
             "unless its owner said otherwise"
-        ) from None
-    # the last one: what users choose themselves (name, comment) stands before
-    files = re.findall(r"^   StdOut=(.*)$", text, re.MULTILINE)
-    states = re.findall(r"^   JobState=(\S+)", text, re.MULTILINE)
-    if not files or not states:
+        )
+    if found.output is None:
         raise SlurmError(f"job {job} is no batch job, or an array: give one of its tasks, such as {job}_1")
-    return Path(files[-1]), job_state(states[0], job).active
+    return found.output, found.state.active
 
 
 def _show(path: Path, place: int, out: BinaryIO) -> int:

@@ -32,6 +32,7 @@ COMMANDS = {
     "run": "slurm_hadar.cli.run:run",
     "simulate": "slurm_hadar.cli.simulate:simulate",
     "speeds": "slurm_hadar.cli.speeds:speeds",
+    "status": "slurm_hadar.cli.status:status",
     "submit": "slurm_hadar.cli.submit:submit",
     "top": "slurm_hadar.cli.top:top",
     "web": "slurm_hadar.cli.web:web",

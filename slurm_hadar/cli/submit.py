@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 
-from slurm_hadar import comment
-from slurm_hadar.errors import SlurmError
+from slurm_hadar.comment import JobComment
+from slurm_hadar.config import load
+from slurm_hadar.controller.steering import no_type, node_facts
+from slurm_hadar.errors import HadarError
+from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.submission.sbatch import said, sbatch
 
 __all__ = ["submit"]
 
@@ -46,66 +45,24 @@ def submit(context: click.Context) -> None:
         raise click.UsageError(f"say what is to be run after --: {_USAGE}")
     split = words.index("--")
     options, command = words[:split], words[split + 1 :]
-    _check_comment(options)
-    job = _sbatch([*options, *_missing(options), *_name(options, command), f"--wrap={_wrapped(command)}"])
+    wanted = said(options)
+    script = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
+    job = sbatch(options, command, Path(script).name)
     click.echo(f"job {job} is submitted")
-    click.echo(f"  hadar explain {job}    when it is expected to start, and why it waits")
+    if short := _no_type(wanted):
+        click.echo(f"warning: no GPU type of this cluster will do, so it waits for ever: {short}", err=True)
+    click.echo(f"  hadar status {job}     where it is, and why it waits")
+    click.echo(f"  hadar explain {job}    when it is expected to start, and what if it took other GPUs")
     click.echo(f"  hadar logs -f {job}    its output, over all moves")
 
 
-def _given(options: list[str], name: str) -> bool:
-    return any(word == f"--{name}" or word.startswith(f"--{name}=") for word in options)
-
-
-def _missing(options: list[str]) -> list[str]:
-    """What a movable job needs and its owner has not said anything about."""
-    added = []
-    if not _given(options, "requeue") and not _given(options, "no-requeue"):
-        added.append("--requeue")
-    if not _given(options, "open-mode"):
-        added.append("--open-mode=append")
-    if not _given(options, "comment"):
-        added.append(f"--comment={comment.PREFIX}")
-    return added
-
-
-def _name(options: list[str], command: list[str]) -> list[str]:
-    """The script's, where its owner gives none: sbatch would call it wrap."""
-    if _given(options, "job-name") or any(word.startswith("-J") for word in options):
-        return []
-    script = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
-    return [f"--job-name={Path(script).name}"]
-
-
-def _check_comment(options: list[str]) -> None:
-    """Refuses one that cannot be read, or is not for the scheduler. Raises CommentError or UsageError."""
-    for number, word in enumerate(options):
-        name, equals, text = word.partition("=")
-        if name != "--comment":
-            continue
-        text = text if equals else next(iter(options[number + 1 : number + 2]), "")
-        if not comment.is_ours(text):
-            raise click.UsageError(
-                f"--comment={text} is not for the scheduler; begin it with {comment.PREFIX}, or use sbatch"
-            )
-        comment.parse(text)
-
-
-def _wrapped(command: list[str]) -> str:
-    """The batch script's only line. The wrapper that lies beside this command is the one that belongs to it."""
-    beside = Path(sys.argv[0]).resolve().with_name("hadar-srun")
-    wrapper = str(beside) if os.access(beside, os.X_OK) else "hadar-srun"
-    return f"{shlex.quote(wrapper)} -- {shlex.join(command)}"
-
-
-def _sbatch(arguments: list[str]) -> str:
-    """The job's id. Raises SlurmError with sbatch's own words; what else it says is passed on."""
-    sbatch = shutil.which("sbatch")
-    if sbatch is None:
-        raise SlurmError("sbatch is not on PATH: jobs are submitted where Slurm's commands are installed")
-    done = subprocess.run([sbatch, "--parsable", *arguments], capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        said = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines() if line]
-        raise SlurmError("; ".join(said) or f"sbatch ended with {done.returncode} and gave no reason")
-    sys.stderr.write(done.stderr)
-    return done.stdout.strip().partition(";")[0]
+def _no_type(wanted: JobComment) -> str | None:
+    """Why no GPU type here is one that the job accepts; None if one is, or that cannot be told."""
+    if wanted.types is None and wanted.mem_gb is None:
+        return None
+    try:
+        config = load()
+        state = CliBackend(config.slurm.timeout_s, retries=0).read()
+    except HadarError:  # the job is submitted whatever can be said about it
+        return None
+    return no_type(wanted, node_facts(state.nodes, config.gpus.memory_gb))

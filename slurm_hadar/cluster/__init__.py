@@ -7,7 +7,7 @@ No root, no munge, no containers: one slurmd per virtual node, symlinks to /dev/
 ...     print(cluster.run(["sinfo"]).stdout)
 """
 
-from slurm_hadar.cluster.lifecycle import directory_of, down, find, up
+from slurm_hadar.cluster.lifecycle import directory_of, down, exposure, find, up
 from slurm_hadar.cluster.private import NodeState, PrivateCluster
 from slurm_hadar.cluster.spec import DEFAULT_NODES, ClusterSpec, VirtualNode, parse_nodes
 
@@ -19,6 +19,7 @@ __all__ = [
     "VirtualNode",
     "directory_of",
     "down",
+    "exposure",
     "find",
     "parse_nodes",
     "up",

@@ -40,6 +40,21 @@ def network() -> Network:
     return Network(host, resolved, resolved == "127.0.0.1")
 
 
+def exposure(user: str, net: Network) -> list[str]:
+    """What somebody on a shared machine should know of a cluster that ``user`` starts: it believes whoever connects."""
+    who = "root" if user == "root" else f"user {user}"
+    lines = [
+        f"this cluster is open: anybody with an account on this machine can run jobs in it as {who} while it is up, "
+        "since it has no munge; not for shared machines"
+    ]
+    if not net.loopback_only:
+        lines.append(
+            f"this machine's name resolves to {net.resolved}, not to 127.0.0.1, so the daemons also listen on the "
+            "network; keep it behind a firewall"
+        )
+    return lines
+
+
 def slurm_conf(
     spec: ClusterSpec,
     directory: Path,

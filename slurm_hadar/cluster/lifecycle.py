@@ -62,6 +62,11 @@ def up(spec: ClusterSpec | None = None, report: Callable[[str], None] = lambda _
     return cluster
 
 
+def exposure() -> list[str]:
+    """Who could reach a cluster that is started here and now: for its owner to know before."""
+    return conf.exposure(_user(), conf.network())
+
+
 def down(name: str = "hadar", directory: Path | None = None) -> int:
     """End a cluster, also one whose start or whose daemons crashed, and remove its folder.
 

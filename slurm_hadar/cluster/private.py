@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from slurm_hadar.cluster import place, processes
+from slurm_hadar.cluster import conf, place, processes
 from slurm_hadar.cluster.install import SlurmInstall
 from slurm_hadar.cluster.processes import MARK, Process
 from slurm_hadar.cluster.spec import VirtualNode
@@ -60,6 +60,11 @@ class PrivateCluster:
         self.resolved: str = self._state["resolved"]
         self.ports: dict[str, int] = self._state["ports"]
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def exposure(self) -> list[str]:
+        """Who can reach it, a line each."""
+        return conf.exposure(self.user, conf.Network("", self.resolved, self.loopback_only))
 
     # ------------------------------------------------------------------------------------------------ its environment
 

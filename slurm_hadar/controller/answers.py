@@ -125,6 +125,8 @@ def _interval(moments: list[float | None]) -> Interval | None:
 
 def _what_if(peek: Peek, config: Config, job: Job, gpu_type: str, cpu_s: float) -> WhatIf:
     accepted = job.form.admits_type(gpu_type)
+    if short := job.form.shortage([gpu_type]):
+        return WhatIf(gpu_type, False, None, None, None, short)
     other = replace(job, form=replace(job.form, types=frozenset({gpu_type})), prefer=frozenset())
     jobs = [other if j.job_id == job.job_id else j for j in peek.snapshot.jobs]
     instead = replace(peek, snapshot=peek.snapshot.with_jobs(jobs))

@@ -19,6 +19,7 @@ from slurm_hadar.controller.keeping import Keeping
 from slurm_hadar.controller.notes import Seal
 from slurm_hadar.controller.quarantine import UNFORESEEN, Quarantine
 from slurm_hadar.controller.reports import JobNews, ReportBook
+from slurm_hadar.controller.script_failures import note_failure, waits
 from slurm_hadar.controller.steering import (
     TRANSIENT_HOLDS,
     NodeBook,
@@ -171,7 +172,7 @@ class Observer:
         self._stays = set()
         if self._forecaster is not None:
             self._forecaster.refresh()
-        facts = node_facts(state.nodes)
+        facts = node_facts(state.nodes, self._config.gpus.memory_gb)
         self._lost = {node: until for node, until in self._lost.items() if until > state.time}
         self._lost.update({n.name: state.time + LOST_NODE_S for n in state.nodes if not n.available})
         source = self._config.policy.weight_from
@@ -210,6 +211,7 @@ class Observer:
             if job.state is not JobState.FAILED or record is None or job.job_id in self._denied:
                 continue
             with self._quarantine.over(job.job_id, "a failed restart"):
+                self._note_failure(record, job)
                 if may_retry(job, comments[job.job_id], record, self._config):
                     self._note_end(record, state.time)
                     record.keep_off(job.nodes, state.time + LOST_NODE_S)
@@ -388,7 +390,7 @@ class Observer:
             return None
         if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
             self._lessons.learn(job, job.reason, now, self._config.controller.round_s, tried=record.placed)
-        return self._lessons.reason(job, now)
+        return waits(record, now) or self._lessons.reason(job, now)
 
     def _note_vain_wait(self, job: SlurmJob, record: JobRecord, bounds: Bounds) -> None:
         """A job that was given nodes, and waits although their GPUs are free, lacks something there that nobody has
@@ -510,6 +512,7 @@ class Observer:
                 job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now
             )
             self.records[job.job_id] = record
+        self._note_failure(record, job)
         if job.restarts > record.restarts:
             # The last words of the run that is over count: its checkpoint was saved after the last round looked.
             news = self._book.get(job.job_id)
@@ -520,6 +523,10 @@ class Observer:
                 self._events.append(Event(job.job_id, "restart", _restarted(record, lost)))
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
+
+    def _note_failure(self, record: JobRecord, job: SlurmJob) -> None:
+        if (event := note_failure(record, job.restarts, self._book.get(job.job_id))) is not None:
+            self._events.append(event)
 
     def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float, now: float) -> float:
         """Begin the record of another run; returns how many steps are to be done again.

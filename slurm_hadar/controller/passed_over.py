@@ -48,7 +48,8 @@ class PassedOver:
             if not find_gang(replace(job.form, types=None), [(slot,) for slot in range(len(room))], room):
                 continue
             if not job.form.admits_type(gpu_type):
-                yield f"{gpu_type} is free, but {job.ruled_out.get(gpu_type, 'not among the types that it takes')}"
+                why = job.form.shortage([gpu_type]) or job.ruled_out.get(gpu_type, "not among the types that it takes")
+                yield f"{gpu_type} is free, but {why.removeprefix(gpu_type).strip()}"
             elif (speed := job.speeds.get(gpu_type)) is not None and speed.steps_per_s * _AS_FAST < best:
                 times = best / speed.steps_per_s if speed.steps_per_s > 0 else float("inf")
                 by = "" if speed.error is not None else ", by the data sheets"

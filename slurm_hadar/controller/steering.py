@@ -17,6 +17,7 @@ from slurm_hadar.controller.elastic import Room, gang_sizes, room_of
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
+from slurm_hadar.throughput.gpus import memory_gb
 
 __all__ = [
     "LAUNCH_FAILED",
@@ -27,10 +28,12 @@ __all__ = [
     "gpus_asked",
     "may_relaunch",
     "may_retry",
+    "no_type",
     "node_facts",
     "pinned_reason",
     "placement_of",
     "shared_form",
+    "types_of",
     "unreadable",
 ]
 
@@ -57,7 +60,12 @@ class NodeFacts:
 
 
 class NodeBook(dict[str, NodeFacts]):
-    """The nodes of one look, by name. What many jobs ask alike is worked out once."""
+    """The nodes of one look, by name; ``memory_gb`` is what the configuration says of GPU types. What many jobs ask
+    alike is worked out once."""
+
+    def __init__(self, memory_gb: Mapping[str, int] | None = None) -> None:
+        super().__init__()
+        self._memory_gb = memory_gb or {}
 
     @functools.cached_property
     def gpu_types(self) -> tuple[str, ...]:
@@ -67,6 +75,15 @@ class NodeBook(dict[str, NodeFacts]):
     @functools.cached_property
     def _open(self) -> dict[tuple[str, str], frozenset[str]]:
         return {}
+
+    def memory_of(self, gpu_type: str) -> int | None:
+        """Gigabytes of one GPU of this type; None where nobody knows."""
+        return self._memory_gb.get(gpu_type, memory_gb(gpu_type))
+
+    def small(self, least_gb: int) -> tuple[tuple[str, int | None], ...]:
+        """The GPU types that have less memory than that, or nobody knows how much, with what they have in GB."""
+        known = {t: self.memory_of(t) for t in self.gpu_types}
+        return tuple((t, has) for t, has in known.items() if has is None or has < least_gb)
 
     def open_to(self, partition: str, constraint: str) -> frozenset[str]:
         """The nodes of a job's partitions that have the features that it asks for."""
@@ -81,8 +98,8 @@ class NodeBook(dict[str, NodeFacts]):
         return self._open[key]
 
 
-def node_facts(nodes: Iterable[SlurmNode]) -> NodeBook:
-    facts = NodeBook()
+def node_facts(nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None = None) -> NodeBook:
+    facts = NodeBook(memory_gb)
     for node in nodes:
         types = [t for t, _ in node.gpus]
         facts[node.name] = NodeFacts(
@@ -200,9 +217,10 @@ def may_retry(job: SlurmJob, comment: JobComment, record: JobRecord, config: Con
     """Whether a job that failed in the moment of a restart is to be put back into the queue, which Slurm is told once.
 
     Slurm ends what is left of a lost run when the node is back, or when slurmctld is, and a new run of the job with it
-    that it has just started there. What has run before seldom fails so fast by itself.
+    that it has just started there. What has run before seldom fails so fast by itself; a job with retry= says when it
+    did, and after its last retry it is over.
     """
-    if unreadable(job) is not None:
+    if unreadable(job) is not None or (comment.retry is not None and record.retries >= comment.retry):
         return False
     if not config.jobs.retry_failed_restart or record.relaunched or config.mode(job.partition) is not Mode.ACT:
         return False
@@ -276,9 +294,10 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     # where it runs it may stay: what speaks against a node is about starting there
     avoid = {n for n, until in record.avoid.items() if until > now and n not in job.nodes}
     open_nodes = _open_nodes(job, nodes, avoid)
+    types, small = types_of(comment, nodes)
     sizes: tuple[int, ...] = ()
     if comment.gpus is not None and record.workers and record.tasks in (record.nodes, record.workers):
-        room = _room(nodes, open_nodes, comment.types, mix)
+        room = _room(nodes, open_nodes, types, mix)
         sizes = gang_sizes(comment.gpus, record.workers, low, max(low, high), comment.batch, room)
     return shared_form(
         Form(
@@ -287,11 +306,35 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
             max_nodes=max(low, min(high, max(sizes, default=record.workers))),
             uniform=True,
             mix=mix,
-            types=comment.types,
+            types=types,
             nodes=open_nodes,
             sizes=sizes,
+            memory_gb=comment.mem_gb,
+            small=small,
         )
     )
+
+
+def types_of(comment: JobComment, nodes: NodeBook) -> tuple[frozenset[str] | None, tuple[tuple[str, int | None], ...]]:
+    """The only GPU types that a job may have (None = all), and those with too little memory for it, with their GB."""
+    small = nodes.small(comment.mem_gb) if comment.mem_gb is not None else ()
+    if not small:
+        return comment.types, ()
+    accepted = comment.types if comment.types is not None else frozenset(nodes.gpu_types)
+    return accepted - {gpu_type for gpu_type, _ in small}, small
+
+
+def no_type(comment: JobComment, nodes: NodeBook) -> str | None:
+    """Why no GPU type of the cluster is one that the job accepts, whatever is free; None if one is, or no node has only
+    one type."""
+    types, small = types_of(comment, nodes)
+    if types is None or not nodes.gpu_types or not types.isdisjoint(nodes.gpu_types):
+        return None
+    form = Form(1, types=types, memory_gb=comment.mem_gb, small=small)
+    short = form.shortage(nodes.gpu_types)
+    others = set(nodes.gpu_types) - {t for t, _ in small}
+    wanted = f"{', '.join(sorted(others))} not in types={'+'.join(sorted(comment.types or ()))}" if others else ""
+    return "; ".join(part for part in (short, wanted) if part)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -16,17 +16,19 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
-from slurm_hadar.controller.steering import node_facts, pinned_reason, placement_of, unreadable
+from slurm_hadar.controller.steering import no_type, node_facts, pinned_reason, placement_of, unreadable
 from slurm_hadar.controller.trends import Trend, trend_of
 from slurm_hadar.controller.words import in_words
 from slurm_hadar.errors import SlurmError, StoreError
+from slurm_hadar.model import Tier
 from slurm_hadar.names import by_number
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
-    "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "job_view", "live_view", "look",
-    "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source", "type_use",
+    "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "job_view", "journal_or_empty",
+    "live_view", "look", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source",
+    "type_use",
 ]  # fmt: skip
 
 #: What the tier of a wait means, as the end of a sentence about the job.
@@ -112,7 +114,7 @@ class Picture:
 
 def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
     """One look for a terminal: at Slurm, or at ``most`` jobs of the journal where Slurm does not answer."""
-    journal, journal_fault = _journal(config)
+    journal, journal_fault = journal_or_empty(config)
     try:
         last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
         trend = trend_of(journal)
@@ -183,14 +185,14 @@ def _missed(age_s: float, last: Mapping[str, Any], round_s: float) -> int:
 def queue_view(backend: Backend, config: Config) -> tuple[list[Line], str]:
     """Running jobs first, then the waiting ones by arrival, and what is wrong with the journal, without which there is
     less to say. Raises SlurmError."""
-    journal, fault = _journal(config)
+    journal, fault = journal_or_empty(config)
     try:
         return live_view(backend, config, journal)[0], fault
     finally:
         journal.close()
 
 
-def _journal(config: Config) -> tuple[Reader, str]:
+def journal_or_empty(config: Config) -> tuple[Reader, str]:
     """The journal, or an empty one and why."""
     try:
         return ReadOnlyJournal(chosen_state_dir(config) / JOURNAL), ""
@@ -212,7 +214,7 @@ def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[L
 
 
 def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
-    facts = node_facts(state.nodes)
+    facts = node_facts(state.nodes, config.gpus.memory_gb)
     records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
     lines = []
     for job in state.jobs:
@@ -222,8 +224,11 @@ def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
         comment = read(job.comment)[0]
         pinned = unreadable(job) or pinned_reason(job, comment, record, config, facts)
         fork = forks.get(job.array_id or "") if comment.fork is not None else None
+        wait = waits.get(job.job_id, {})
+        if not wait and not pinned and (short := no_type(comment, facts)):  # no round has seen it yet, or none will
+            wait = {"tier": Tier.CANNOT_RUN, "why": f"no GPU type here will do: {short}"}
         progress = None if fork is None else (float(fork[1]), fork[2])
-        lines.append(line_of(job, record, placement_of(job, facts), pinned, waits.get(job.job_id, {}), progress))
+        lines.append(line_of(job, record, placement_of(job, facts), pinned, wait, progress))
     return sorted(lines, key=lambda line: (line.state != "running", line.arrival, by_number(line.job_id)))
 
 

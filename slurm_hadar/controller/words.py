@@ -18,7 +18,8 @@ _DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait":
 # what a policy would do, where nobody lets it
 _WOULD = {"start": "would start", "move": "would move", "preempt": "would be stopped", "wait": "would wait"}
 _HAPPENED = {"restart": "begins again", "forecast": "is expected to take", "graph": "goes on without its graph",
-             "weight": "counts for less", "barred": "is kept off a node", "slurm": "is started by Slurm"}  # fmt: skip
+             "weight": "counts for less", "barred": "is kept off a node", "slurm": "is started by Slurm",
+             "retry": "is run again"}  # fmt: skip
 _OUTCOMES = {
     "ok": "Slurm was told", "refused": "Slurm refused", "ineffective": "without effect", "undone": "undone",
     "slow": "Slurm takes time", "overtaken": "came too late", "sent": "sent, no answer known",

@@ -39,11 +39,17 @@ def judge(slurm: Survey | Unknown, host: Host) -> list[Finding]:
         if isinstance(slurm, Unknown)
         else Finding(name, Verdict.OK, f"slurmctld of {slurm.identity} answers", why, "")
     )
-    about_host = [Finding.of(check, check.judge(host)) for check in host_checks.CHECKS]
+    plain = isinstance(slurm, Unknown) or not slurm.may_all
+    about_host = [Finding.of(check, check.judge(host), plain) for check in host_checks.CHECKS]
     if isinstance(slurm, Unknown):
         away = cannot_tell(AWAY)
-        rest = [Finding.of(check, away) for check in _IN_SLURM]
-        return [reached, *about_host, *rest, *(Finding.of(check, away) for check in host_checks.SLURM_CHECKS)]
+        rest = [Finding.of(check, away, plain) for check in _IN_SLURM]
+        return [reached, *about_host, *rest, *(Finding.of(check, away, plain) for check in host_checks.SLURM_CHECKS)]
     case = slurm_checks.SlurmCase(slurm, host.config)
-    about_slurm = [Finding.of(check, check.judge(case)) for check in _IN_SLURM]
-    return [reached, *about_host, *about_slurm, *(Finding.of(c, c.judge(host)) for c in host_checks.SLURM_CHECKS)]
+    about_slurm = [Finding.of(check, check.judge(case), plain) for check in _IN_SLURM]
+    return [
+        reached,
+        *about_host,
+        *about_slurm,
+        *(Finding.of(c, c.judge(host), plain) for c in host_checks.SLURM_CHECKS),
+    ]

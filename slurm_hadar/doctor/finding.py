@@ -29,11 +29,16 @@ class Verdict(enum.StrEnum):
 
 
 class Answer(NamedTuple):
-    """A verdict, what was found, and the command or line of a file that changes it (empty where nothing is to do)."""
+    """A verdict, what was found, and the command or line of a file that changes it (empty where nothing is to do).
+
+    ``meanwhile``: that is an administrator's to do, and this is what a plain user can do until then ("" = nothing);
+    None: as the check says.
+    """
 
     verdict: Verdict
     found: str
     fix: str = ""
+    meanwhile: str | None = None
 
 
 def ok(found: str) -> Answer:
@@ -59,26 +64,32 @@ def cannot_tell(why: str, fix: str = "") -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[_Subject]):
-    """``name`` is its word in JSON and in the page's anchor; ``why`` one sentence on why it matters."""
+    """``name`` is its word in JSON and in the page's anchor; ``why`` one sentence on why it matters; ``meanwhile`` as
+    in :class:`Answer`, None where anybody can do what its answers say."""
 
     name: str
     why: str
     judge: Callable[[_Subject], Answer]
+    meanwhile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """What one check found. ``fix`` is for who asks; ``ask`` for the administrator, where who asks is none."""
 
     check: str
     verdict: Verdict
     found: str
     why: str
     fix: str
+    ask: str = ""
 
     @classmethod
-    def of(cls, check: Check[_Subject], answer: Answer) -> Finding:
-        return cls(check.name, answer.verdict, answer.found, check.why, answer.fix)
+    def of(cls, check: Check[_Subject], answer: Answer, plain: bool) -> Finding:
+        """``plain``: who asks may neither change Slurm nor others' jobs."""
+        meanwhile = answer.meanwhile if answer.meanwhile is not None else check.meanwhile
+        fix, ask = (meanwhile, answer.fix) if plain and meanwhile is not None else (answer.fix, "")
+        return cls(check.name, answer.verdict, answer.found, check.why, fix if answer.fix else "", ask)
 
     @property
     def link(self) -> str:

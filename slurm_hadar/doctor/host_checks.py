@@ -86,7 +86,9 @@ def _channel(host: Host) -> Answer:
                     "hadar run --set channel.enabled=true")  # fmt: skip
     if host.channel_fault:
         return problem(f"{host.channel_file} cannot be written: {host.channel_fault}",
-                       f"install -d -o {os.environ.get('USER', 'hadar')} /etc/slurm-hadar    # as root")  # fmt: skip
+                       f"install -d -o {os.environ.get('USER', 'hadar')} /etc/slurm-hadar    # as root"
+                       )._replace(meanwhile="hadar run --set channel.file=$HOME/hadar-channel.json    # and in jobs "
+                                  "export HADAR_CHANNEL=$HOME/hadar-channel.json")  # fmt: skip
     if host.port_fault:
         return problem(f"channel.bind cannot be had: {host.port_fault}", "hadar run --set 'channel.bind=tcp://*:*'")
     if not host.found_by_jobs:
@@ -193,7 +195,10 @@ SLURM_CHECKS = (
     Check("lock", "Two controllers of the same jobs would undo each other's work.", _lock),
     Check("primary", "Of several controllers' hosts one is to act, the one where slurmctld does.", _primary),
     Check("pyslurm", "It can read Slurm only where it was built for the same release.", _pyslurm),
-    Check("work_dirs", "Reports that cannot be sent are written to the job's directory, and read there.", _work_dirs),
-    Check("job_submit", "It makes hadar: jobs steerable as they are submitted, and refuses broken ones.", _job_submit),
-    Check("task_prolog", "sbatch freezes the first shape into a job's environment.", _task_prolog),
+    Check("work_dirs", "Reports that cannot be sent are written to the job's directory, and read there.", _work_dirs,
+          ""),
+    Check("job_submit", "It makes hadar: jobs steerable as they are submitted, and refuses broken ones.", _job_submit,
+          "hadar submit --gres=gpu:1 -- COMMAND    # submits what can be moved, without the plug-in"),
+    Check("task_prolog", "sbatch freezes the first shape into a job's environment.", _task_prolog,
+          "hadar-srun -- COMMAND    # in place of srun"),
 )  # fmt: skip

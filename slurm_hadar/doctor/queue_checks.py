@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurm_hadar.comment import is_ours, looks_like_ours, read
+from slurm_hadar.controller.steering import no_type, node_facts
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
 from slurm_hadar.doctor.slurm_checks import SlurmCase
 from slurm_hadar.slurm.state import SlurmJob
@@ -48,6 +49,22 @@ def _gpu_types(case: SlurmCase) -> Answer:
     if len(total) == 1:
         return note(f"{said}: one GPU type only, so there is no choice between types; policies still order jobs")
     return ok(said)
+
+
+def _gpu_memory(case: SlurmCase) -> Answer:
+    state = case.slurm.state
+    if isinstance(state, Unknown):
+        return cannot_tell(state.why)
+    types = sorted({t for n in state.nodes for t, _ in n.gpus})
+    if not types:
+        return cannot_tell("no node has a GPU")
+    book = node_facts(state.nodes, case.config.gpus.memory_gb)
+    known = {t: book.memory_of(t) for t in types}
+    unknown = [t for t, has in known.items() if has is None]
+    if unknown:
+        return note(f"nobody knows how much memory {_some(unknown)} has: jobs with mem= do not run there",
+                    f"[gpus.memory_gb]    # in the configuration: {unknown[0]} = 24")  # fmt: skip
+    return ok(", ".join(f"{t} {has} GB" for t, has in known.items()))
 
 
 def _nodes(case: SlurmCase) -> Answer:
@@ -119,13 +136,12 @@ def _comments(case: SlurmCase) -> Answer:
         job, why = broken[0]
         return warning(f"{_jobs([j for j, _ in broken])}: the comment cannot be read: {why}",
                        _say_again(job, "..."))  # fmt: skip
-    there = {t for n in state.nodes for t, _ in n.gpus}
-    nowhere = [j for j, comment, _ in ours.values() if comment.types and not comment.types & there]
+    book = node_facts(state.nodes, case.config.gpus.memory_gb)
+    nowhere = [(j, short) for j, comment, _ in ours.values() if (short := no_type(comment, book))]
     if nowhere:
-        wanted = "+".join(sorted(read(nowhere[0].comment)[0].types or ()))
-        return warning(f"{_jobs(nowhere)}: types={wanted} in the comment, but no node has that; there are "
-                       f"{_some(sorted(there))}: such jobs wait for ever",
-                       _say_again(nowhere[0], "types=..."))  # fmt: skip
+        job, why = nowhere[0]
+        return warning(f"{_jobs([j for j, _ in nowhere])}: no GPU type here will do: {why}: such jobs wait for ever",
+                       _say_again(job, "types=..."))  # fmt: skip
     if not ours:
         return cannot_tell("no job with a hadar: comment is in the queue now")
     return ok(f"the hadar: comments of {len(ours)} job{'s' if len(ours) > 1 else ''} can be read")
@@ -140,8 +156,9 @@ def _jobs(jobs: list[SlurmJob]) -> str:
 
 
 CHECKS = (
-    Check("gpu_types", "Jobs are placed by the GPU types that nodes have in Slurm's GRES.", _gpu_types),
-    Check("nodes", "GPUs of nodes that are down or drained are given to nobody.", _nodes),
+    Check("gpu_types", "Jobs are placed by the GPU types that nodes have in Slurm's GRES.", _gpu_types, ""),
+    Check("gpu_memory", "A job with mem= runs only on GPU types that are known to have so much memory.", _gpu_memory),
+    Check("nodes", "GPUs of nodes that are down or drained are given to nobody.", _nodes, ""),
     Check("partitions", "The configuration says for each partition how far the controller may go.", _partitions),
     Check(
         "comments", "A comment with hadar: says what a job is; one that cannot be read leaves it to Slurm.", _comments

@@ -77,17 +77,16 @@ def _reads(case: SlurmCase) -> Answer:
     if state.read_s > slow:
         return warning(f"{said}, longer than slurm.slow_read_s = {slow:g} s", "sdiag    # what keeps slurmctld busy?")
     private = case.slurm.options("PrivateData")
-    hidden = not isinstance(private, Unknown) and "jobs" in private and not _may_all(case.slurm)
+    hidden = not isinstance(private, Unknown) and "jobs" in private and not case.slurm.may_all
     if hidden and set(case.config.controller.users) != {case.slurm.user}:
         return warning(f"{said}, but PrivateData hides others' jobs from {case.slurm.user}",
-                       f"sacctmgr modify user {case.slurm.user} set AdminLevel=Operator")  # fmt: skip
+                       f"sacctmgr modify user {case.slurm.user} set AdminLevel=Operator"
+                       )._replace(meanwhile=_own_jobs(case.slurm))  # fmt: skip
     return ok(said)
 
 
-def _may_all(slurm: Survey) -> bool:
-    """Whether all jobs are this user's to see and change."""
-    level = slurm.admin_level
-    return slurm.is_slurm_user or (not isinstance(level, Unknown) and level[0] in ("Operator", "Administrator"))
+def _own_jobs(slurm: Survey) -> str:
+    return f"hadar run --set 'controller.users=[\"{slurm.user}\"]'    # only your own jobs, which needs no rights"
 
 
 def _rights(case: SlurmCase) -> Answer:
@@ -95,7 +94,7 @@ def _rights(case: SlurmCase) -> Answer:
     if slurm.is_slurm_user:
         who = "root" if slurm.uid == 0 else "SlurmUser"
         return ok(f"{slurm.user} may change every job ({who}); Operator would be enough")
-    own = f"hadar run --set 'controller.users=[\"{slurm.user}\"]'    # only your own jobs, which needs no rights"
+    own = _own_jobs(slurm)
     if set(users) == {slurm.user}:
         return ok(f"{slurm.user} steers their own jobs only, which every user may")
     if isinstance(slurm.admin_level, Unknown):
@@ -112,7 +111,7 @@ def _rights(case: SlurmCase) -> Answer:
         user = slurm.settings.get("SlurmUser", "SlurmUser").partition("(")[0]
         fix = f"runuser -u {user} -- hadar run    # without slurmdbd only root and SlurmUser may change others' jobs"
     judge = problem if any_acting(case.config) and not accounts else warning
-    return judge(found, f"{fix}; or: {own}")
+    return judge(found, f"{own}; for everybody's jobs an administrator can say: {fix}")
 
 
 def _rate_limit(case: SlurmCase) -> Answer:
@@ -323,24 +322,28 @@ def _node_clocks(case: SlurmCase) -> Answer:
 
 
 CHECKS = (
-    Check("version", "What a release answers and allows differs from one to the next.", _version),
-    Check("daemons", "Without slurmctld nothing is read or written; jobs go on by themselves.", _daemons),
+    Check("version", "What a release answers and allows differs from one to the next.", _version, ""),
+    Check("daemons", "Without slurmctld nothing is read or written; jobs go on by themselves.", _daemons, ""),
     Check("commands", "The controller speaks to Slurm through its commands.", _commands),
     Check("reads", "A round goes by one read of the queue and the nodes, and never by half an answer.", _reads),
     Check("rights", "A job can be changed by its owner, an operator, root and SlurmUser; others are refused.", _rights),
-    Check("rate_limit", "A controller that is refused calls cannot verify what it wrote.", _rate_limit),
+    Check("rate_limit", "A controller that is refused calls cannot verify what it wrote.", _rate_limit,
+          "hadar run --set controller.round_s=600    # fewer calls"),
     Check("kill_wait", "GPUs are handed over only when their last job has gone.", _kill_wait),
-    Check("requeue_delay", "Slurm makes a requeued job wait before it may start.", _requeue_delay),
-    Check("job_requeue", "Moving a job means requeueing it; one that may not be requeued is left alone.", _job_requeue),
-    Check("append", "A moved job starts again, and its output of before should stay.", _append),
-    Check("accounting", "Past jobs show what a policy would have gained and how long jobs are.", _accounting),
-    Check("job_comments", "The comment says which model a job trains; a replay needs it.", _job_comments),
-    Check("accounted_gpus", "A replay and the predictor need to know what GPUs a job had.", _accounted_gpus),
-    Check("priority", "Between two rounds Slurm itself decides which free GPU goes to whom.", _priority),
-    Check("scheduler", "A placed job is started by Slurm's scheduler, past jobs that wait.", _scheduler),
-    Check("preemption", "Two that stop jobs may work against each other.", _preemption),
-    Check("select", "A job is placed by the number of GPUs on each of its nodes.", _select),
-    Check("tasks", "A job that uses another's GPU slows both, and what is measured is wrong.", _tasks),
-    Check("clock", "Start times are said by this host's clock and kept by slurmctld's.", _clock),
-    Check("node_clocks", "A job restarted in the second of its kill fails, by the node's clock.", _node_clocks),
+    Check("requeue_delay", "Slurm makes a requeued job wait before it may start.", _requeue_delay, ""),
+    Check("job_requeue", "Moving a job means requeueing it; one that may not be requeued is left alone.", _job_requeue,
+          "sbatch --requeue    # or hadar submit, which adds it"),
+    Check("append", "A moved job starts again, and its output of before should stay.", _append,
+          "sbatch --open-mode=append    # or hadar submit, which adds it"),
+    Check("accounting", "Past jobs show what a policy would have gained and how long jobs are.", _accounting,
+          "hadar report --journal    # by what the controller itself has seen"),
+    Check("job_comments", "The comment says which model a job trains; a replay needs it.", _job_comments, ""),
+    Check("accounted_gpus", "A replay and the predictor need to know what GPUs a job had.", _accounted_gpus, ""),
+    Check("priority", "Between two rounds Slurm itself decides which free GPU goes to whom.", _priority, ""),
+    Check("scheduler", "A placed job is started by Slurm's scheduler, past jobs that wait.", _scheduler, ""),
+    Check("preemption", "Two that stop jobs may work against each other.", _preemption, ""),
+    Check("select", "A job is placed by the number of GPUs on each of its nodes.", _select, ""),
+    Check("tasks", "A job that uses another's GPU slows both, and what is measured is wrong.", _tasks, ""),
+    Check("clock", "Start times are said by this host's clock and kept by slurmctld's.", _clock, ""),
+    Check("node_clocks", "A job restarted in the second of its kill fails, by the node's clock.", _node_clocks, ""),
 )  # fmt: skip

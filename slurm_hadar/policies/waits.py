@@ -84,6 +84,8 @@ class Obstacles:
             return Wait(Tier.CANNOT_RUN, f"no node with GPUs in {where} is open to it")
         accepted = [t for t in offered if job.form.admits_type(t)]
         if not accepted:
+            if short := job.form.shortage(offered):
+                return Wait(Tier.CANNOT_RUN, f"no GPU type that is open to it will do: {short}")
             wanted = ", ".join(sorted(job.form.types or ()))
             return Wait(Tier.CANNOT_RUN, f"accepts only {wanted}, but the nodes open to it have {', '.join(offered)}")
         if not any(t in job.speeds and job.speeds[t].steps_per_s > 0 for t in accepted):

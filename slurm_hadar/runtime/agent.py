@@ -23,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from slurm_hadar.runtime.nested import watched_path
+
 FORWARDED = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -36,7 +38,7 @@ WATCHED = {*FORWARDED, signal.SIGUSR2, signal.SIGCHLD}
 LOOK_EVERY_S = 1.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 FAREWELL_S = 2.0
-SAVE, BYE = b"save\n", b"bye %d\n"
+SAVE, BYE = b"save\n", b"bye %d %d\n"
 INJECT = Path(__file__).resolve().parent / "inject"
 
 
@@ -49,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
         print("usage: python -m slurm_hadar.runtime.agent -- command [argument ...]", file=sys.stderr)
         return 2
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    run_dir = _make_run_dir()
+    run_dir = None if os.environ.get("HADAR_UNHEARD") else _make_run_dir()
     try:
         status = _Task(command, run_dir).run()
     finally:
@@ -67,6 +69,7 @@ class _Task:
         self._pipe: int | None = None
         self._reporter_may_start = run_dir is not None
         self._everyone_is_signalled = _slurm_signals_everyone()
+        self._told_to_end = False
         self._child = _start(command, run_dir)
 
     def run(self) -> int:
@@ -80,14 +83,30 @@ class _Task:
             elif got.si_signo == signal.SIGCHLD:
                 status = self._reap()
                 if status is not None:
-                    self._say(BYE % _shell_code(status))
-                    self._await_reporter()
+                    self._end(_shell_code(status))
                     return status
             elif got.si_signo == signal.SIGUSR2:
                 self._look_for_training()
                 self._say(SAVE)
-            elif not (self._everyone_is_signalled and got.si_pid == os.getppid()):
-                _signal_group(self._child, got.si_signo)
+            else:
+                self._told_to_end = self._told_to_end or got.si_signo == signal.SIGTERM
+                self._pass_on(got)
+
+    def _pass_on(self, got: signal.struct_siginfo) -> None:
+        if not (self._everyone_is_signalled and got.si_pid == os.getppid()):
+            _signal_group(self._child, got.si_signo)
+
+    def _end(self, code: int) -> None:
+        """Say goodbye; where the owner has asked for it, a command that failed by itself is run again."""
+        number = 0
+        if os.environ.get("HADAR_RETRY") and not self._told_to_end:
+            from slurm_hadar.runtime import retry
+
+            number = retry.claim(code)
+        self._say(BYE % (code, number))
+        self._await_reporter()
+        if number:
+            retry.put_back()
 
     def _reap(self) -> int | None:
         """Collect every ended child; returns the command's status once it has ended."""
@@ -160,6 +179,7 @@ def _start(command: list[str], run_dir: Path | None) -> int:
     environ = dict(os.environ)
     if run_dir is not None:
         environ["HADAR_RUN_DIR"] = str(run_dir)
+        environ["PATH"] = watched_path(run_dir, environ) or environ.get("PATH", os.defpath)
         environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(INJECT), environ.get("PYTHONPATH", "")) if p)
     agent = os.getpid()
     pid = os.fork()

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import ChannelError, CheckpointError, CommentError
-from slurm_hadar.runtime import nodelist, own
+from slurm_hadar.runtime import nested, nodelist, own, retry
 from slurm_hadar.runtime.files import reason_of
 from slurm_hadar.runtime.srun_options import split_command, without
 
@@ -63,6 +63,13 @@ def main(argv: list[str] | None = None) -> int:
     environ = dict(os.environ)
     if messages.canonical_job_id(environ) is None or not command:
         return _become(srun, arguments, environ)
+    if (fault := nested.twice(options, command)) is not None:
+        _say(fault)
+        return 2
+    if (advice := nested.around(options, environ)) is not None:
+        _say(advice)
+    if "--overlap" in options:
+        environ["HADAR_STEP_SHARED"] = "1"
     clean(environ)
     describe_job(environ)
     run, shown = messages.restart_count(environ), submission(environ)
@@ -80,8 +87,11 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     options += default_shape(options, environ)
     described, options = place_by_graph(options, environ, described)
-    if not any(o.partition("=")[0] in NO_AGENT for o in options) and prepare_reports(environ, described):
-        command = [*agent_command(), *command]
+    if not any(o.partition("=")[0] in NO_AGENT for o in options):
+        heard, retried = prepare_reports(environ, described), use_retry(environ, shown.comment if shown else "")
+        if heard or retried:
+            environ.update({} if heard else {"HADAR_UNHEARD": "1"})
+            command = [*agent_command(), *command]
     _announce_restart(environ)
     return _become(srun, [*options, "--", *command], environ)
 
@@ -175,6 +185,7 @@ class Submission(NamedTuple):
 
     restarts: int
     submitted: str
+    comment: str
 
 
 def submission(environ: MutableMapping[str, str]) -> Submission | None:
@@ -183,10 +194,21 @@ def submission(environ: MutableMapping[str, str]) -> Submission | None:
     first_of_copy = environ.get("SLURM_ARRAY_JOB_ID") and not messages.restart_count(environ)
     ask = _ask_patiently if first_of_copy else _ask  # copies must agree on the time
     command = ["squeue", "--noheader", f"--jobs={environ['HADAR_JOB_ID']}", "--states=all"]
-    shown = ask([*command, f"--Format=RestartCnt:{SEP},SubmitTime:{SEP}"])
+    shown = ask([*command, f"--Format=RestartCnt:{SEP},SubmitTime:{SEP},Comment:{SEP}"])
     restarts, _, rest = (shown or "").partition(SEP)
-    submitted = rest.partition(SEP)[0].strip()
-    return Submission(int(restarts), submitted) if restarts.strip().isdecimal() and submitted else None
+    submitted, _, text = rest.partition(SEP)
+    if not restarts.strip().isdecimal() or not submitted.strip():
+        return None
+    return Submission(int(restarts), submitted.strip(), text.strip().removesuffix(SEP))
+
+
+def use_retry(environ: MutableMapping[str, str], text: str) -> bool:
+    """Whether the comment asks for retries of a command that fails; the agent is told how many."""
+    parsed, _ = comment.read(text)
+    if parsed.retry is None:
+        return False
+    environ["HADAR_RETRY"] = str(parsed.retry)
+    return True
 
 
 def set_aside_foreign(environ: MutableMapping[str, str], submitted: str) -> None:
@@ -407,6 +429,9 @@ def _announce_restart(environ: MutableMapping[str, str]) -> None:
     step = newest_step(Path(environ["HADAR_JOB_DIR"]) / messages.CHECKPOINTS_DIR)
     where = environ.get("SLURM_JOB_NODELIST", "?")
     known = "" if step is None else f": resuming from step {step}"
+    if code := retry.failure_before(environ):
+        _say(f"restart {restart} on {where}, since the run before failed with exit code {code}{known}")
+        return
     _say(
         f"restart {restart} on {where}{known}; what stands above of cancelled steps and of programs that were ended or "
         "killed is the end of the run before, and no fault"

@@ -139,7 +139,8 @@ class Reporter:
                 self._ask_to_save("signal from the scheduler", 0.0)
             elif line.startswith(b"bye "):
                 self._look(self._page())
-                self._report("bye", self._page(), exit_code=int(line[4:]))
+                code, retry = map(int, line[4:].split())
+                self._report("bye", self._page(), exit_code=code, retry=retry or None)
                 return False
         return True
 
@@ -192,12 +193,14 @@ class Reporter:
         if now - self._reported_at >= due_s:
             self._report("report", page)
 
-    def _report(self, kind: str, page: shared.Page | None, exit_code: int | None = None) -> None:
+    def _report(self, kind: str, page: shared.Page | None, **ending: int | None) -> None:
         self._reported_at = time.monotonic()
         self._reported_steps = page.words[shared.STEPS] if page is not None else None
-        self._line.send(messages.encode(self._make(kind, page, exit_code)))
+        self._line.send(messages.encode(self._make(kind, page, **ending)))
 
-    def _make(self, kind: str, page: shared.Page | None, exit_code: int | None = None) -> Report:
+    def _make(
+        self, kind: str, page: shared.Page | None, exit_code: int | None = None, retry: int | None = None
+    ) -> Report:
         # microseconds as numbers: they grow across the several srun steps that one run of a job may have
         self._seq = max(self._seq + 1, time.time_ns() // 1000)
         known: dict[str, Any] = {} if page is None else self._facts(page)
@@ -210,6 +213,7 @@ class Reporter:
             time=time.time(),
             node=self._node,
             exit_code=exit_code,
+            retry=retry,
             step=self._step,
             **known,
         )

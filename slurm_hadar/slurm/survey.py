@@ -65,6 +65,12 @@ class Survey:
     accounting: bool | Unknown = NOT_ASKED
     missing: tuple[str, ...] = ()
 
+    @property
+    def may_all(self) -> bool:
+        """Whether all jobs are this user's to see and change."""
+        level = self.admin_level
+        return self.is_slurm_user or (not isinstance(level, Unknown) and level[0] in ("Operator", "Administrator"))
+
     def setting(self, name: str) -> str | Unknown:
         """A value of slurm.conf as slurmctld has it; Unknown where this Slurm shows none of that name."""
         return self.settings.get(name, Unknown(f"scontrol show config names no {name}"))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from slurm_hadar.model import GpuType
 
-__all__ = ["KNOWN", "find"]
+__all__ = ["KNOWN", "find", "memory_gb"]
 
 _FP32_SHARE, _TF32_SHARE = 0.70, 0.35
 
@@ -63,6 +63,15 @@ KNOWN: Mapping[str, GpuType] = {
     **{name: GpuType(name, round(peak * _TF32_SHARE, 2), float(gb)) for name, (peak, gb) in _TF32.items()},
 }
 
+# GB of memory of one GPU by the same data sheets (one half of the board for the K80); of a model that is sold with
+# several, the least: who asks for memory must not get too little
+_MEMORY_GB = {
+    "m40": 12, "k80": 12, "p4": 8, "p40": 24, "p100": 12, "gtx1080ti": 11, "titanv": 12, "v100": 16, "t4": 16,
+    "rtx2080ti": 11, "rtx6000": 24, "rtx8000": 48, "mi100": 32, "mi210": 64, "a10": 24, "a30": 24, "a40": 48,
+    "a100": 40, "a4000": 16, "a5000": 24, "a6000": 48, "rtx3080": 10, "rtx3090": 24, "rtx4090": 24, "l4": 24,
+    "l40": 48, "l40s": 48, "h100": 80, "h200": 141, "gh200": 96, "b200": 180, "mi300x": 192,
+}  # fmt: skip
+
 _ALIASES = {
     "v100s": "v100",
     "a100x": "a100",
@@ -75,7 +84,8 @@ _ALIASES = {
     "3090": "rtx3090",
     "4090": "rtx4090",
 }
-_MIG = re.compile(r"\d+g\.\d+gb")
+_MIG = re.compile(r"\d+g\.([1-9]\d{0,3})gb")
+_GIGABYTES = re.compile(r"(?<![a-z0-9.])([1-9]\d{0,3})gb?(?![a-z0-9.])")
 _LONGEST_NAME_TOKENS = 3
 
 
@@ -85,14 +95,30 @@ def find(gres_name: str) -> GpuType | None:
     The result carries ``gres_name`` as its name. None for a model that is not known, and for a slice of a GPU (MIG),
     whose speed is not that of the whole.
     """
-    text = gres_name.lower()
-    if _MIG.search(text):
-        return None
-    tokens = re.findall(r"[a-z0-9]+", text)
+    model = None if _MIG.search(gres_name.lower()) else _model(gres_name)
+    return None if model is None else GpuType(gres_name, KNOWN[model].tflops, KNOWN[model].bandwidth_gb_s)
+
+
+def memory_gb(gres_name: str) -> int | None:
+    """Gigabytes of memory that one GPU of this GRES type has at least; None where nobody knows.
+
+    Names that NVML gives (``slurmd -G``) end in it where a model is sold with several: ``tesla_v100-sxm2-32gb``, a
+    slice ``a100_1g.5gb``. Other names mean the smallest of their model.
+    """
+    stated = _MIG.search(gres_name.lower()) or _GIGABYTES.search(gres_name.lower())
+    if stated:
+        return int(stated[1])
+    model = _model(gres_name)
+    return None if model is None else _MEMORY_GB[model]
+
+
+def _model(gres_name: str) -> str | None:
+    """The name here of the model that a GRES type names."""
+    tokens = re.findall(r"[a-z0-9]+", gres_name.lower())
     for length in range(_LONGEST_NAME_TOKENS, 0, -1):
         for start in range(len(tokens) - length + 1):
             joined = "".join(tokens[start : start + length])
-            known = KNOWN.get(_ALIASES.get(joined, joined))
-            if known:
-                return GpuType(gres_name, known.tflops, known.bandwidth_gb_s)
+            model = _ALIASES.get(joined, joined)
+            if model in KNOWN:
+                return model
     return None

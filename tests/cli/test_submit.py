@@ -61,7 +61,7 @@ def test_what_a_movable_job_needs_is_added(slurm: Path, hadar: Run, options: lis
     [
         ((), 2, "say what is to be run after --"),
         (("--gres=gpu:1", "--"), 2, "say what is to be run after --"),
-        (("--comment=mine", "--", "x"), 2, "is not for the scheduler; begin it with hadar:"),
+        (("--comment=mine", "--", "x"), 1, "is not for the scheduler; begin it with hadar:"),
         (("--comment=hadar:batch=0", "--", "x"), 1, "batch=0"),
         (("--", "x"), 1, "hadar: Batch job submission failed: no"),
     ],
@@ -100,7 +100,7 @@ def test_a_job_is_followed_to_its_end(slurm: Path, hadar: Run, tmp_path: Path, m
     [
         ("x", "exit 1", "'x' is no job id"),
         ("7", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1', "does not know job 7 (any more)"),
-        ("7", 'echo "JobId=7"', "is no batch job, or an array"),
+        ("7", 'printf "JobId=7\\n   JobState=PENDING\\n"', "is no batch job, or an array"),
         ("7", 'printf "   JobState=PENDING\\n   StdOut=/nowhere/a.out\\n"', "has written nothing yet"),
     ],
 )

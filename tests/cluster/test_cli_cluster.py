@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from slurm_hadar.cli import cluster as command
 from slurm_hadar.cli.cluster import cluster
 from slurm_hadar.errors import ClusterError
 
@@ -52,6 +53,19 @@ def test_up_prints_json(short_tmp: Path) -> None:
         assert data["nodes"] == {"v100-1": {"v100": 1}}
     finally:
         _hadar("down", "--dir", str(short_tmp / "c"))
+
+
+def test_that_it_is_open_is_said_before_it_is_up(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads it can still stop it."""
+
+    def fail(*given: object) -> None:
+        raise ClusterError("not started")
+
+    monkeypatch.setattr(command, "bring_up", fail)
+    result = _hadar("up", "--dir", str(short_tmp / "c"))
+
+    assert isinstance(result.exception, ClusterError)
+    assert "Note: this cluster is open: anybody with an account on this machine can run jobs in it" in result.output
 
 
 @pytest.mark.parametrize("argv", [["down"], ["status"], ["env"], ["up", "--nodes", "v100"]])

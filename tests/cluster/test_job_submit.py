@@ -72,6 +72,11 @@ GOOD = [
     "types=v100",
     "types=v100+p100+k80",
     "types=v100+v100",
+    "retry=1",
+    "retry=99",
+    "mem=1g",
+    "mem=80G",
+    "mem=9999g",
     "prefer=a100-sxm4-80gb",
     "ckpt=yes,lose=no,pin=yes",
     "weight=0.001",
@@ -166,6 +171,14 @@ BAD = [
     "graph=a b.toml",
     "graph=a:b.toml",
     "graph=" + "a" * 251 + ".toml",
+    "retry=0",
+    "retry=100",
+    "mem=0g",
+    "mem=32",
+    "mem=032g",
+    "mem=1.5g",
+    "mem=32gb",
+    "mem=10000g",
     "types=v100+",
     "types=+v100",
     "types=v100++k80",
@@ -404,12 +417,15 @@ def test_a_comment_that_looks_like_ours_is_told_of(lua: Any, text: str, said: bo
     assert (len(answer.said), any("does not begin with hadar:" in line for line in answer.said)) == (int(said), said)
 
 
+@pytest.mark.parametrize("limit", ["types=v100", "mem=32g"])
 @pytest.mark.parametrize(("lease", "waits"), [(0, 900), (30, 900), (1000, 1000)])
-def test_a_job_for_some_types_waits_for_the_controller(make_lua: Callable[..., Any], lease: int, waits: int) -> None:
+def test_a_job_for_some_types_waits_for_the_controller(
+    make_lua: Callable[..., Any], lease: int, waits: int, limit: str
+) -> None:
     """Slurm itself would start it on any GPU type."""
-    answer = make_lua(f"LEASE_S = {lease}").call("submit", **_job(comment="hadar:types=v100"))
+    answer = make_lua(f"LEASE_S = {lease}").call("submit", **_job(comment=f"hadar:{limit}"))
 
-    assert answer.job["comment"] == f"hadar:types=v100,lease={waits}"
+    assert answer.job["comment"] == f"hadar:{limit},lease={waits}"
     assert abs(int(answer.job["begin_time"]) - time.time() - waits) < 60
 
 

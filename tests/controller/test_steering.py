@@ -12,7 +12,7 @@ from slurm_hadar.config import load
 from slurm_hadar.controller import writes
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.notes import Seal
-from slurm_hadar.controller.steering import form_of, node_facts, pinned_reason, placement_of
+from slurm_hadar.controller.steering import form_of, no_type, node_facts, pinned_reason, placement_of
 from slurm_hadar.model import JobState, Mix, Placement
 from slurm_hadar.slurm.state import GpuRequest, SlurmJob, SlurmNode
 from slurm_hadar.testing.fake_slurm import FakeSlurm
@@ -158,6 +158,39 @@ def test_forms() -> None:
     avoiding = replace(RECORD, avoid={"k80-1": 10.0})
     assert "k80-1" not in form_of(job(), comment, avoiding, FACTS, 5.0).nodes
     assert form_of(job(), comment, avoiding, FACTS, 50.0).nodes is None
+
+
+@pytest.mark.parametrize(
+    ("said", "types", "short", "none_will_do"),
+    [
+        ("mem=12g", None, {}, None),
+        ("mem=16g", {"v100"}, {"k80": "k80 has 12 GB, and the job says mem=16g"}, None),
+        ("mem=16g,types=k80", set(), {"k80": "k80 has 12 GB"}, "and the job says mem=16g; v100 not in types=k80"),
+        ("mem=40g", set(), {"v100": "v100 has 16 GB"}, "k80 has 12 GB, v100 has 16 GB, and the job says mem=40g"),
+        ("types=a100", {"a100"}, {}, "k80, v100 not in types=a100"),
+    ],
+)  # fmt: skip
+def test_memory_limits_the_types(said: str, types: set | None, short: dict[str, str], none_will_do: str | None) -> None:
+    """As types= does, and together with it; what is left out is known with its reason."""
+    comment, _ = read(f"hadar:{said}")
+    form = form_of(job(), comment, RECORD, FACTS, 0.0)
+
+    assert form.types == types
+    assert all(words in form.shortage([t]) for t, words in short.items())
+    assert {t for t, _ in form.small} >= short.keys()
+    assert (no_type(comment, FACTS) is None) is (none_will_do is None)
+    assert (none_will_do or "") in (no_type(comment, FACTS) or "")
+
+
+def test_what_the_administrator_says_of_memory_counts() -> None:
+    """It goes before the data sheet, and makes an unknown type known, which else is not used."""
+    nodes = (SlurmNode("a", (("v100", 4),)), SlurmNode("b", (("mystery", 4),)))
+    comment, _ = read("hadar:mem=32g")
+
+    unsaid = node_facts(nodes)
+    assert unsaid.small(32) == (("mystery", None), ("v100", 16))
+    assert "mystery has unknown memory, v100 has 16 GB, and the job says mem=32g" in no_type(comment, unsaid)
+    assert node_facts(nodes, {"v100": 32, "mystery": 8}).small(32) == (("mystery", 8),)
 
 
 def test_placement_of_running_jobs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,10 +139,14 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
      "warning", {}, {"state": state(nodes=(replace(NODES[0], available=False, reason="Kill task failed"),))}, {},
      (), "do not come back"),
     ("partitions", "warning", {}, {}, {}, ("partitions.gpux.mode=act",), "names gpux, which Slurm does not have"),
+    ("gpu_memory", "note", {}, {"state": state(nodes=(SlurmNode("x", (("new", 4),)),))}, {}, (),
+     "new has: jobs with mem="),
+    ("gpu_memory", "unknown", {}, {"state": state(nodes=(SlurmNode("x"),))}, {}, (), "no node has a GPU"),
     ("comments", "warning", {}, {"state": state((job(comment="Hadar:model=x"),))}, {}, (), "left alone, since"),
     ("comments", "warning", {}, {"state": state((job(comment="hadar:what=x"),))}, {}, (), "cannot be read"),
     ("comments", "warning", {}, {"state": state((job(comment="hadar:types=h100"),))}, {}, (), "wait for ever"),
     ("comments", "unknown", {}, {"state": state()}, {}, (), "no job with a hadar: comment"),
+    ("comments", "warning", {}, {"state": state((job("hadar:mem=80g"),))}, {}, (), "a100 has 40 GB"),
     ("typed_jobs", "warning", {}, {"state": state((TYPED,))}, {}, (), "1 job (7) of hadar: name"),
     ("typed_jobs", "note", {}, {"state": state((replace(TYPED, comment=""),))}, {}, (), "without a hadar: comment"),
     ("typed_jobs", "unknown", {}, {"state": state()}, {}, (), "no job with GPUs"),
@@ -275,3 +280,32 @@ def test_documentation_has_each_check() -> None:
     for name in CHECKS:
         assert f'<a id="doctor-{name}"></a>' in page
     assert set(COMMANDS) == {"scontrol", "squeue", "sinfo", "scancel"}
+
+
+# what only an administrator can change
+_ADMINS = ("slurm.conf", "scontrol reconfigure", "sacctmgr", "systemctl", "as root", "chronyc", "NodeName=", "=yes in")
+
+
+@pytest.mark.parametrize(
+    ("check", "verdict", "settings", "facts", "of_host", "config", "words"), BAD,
+    ids=[f"{row[0]}-{row[1]}-{row[6][:20]}" for row in BAD],
+)  # fmt: skip
+def test_a_plain_user_gets_what_a_plain_user_can_do(
+    check: str, verdict: str, settings: dict[str, Any], facts: dict[str, Any], of_host: dict[str, Any],
+    config: tuple[str, ...], words: str,
+) -> None:  # fmt: skip
+    """Each fix is a command of theirs, or none; what is an administrator's is to be asked for."""
+    plain = {**facts, "admin_level": ("None", ())}
+    found = findings(slurm(settings, **plain), host(load(None, config), **of_host))[check]
+    as_admin = findings(slurm(settings, **facts), host(load(None, config), **of_host))[check]
+
+    mine = found.fix.partition("; for everybody's jobs")[0]
+    assert not [word for word in _ADMINS if word in mine], found
+    assert not mine or mine.split()[0] in _OWN, found
+    if check not in ("rights", "reads"):
+        assert (found.ask or found.fix) == as_admin.fix
+
+
+# the first words of what anybody may type, or write into a configuration of their own
+_OWN = {"hadar", "hadar-srun", "sbatch", "scontrol", "squeue;", "sdiag", "put", "[gpus.memory_gb]", "pip", "export",
+        sys.executable}  # fmt: skip

@@ -22,7 +22,7 @@ import json, os, sys
 with open({record!r}, "a") as file:
     file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
 squeue = {work_dir!r} + chr(31) + {comment!r}
-if "RestartCnt" in sys.argv[-1]: squeue = "{restarts}" + chr(31) + {submit!r} + chr(31)
+if "RestartCnt" in sys.argv[-1]: squeue = "{restarts}" + chr(31) + {submit!r} + chr(31) + {comment!r} + chr(31)
 squeue = {comment!r} if "--format=%k" in sys.argv else squeue
 answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
 if answer: print(answer)
@@ -111,7 +111,8 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
     assert seen["HADAR_MASTER_ADDR"] == "10.1.2.3"
     assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
     assert [c["argv"][-1] for c in fakes.calls("squeue")] == [
-        f"--Format=RestartCnt:{launcher.SEP},SubmitTime:{launcher.SEP}", f"--format=%Z{launcher.SEP}%k"
+        f"--Format=RestartCnt:{launcher.SEP},SubmitTime:{launcher.SEP},Comment:{launcher.SEP}",
+        f"--format=%Z{launcher.SEP}%k"
     ]  # fmt: skip
     assert done.stderr == ""
 

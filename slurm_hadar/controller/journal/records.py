@@ -42,6 +42,7 @@ class JobRecord:
     ``unsaved`` counts in a row how often it promised to save when asked and did not; it is not asked again before
     ``unsaved_until``. ``limit_asked``: when it was asked to save before its time limit, in this run.
     ``forgotten``: how many things its training says go on in it but are in no checkpoint.
+    ``retries``: how often its command failed and it was run again as its owner asked; not before ``retry_after``.
     ``placed``: Slurm was last told to start it, rather than to put it off.
     """
 
@@ -94,6 +95,8 @@ class JobRecord:
     limit_asked: float | None = None
     placed: bool = False
     forgotten: int = 0
+    retries: int = 0
+    retry_after: float = 0.0
 
     def keep_off(self, nodes: Iterable[str], until: float) -> None:
         """Try these nodes no more before the epoch second ``until``."""
@@ -156,7 +159,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What was seen to happen to a job, as opposed to decided: ``kind`` is restart, forecast or graph."""
+    """What was seen to happen to a job, as opposed to decided: ``kind`` is restart, retry,
+    forecast or graph."""
 
     job_id: str
     kind: str

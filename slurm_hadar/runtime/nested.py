@@ -1,0 +1,63 @@
+"""A step within a step: srun (or hadar-srun) started by what hadar-srun has started, or the other way round.
+
+Slurm lets the inner one wait until the outer one has ended, which waits for it, and says "Requested nodes are busy".
+Only where one of them says ``--overlap`` do both run. So its owner is told in one line what it is, and what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["around", "twice", "watched_path"]
+
+_SRUN = ("srun", "hadar-srun")
+_LEAST_SPECIAL = 1 << 31  # numbers of steps that Slurm makes itself: batch, interactive, extern
+_INSIDE = (
+    "hadar: this srun is started inside hadar-srun: a step within a step waits for ever for the one around it. Start "
+    "it from the batch script itself, or let both share the GPUs: hadar-srun --overlap -- ..."
+)
+
+
+def twice(options: Sequence[str], command: Sequence[str]) -> str | None:
+    """Why ``hadar-srun srun ...`` is not started; None if the command is something else, or may share."""
+    if Path(command[0]).name not in _SRUN or "--overlap" in (*options, *command):
+        return None
+    rest = shlex.join(command[1:]) or "command"
+    return (
+        f"hadar-srun is srun already, and {Path(command[0]).name} inside it would wait for ever for the step around "
+        f"it; leave it out: hadar-srun -- {rest}"
+    )
+
+
+def around(options: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """What to know where hadar-srun itself runs in a step of srun; None where it does not, or may share."""
+    step = environ.get("SLURM_STEP_ID", "")
+    if not step.isdecimal() or int(step) >= _LEAST_SPECIAL or "--overlap" in options or environ.get("SLURM_OVERLAP"):
+        return None
+    return (
+        f"hadar-srun is started inside step {environ.get('SLURM_JOB_ID', '?')}.{step} of an srun: unless that one says "
+        "--overlap, the step that hadar-srun starts waits for it for ever. Leave the srun before hadar-srun out"
+    )
+
+
+def watched_path(directory: Path, environ: Mapping[str, str]) -> str | None:
+    """A PATH on which srun says a line before it does what it does anyway; made in ``directory``, which is this task's.
+    None where that cannot be, or need not."""
+    srun = shutil.which("srun", path=environ.get("PATH"))
+    if srun is None or environ.get("HADAR_STEP_SHARED"):
+        return None
+    shim = directory / "bin" / "srun"
+    try:
+        shim.parent.mkdir()
+        shim.write_text(
+            '#!/bin/sh\ncase " $* ${SLURM_OVERLAP:+--overlap} " in *" --overlap "*) ;; '
+            f'*) echo {shlex.quote(_INSIDE)} >&2 ;; esac\nexec {shlex.quote(srun)} "$@"\n'
+        )
+        shim.chmod(0o700)
+    except OSError:
+        return None
+    return f"{shim.parent}{os.pathsep}{environ.get('PATH', '')}" if os.access(shim, os.X_OK) else None

@@ -1,0 +1,70 @@
+"""One job as ``scontrol show job`` has it: where it writes, how it ended. What ``squeue`` does not tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.errors import SlurmError, SlurmUnavailable
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.accounting import FIELDS, AccountedJob, parse_accounting
+from slurm_hadar.slurm.parsing import job_state
+
+__all__ = ["JOB_ID", "Shown", "accounted", "shown"]
+
+#: A job, or a task of a job array, as people name it.
+JOB_ID = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,9})?")
+_Ask = Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """``output`` is None for a job that writes to no file of its own, as no batch job; ``word`` is Slurm's for the
+    state, ``exit_code`` and ``signal`` are those of the last run that ended."""
+
+    state: JobState
+    word: str
+    output: Path | None = None
+    work_dir: Path | None = None
+    exit_code: int = 0
+    signal: int = 0
+
+
+def shown(ask: _Ask, job_id: str) -> Shown | None:
+    """What Slurm shows of a job, or of one task of an array; None if it does not know it (any more).
+
+    ``ask`` gives the output of a command (:meth:`slurm_hadar.slurm.cli.CliBackend.ask`). Raises SlurmError.
+    """
+    try:
+        text = ask("scontrol", "show", "job", job_id)
+    except SlurmError as error:
+        if "Invalid job id" not in str(error):
+            raise
+        return None
+    found = re.search(r"^   JobState=(\S+)", text, re.MULTILINE)
+    if not found:
+        return None
+    # the last one: what users choose themselves (name, comment) stands before
+    output, work_dir = (_last(text, name) for name in ("StdOut", "WorkDir"))
+    code = re.search(r"\bExitCode=(\d{1,3}):(\d{1,3})", text[found.end() :])
+    exit_code, signal = (int(code[1]), int(code[2])) if code else (0, 0)
+    return Shown(job_state(found[1], job_id), found[1], output, work_dir, exit_code, signal)
+
+
+def _last(text: str, name: str) -> Path | None:
+    found = re.findall(rf"^   {name}=(.+)$", text, re.MULTILINE)
+    return Path(found[-1]) if found else None
+
+
+def accounted(ask: _Ask, job_id: str) -> tuple[AccountedJob, ...]:
+    """What the accounting has of a job, or of an array's tasks; empty where it keeps nothing, or cannot be asked."""
+    try:
+        text = ask("sacct", "--allocations", "--duplicates", "--parsable2", f"--jobs={job_id}",
+                   f"--format={','.join(FIELDS)}")  # fmt: skip
+        return tuple(parse_accounting(text))
+    except SlurmUnavailable:
+        raise
+    except SlurmError:
+        return ()

@@ -1,0 +1,203 @@
+"""``hadar status``: a job at a glance, whoever still knows it."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_hadar.cli import status as command
+from slurm_hadar.config import Config, load
+from slurm_hadar.controller.journal import Event, JobRecord, Journal, RoundRecord, Run
+from slurm_hadar.controller.journal.records import SightChanges
+from slurm_hadar.controller.setup import JOURNAL
+from slurm_hadar.controller.status import Status, status_of, tail
+from slurm_hadar.errors import HadarError, SlurmError
+from slurm_hadar.model import Placement
+from slurm_hadar.slurm.shown import shown
+from slurm_hadar.testing.fake_slurm import FakeSlurm
+
+NODES = {"v100-1": ("v100", 4), "k80-1": ("k80", 4)}
+HELD = Placement.of({"v100-1": {"v100": 2}})
+
+
+class Asked(FakeSlurm):
+    """A Slurm in memory that also answers scontrol and sacct."""
+
+    def __init__(self, work_dir: Path) -> None:
+        super().__init__(NODES)
+        self.work_dir = work_dir
+        self.sacct = ""
+        self.code = "0:0"
+
+    def ask(self, *words: str) -> str:
+        if words[0] == "sacct":
+            return (
+                "|".join(("JobID", "User", "State", "Submit", "Start", "End", "AllocTRES", "JobName"))
+                + "\n"
+                + self.sacct
+            )
+        job = self.jobs.get(words[-1])
+        if job is None:
+            raise SlurmError("scontrol failed: slurm_load_jobs error: Invalid job id specified")
+        return (
+            f"JobId=1 JobName=x\n   JobState={job.state_text} Reason=None\n   Requeue=1 ExitCode={self.code}\n"
+            f"   Comment=x\n   WorkDir={self.work_dir}\n   StdOut={self.work_dir}/slurm-{job.job_id}.out\n   Power=\n"
+        )
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Asked:
+    return Asked(tmp_path)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load(None, [f"controller.state_dir={str(tmp_path)!r}", "controller.mode=act", "predict.enabled=false"])
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    found = Journal(tmp_path / JOURNAL)
+    found.add_round(RoundRecord(time.time(), "act", "hadar"))
+    return found
+
+
+@pytest.fixture
+def see(slurm: Asked, config: Config, monkeypatch: pytest.MonkeyPatch):
+    """What the command prints, and its JSON."""
+
+    def run(job: str) -> tuple[str, dict]:
+        monkeypatch.setattr(command, "CliBackend", lambda *given: slurm)
+        path = config.controller.state_dir / "c.toml"
+        path.write_text(f'[controller]\nstate_dir = "{config.controller.state_dir}"\nmode = "act"\n')
+        said = CliRunner().invoke(command.status, [job, "--config", str(path)], catch_exceptions=False)
+        as_json = CliRunner().invoke(command.status, [job, "--json", "--config", str(path)], catch_exceptions=False)
+        assert said.exit_code == as_json.exit_code == 0
+        return said.output, json.loads(as_json.stdout)
+
+    return run
+
+
+def record(job_id: str, **fields) -> JobRecord:
+    now = time.time()
+    return JobRecord(job_id, submit=now - 900, arrival=now - 900, workers=2, user="alice", name="train", **fields)
+
+
+def test_a_running_job(slurm: Asked, journal: Journal, see, tmp_path: Path) -> None:
+    """Where and since when, progress, speed, checkpoint, moves, its last lines, and what to type next."""
+    job = slurm.submit(2, "hadar:model=resnet18,batch=64,steps=1000")
+    slurm.start(job, "v100-1")
+    now = time.time()
+    journal.save_jobs(
+        [record(job, run_since=now - 60, steps=400.0, total_steps=1000.0, steps_per_s=5.0, moves=1, restarts=1)]
+    )
+    slurm.jobs[job] = replace(slurm.jobs[job], restarts=1)
+    journal.add_sight(now, SightChanges(runs=[Run(job, now - 60, None, HELD, True)]))
+    (tmp_path / ".hadar" / job / "checkpoints" / "gen-0-step-350").mkdir(parents=True)
+    (tmp_path / f"slurm-{job}.out").write_text("a\n" * 50 + "step 400\x1b[2J\n10 %\r20 %\n")
+
+    text, found = see(job)
+
+    assert f"job {job} job1 of alice: running since" in text and "on v100-1 2xv100" in text
+    assert "400 of 1000 steps (40 %) at 5 steps/s" in text and "checkpoint   at step 350" in text
+    assert "1 moves, 1 restarts: v100-1 2xv100 for" in text
+    assert "| step 400?[2J" in text and "    | 20 %" in text and "10 %" not in text
+    assert f"hadar logs -f {job}" in text
+    assert found["state"] == "running" and found["where"] == {"v100-1": {"v100": 2}}
+    assert (found["steps"], found["total_steps"], found["checkpoint"]["step"]) == (400.0, 1000.0, 350)
+    assert found["end"] is not None and found["last_lines"][-1] == "20 %"
+
+
+def test_a_waiting_job_says_why(slurm: Asked, journal: Journal, see) -> None:
+    """What the last round said of it, and what no round has to say: no GPU here will do."""
+    job = slurm.submit(2, "hadar:model=resnet18")
+    vain = slurm.submit(2, "hadar:mem=80g")
+    journal.replace_waits(1, {job: {"tier": "waits-for-capacity", "why": "others hold them"}})
+
+    text, found = see(job)
+    assert "pending since" in text and "waits for GPUs that others hold: others hold them" in text and "start  " in text
+    assert found["tier"] == "waits-for-capacity" and found["start"] is not None
+    text, found = see(vain)
+    assert "no GPU type here will do: k80 has 12 GB, v100 has 16 GB" in text and "scontrol update JobId=" in text
+    assert found["tier"] == "cannot-run"
+
+
+@pytest.mark.parametrize("known_to", ["slurm", "journal", "sacct"])
+def test_a_job_that_is_over(slurm: Asked, journal: Journal, see, known_to: str) -> None:
+    """As long as anybody knows it: Slurm for some minutes, the journal for weeks, the accounting for ever."""
+    job = "7"
+    if known_to == "slurm":
+        job = slurm.submit(2)
+        slurm.start(job, "v100-1")
+        slurm.fail(job)
+        slurm.code = "3:0"
+        journal.save_jobs([record(job, saved_step=200.0, ended=time.time(), final="FAILED")])
+    elif known_to == "journal":
+        journal.save_jobs([record(job, ended=time.time(), final="FAILED", saved_step=200.0)])
+        journal.add_events(1, time.time(), [Event(job, "restart", "x")])
+    else:
+        slurm.sacct = f"{job}|alice|FAILED|100|200|300|gres/gpu=2|train\n"
+
+    text, found = see(job)
+
+    assert "of alice: failed at" in text and found["state"] == "failed"
+    assert ("exit code 3" in text, f"scontrol requeue {job}" in text) == (known_to == "slurm",) * 2
+    assert ("checkpoint   at step 200" in text) is (known_to != "sacct")
+
+
+def test_arrays_and_their_tasks(slurm: Asked, journal: Journal, see) -> None:
+    """The array by its tasks, those that are alike in one line, and those that are over; a task as any job."""
+    for task in range(4):
+        job = slurm.submit(1, "hadar:model=resnet18")
+        slurm.jobs[f"20_{task}"] = replace(slurm.jobs.pop(job), job_id=f"20_{task}", array_id="20")
+    slurm.start("20_0", "v100-1")
+    journal.save_jobs([record("20_9", ended=time.time(), final="COMPLETED")])
+    journal.save_forks({"20": (3, 120, 400.0, None)})
+
+    text, found = see("20")
+
+    assert "job array 20: 1 completed, 3 pending, 1 running" in text and "20_[1-3]" in text and "20_0" in text
+    assert "forked job: 120 of 400 steps are in consolidation 3" in text
+    assert len(found["tasks"]) == 4 and found["over"] == [{"job_id": "20_9", "state": "completed"}]
+    assert "job 20_0 job1 of alice: running" in see("20_0")[0]
+
+
+def test_who_nobody_knows(slurm: Asked, config: Config, journal: Journal) -> None:
+    with pytest.raises(HadarError, match="job 99 is known neither to Slurm"):
+        status_of(slurm, config, "99")
+
+
+def test_what_cannot_be_asked_is_said(slurm: Asked, config: Config, journal: Journal) -> None:
+    """Without a journal Slurm's word is shown, without Slurm the journal's."""
+    journal.save_jobs([record("1", final="")])
+    slurm.away = True
+    assert "slurm" in " ".join(status_of(slurm, config, "1").faults).lower()
+    slurm.away = False
+    job = slurm.submit(2)
+    elsewhere = load(None, [f"controller.state_dir={str(config.controller.state_dir / 'none')!r}"])
+    found: Status = status_of(slurm, elsewhere, job)
+    assert found.state == "pending" and any("no journal at" in fault for fault in found.faults)
+
+
+def test_only_plain_files_are_shown(tmp_path: Path) -> None:
+    """A pipe does not hang it; nothing is read of a file that is not there."""
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+
+    assert tail(tmp_path / "pipe") == tail(tmp_path / "none") == tail(tmp_path) == []
+
+
+def test_what_users_write_is_not_taken_for_slurms_word(slurm: Asked) -> None:
+    job = slurm.submit(2)
+    text = slurm.ask("scontrol", "show", "job", job).replace(
+        "Comment=x", "Comment=x\n   JobState=DONE\n   StdOut=/etc/x"
+    )
+
+    assert str(shown(lambda *words: text, job).output) == f"{slurm.work_dir}/slurm-{job}.out"
+    assert shown(lambda *words: text, job).word == "PENDING"
