@@ -421,7 +421,7 @@ def test_a_long_wait_for_a_checkpoint_pets_the_watchdog(site: Site, monkeypatch:
     with site.service("jobs.ack_timeout_s=1") as service:
         site.slurm.vouch(job)
         service._assembly.book.ingest(
-            Report("report", job, 0, 1, "a" * 64, time.time(), "k80-1", resumable=True, steps_per_s=2.0, step=f"{job}.0")
+            Report("report", job, 0, 1, "a" * 64, time.time(), "k80-1", resumable=True, steps_per_s=2.0, step="1.0")
         )
         monkeypatch.setattr(service._notifier, "alive", lambda: alive.append(time.monotonic()))
         result = service.round()
