@@ -20,6 +20,7 @@ __all__ = ["Refusal", "drawn", "refusals", "within_bounds"]
 _Allocate = Callable[[Any, Snapshot], Plan]
 _MOST_TRIES = 4  # each is a whole decision; what is over after the last waits a round
 _ROUNDING = 1e-6
+_TAKEN_BACK = "the GPUs that it was to have are kept by a job that may not move now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +205,43 @@ def _closed(snapshot: Snapshot, job: Job, node: str) -> Job:
 
 
 def _dropped(snapshot: Snapshot, plan: Plan, waits: dict[str, Wait]) -> Plan:
-    """What is over after the last try waits, or stays where it is."""
+    """What is over after the last try waits, or stays where it is; so does who counted on GPUs of those who stay."""
     placements = {job_id: placement for job_id, placement in plan.placements.items() if job_id not in waits}
-    for refusal in refusals(snapshot, plan):
-        job = snapshot.job[refusal.job_id]
-        if job.running:
-            placements[job.job_id] = job.placement
-        else:
-            del placements[job.job_id]
-            waits[job.job_id] = Wait(Tier.TRANSIENT, refusal.words)
+    refused = {r.job_id: r.words for r in refusals(snapshot, plan)}
+    while refused:
+        for job_id, words in refused.items():
+            job = snapshot.job[job_id]
+            if job.running:
+                placements[job_id] = job.placement
+            else:
+                del placements[job_id]
+                waits[job_id] = Wait(Tier.TRANSIENT, words)
+        left = replace(plan, placements=placements)
+        refused = {r.job_id: r.words for r in refusals(snapshot, left)}
+        refused |= dict.fromkeys(_crowded_out(snapshot, left), _TAKEN_BACK)
     return replace(plan, placements=placements)
+
+
+def _crowded_out(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """The jobs with new places that have no room beside all who stay where they are and who goes before them."""
+    free, placements = snapshot.capacity(), plan.placements
+
+    def fits(placement: Placement) -> bool:
+        return all(free.get(node, {}).get(t, 0) >= count for node, t, count in placement.items())
+
+    def take(placement: Placement) -> None:
+        for node, t, count in placement.items():
+            if t in free.get(node, {}):
+                free[node][t] -= count
+
+    for job in snapshot.steerable_jobs:
+        if not job.running or placements.get(job.job_id) == job.placement:
+            take(job.placement)  # one on its way out still holds it
+    new = [(snapshot.job[j], p) for j, p in placements.items() if j in snapshot.job and p != snapshot.job[j].placement]
+    found = []
+    for job, placement in sorted(new, key=lambda pair: _rank(pair[0], pair[1], plan)):
+        if fits(placement):
+            take(placement)
+        else:
+            found.append(job.job_id)
+    return found

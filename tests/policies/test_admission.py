@@ -136,6 +136,26 @@ def test_what_stays_is_granted_and_what_leaves_makes_room() -> None:
     assert plan.placements == {"a1": held} and plan.waits["b2"].why == "over"
 
 
+def test_who_counted_on_the_gpus_of_a_job_that_stays_after_all_waits() -> None:
+    """A move that is refused in the last try leaves its job where it was, and nobody else there."""
+    runs = job("a0", 4, state=JobState.RUNNING, placement=Placement.of({"n2": {"k80": 4}}), needs=draws("v", "v100"))
+    others = [job(f"b{i}", 1, needs=draws(f"q{i}")) for i in range(1, 5)]
+    quotas = (Quota("v", 0.0, "no v100 for you"), *(Quota(f"q{i}", float(i == 4), "none") for i in range(1, 5)))
+
+    def moves(policy: object, snapshot: Snapshot) -> Plan:
+        """Moves a0 as if nothing had been said, and gives its GPU to the first who waits."""
+        first = next(j for j in snapshot.jobs if not j.running)
+        placed = {"a0": Placement.of({"n1": {"v100": 4}}), first.job_id: Placement.of({"n2": {"k80": 1}})}
+        waits = {j.job_id: Wait(Tier.POLICY, "not the first") for j in snapshot.jobs if j.job_id not in placed}
+        return Plan("moves", placed, waits)
+
+    snapshot = cluster(runs, *others, quotas=quotas)
+    plan = within_bounds(moves)(None, snapshot)
+
+    assert plan.placements == {"a0": runs.placement}
+    assert check_plan(snapshot, plan) == [] and refusals(snapshot, plan) == []
+
+
 needs = st.builds(
     Needs,
     cpus=st.sampled_from([0.0, 1.0, 4.0, 9.0]),
@@ -179,3 +199,27 @@ def test_no_plan_is_over_any_bound(snapshot: Snapshot, policy: str) -> None:
     assert refusals(snapshot, plan) == []
     assert check_plan(snapshot, plan) == []
     assert not [j for j in plan.placements if snapshot.job[j].blocked and not snapshot.job[j].running]
+
+
+@given(st.data())
+def test_whatever_a_policy_plans_the_last_word_keeps_the_contract(data: st.DataObject) -> None:
+    """One that looks at GPUs alone, and plans anew at random in each try."""
+    snapshot = data.draw(snapshots())
+
+    def wild(policy: object, shown: Snapshot) -> Plan:
+        free = {"n1": 4, "n2": 4}
+        placed = {j.job_id: j.placement for j in shown.jobs if j.running and j.unmovable}
+        for placement in placed.values():
+            free[placement.nodes[0]] -= placement.workers
+        for one in data.draw(st.permutations([j for j in shown.jobs if j.job_id not in placed])):
+            open_ = [n for n in free if free[n] >= one.form.workers and one.form.admits_node(n)]
+            if open_:
+                node = data.draw(st.sampled_from(open_))
+                free[node] -= one.form.workers
+                placed[one.job_id] = Placement.of({node: {"v100" if node == "n1" else "k80": one.form.workers}})
+        return Plan("wild", placed, {j.job_id: Wait(Tier.POLICY, "so") for j in shown.jobs if j.job_id not in placed})
+
+    plan = within_bounds(wild)(None, snapshot)
+
+    assert refusals(snapshot, plan) == []
+    assert check_plan(snapshot, plan) == []
