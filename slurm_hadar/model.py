@@ -443,6 +443,12 @@ class Job:
         steps = self.expected_steps
         return None if steps is None else max(0.0, steps - self.done_steps)
 
+    def steps_to_go(self, best_rate: float, unknown_runtime_s: float) -> float:
+        """What is left to whoever must reckon with a length: at least a second's worth at ``best_rate`` (steps/s on the
+        best type in question), since a job that runs is not over; so many seconds' worth where nobody knows."""
+        left = self.expected_remaining_steps
+        return best_rate * unknown_runtime_s if left is None else max(left, best_rate)
+
     def speeds_at(self, workers: int) -> Mapping[str, Speed]:
         """Speeds of a gang of ``workers`` on each GPU type; empty for a size whose speeds are not known."""
         return self.speeds if workers == self.form.workers else self.scaled.get(workers, {})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.foresee import Future, play, remaining_s, uncertainty
+from slurm_hadar.controller.foresee import Future, play, remaining_s, uncertainty, unknown_runtime_s
 from slurm_hadar.controller.time_limits import Overtime
 from slurm_hadar.model import Job, Placement, Snapshot
 from slurm_hadar.policies.base import Policy
@@ -150,7 +150,9 @@ def _holders(peek: Peek, job: Job, where: Placement) -> tuple[Holder, ...]:
             usable = (node, gpu_type) in wanted if wanted else _could_use(job, node, gpu_type)
             if usable and other.job_id != job.job_id:
                 held[other.job_id] = held.get(other.job_id, 0) + count
-    found = [_holder(peek.snapshot.job, job_id, count) for job_id, count in held.items()]
+    found = [
+        _holder(peek.snapshot.job, job_id, count, unknown_runtime_s(peek.policy)) for job_id, count in held.items()
+    ]
     return tuple(sorted(found, key=lambda h: (h.left_s is None, h.left_s or 0.0, h.job_id))[:_MOST_HOLDERS])
 
 
@@ -158,7 +160,7 @@ def _could_use(job: Job, node: str, gpu_type: str) -> bool:
     return job.form.admits_type(gpu_type) and job.form.admits_node(node)
 
 
-def _holder(jobs: Mapping[str, Job], job_id: str, count: int) -> Holder:
+def _holder(jobs: Mapping[str, Job], job_id: str, count: int, unknown_s: float) -> Holder:
     job = jobs[job_id]
-    left = remaining_s(job) if uncertainty(job) < 0.9 else None
+    left = remaining_s(job, unknown_s) if uncertainty(job) < 0.9 else None
     return Holder(job_id, job.user, count, None if left is None or left == float("inf") else left)

@@ -16,13 +16,12 @@ from slurm_hadar.controller.cluster import SETTLE_S
 from slurm_hadar.controller.guard import Change, changes_of, limit
 from slurm_hadar.model import EMPTY, Job, JobState, Node, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.admission import drawn
-from slurm_hadar.policies.base import Policy
+from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 
-__all__ = ["Fate", "Future", "play", "remaining_s", "uncertainty"]
+__all__ = ["Fate", "Future", "play", "remaining_s", "uncertainty", "unknown_runtime_s"]
 
 LEAST_ERROR = 0.1  # nothing is known better than this: measured speeds vary, saves and epilogs take their time
 UNKNOWN_ERROR = 0.9  # of a job whose length nobody states or predicts
-UNKNOWN_S = 3600.0  # what is assumed to remain of it, on its fastest type; as the policies do
 HORIZON_S = 30 * 86400.0
 _YOUNG = "is younger than guard.min_run_s"
 _MOST_ROUNDS_AHEAD = 8  # once half of the CPU time is used, and while nothing changes, so many rounds are one
@@ -54,13 +53,16 @@ class Future:
         return wait.why if wait is not None and wait.tier is Tier.CANNOT_RUN else ""
 
 
-def remaining_s(job: Job) -> float:
-    """Seconds that the job still needs: where it runs, else on its fastest type. Infinite where no speed is known."""
+def unknown_runtime_s(policy: Policy) -> float:
+    """What the policy assumes of a job whose length nobody knows; the others' common assumption where it makes none."""
+    return float(getattr(policy, "unknown_runtime_s", UNKNOWN_RUNTIME_S))
+
+
+def remaining_s(job: Job, unknown_s: float) -> float:
+    """Seconds that the job still needs: where it runs, else on its fastest type; with ``unknown_s`` assumed on its
+    fastest type where nobody knows. Infinite where no speed is known."""
     rate = job.rate(job.placement) if job.running else job.best_rate()
-    left = job.expected_remaining_steps
-    if rate <= 0:
-        return math.inf
-    return UNKNOWN_S * job.best_rate() / rate if left is None else left / rate
+    return job.steps_to_go(job.best_rate(), unknown_s) / rate if rate > 0 else math.inf
 
 
 def uncertainty(job: Job) -> float:
@@ -121,8 +123,7 @@ class _Game:
         self._idle = 0
         self._held = drawn(snapshot.jobs)
         for job in self._jobs.values():
-            steps = job.expected_remaining_steps
-            steps = UNKNOWN_S * job.best_rate() if steps is None else steps
+            steps = job.steps_to_go(job.best_rate(), unknown_runtime_s(policy))
             self._left[job.parent] = steps * (1 + lean * uncertainty(job))
         self._leaving = [  # running jobs that are not steered: until when, and what they hold
             (max(self.now, job.started + job.time_limit_s), job.placement)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S
 from slurm_hadar.policies.centre import Field
 from slurm_hadar.policies.shares import SharePolicy, Targets
 
@@ -45,7 +46,7 @@ class AlloX(SharePolicy):
     aware: bool = True
     reset_s: float = 0.0
     window: int = 500
-    unknown_runtime_s: float = 3600.0
+    unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from typing import ClassVar
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.arena import Arena, Gang, find_gang
-from slurm_hadar.policies.base import Policy
+from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.dealer import Dealer
 from slurm_hadar.policies.virtual import Arrival, VirtualMachine
 
@@ -70,7 +70,7 @@ class Asrpt(Policy):
     theta: float = 0.5
     epsilon: float = 0.1
     reserve: int = 2
-    unknown_runtime_s: float = 3600.0
+    unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def __post_init__(self) -> None:
         if self.order not in _ORDERS:
@@ -185,8 +185,7 @@ class _Hall:
         for job in self.dealer.arena.snapshot.steerable_jobs:
             kind = self._kind_of(job)
             if kind is not None:
-                known = job.expected_remaining_steps
-                steps = self.rules.unknown_runtime_s * kind.best_rate if known is None else known
+                steps = job.steps_to_go(kind.best_rate, self.rules.unknown_runtime_s)
                 self.sizes[job.job_id] = _Size(kind, steps / kind.best_rate, steps * kind.work_s)
 
     def _kind_of(self, job: Job) -> _Kind | None:

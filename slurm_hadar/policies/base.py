@@ -11,7 +11,10 @@ from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.admission import within_bounds
 from slurm_hadar.policies.copies import one_copy_each
 
-__all__ = ["Policy"]
+__all__ = ["UNKNOWN_RUNTIME_S", "Policy"]
+
+#: Run time on its best type that is assumed of a job whose steps nobody states or predicts, where nothing else is said.
+UNKNOWN_RUNTIME_S = 3600.0
 
 
 class Policy(abc.ABC):

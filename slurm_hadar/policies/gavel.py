@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S
 from slurm_hadar.policies.centre import Field
 from slurm_hadar.policies.gavel_lp import fair_finish, isolated_rates, max_min, max_total, proportional_rates
 from slurm_hadar.policies.shares import SharePolicy, Targets
@@ -35,7 +36,7 @@ class GavelLas(SharePolicy):
 
     aware: bool = True
     reset_s: float = 1920.0
-    unknown_runtime_s: float = 3600.0
+    unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
         load = targets.load
@@ -56,7 +57,7 @@ class GavelFtf(SharePolicy):
 
     aware: bool = True
     reset_s: float = 1920.0
-    unknown_runtime_s: float = 3600.0
+    unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
         alone = isolated_rates(targets.load)
@@ -83,7 +84,7 @@ class GavelTtd(SharePolicy):
 
     aware: bool = True
     reset_s: float = 1920.0
-    unknown_runtime_s: float = 3600.0
+    unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
         return max_min(targets.load, targets.remaining)[0], {}
@@ -103,7 +104,7 @@ class GavelThroughput(SharePolicy):
     aware: bool = True
     normalised: bool = False
     reset_s: float = 1920.0
-    unknown_runtime_s: float = 3600.0
+    unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
         return max_total(targets.load, _worth(targets, self.normalised))[0], {}
@@ -124,7 +125,7 @@ class GavelCost(SharePolicy):
     normalised: bool = False
     prices: str = "v100=2.48,p100=1.46,k80=0.45"
     reset_s: float = 1920.0
-    unknown_runtime_s: float = 3600.0
+    unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from typing import ClassVar
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import EMPTY, JobState, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.arena import Arena
-from slurm_hadar.policies.base import Policy
+from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.hadar_bids import Bidder, Market, make_bidders, round_era
 from slurm_hadar.policies.hadar_dual import Board, Draft, draft_plans
 from slurm_hadar.policies.hadar_lookahead import LookAhead
@@ -69,7 +69,7 @@ class Hadar(Policy):
     fair_share: str = "none"
     switch_gain: float = 0.05
     fill: bool = True
-    unknown_runtime_s: float = 3600.0
+    unknown_runtime_s: float = UNKNOWN_RUNTIME_S
     patience_s: float = 0.0
     effort: int = 1000
 

@@ -214,7 +214,7 @@ def _bidder(market: Market, job: Job, unknown_runtime_s: float) -> Bidder | None
     if not stays and (not rates or job.form.workers < 1):
         return None
     best = rates[0][0] if rates else (job.best_rate() or 1.0)
-    steps = _remaining_steps(job, best, unknown_runtime_s)
+    steps = job.steps_to_go(best, unknown_runtime_s)
     most = job.form.max_nodes
     options = [TypeOption(t, reach.modest[t], steps / rate, job.speeds[t], most) for rate, t in rates]
     work = _work(market, job, options, steps, best)
@@ -232,12 +232,6 @@ def _bidder(market: Market, job: Job, unknown_runtime_s: float) -> Bidder | None
 def _wish(job: Job, gpu_types: Iterable[str]) -> float:
     """How much faster than they are the types that a job's owner prefers count: our definition of a wish."""
     return PREFERRED if job.prefer and job.prefer.issuperset(gpu_types) else 1.0
-
-
-def _remaining_steps(job: Job, best_rate: float, unknown_runtime_s: float) -> float:
-    """What is left, at least a second's worth; where nobody knows, an assumed run time's worth."""
-    remaining = job.expected_remaining_steps
-    return best_rate * (unknown_runtime_s if remaining is None else max(1.0, remaining / best_rate))
 
 
 def _work(market: Market, job: Job, options: Sequence[TypeOption], steps: float, best_rate: float) -> Work:
@@ -268,7 +262,7 @@ def round_era(arena: Arena, unknown_runtime_s: float) -> Era:
         rates = {t: job.speeds[t].steps_per_s for t in arena.reach(job).by_type}
         if not rates:
             continue
-        steps = _remaining_steps(job, max(rates.values()), unknown_runtime_s)
+        steps = job.steps_to_go(max(rates.values()), unknown_runtime_s)
         work.append([job.form.workers * steps / rates[t] if t in rates else math.inf for t in arena.types])
         wanted += job.form.workers
         longest = max(longest, steps / max(rates.values()))

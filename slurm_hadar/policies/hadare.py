@@ -69,7 +69,10 @@ class HadarE(Hadar):
         base, weights = self._base(seen)
         for parent in parents:
             parent.weight = weights.get(parent.shown_as, parent.weight)
-        deal = Deal(Arena.of(seen), base, parents, weights, longest_first=self._longest_first)
+        deal = Deal(
+            Arena.of(seen), base, parents, weights, longest_first=self._longest_first,
+            unknown_runtime_s=self.unknown_runtime_s,
+        )  # fmt: skip
         deal.settle()
         deal.keep()
         deal.fill()

@@ -46,15 +46,17 @@ class Deal:
     ----------
     arena: of the snapshot that the base plan was made for. weights: of its jobs. longest_first: idle GPUs go to the
     parent with the longest time to go (for the total time), else to where they save most (for the completion times).
+    unknown_runtime_s: as of the base plan.
 
     ``displaced`` are the jobs and copies that lost the base plan's GPUs, with the parent that got them.
     """
 
     def __init__(
-        self, arena: Arena, base: Plan, parents: Sequence[Parent], weights: Mapping[str, float], *, longest_first: bool
-    ) -> None:
+        self, arena: Arena, base: Plan, parents: Sequence[Parent], weights: Mapping[str, float], *, longest_first: bool,
+        unknown_runtime_s: float,
+    ) -> None:  # fmt: skip
         self.arena, self.base, self.parents, self.weights = arena, base, parents, weights
-        self.longest_first = longest_first
+        self.longest_first, self.unknown_runtime_s = longest_first, unknown_runtime_s
         self.displaced: dict[str, str] = {}
         self.idle: list[int] = []  # what the base plan leaves, per slot
         self.free = list(arena.free)
@@ -169,7 +171,11 @@ class Deal:
             if parent is not None and len(parent.cells) > 1:
                 continue
             best = max(rate, job.best_rate())
-            left_s = _left(job) / best if parent is None else parent.steps / max(parent.rate, best)
+            left_s = (
+                job.steps_to_go(best, self.unknown_runtime_s) / best
+                if parent is None
+                else parent.steps / max(parent.rate, best)
+            )
             weight = self.weights.get(job.job_id, job.weight)
             found.setdefault(gang[0][0], []).append(_Holder(copy, gang, weight, left_s, parent))
         for holders in found.values():
@@ -289,13 +295,6 @@ class Deal:
             parent.rate += more
             parent.cells[copy.job_id] = wider
             self._book(wider, -1)
-
-
-def _left(job: Job) -> float:
-    """Steps that remain, at least a second's worth; those of an hour on the best type where nobody knows."""
-    best = job.best_rate()
-    left = job.expected_remaining_steps
-    return 3600.0 * best if left is None else max(left, best)
 
 
 def pays_a_start(parent: Parent) -> bool:

@@ -78,11 +78,9 @@ def parents_of(snapshot: Snapshot, mode: Fork | None, unknown_runtime_s: float) 
         lead = _lead(family, held, leads.get(family.parent))
         if lead is None:
             continue
-        left = lead.expected_remaining_steps
-        best = lead.best_rate()
         parent = Parent(
             family, mode or lead.fork or Fork.AUTO, lead, _name(snapshot, family, lead),
-            best * unknown_runtime_s if left is None else max(left, best), lead.weight,
+            lead.steps_to_go(lead.best_rate(), unknown_runtime_s), lead.weight,
             held, spare=list(family.waiting), running=list(family.running),
         )  # fmt: skip
         for copy in held:

@@ -127,11 +127,9 @@ def survey(arena: Arena, unknown_runtime_s: float) -> Outlook:
 
 
 def _remaining_steps(jobs: Sequence[Job], rates: Floats, unknown_runtime_s: float) -> Floats:
-    """What is left, at least a second's worth on the fastest column; an assumed run time's worth where unknown."""
-    known = [j.expected_remaining_steps for j in jobs]
-    left = np.array([np.nan if steps is None else steps for steps in known], float)
-    best = rates.max(axis=1, initial=0.0)
-    return np.where(np.isnan(left), best * unknown_runtime_s, np.maximum(left, best))
+    """:meth:`Job.steps_to_go` at the fastest column's rate."""
+    best = rates.max(axis=1, initial=0.0).tolist()
+    return np.array([j.steps_to_go(rate, unknown_runtime_s) for j, rate in zip(jobs, best, strict=True)], float)
 
 
 def _pools(arena: Arena) -> list[Pool]:
@@ -155,8 +153,7 @@ def _room(arena: Arena, pools: Sequence[Pool], unknown_runtime_s: float) -> tupl
     for job_id, placement in arena.kept.items():
         job = arena.snapshot.job[job_id]
         rate = job.rate(placement)
-        left = job.expected_remaining_steps
-        seconds = unknown_runtime_s if left is None or rate <= 0 else left / rate
+        seconds = unknown_runtime_s if rate <= 0 else job.steps_to_go(rate, unknown_runtime_s) / rate
         for slot, count in arena.gang(placement):
             ahead[pool_of[slot]] += count * seconds
     return gpus, free, ahead

@@ -93,8 +93,7 @@ class SharePolicy(Policy):
         noted: Mapping[str, Any],
     ) -> Targets:
         best = rates.max(axis=1)
-        known = [job.expected_remaining_steps for job in jobs]
-        steps = [self.unknown_runtime_s * rate if s is None else s for s, rate in zip(known, best, strict=True)]
+        steps = [job.steps_to_go(rate, self.unknown_runtime_s) for job, rate in zip(jobs, best.tolist(), strict=True)]
         return Targets(
             jobs,
             types,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.arena import Arena
-from slurm_hadar.policies.base import Policy
+from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.dealer import Dealer
 
 __all__ = ["Srtf"]
@@ -35,7 +35,7 @@ class Srtf(Policy):
     name: ClassVar[str] = "srtf"
 
     service: bool = False
-    unknown_runtime_s: float = 3600.0
+    unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def __post_init__(self) -> None:
         self._require(unknown_runtime_s=1.0)
@@ -62,9 +62,7 @@ class Srtf(Policy):
         """Seconds to the end on each type that the job could have, and where it is (None)."""
         rates = dealer.rates(job)
         here = job.rate(job.placement) if job.running else 0.0
-        steps = job.expected_remaining_steps
-        if steps is None:
-            steps = self.unknown_runtime_s * max([*rates.values(), here], default=0.0)
+        steps = job.steps_to_go(max([*rates.values(), here], default=0.0), self.unknown_runtime_s)
         choices: list[tuple[float, str | None]] = [(steps / rate + job.restart_cost_s, t) for t, rate in rates.items()]
         if here > 0:
             choices.append((steps / here, None))

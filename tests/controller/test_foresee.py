@@ -165,8 +165,8 @@ def test_errors_of_what_is_known() -> None:
 
     assert uncertainty(stated) == LEAST_ERROR and uncertainty(guessed) == pytest.approx(0.3)
     assert uncertainty(replace(unknown, predicted_steps=100.0)) == pytest.approx(0.5)
-    assert uncertainty(unknown) == 0.9 and remaining_s(unknown) == 3600.0
-    assert remaining_s(replace(stated, speeds={})) == float("inf")
+    assert uncertainty(unknown) == 0.9 and remaining_s(unknown, 7200.0) == 7200.0
+    assert remaining_s(replace(stated, speeds={}), 3600.0) == float("inf")
 
 
 def test_time_runs_out() -> None:
