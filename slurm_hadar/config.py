@@ -302,6 +302,11 @@ class Config(_Section):
         sections = [self.partitions.get(name) for name in partition.split(",")]
         return min((s.mode if s else self.controller.mode for s in sections), key=list(Mode).index)
 
+    @property
+    def boldest(self) -> Mode:
+        """The mode that does most, of the controller's own and its partitions': what may be done at all."""
+        return max((self.controller.mode, *(p.mode for p in self.partitions.values())), key=list(Mode).index)
+
     def flat(self) -> dict[str, Any]:
         """Every setting as ``section.key``, with its value as JSON has it; a table without entries is {}."""
         return dict(_flat(self.model_dump(mode="json")))

@@ -157,10 +157,10 @@ class JobRecords:
                 self.events.append(Event(job.job_id, "slurm", f"on {fold(job.nodes)} at {clock(record.run_since)}"))
         ran_s = max(0.0, now - record.booked)
         record.attained_s += ran_s * (gpus_asked(job) or record.workers)
-        by_type = _gpu_seconds(job, facts, ran_s)
-        self._usage.book(job.user, job.account, by_type, now)
-        if by_type:
-            most = max(sorted(by_type), key=lambda gpu_type: by_type[gpu_type])
+        gpus = _gpus_by_type(job, facts)
+        self._usage.book(job.user, job.account, gpus, ran_s, now)
+        if gpus:
+            most = max(sorted(gpus), key=lambda gpu_type: gpus[gpu_type])
             record.ran_more(most, ran_s)
             record.last_type = most
         record.booked = now
@@ -212,12 +212,12 @@ def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
     return workers, nodes, max(1, job.num_tasks), max(1, job.num_cpus)
 
 
-def _gpu_seconds(job: SlurmJob, facts: Mapping[str, NodeFacts], ran_s: float) -> dict[str, float]:
-    """By GPU type; where Slurm does not say how a job's GPUs lie on its nodes they count as spread evenly."""
+def _gpus_by_type(job: SlurmJob, facts: Mapping[str, NodeFacts]) -> dict[str, float]:
+    """Where Slurm does not say how a job's GPUs lie on its nodes they count as spread evenly."""
     gpus = gpus_asked(job) or 0
     by_type: dict[str, float] = {}
     for name in job.nodes:
         gpu_type = facts[name].gpu_type if name in facts else None
         if gpu_type and gpus:
-            by_type[gpu_type] = by_type.get(gpu_type, 0.0) + ran_s * gpus / len(job.nodes)
+            by_type[gpu_type] = by_type.get(gpu_type, 0.0) + gpus / len(job.nodes)
     return by_type

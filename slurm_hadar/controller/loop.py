@@ -130,7 +130,7 @@ class Controller:
         return why
 
     def _tried_round(self) -> RoundResult:
-        mode = self._overall_mode()
+        mode = self._config.boldest
         try:
             try:
                 standby = self._cluster.standby()
@@ -155,11 +155,6 @@ class Controller:
             self._cluster.now(), mode, self._policy.name, note=f"skipped: {error}",
             round_s=self._config.controller.round_s,
         )  # fmt: skip
-
-    def _overall_mode(self) -> Mode:
-        modes = [self._config.controller.mode, *(p.mode for p in self._config.partitions.values())]
-        order = (Mode.OBSERVE, Mode.ADVISE, Mode.ACT)
-        return max(modes, key=order.index)
 
     def _round(self, mode: Mode, standby: str = "") -> RoundResult:
         seen = self._cluster.observe(acting_only=mode is Mode.ACT)

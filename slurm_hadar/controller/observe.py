@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from slurm_hadar.comment import JobComment, read
-from slurm_hadar.config import Config, Mode
+from slurm_hadar.config import Config
 from slurm_hadar.controller.bounds import Bounds, Lessons, keeps_back, node_room
 from slurm_hadar.controller.estimates import Estimates, Sight
 from slurm_hadar.controller.forecasts import Forecast, Forecaster, in_words
@@ -208,12 +208,9 @@ class Observer:
         news = self._book.get(job.job_id)
         if news is not None and news.report.restart >= job.restarts:
             self._records.note_progress(record, news)
-        pinned = fault or pinned_reason(job, comment, record, self._config, facts)
+        pinned = fault or pinned_reason(job, comment, record, self._config, facts, acting_only)
         if pinned is None and job.job_id in self._denied:
             pinned = f"is not this controller's to change ({self._denied[job.job_id]})"
-        mode = self._config.mode(job.partition)
-        if pinned is None and acting_only and mode is not Mode.ACT:
-            pinned = f"partition {job.partition} is in mode {mode}"
         if job.state is JobState.RUNNING:
             self._lessons.forget(job)
         form = self._form(job, comment, record, facts, bounds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_hadar.comment import read
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers import Peek
 from slurm_hadar.controller.forecasts import Forecaster
 from slurm_hadar.controller.job_graphs import GraphBook
@@ -13,7 +13,7 @@ from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.observe import Observer
 from slurm_hadar.controller.recorder import memory_of, owner_of
 from slurm_hadar.controller.reports import ReportBook
-from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, any_acting, chosen_state_dir
+from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, chosen_state_dir
 from slurm_hadar.controller.time_limits import overtime
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.policies import registry
@@ -43,7 +43,7 @@ def peek(backend: Backend, config: Config) -> Peek:
         )  # fmt: skip
         state = backend.read()
         graphs.look(backend, state)
-        seen = observer.observe(state, acting_only=any_acting(config))
+        seen = observer.observe(state, acting_only=config.boldest is Mode.ACT)
         memory = memory_of(journal, owner_of(policy.name, config.policy.params))
     late = {
         job.job_id: found for job in seen.snapshot.jobs

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar.config import Config, Mode
+from slurm_hadar.config import Config
 from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.channel import Channel, announce, leave_network
 from slurm_hadar.controller.forecasts import Forecaster
@@ -34,7 +34,7 @@ from slurm_hadar.slurm.select import choose
 from slurm_hadar.slurm.watched import WatchedBackend
 
 __all__ = [
-    "JOURNAL", "PREDICTOR", "Assembly", "any_acting", "assemble", "channel_address", "channel_file", "chosen_state_dir",
+    "JOURNAL", "PREDICTOR", "Assembly", "assemble", "channel_address", "channel_file", "chosen_state_dir",
     "private_cluster", "state_dir", "steer",
 ]  # fmt: skip
 
@@ -217,8 +217,3 @@ def _host() -> str:
     except OSError:
         return "127.0.0.1"
     return name
-
-
-def any_acting(config: Config) -> bool:
-    """Whether this configuration may change anything in Slurm."""
-    return Mode.ACT in (config.controller.mode, *(p.mode for p in config.partitions.values()))

@@ -115,16 +115,28 @@ def node_facts(nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None =
 
 
 def pinned_reason(
-    job: SlurmJob, comment: JobComment, record: JobRecord | None, config: Config, nodes: Mapping[str, NodeFacts]
+    job: SlurmJob,
+    comment: JobComment,
+    record: JobRecord | None,
+    config: Config,
+    nodes: Mapping[str, NodeFacts],
+    acting_only: bool,
 ) -> str | None:
-    """Why the job cannot or must not be steered; None if it can."""
+    """Why the job cannot or must not be steered; None if it can. ``acting_only``: also where its partition is in a mode
+    that only looks."""
     return (
         _by_consent(job, comment, config)
         or _by_kind(job)
         or _by_request(job)
         or _by_state(job, record, comment)
         or _by_nodes(job, record, nodes)
+        or (_by_mode(job, config) if acting_only else None)
     )
+
+
+def _by_mode(job: SlurmJob, config: Config) -> str | None:
+    mode = config.mode(job.partition)
+    return None if mode is Mode.ACT else f"partition {job.partition} is in mode {mode}"
 
 
 def _by_consent(job: SlurmJob, comment: JobComment, config: Config) -> str | None:

@@ -7,11 +7,12 @@ is killed between booking and saving its jobs may count one round twice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from slurm_hadar.controller.journal import Journal
 
-__all__ = ["Usage", "decayed"]
+__all__ = ["Usage", "decayed", "held"]
 
 _Key = tuple[str, str, str]
 
@@ -29,11 +30,12 @@ class Usage:
         """Another half-life, for all that is remembered."""
         self._half_life_s = half_life_s
 
-    def book(self, user: str, account: str, gpu_seconds: Mapping[str, float], at: float) -> None:
-        """Add what a job has had until ``at`` (epoch seconds), by GPU type."""
-        for gpu_type, served in gpu_seconds.items():
+    def book(self, user: str, account: str, gpus: Mapping[str, float], seconds: float, at: float) -> None:
+        """Add the GPUs that a job has held, by type, for the ``seconds`` before ``at`` (epoch seconds)."""
+        each = held(seconds, self._half_life_s)
+        for gpu_type, count in gpus.items():
             key = (user, account, gpu_type)
-            self._totals[key] = (self._value(key, at) + served, at)
+            self._totals[key] = (self._value(key, at) + count * each, at)
             self._fresh.add(key)
 
     def save(self) -> None:
@@ -60,6 +62,12 @@ class Usage:
     def _value(self, key: _Key, at: float) -> float:
         value, updated = self._totals.get(key, (0.0, at))
         return decayed(value, at - updated, self._half_life_s)
+
+
+def held(seconds: float, half_life_s: float) -> float:
+    """What one GPU held for so long until now counts, in GPU-seconds: the integral of the decay over that time."""
+    per_s = math.log(2) / half_life_s
+    return -math.expm1(-per_s * max(0.0, seconds)) / per_s
 
 
 def decayed(gpu_s: float, age_s: float, half_life_s: float) -> float:

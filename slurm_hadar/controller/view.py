@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from slurm_hadar.comment import read
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
@@ -216,13 +216,13 @@ def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[L
 def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
     facts = node_facts(state.nodes, config.gpus.memory_gb)
     records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
-    lines = []
+    lines, acting_only = [], config.boldest is Mode.ACT
     for job in state.jobs:
         if not job.state.active:
             continue
         record = records.get(job.job_id)
         comment = read(job.comment)[0]
-        pinned = unreadable(job) or pinned_reason(job, comment, record, config, facts)
+        pinned = unreadable(job) or pinned_reason(job, comment, record, config, facts, acting_only)
         fork = forks.get(job.array_id or "") if comment.fork is not None else None
         wait = waits.get(job.job_id, {})
         if not wait and not pinned and (short := no_type(comment, facts)):  # no round has seen it yet, or none will

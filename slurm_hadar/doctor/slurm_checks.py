@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_hadar.config import Config
-from slurm_hadar.controller.setup import any_acting
+from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.writes import RESTART_GAP_S
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
 from slurm_hadar.slurm.survey import COMMANDS, Survey, Unknown
@@ -110,7 +109,7 @@ def _rights(case: SlurmCase) -> Answer:
     if slurm.settings.get("AccountingStorageType") != "accounting_storage/slurmdbd":
         user = slurm.settings.get("SlurmUser", "SlurmUser").partition("(")[0]
         fix = f"runuser -u {user} -- hadar run    # without slurmdbd only root and SlurmUser may change others' jobs"
-    judge = problem if any_acting(case.config) and not accounts else warning
+    judge = problem if case.config.boldest is Mode.ACT and not accounts else warning
     return judge(found, f"{own}; for everybody's jobs an administrator can say: {fix}")
 
 

@@ -12,11 +12,10 @@ import numpy as np
 from slurm_hadar.model import Form, Job, Mix, Speed
 from slurm_hadar.policies.arena import Arena, Gang, Reach, find_gang, node_counts
 from slurm_hadar.policies.makespan import shadow_prices
+from slurm_hadar.policies.outlook import PREFERRED
 from slurm_hadar.policies.utilities import Era, Utility, Work
 
 __all__ = ["Bidder", "Market", "Offer", "make_bidders", "round_era"]
-
-PREFERRED = 1.1  # the types an owner prefers count as this much faster than they are
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from slurm_hadar.model import Mix, Placement, Plan, Snapshot
 from slurm_hadar.policies.arena import Arena, Gang
 from slurm_hadar.policies.floor import Floor
 from slurm_hadar.policies.knapsack import choose, first_fit
-from slurm_hadar.policies.lookahead import Aim, Queues, Target, assign, balance, set_target
+from slurm_hadar.policies.lookahead import Aim, Queues, Target, assign, balance, per_pool, set_target
 from slurm_hadar.policies.lookahead_waits import explain, payoff_of
 from slurm_hadar.policies.makespan import shadow_prices
 from slurm_hadar.policies.mixing import mixed_gang
@@ -118,7 +118,7 @@ class _Round:
         outlook, rules = self.outlook, self.rules
         self._be_patient()
         area = outlook.run_s * outlook.workers
-        value, _ = shadow_prices(self._per_pool(area), np.maximum(outlook.gpus, 1.0)) if self._priced else (None, 0)
+        value, _ = shadow_prices(per_pool(outlook, area), np.maximum(outlook.gpus, 1.0)) if self._priced else (None, 0)
         self.weights = delay_costs(outlook, rules.objective, rules.fairness, rules.fair_share, self._type_value(value))
         self.seconds = self._with_start()
         self._queue(area)
@@ -132,9 +132,6 @@ class _Round:
     @property
     def _priced(self) -> bool:
         return self.rules.fair_share != "none"
-
-    def _per_pool(self, area: Floats) -> Floats:
-        return area.reshape(len(area), -1, len(self.outlook.pools)).min(axis=1)
 
     def _type_value(self, value: Floats | None) -> dict[str, float]:
         """What a GPU of each type is worth: the mean over its pools' GPUs."""

@@ -22,7 +22,7 @@ import numpy as np
 from slurm_hadar.policies.makespan import shadow_prices
 from slurm_hadar.policies.outlook import Bools, Floats, Ints, Outlook
 
-__all__ = ["Aim", "Queues", "Target", "assign", "balance", "set_target"]
+__all__ = ["Aim", "Queues", "Target", "assign", "balance", "per_pool", "set_target"]
 
 _COLD_SWEEPS, _WARM_SWEEPS = 40, 6
 _MOST_WORK = 80_000  # sweeps times jobs: with very many jobs one job's column means little
@@ -72,7 +72,7 @@ def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: b
     """
     now = outlook.arena.snapshot.time
     capacity = np.maximum(outlook.gpus, 1.0)
-    least = _per_pool(outlook, area)
+    least = per_pool(outlook, area)
     price, bound = shadow_prices(least, capacity)
     best_s = outlook.best_s
     bound = max(bound, float(best_s[np.isfinite(best_s)].max(initial=0.0)))
@@ -84,7 +84,7 @@ def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: b
     return Target(end, price, column, need_s, need_s >= left_s * (1.0 - aim.margin), left_s)
 
 
-def _per_pool(outlook: Outlook, area: Floats) -> Floats:
+def per_pool(outlook: Outlook, area: Floats) -> Floats:
     """The least area of each job per pool, shape (n, pools)."""
     pools = len(outlook.pools)
     return area.reshape(len(area), -1, pools).min(axis=1)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from slurm_hadar.controller.usage import decayed, held
+
 __all__ = ["Usage"]
 
 
 class Usage:
-    """Per name and GPU type, GPU-seconds weighted by ``2 ** (-age / half_life_s)``."""
+    """Per name and GPU type, by the formulas of :mod:`slurm_hadar.controller.usage`."""
 
     def __init__(self, half_life_s: float) -> None:
-        self._decay_per_s = math.log(2) / half_life_s
+        self._half_life_s = half_life_s
         self._sums: dict[str, dict[str, float]] = {}
         self._as_of = -math.inf
 
@@ -21,9 +23,7 @@ class Usage:
         if not name or end <= start:
             return
         self._advance(end)
-        k = self._decay_per_s
-        # the integral of exp(-k (as_of - t)) over the span
-        weighted_s = math.exp(-k * (self._as_of - end)) * -math.expm1(-k * (end - start)) / k
+        weighted_s = decayed(held(end - start, self._half_life_s), self._as_of - end, self._half_life_s)
         sums = self._sums.setdefault(name, {})
         for gpu_type, count in by_type.items():
             sums[gpu_type] = sums.get(gpu_type, 0.0) + count * weighted_s
@@ -31,7 +31,7 @@ class Usage:
     def _advance(self, now: float) -> None:
         if now <= self._as_of:
             return
-        factor = math.exp(-self._decay_per_s * (now - self._as_of)) if self._sums else 1.0
+        factor = decayed(1.0, now - self._as_of, self._half_life_s) if self._sums else 1.0
         for sums in self._sums.values():
             for gpu_type in sums:
                 sums[gpu_type] *= factor

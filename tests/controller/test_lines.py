@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from slurm_hadar.config import load
 from slurm_hadar.controller.lines import Line, folded
+from slurm_hadar.controller.view import queue_view
+from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 TASK = Line("12_1", "ann", "train", "pending", 1, "-", None, None, 50.0, 0, 0, "waits-for-capacity", "first in line")
 
@@ -28,3 +32,14 @@ def test_all_else_has_a_line_of_its_own() -> None:
     ]  # fmt: skip
 
     assert [line.job_id for line in folded(lines)] == ["12_1", "12_2", "12_[3,5]", "7", "12_4", "13_6", "14+1"]
+
+
+def test_a_partition_that_is_only_looked_at_is_said_by_the_live_view_too(tmp_path: Path) -> None:
+    """As the round says it, where the controller acts in another partition."""
+    slurm = FakeSlurm({"v100-1": ("v100", 2)})
+    slurm.submit(comment="hadar:model=resnet18")
+    settings = [f"controller.state_dir={tmp_path}", "controller.mode=act", "partitions.all.mode=advise"]
+
+    (line,) = queue_view(slurm, load(None, settings))[0]
+
+    assert (line.tier, line.why) == ("pinned", "partition all is in mode advise")

@@ -36,7 +36,7 @@ MAC = SEAL.of("1", "alice", (4, 2, 2, 8))
 
 def reason(one: SlurmJob, *settings: str, record: JobRecord | None = None) -> str | None:
     comment, fault = read(one.comment)
-    return fault or pinned_reason(one, comment, record, load(None, settings), FACTS)
+    return fault or pinned_reason(one, comment, record, load(None, settings), FACTS, False)
 
 
 def test_a_plain_job_can_be_steered() -> None:

@@ -8,19 +8,40 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_hadar.controller.journal import SCHEMA_VERSION, Journal
 from slurm_hadar.controller.journal.schema import _SCHEMA
 from slurm_hadar.controller.usage import Usage
 from slurm_hadar.errors import StoreError
+from slurm_hadar.simulator.usage import Usage as Simulated
+
+MOMENT = 1e-6  # of so many seconds next to nothing decays
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 500.0), st.integers(1, 8)), min_size=1, max_size=8))
+def test_however_a_stretch_is_cut_it_counts_the_same_live_and_simulated(pieces: list[tuple[float, int]]) -> None:
+    """GPUs held one after the other: booked piece by piece, and as the simulator books them, out of order."""
+    live, virtual = Usage(Journal(":memory:"), half_life_s=100.0), Simulated(100.0)
+    now, stretches = 0.0, []
+    for seconds, gpus in pieces:
+        now += seconds
+        stretches.append((gpus, now - seconds, now))
+        for end in (now - seconds / 2, now):
+            live.book("ann", "a", {"v100": float(gpus)}, seconds / 2, end)
+    for gpus, start, end in reversed(stretches):
+        virtual.add("ann", {"v100": gpus}, start, end)
+
+    assert live.by_user(now)["ann"]["v100"] == pytest.approx(virtual.at(now).get("ann", {}).get("v100", 0.0), abs=1e-9)
 
 
 def test_usage_halves_and_adds_up() -> None:
     """After one half-life a GPU-second counts half; what is booked then counts whole."""
     usage = Usage(Journal(":memory:"), half_life_s=100.0)
-    usage.book("ann", "phys", {"v100": 80.0, "k80": 10.0}, at=1000.0)
-    usage.book("ann", "chem", {"v100": 5.0}, at=1100.0)
-    usage.book("ann", "phys", {"v100": 1.0}, at=1100.0)
+    usage.book("ann", "phys", {"v100": 80.0 / MOMENT, "k80": 10.0 / MOMENT}, MOMENT, at=1000.0)
+    usage.book("ann", "chem", {"v100": 5.0 / MOMENT}, MOMENT, at=1100.0)
+    usage.book("ann", "phys", {"v100": 1.0 / MOMENT}, MOMENT, at=1100.0)
 
     assert usage.by_user(1100.0) == {"ann": {"v100": pytest.approx(46.0), "k80": pytest.approx(5.0)}}
     assert usage.by_account(1200.0)["phys"] == {"v100": pytest.approx(20.5), "k80": pytest.approx(2.5)}
@@ -30,9 +51,9 @@ def test_usage_outlives_the_controller(tmp_path: Path) -> None:
     """What was saved is there again; what was not saved is lost, and nothing else."""
     path = tmp_path / "journal.db"
     usage = Usage(Journal(path), 100.0)
-    usage.book("ann", "a", {"v100": 8.0}, at=0.0)
+    usage.book("ann", "a", {"v100": 8.0 / MOMENT}, MOMENT, at=0.0)
     usage.save()
-    usage.book("ann", "a", {"v100": 8.0}, at=0.0)
+    usage.book("ann", "a", {"v100": 8.0 / MOMENT}, MOMENT, at=0.0)
 
     assert Usage(Journal(path), 100.0).by_user(100.0) == {"ann": {"v100": pytest.approx(4.0)}}
 

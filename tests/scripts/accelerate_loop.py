@@ -28,6 +28,6 @@ for inputs, labels in slurm_hadar.train(model, optimizer, total_steps=350, loade
     optimizer.step()
     schedule.step()
     optimizer.zero_grad()
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 accelerator.save(accelerator.unwrap_model(model).state_dict(), args.out)

@@ -26,6 +26,6 @@ for inputs, targets in run:
     if (run.step + 1) % EVERY == 0:
         optimizer.step()
         optimizer.zero_grad()
-    time.sleep(0.04)
+    time.sleep(0.08)
 
 torch.save(model.state_dict(), args.out)

@@ -31,6 +31,6 @@ for inputs, targets in slurm_hadar.train(
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 torch.save({"model": model.state_dict(), "scaler": scaler.state_dict()}, args.out)

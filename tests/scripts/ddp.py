@@ -23,7 +23,7 @@ def main(out: str) -> None:
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
-        time.sleep(0.05)
+        time.sleep(0.1)
     if dist.get_rank() == 0:
         torch.save(model.module.state_dict(), out)
     dist.destroy_process_group()

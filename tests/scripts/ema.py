@@ -32,6 +32,6 @@ for inputs, targets in run:
     ema.update_parameters(model)
     losses.append(loss.item())
     run.also["best"] = min(run.also["best"], loss.item())
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 torch.save({"ema": ema.state_dict(), "losses": losses, "best": run.also["best"]}, args.out)

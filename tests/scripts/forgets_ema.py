@@ -25,6 +25,6 @@ for inputs, targets in slurm_hadar.train(model, optimizer, total_steps=300, load
     nn.functional.mse_loss(model(inputs), targets).backward()
     optimizer.step()
     ema.update_parameters(model)
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 torch.save(model.state_dict(), args.out)

@@ -34,6 +34,6 @@ for (real,) in run:
     opt_g.zero_grad()
     bce(discriminator(fake), torch.ones(len(real), 1)).backward()
     opt_g.step()
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 torch.save({"g": generator.state_dict(), "d": discriminator.state_dict()}, args.out)

@@ -20,7 +20,7 @@ class Reviews(torch.utils.data.Dataset):
         return len(self.ids)
 
     def __getitem__(self, index):
-        time.sleep(0.006)
+        time.sleep(0.012)
         return {"input_ids": self.ids[index], "labels": self.labels[index]}
 
 

@@ -32,5 +32,5 @@ if __name__ == "__main__":
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
-        time.sleep(0.05)
+        time.sleep(0.1)
     torch.save(model.state_dict(), args.out)

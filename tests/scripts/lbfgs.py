@@ -26,6 +26,6 @@ for _ in slurm_hadar.train(model, optimizer, total_steps=260):
         return loss
 
     optimizer.step(closure)
-    time.sleep(0.06)
+    time.sleep(0.12)
 
 torch.save(model.state_dict(), args.out)

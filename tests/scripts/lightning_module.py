@@ -18,7 +18,7 @@ class Regression(lightning.LightningModule):
 
     def training_step(self, batch, batch_idx):
         x, y = batch
-        time.sleep(0.05)
+        time.sleep(0.1)
         return nn.functional.mse_loss(self.net(x), y)
 
     def validation_step(self, batch, batch_idx):

@@ -48,6 +48,6 @@ while step < 340:
         save()
     if told:
         sys.exit(143)
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 torch.save(model.state_dict(), args.out)

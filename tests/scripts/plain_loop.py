@@ -27,6 +27,6 @@ for inputs, labels in run:
     loss.backward()
     optimizer.step()
     scheduler.step()
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 torch.save(net.state_dict(), args.out)

@@ -31,6 +31,6 @@ for tokens, labels in run:
     for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
         optimizer.step()
         scheduler.step()
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 torch.save({"embedding": embedding.state_dict(), "head": head.state_dict()}, args.out)

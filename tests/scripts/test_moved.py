@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 MOVES = int(os.environ.get("HADAR_TEST_MOVES", "1"))
 SEED = int(os.environ.get("HADAR_TEST_SEED", "1"))
 DEADLINE_S = 300.0 + 300.0 * MOVES
+AT_ONCE = 8 if MOVES == 1 else 4  # of more the rounds take so long that trainings are over before their last move
 NODES = ("v100-1", "p100-1", "k80-1")
 SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
 EXACT = [name for name in SCRIPTS if name not in ("forgets_ema", "untouched")]
@@ -70,7 +71,7 @@ class Script:
 
     def draw(self, steps: float) -> None:
         """The moment of the next move: so many steps after this one."""
-        self.due = steps + self.dice.uniform(5, 60)
+        self.due = steps + self.dice.uniform(5, 40)
 
     def move(self, steps: float) -> None:
         self.moves.append(steps)
@@ -149,13 +150,15 @@ def moved(
     live = Live(cluster, tmp_path_factory.mktemp("scripts"))
     try:
         controller = live.controller("jobs.end_timeout_s=120", "jobs.ack_timeout_s=60", channel=True)
-        scripts = [_submit(live, name) for name in SCRIPTS]
-        with ThreadPoolExecutor(4) as pool:
-            references = [pool.submit(_undisturbed, script) for script in scripts]
-            end = time.monotonic() + DEADLINE_S
-            while not all(script.over for script in scripts) and time.monotonic() < end:
-                _round(live, controller, scripts)
-                time.sleep(0.5)
+        end, scripts, references = time.monotonic() + DEADLINE_S, [], []
+        with ThreadPoolExecutor(3) as pool:
+            for first in range(0, len(SCRIPTS), AT_ONCE):
+                group = [_submit(live, name) for name in SCRIPTS[first : first + AT_ONCE]]
+                references += [pool.submit(_undisturbed, script) for script in group]
+                scripts += group
+                while not all(script.over for script in group) and time.monotonic() < end:
+                    _round(live, controller, group)
+                    time.sleep(0.2)
             for reference in references:
                 reference.result()
         yield {script.name: script for script in scripts}

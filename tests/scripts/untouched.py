@@ -18,6 +18,6 @@ for _ in range(500):
     optimizer.zero_grad()
     nn.functional.mse_loss(model(inputs), inputs[:, :2]).backward()
     optimizer.step()
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 torch.save(model.state_dict(), args.out)

@@ -43,7 +43,7 @@ def journal(tmp_path: Path) -> Journal:
         JobRecord("2", arrival=NOW - 6 * 3600), JobRecord("0", arrival=0.0, ended=NOW - 90_000),
     ])  # fmt: skip
     usage = Usage(journal, HALF_LIFE_S)
-    usage.book("ann<", "lab", {"v100": 7200.0}, NOW - HALF_LIFE_S)
+    usage.book("ann<", "lab", {"v100": 7201.0e6}, 1e-6, NOW - HALF_LIFE_S)
     usage.save()
     return journal
 
