@@ -39,10 +39,11 @@ def keeps_back(reason: str) -> bool:
 
 @dataclass
 class _Lesson:
-    """That jobs of one scope do not start: until when none is tried, how long it was this time, which one is tried in
-    this round, and which had their turn."""
+    """That jobs of one scope do not start: since when that is known, until when none is tried, how long it was this
+    time, which one is tried in this round, and which had their turn."""
 
     reason: str
+    since: float
     until: float
     wait_s: float
     probe: str = ""
@@ -66,12 +67,15 @@ class Lessons:
         old = self._found.get(scope)
         if old is None or (tried and old.until <= now):
             wait_s = first_s if old is None else min(_LONGEST_TRIES_S, 2 * old.wait_s)
-            self._found[scope] = _Lesson(reason, now + wait_s, wait_s)
+            self._found[scope] = _Lesson(reason, now, now + wait_s, wait_s)
 
     def forget(self, job: SlurmJob) -> None:
-        """The job runs: what kept its like back is over."""
-        for scope in _scopes(job):
-            self._found.pop(scope, None)
+        """The job runs: what kept its like back is over, if it has started since. One that ran before may be the very
+        reason, such as a task of an array of which one may run at a time."""
+        for scope in _scopes(job) if self._found else ():
+            lesson = self._found.get(scope)
+            if lesson is not None and (job.start or 0.0) > lesson.since:
+                del self._found[scope]
 
     def reason(self, job: SlurmJob, now: float) -> str | None:
         """Why the job is not to be tried now; None if it may be."""
@@ -134,6 +138,10 @@ class Bounds:
         per_node, per_gpu = _cpus(record)
         memory = _memory_per_cpu(job) if self.state.memory_counts else 0.0
         return _needs(per_node, per_gpu, memory, job.exclusive, tuple(self._draws(job, record)))
+
+    def spent(self, needs: Needs) -> bool:
+        """Whether nothing is left of a quota that these needs draw of."""
+        return any(self.quotas[draw.quota].left <= 0 for draw in needs.draws)
 
     def _draws(self, job: SlurmJob, record: JobRecord) -> Iterator[Draw]:
         if job.licenses:

@@ -51,6 +51,7 @@ PASS_ROUNDS = 2  # for one where the job did not get what seemed free
 _NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all jobs, of which there are many
 _NO_TYPES: frozenset[str] = frozenset()
 _MEASURED_WITHIN_S = 120.0  # a first step may be long in coming; who tells no speed by then is judged without
+_TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is never measured
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,7 @@ class Observer:
         speeds = self._estimates.speeds(sight, form.workers, types, now)
         scaled = {n: self._estimates.speeds(sight, n, types, now) for n in form.sizes if n != form.workers}
         predicted, outlives = (None, 1.0) if pinned else self._expected(sight, types, now)
+        needs = NO_NEEDS if pinned else bounds.needs(job, record)
         shown = Job(
             job_id=job.job_id,
             form=form,
@@ -267,8 +269,10 @@ class Observer:
             fork=comment.fork if job.array_id else None,
             prefer=comment.prefer or _NO_TYPES,
             graph=graph.name if graph else "",
-            needs=NO_NEEDS if pinned else bounds.needs(job, record),
-            blocked=None if pinned else self._blocked(job, record, now) or _only_where_avoided(sight, facts, now),
+            needs=needs,
+            blocked=None
+            if pinned
+            else self._blocked(job, record, bounds.spent(needs), now) or _only_where_avoided(sight, facts, now),
             ruled_out=_not_named(comment.types, types),
         )
         return self._within_limit(_by_what_is_known(self._reckoned(shown, record, now)), job, comment, record)
@@ -290,11 +294,13 @@ class Observer:
             form = replace(form, sizes=sizes)
         return form
 
-    def _blocked(self, job: SlurmJob, record: JobRecord, now: float) -> str | None:
+    def _blocked(self, job: SlurmJob, record: JobRecord, spent: bool, now: float) -> str | None:
         """Why Slurm would not start the waiting job. A reason that it gives while it may start it at any moment is
-        news; of a job that was put off it gives none."""
+        news; of a job that was put off it gives none. Where a quota is ``spent`` that is known better."""
         if job.state is not JobState.PENDING:
             return None
+        if spent:
+            return waits(record, now)
         if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
             self._lessons.learn(job, job.reason, now, self._config.controller.round_s, tried=record.placed)
         return waits(record, now) or self._lessons.reason(job, now)
@@ -396,7 +402,8 @@ class Observer:
         if news is None or news.ended or news.report.restart != sight.job.restarts or since is None:
             return None
         unknown = [t for t in sight.placement.by_type if t not in speeds or basis(speeds[t]) != "measured"]
-        if not unknown or now - since > _MEASURED_WITHIN_S:
+        silent = news.first_step is not None and now - news.first_step > _TELLS_WITHIN_S
+        if not unknown or silent or now - since > _MEASURED_WITHIN_S:
             return None
         return f"its speed on {' and '.join(unknown)} is being measured"
 

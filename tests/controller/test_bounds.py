@@ -132,7 +132,9 @@ def test_lessons_grow_only_with_tries_and_end_with_a_start() -> None:
 
     lessons.learn(one, "QOSGrpGRES", 10.0, 10.0, tried=True)
     assert "in 20 s" in (lessons.reason(one, 10.0) or "")
-    lessons.forget(replace(one, job_id="7"))
+    lessons.forget(replace(one, job_id="7", start=9.0))
+    assert lessons.reason(one, 10.0), "it ran before: it may be the reason"
+    lessons.forget(replace(one, job_id="7", start=11.0))
     assert lessons.reason(one, 10.0) is None
 
 

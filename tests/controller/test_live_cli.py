@@ -95,7 +95,7 @@ def test_advice(live: Any, poll: Any) -> None:
     done = live.hadar("run", "--once", "--mode", "advise")
 
     assert done.returncode == 0 and live.show(job) == before
-    told = rf"would move {job}: k80-[12] 2xk80 -> \S+ 2x[vp]100  [0-9.]+ -> [0-9.]+ steps/s\n"
+    told = rf"would move {job}: k80-[12] 2xk80 -> \S+ 2x[vp]100  [0-9.]+ -> [0-9.]+ steps/s \(estimated\)\n"
     assert re.fullmatch(told, done.stdout), done.stdout
 
 

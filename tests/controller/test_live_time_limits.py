@@ -95,7 +95,7 @@ def test_who_never_saves_holds_up_nobody(live: Any, poll: Any) -> None:
 def test_who_saves_late_is_moved_then(live: Any, poll: Any) -> None:
     """Each of its steps takes three seconds, and it saves between two: it is stopped when it has saved, and no step is
     made twice."""
-    steps = 8
+    steps = 16  # two of them tell its speed, and then it is moved
     job = train(live, "late", steps, 3)
     controller = live.controller(*QUICK, "jobs.ack_timeout_s=20", channel=True)
     makes_steps(live, poll, job)
@@ -108,7 +108,7 @@ def test_who_saves_late_is_moved_then(live: Any, poll: Any) -> None:
         results.append((controller.run_round(), time.monotonic() - began))
         return bool(results[-1][0].record.moves)
 
-    poll(moved, 30, 0.1)
+    poll(moved, 60, 0.1)
 
     assert live.holds(job, {target: 1})
     assert all(took < 4 for result, took in results[:-1])
