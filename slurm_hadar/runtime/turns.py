@@ -1,7 +1,8 @@
 """What happens within the turns of a training loop: which optimizers step, so that a save falls between gradients.
 
 A gradient that is summed up over several turns (gradient accumulation) stands in ``.grad``, which no checkpoint holds.
-So a save waits for a turn after which none is outstanding.
+So a save waits for a turn after which none is outstanding. What a training throws away before it steps is none: in a
+GAN the generator's backward pass leaves gradients in the discriminator, which are set to None before they are used.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ __all__ = ["MOST_TURNS", "Turns"]
 
 #: So many turns a save waits for one after which no gradient is outstanding; who has not stepped for so long is idle.
 MOST_TURNS = 256
+#: So often an optimizer must have thrown away what was left, and never used it, before that counts as nothing.
+_THROWN_AWAY = 3
 
 
 class Turns:
@@ -29,23 +32,39 @@ class Turns:
         self._saved = [o for o in optimizers if torch is not None and isinstance(o, torch.optim.Optimizer)]
         self._turn = 0
         self._stepped: dict[int, tuple[int, Any]] = {}  # by optimizer: the turn, and the mark of its gradients then
+        self._left: dict[int, tuple[Any, Any]] = {}  # a parameter and its gradient at the end of the last turn
+        self._thrown: dict[int, int] = {}  # by optimizer: how often what was left was thrown away; below 0: it was used
         self._others: dict[int, str] = {}
-        self._hook: Any = None
+        self._hooks: list[Any] = []
 
     def start(self) -> None:
         # of PyTorch 2.1; without it saves are as they were
-        register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
-        if self._hook is None and register is not None:
-            self._hook = register(self._note)
+        module = sys.modules.get("torch.optim.optimizer")
+        register = getattr(module, "register_optimizer_step_post_hook", None)
+        if not self._hooks and module is not None and register is not None:
+            self._hooks = [register(self._note), module.register_optimizer_step_pre_hook(self._look_back)]
 
     def stop(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._left = [], {}
 
     def end(self) -> None:
-        """A turn is over."""
+        """A turn is over. Looks at no value: on a GPU that would wait for it."""
         self._turn += 1
+        for optimizer in self._saved if self._hooks else ():
+            if self._thrown.get(id(optimizer), 0) >= 0 and not self._used(optimizer):
+                with_gradient = (p for p in _parameters(optimizer) if p.grad is not None)
+                left = min(with_gradient, key=lambda p: p.numel(), default=None)  # a gradient kept costs memory
+                if left is not None:
+                    self._left[id(optimizer)] = left, left.grad
+
+    def _look_back(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Before a step: whether the gradients that were left by the turn before are among those it uses."""
+        parameter, gradient = self._left.pop(id(optimizer), (None, None))
+        if parameter is not None:
+            thrown = parameter.grad is not gradient
+            self._thrown[id(optimizer)] = self._thrown.get(id(optimizer), 0) + 1 if thrown else -1
 
     def _note(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         key = id(optimizer)
@@ -57,15 +76,19 @@ class Turns:
     @property
     def clean(self) -> bool:
         """Whether no gradient waits for an optimizer's step, right after :meth:`end`."""
-        return self._hook is None or not any(self._waits(o) for o in self._saved)
+        return not self._hooks or not any(self._waits(o) for o in self._saved)
 
     def _waits(self, optimizer: Any) -> bool:
-        turn, mark = self._stepped.get(id(optimizer), (-1, None))
-        if turn == self._turn - 1 and mark == _mark(optimizer):
-            return False  # what is in .grad has been used
-        if self._turn - 1 - turn > MOST_TURNS:
+        if self._used(optimizer) or self._thrown.get(id(optimizer), 0) >= _THROWN_AWAY:
+            return False
+        if self._turn - 1 - self._stepped.get(id(optimizer), (-1, None))[0] > MOST_TURNS:
             return False
         return any(_is_more_than_zero(p.grad) for p in _parameters(optimizer) if p.grad is not None)
+
+    def _used(self, optimizer: Any) -> bool:
+        """Whether what is in .grad has been used in the turn that is over."""
+        turn, mark = self._stepped.get(id(optimizer), (-1, None))
+        return turn == self._turn - 1 and mark == _mark(optimizer)
 
     @property
     def others(self) -> tuple[str, ...]:

@@ -76,6 +76,29 @@ def test_accumulated_gradients_survive_any_stops(lengths: list[list[int]], every
     assert training.count == TURNS
 
 
+@pytest.mark.parametrize(("to_none", "prompt"), [(True, True), (False, False)])
+def test_gradients_that_are_thrown_away_hold_no_save_up(tmp_path: Path, to_none: bool, prompt: bool) -> None:
+    """A GAN's discriminator has gradients of the generator's pass at the end of each turn. Where they are set to None a
+    save waits for nothing once that was seen; where they are set to zero, which looks like adding to them, it waits."""
+    torch.manual_seed(0)
+    one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    first, second = (torch.optim.SGD(net.parameters(), lr=0.1) for net in (one, two))
+    run = slurm_hadar.train([one, two], [first, second], total_steps=20, directory=tmp_path, save_every_steps=6,
+                            save_every_s=None, async_save=False)  # fmt: skip
+    saved = []
+    for turn in run:
+        fake = one(torch.randn(4, 2))
+        second.zero_grad(set_to_none=to_none)
+        two(fake.detach()).sum().backward()
+        second.step()
+        first.zero_grad(set_to_none=to_none)
+        two(fake).sum().backward()
+        first.step()
+        if turn in (6, 12):
+            saved.append(any(tmp_path.glob(f"gen-*-step-{turn}")))
+    assert saved == [prompt, prompt]
+
+
 def test_a_save_waits_for_the_optimizer(tmp_path: Path) -> None:
     """Asked for after each second turn, it comes with each third, where the gradients are used."""
     Training([[3]]).run(tmp_path, 2, stop=19)
