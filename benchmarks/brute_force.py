@@ -21,10 +21,10 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Mix, Node, Placement, Plan, Snapshot, Speed
-from slurm_hadar.policies.arena import Arena
-from slurm_hadar.policies.hadar import Hadar
-from slurm_hadar.policies.hadar_bids import Bidder, Market, make_bidders, round_era
-from slurm_hadar.policies.waits import Obstacles
+from slurm_hadar.policies.hadar.paper.bids import Bidder, Market, make_bidders, round_era
+from slurm_hadar.policies.hadar.policy import Hadar
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.waits import Obstacles
 
 NOW = 1e6
 TYPES = ("v100", "p100", "k80")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import HOUR, Peer, read_peers
-from slurm_hadar.simulator.plots import Reached, trade_off
+from slurm_hadar.pages.plots import Reached, trade_off
 
 DATA = Path(__file__).parent / "data"
 COMMAND = "python -m benchmarks.policies TRACES --throughputs TABLE --section"

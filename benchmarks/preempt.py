@@ -21,10 +21,10 @@ import click
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.comment import read
 from slurm_hadar.config import load
-from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.agents.channel import Channel
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller
-from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.messages import CHANNEL_FILE, MAX_BYTES
 from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot, Tier, Wait

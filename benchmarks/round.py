@@ -18,11 +18,11 @@ import click
 
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.config import load
-from slurm_hadar.controller.guard import changes_of, limit
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.observe import Observer
-from slurm_hadar.controller.reports import ReportBook
-from slurm_hadar.controller.usage import Usage
+from slurm_hadar.controller.observe.observer import Observer
+from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.safety.guard import changes_of, limit
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
 from slurm_hadar.slurm.cli import CliBackend

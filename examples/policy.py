@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import Policy
-from slurm_hadar.policies.arena import Arena
-from slurm_hadar.policies.dealer import Dealer
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.dealer import Dealer
 
 
 @dataclass(frozen=True)

@@ -349,8 +349,8 @@ class Job:
     ``outlives`` times what it has done, so that nothing is expected to end for ever. ``graph`` names the job's graph
     where one is known, and its speeds then come with factors from it. ``needs`` is what it takes beside GPUs.
     ``blocked`` is why a job that waits would not be started this round whatever it was given, None if nothing is
-    known to keep it; policies are not shown such jobs (:mod:`slurm_hadar.policies.admission`). ``ruled_out`` says why
-    its form does not admit a GPU type of the cluster, as the end of a sentence such as "p100 is free, but".
+    known to keep it; policies are not shown such jobs (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out``
+    says why its form does not admit a GPU type of the cluster, as the end of a sentence such as "p100 is free, but".
     """
 
     job_id: str

@@ -14,8 +14,8 @@ import random
 from dataclasses import dataclass, replace
 
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Speed
-from slurm_hadar.policies.asrpt import Asrpt
-from slurm_hadar.policies.virtual import Arrival, VirtualMachine
+from slurm_hadar.policies.asrpt.policy import Asrpt
+from slurm_hadar.policies.asrpt.virtual_machine import Arrival, VirtualMachine
 
 __all__ = ["Instance", "Outcome", "play", "random_instance"]
 

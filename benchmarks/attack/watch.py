@@ -19,7 +19,7 @@ from benchmarks.attack.stage import ACCOUNT_GPUS, LICENCES, QOS_GPUS, QOS_JOBS, 
 from benchmarks.chaos.jobs import PlainJob
 from benchmarks.chaos.watch import changes_of, check_log, unexplained
 from slurm_hadar.comment import read
-from slurm_hadar.controller.steering import gpus_asked
+from slurm_hadar.controller.steering.rules import gpus_asked
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode

@@ -20,7 +20,7 @@ from benchmarks.chaos.result import note_end
 from benchmarks.fidelity.worker import NoData, OneForAll, StepFile
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.checkpoint import Checkpoint
+from slurm_hadar.runtime.checkpoint.store import Checkpoint
 from slurm_hadar.runtime.training import Run
 
 __all__ = ["link_of", "result_of"]

@@ -18,8 +18,8 @@ from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.runtime import emulation
-from slurm_hadar.runtime.checkpoint import Checkpoint
-from slurm_hadar.runtime.link import Link
+from slurm_hadar.runtime.checkpoint.store import Checkpoint
+from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.training import Run
 
 SAVE_EVERY_S = 600.0

@@ -25,9 +25,9 @@ from typing import Any
 from benchmarks.fuzz import words
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config, load
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller, RoundResult
-from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import SPOOL_FILE, Report

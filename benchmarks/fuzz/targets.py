@@ -14,23 +14,23 @@ from pathlib import Path
 from benchmarks.fuzz import places
 from slurm_hadar import comment, config
 from slurm_hadar.cluster.spec import parse_nodes as parse_spec
+from slurm_hadar.controller.agents.reports import ReportBook
+from slurm_hadar.controller.agents.spools import SpoolReader
+from slurm_hadar.controller.agents.user_files import UserFiles
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.reports import ReportBook
-from slurm_hadar.controller.spools import SpoolReader
-from slurm_hadar.controller.user_files import UserFiles
 from slurm_hadar.errors import HadarError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.graphs.files import graph_of, parse_graph
 from slurm_hadar.graphs.network import Network
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.messages import ChannelInfo, decode_order, decode_report
-from slurm_hadar.runtime import nodelist
-from slurm_hadar.runtime.checkpoint import Checkpoint, Store
+from slurm_hadar.runtime.checkpoint.store import Checkpoint, Store
 from slurm_hadar.runtime.forks.room import Commit, Room
-from slurm_hadar.runtime.rankmap import read_allocation
-from slurm_hadar.simulator.faults import read_faults
+from slurm_hadar.runtime.launch import nodelist
+from slurm_hadar.runtime.launch.rankmap import read_allocation
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import read_text, read_trace
+from slurm_hadar.simulator.virtual.faults import read_faults
 from slurm_hadar.slurm import parsing
 from slurm_hadar.slurm.accounting import parse_accounting
 from slurm_hadar.slurm.limits import parse_bounds

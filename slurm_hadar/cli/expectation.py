@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from slurm_hadar.cli.common import clock, place, span
-from slurm_hadar.controller.answers import Answer, Holder, Interval, WhatIf
-from slurm_hadar.controller.time_limits import Overtime
+from slurm_hadar.controller.answers.expectation import Answer, Holder, Interval, WhatIf
+from slurm_hadar.controller.steering.time_limits import Overtime
 
 __all__ = ["as_dict", "in_words", "moment"]
 

@@ -20,11 +20,11 @@ from slurm_hadar.cli.common import (
 )  # fmt: skip
 from slurm_hadar.cli.expectation import as_dict, in_words
 from slurm_hadar.config import Config
-from slurm_hadar.controller.answers import Answer, answer
-from slurm_hadar.controller.forecasts import Forecast
+from slurm_hadar.controller.answers.expectation import Answer, answer
+from slurm_hadar.controller.answers.peek import peek
+from slurm_hadar.controller.answers.view import TIERS, size_source
 from slurm_hadar.controller.journal import JobRecord, Reader
-from slurm_hadar.controller.peek import peek
-from slurm_hadar.controller.view import TIERS, size_source
+from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.select import choose

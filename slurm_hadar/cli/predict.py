@@ -24,7 +24,7 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.replay import accounting_text, since_epoch
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config
-from slurm_hadar.controller.past_jobs import (
+from slurm_hadar.controller.prediction.past_jobs import (
     accounting_time,
     history_of_accounting,
     history_of_journal,

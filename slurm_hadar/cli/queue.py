@@ -9,8 +9,8 @@ from rich.table import Table
 
 from slurm_hadar.cli.common import cell, config_options, console, json_option, print_json, span
 from slurm_hadar.config import Config
-from slurm_hadar.controller.lines import Line, folded
-from slurm_hadar.controller.view import queue_view
+from slurm_hadar.controller.answers.lines import Line, folded
+from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.slurm.select import choose
 
 __all__ = ["queue"]

@@ -6,9 +6,9 @@ import click
 
 from slurm_hadar.cli.common import config_options, json_option, print_json
 from slurm_hadar.config import Config
+from slurm_hadar.controller.act.release import release_all
+from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.notes import Seal, load_key
-from slurm_hadar.controller.release import release_all
 from slurm_hadar.controller.setup import JOURNAL, state_dir
 from slurm_hadar.service.accounts import acting_user, release_entries
 from slurm_hadar.service.audit import AuditLog

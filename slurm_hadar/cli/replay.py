@@ -18,8 +18,8 @@ from slurm_hadar.cli.common import console, print_json
 from slurm_hadar.cli.compare import comparison_table, progress, typed, write_comparison
 from slurm_hadar.cli.simulate import scene, scene_options
 from slurm_hadar.errors import TraceError
+from slurm_hadar.pages.comparison import compare_page
 from slurm_hadar.simulator.compare import compare, document, read_contenders
-from slurm_hadar.simulator.compare_page import compare_page
 from slurm_hadar.simulator.replay import HAPPENED, Site, deviations, past, site_of_accounting, site_of_slurm
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import Trace, node_types, read_text

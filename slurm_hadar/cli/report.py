@@ -12,11 +12,11 @@ import click
 from slurm_hadar.cli.common import config_options, journal_path
 from slurm_hadar.cli.compare import typed
 from slurm_hadar.config import Config
+from slurm_hadar.controller.answers.savings import SAVINGS_DAYS
 from slurm_hadar.controller.journal import journal_copy
-from slurm_hadar.controller.savings import SAVINGS_DAYS
 from slurm_hadar.errors import TraceError
-from slurm_hadar.simulator.compare_page import check_document, compare_page
-from slurm_hadar.simulator.journal_page import journal_page
+from slurm_hadar.pages.comparison import check_document, compare_page
+from slurm_hadar.pages.report import journal_page
 from slurm_hadar.throughput.store import ThroughputStore
 
 __all__ = ["report"]

@@ -9,8 +9,8 @@ import click
 
 from slurm_hadar.cli.common import config_loader, config_options, json_option, place, print_json
 from slurm_hadar.config import Config, Mode, changed
-from slurm_hadar.controller.guard import ChangeKind
 from slurm_hadar.controller.loop import RoundResult
+from slurm_hadar.controller.safety.guard import ChangeKind
 from slurm_hadar.service.service import Service
 
 __all__ = ["run"]

@@ -21,9 +21,9 @@ from slurm_hadar.cli.common import (
 )  # fmt: skip
 from slurm_hadar.cli.expectation import as_dict, moment
 from slurm_hadar.config import Config
-from slurm_hadar.controller.lines import Line, folded
-from slurm_hadar.controller.status import Status, status_of, tail
-from slurm_hadar.controller.view import TIERS
+from slurm_hadar.controller.answers.lines import Line, folded
+from slurm_hadar.controller.answers.status import Status, status_of, tail
+from slurm_hadar.controller.answers.view import TIERS
 from slurm_hadar.model import Placement, Tier
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.shown import JOB_ID

@@ -9,9 +9,9 @@ import click
 
 from slurm_hadar.cli.common import config_options
 from slurm_hadar.config import Config
+from slurm_hadar.controller.answers.view import job_view, look
 from slurm_hadar.controller.journal import ReadOnlyJournal
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
-from slurm_hadar.controller.view import job_view, look
 from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.slurm.select import choose
 

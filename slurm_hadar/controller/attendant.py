@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.controller.cluster import Outcome
-from slurm_hadar.controller.read_back import ReadBack
 
 if TYPE_CHECKING:
-    from slurm_hadar.controller.observe import Observation
+    from slurm_hadar.controller.observe.observer import Observation
 
 __all__ = ["Attendant"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import Event, WriteRecord
-from slurm_hadar.controller.quarantine import Quarantine
+from slurm_hadar.controller.safety.guard import Change, ChangeKind
+from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.model import Snapshot
 
 __all__ = ["OVERTAKEN", "SETTLE_S", "Cluster", "Outcome", "Seen"]

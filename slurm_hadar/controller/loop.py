@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slurm_hadar.config import Config, Mode
-from slurm_hadar.controller.answers import Peek
+from slurm_hadar.controller.answers.expectation import Peek
 from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.cluster import Cluster, Outcome
-from slurm_hadar.controller.culprits import find_culprits
-from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit
 from slurm_hadar.controller.journal import RoundRecord
-from slurm_hadar.controller.quarantine import UNFORESEEN, Quarantine, whereabouts
-from slurm_hadar.controller.recorder import Recorder
+from slurm_hadar.controller.journal.recorder import Recorder
+from slurm_hadar.controller.safety.culprits import find_culprits
+from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, limit
+from slurm_hadar.controller.safety.quarantine import UNFORESEEN, Quarantine, whereabouts
 from slurm_hadar.errors import HadarError, PolicyError, SlurmError, SlurmUnavailable, StoreError
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.base import Policy

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.agents.channel import Channel, announce, leave_network
+from slurm_hadar.controller.agents.notes import Seal, load_key
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.attendant import Attendant
-from slurm_hadar.controller.channel import Channel, announce, leave_network
-from slurm_hadar.controller.forecasts import Forecaster
-from slurm_hadar.controller.job_graphs import network_of
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.keeping import Keeping
-from slurm_hadar.controller.lock import ScopeLock
+from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.recorder import JournalRecorder
 from slurm_hadar.controller.loop import Controller, RoundResult
-from slurm_hadar.controller.notes import Seal, load_key
-from slurm_hadar.controller.primacy import Primacy
-from slurm_hadar.controller.recorder import JournalRecorder
-from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.observe.job_graphs import network_of
+from slurm_hadar.controller.prediction.forecasts import Forecaster
+from slurm_hadar.controller.prediction.training import Trainer
+from slurm_hadar.controller.safety.lock import ScopeLock
+from slurm_hadar.controller.safety.primacy import Primacy
 from slurm_hadar.controller.slurm_cluster import SlurmCluster
-from slurm_hadar.controller.training import Trainer
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL, ChannelInfo
 from slurm_hadar.policies import registry

@@ -11,30 +11,30 @@ from dataclasses import replace
 
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
-from slurm_hadar.controller.act import Actor
+from slurm_hadar.controller.act.actor import Actor
+from slurm_hadar.controller.act.verify import ReadBack
+from slurm_hadar.controller.agents.channel import Channel
+from slurm_hadar.controller.agents.fork_tracker import JobTracker
+from slurm_hadar.controller.agents.notes import Seal
+from slurm_hadar.controller.agents.reports import ReportBook
+from slurm_hadar.controller.agents.spools import SpoolReader
+from slurm_hadar.controller.agents.user_files import UserFiles
 from slurm_hadar.controller.attendant import Attendant
-from slurm_hadar.controller.bounds import Lessons
-from slurm_hadar.controller.brake import Brake
-from slurm_hadar.controller.channel import Channel
-from slurm_hadar.controller.clock import ClockWatch
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
-from slurm_hadar.controller.forecasts import Forecaster
-from slurm_hadar.controller.guard import Change, ChangeKind
-from slurm_hadar.controller.job_graphs import GraphBook
 from slurm_hadar.controller.journal import JobRecord, Journal, WriteRecord
-from slurm_hadar.controller.keeping import Keeping
-from slurm_hadar.controller.notes import Seal
-from slurm_hadar.controller.observe import Observation, Observer
-from slurm_hadar.controller.primacy import Primacy
-from slurm_hadar.controller.quarantine import Quarantine
-from slurm_hadar.controller.read_back import ReadBack
-from slurm_hadar.controller.reports import ReportBook
-from slurm_hadar.controller.spools import SpoolReader
-from slurm_hadar.controller.time_limits import left_s
-from slurm_hadar.controller.tracker import JobTracker
-from slurm_hadar.controller.training import Trainer
-from slurm_hadar.controller.usage import Usage
-from slurm_hadar.controller.user_files import UserFiles
+from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.observe.job_graphs import GraphBook
+from slurm_hadar.controller.observe.observer import Observation, Observer
+from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.prediction.forecasts import Forecaster
+from slurm_hadar.controller.prediction.training import Trainer
+from slurm_hadar.controller.safety.brake import Brake
+from slurm_hadar.controller.safety.clock import ClockWatch
+from slurm_hadar.controller.safety.guard import Change, ChangeKind
+from slurm_hadar.controller.safety.primacy import Primacy
+from slurm_hadar.controller.safety.quarantine import Quarantine
+from slurm_hadar.controller.steering.bounds import Lessons
+from slurm_hadar.controller.steering.time_limits import left_s
 from slurm_hadar.errors import ChannelError, SlurmRejected
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState

@@ -17,7 +17,7 @@ from pathlib import Path
 from slurm_hadar.cluster import wrappers
 from slurm_hadar.comment import is_ours
 from slurm_hadar.config import Config
-from slurm_hadar.controller.lock import holder
+from slurm_hadar.controller.safety.lock import holder
 from slurm_hadar.controller.setup import channel_address, channel_file, chosen_state_dir, private_cluster
 from slurm_hadar.errors import ClusterError, ConfigError, StoreError
 from slurm_hadar.policies import registry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_hadar.config import Config, Mode
-from slurm_hadar.controller.writes import RESTART_GAP_S
+from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
 from slurm_hadar.slurm.survey import COMMANDS, Survey, Unknown
 

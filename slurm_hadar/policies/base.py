@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
-from slurm_hadar.policies.admission import within_bounds
-from slurm_hadar.policies.copies import one_copy_each
+from slurm_hadar.policies.toolkit.admission import within_bounds
+from slurm_hadar.policies.toolkit.copies import one_copy_each
 
 __all__ = ["UNKNOWN_RUNTIME_S", "Policy"]
 
@@ -28,8 +28,8 @@ class Policy(abc.ABC):
     ``bool`` or ``str`` so that the registry can read them from a command line, and raises ConfigError for values that
     make no sense. A policy is shown one copy of each forked job, and need not know that there are others; one that
     decides about copies itself says ``forks = True``. It reckons with GPUs alone: what else the cluster would refuse is
-    seen to by :mod:`slurm_hadar.policies.admission`. :class:`slurm_hadar.testing.policies.PolicyContract` holds the
-    tests that every policy must pass.
+    seen to by :mod:`slurm_hadar.policies.toolkit.admission`. :class:`slurm_hadar.testing.policies.PolicyContract`
+    holds the tests that every policy must pass.
 
     Example
     -------

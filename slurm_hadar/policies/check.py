@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from slurm_hadar.model import Job, JobState, Placement, Plan, Snapshot
-from slurm_hadar.policies.arena import Arena, open_nodes
+from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
 
 __all__ = ["check_plan"]
 

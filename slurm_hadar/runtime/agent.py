@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from slurm_hadar.runtime.nested import watched_path
+from slurm_hadar.runtime.launch.nested import watched_path
 
 FORWARDED = (
     signal.SIGTERM,
@@ -100,7 +100,7 @@ class _Task:
         """Say goodbye; where the owner has asked for it, a command that failed by itself is run again."""
         number = 0
         if os.environ.get("HADAR_RETRY") and not self._told_to_end:
-            from slurm_hadar.runtime import retry
+            from slurm_hadar.runtime.launch import retry
 
             number = retry.claim(code)
         self._say(BYE % (code, number))
@@ -142,7 +142,7 @@ class _Task:
                 for number in (*FORWARDED, signal.SIGUSR2):  # for the command, or the agent; this ends by the pipe
                     signal.signal(number, signal.SIG_IGN)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-                from slurm_hadar.runtime import reporter
+                from slurm_hadar.runtime.progress import reporter
 
                 reporter.main(read_end, self._run_dir)
                 code = 0

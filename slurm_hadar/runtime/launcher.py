@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import ChannelError, CheckpointError, CommentError
-from slurm_hadar.runtime import nested, nodelist, own, retry
-from slurm_hadar.runtime.files import reason_of
-from slurm_hadar.runtime.srun_options import split_command, without
+from slurm_hadar.runtime.checkpoint.files import reason_of
+from slurm_hadar.runtime.launch import nested, nodelist, own, retry
+from slurm_hadar.runtime.launch.srun_options import split_command, without
 
 CALL_S = 10.0
 VOUCH_LATER = "HADAR_VOUCH_LATER"  # set where slurmctld did not take the token's fingerprint
@@ -138,7 +138,7 @@ def place_by_graph(
     if value is None:
         return described, options
     try:
-        from slurm_hadar.runtime.rankmap import lay_out  # with NumPy: only for those who need it
+        from slurm_hadar.runtime.launch.rankmap import lay_out  # with NumPy: only for those who need it
     except ImportError as error:
         _say(f"ranks are placed by srun, not by the job's graph: {error} in {sys.executable}")
         return described, options
@@ -424,7 +424,7 @@ def _announce_restart(environ: MutableMapping[str, str]) -> None:
     restart = messages.restart_count(environ)
     if not restart:
         return
-    from slurm_hadar.runtime.checkpoint import newest_step
+    from slurm_hadar.runtime.checkpoint.store import newest_step
 
     step = newest_step(Path(environ["HADAR_JOB_DIR"]) / messages.CHECKPOINTS_DIR)
     where = environ.get("SLURM_JOB_NODELIST", "?")

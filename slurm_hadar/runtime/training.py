@@ -26,19 +26,19 @@ from typing import Any
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime import emulation
-from slurm_hadar.runtime.balance import BY_HAND, Balance, is_wanted
-from slurm_hadar.runtime.checkpoint import Checkpoint
-from slurm_hadar.runtime.data import Feed
-from slurm_hadar.runtime.endings import Ending, die
-from slurm_hadar.runtime.forgotten import Forgotten
+from slurm_hadar.runtime.batches.data import Feed
+from slurm_hadar.runtime.batches.shares import Shares
+from slurm_hadar.runtime.checkpoint.forgotten import Forgotten
+from slurm_hadar.runtime.checkpoint.parts import also_of, give_back, named, restore_state
+from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
+from slurm_hadar.runtime.checkpoint.saver import Saver
+from slurm_hadar.runtime.checkpoint.store import Checkpoint
+from slurm_hadar.runtime.checkpoint.turns import MOST_TURNS, Turns
 from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun, fork_place
-from slurm_hadar.runtime.gang import Gang
-from slurm_hadar.runtime.link import Link, stand_still
-from slurm_hadar.runtime.parts import also_of, give_back, named, restore_state
-from slurm_hadar.runtime.place import store_here, workload_here
-from slurm_hadar.runtime.saver import Saver
-from slurm_hadar.runtime.sharing import Shares
-from slurm_hadar.runtime.turns import MOST_TURNS, Turns
+from slurm_hadar.runtime.progress.endings import Ending, die
+from slurm_hadar.runtime.progress.link import Link, stand_still
+from slurm_hadar.runtime.workers.balance import BY_HAND, Balance, is_wanted
+from slurm_hadar.runtime.workers.gang import Gang
 
 __all__ = ["Run", "train"]
 
@@ -75,7 +75,7 @@ def train(
     ----------
     model, optimizer, scheduler: one object with ``state_dict``, or a list, tuple or dict of them.
     total_steps: the loop ends when so many steps were made, over all runs of the job.
-    loader: see :class:`slurm_hadar.runtime.data.Feed`; None gives step numbers.
+    loader: see :class:`slurm_hadar.runtime.batches.data.Feed`; None gives step numbers.
     also: whatever else goes on with the training, by name: an average of weights, a gradient scaler, anything that has
         ``state_dict`` and ``load_state_dict``; or numbers, texts, None, and lists and dicts of them. Lists and dicts
         get their content back in place; numbers and texts are those of ``run.also``, to be read and set there.
@@ -99,9 +99,10 @@ def train(
     consolidation: how the weights of copies are brought together where the job is forked (``fork=`` in the comment); in
         any other job it does nothing. A copy keeps no checkpoints: its offers and the consolidations are those.
 
-    What goes on but was not given is told once on stderr (:class:`slurm_hadar.runtime.forgotten.Forgotten`). A save
-    waits for a turn in which all optimizers have used their gradients, since gradients are in no checkpoint. Within the
-    loop a SIGTERM, as of ``scontrol requeue``, saves before it ends the process, as far as Slurm's KillWait allows.
+    What goes on but was not given is told once on stderr
+    (:class:`slurm_hadar.runtime.checkpoint.forgotten.Forgotten`). A save waits for a turn in which all optimizers have
+    used their gradients, since gradients are in no checkpoint. Within the loop a SIGTERM, as of ``scontrol requeue``,
+    saves before it ends the process, as far as Slurm's KillWait allows.
 
     Raises CheckpointError if a checkpoint is there that does not fit the model, or if a newer run has taken over;
     ValueError if the workers cannot share ``global_batch`` equally, or if the loader's batches cannot be made of it, or

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.controller.cluster import Outcome
-from slurm_hadar.controller.guard import Change, ChangeKind
 from slurm_hadar.controller.journal import WriteRecord
-from slurm_hadar.controller.observe import Observation
-from slurm_hadar.controller.read_back import ReadBack
+from slurm_hadar.controller.observe.observer import Observation
+from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, WriteResult
 from slurm_hadar.slurm.survey import name_of

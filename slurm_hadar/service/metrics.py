@@ -24,8 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slurm_hadar import __version__
 from slurm_hadar.config import Mode
+from slurm_hadar.controller.agents.reports import TURNED_AWAY
 from slurm_hadar.controller.loop import RoundResult
-from slurm_hadar.controller.reports import TURNED_AWAY
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.throughput.estimator import MEASURED_ERROR

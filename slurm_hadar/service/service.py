@@ -11,11 +11,11 @@ from typing import Any
 
 from slurm_hadar import __version__
 from slurm_hadar.config import Config
+from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.loop import RoundResult
-from slurm_hadar.controller.observe import Observation
-from slurm_hadar.controller.read_back import ReadBack
+from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.setup import Assembly, assemble
 from slurm_hadar.errors import HadarError, StoreError
 from slurm_hadar.policies import registry

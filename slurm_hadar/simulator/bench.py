@@ -16,8 +16,8 @@ from typing import Any
 from slurm_hadar.errors import ConfigError, PolicyError
 from slurm_hadar.model import Form, Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.policies import registry
-from slurm_hadar.policies.arena import Arena, find_gang
 from slurm_hadar.policies.check import check_plan
+from slurm_hadar.policies.toolkit.arena import Arena, find_gang
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.table import reference
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from slurm_hadar.predict.history import HistoryJob, Submission, over
 from slurm_hadar.predict.online import Online, named
 from slurm_hadar.simulator.history import history_of_jobs, submission_of
-from slurm_hadar.simulator.jobs import VirtualJob
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import TraceJob
+from slurm_hadar.simulator.virtual.jobs import VirtualJob
 
 __all__ = ["Foresight"]
 

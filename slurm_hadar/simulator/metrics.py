@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_hadar.simulator.cluster import Interval
-from slurm_hadar.simulator.forked import ForkedJob
-from slurm_hadar.simulator.jobs import VirtualJob
+from slurm_hadar.simulator.virtual.cluster import Interval
+from slurm_hadar.simulator.virtual.forked import ForkedJob
+from slurm_hadar.simulator.virtual.jobs import VirtualJob
 
 __all__ = ["JobRow", "busy_seconds", "isolated_s", "job_rows", "percentile"]
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.simulator.cluster import Interval
+from slurm_hadar.pages.units import lasting
 from slurm_hadar.simulator.metrics import JobRow
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import cluster_nodes
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
-from slurm_hadar.simulator.units import lasting
+from slurm_hadar.simulator.virtual.cluster import Interval
 from slurm_hadar.slurm.accounting import AccountedJob
 from slurm_hadar.slurm.parsing import expand
 from slurm_hadar.slurm.state import SlurmNode

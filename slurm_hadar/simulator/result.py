@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_hadar.simulator.cluster import Interval
 from slurm_hadar.simulator.metrics import JobRow, busy_seconds, percentile
+from slurm_hadar.simulator.virtual.cluster import Interval
 
 __all__ = ["RoundRow", "SimResult"]
 

@@ -10,27 +10,27 @@ from typing import Any, Literal
 from slurm_hadar.cluster.spec import parse_nodes
 from slurm_hadar.config import Config, ControllerSection, GuardSection, Mode
 from slurm_hadar.controller.cluster import Outcome
-from slurm_hadar.controller.guard import Change
 from slurm_hadar.controller.journal import RoundRecord
+from slurm_hadar.controller.journal.recorder import Recorder
 from slurm_hadar.controller.loop import Controller, RoundResult
-from slurm_hadar.controller.recorder import Recorder
+from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.errors import ConfigError, PolicyError, TraceError
 from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.graphs.network import Network
 from slurm_hadar.model import Fork, Mix, Node, Plan, Snapshot
-from slurm_hadar.policies.arena import Arena
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.policies.waits import Obstacles
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.waits import Obstacles
 from slurm_hadar.simulator.bounds import lower_bounds
-from slurm_hadar.simulator.cluster import Sight, Timing, VirtualCluster
-from slurm_hadar.simulator.faults import Faults
 from slurm_hadar.simulator.foresight import Foresight
-from slurm_hadar.simulator.forked import Consolidation, ForkedJob, best_rates, copies_for
-from slurm_hadar.simulator.jobs import VirtualJob, form_of, restart_cost_s
 from slurm_hadar.simulator.metrics import job_rows
 from slurm_hadar.simulator.result import RoundRow, SimResult
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.simulator.virtual.cluster import Sight, Timing, VirtualCluster
+from slurm_hadar.simulator.virtual.faults import Faults
+from slurm_hadar.simulator.virtual.forked import Consolidation, ForkedJob, best_rates, copies_for
+from slurm_hadar.simulator.virtual.jobs import VirtualJob, form_of, restart_cost_s
 from slurm_hadar.throughput.table import ReferenceTable, reference
 
 __all__ = ["DEFAULT_CLUSTER", "SimOptions", "bounds_of", "cluster_nodes", "simulate", "unlimited"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import HadarError
-from slurm_hadar.runtime import own
+from slurm_hadar.runtime.launch import own
 
 __all__ = ["CALL", "make_folder", "read_file", "write_file"]
 

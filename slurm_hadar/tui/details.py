@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_hadar.controller.view import TIERS
-from slurm_hadar.controller.words import about, clock, place, plain, span
+from slurm_hadar.controller.answers.view import TIERS
+from slurm_hadar.controller.answers.words import about, clock, place, plain, span
 from slurm_hadar.model import Placement
 
 __all__ = ["in_lines"]
 
 
 def in_lines(found: Mapping[str, Any], now: float) -> list[str]:
-    """Of what :func:`slurm_hadar.controller.view.job_view` says, one text per line."""
+    """Of what :func:`slurm_hadar.controller.answers.view.job_view` says, one text per line."""
     lines = [*_standing(found, now), *_speeds(found["speeds"]), *_fork(found["fork"])]
     if found["runs"]:
         lines += ["", "Where it ran"]

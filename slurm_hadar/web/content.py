@@ -8,10 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.journal import Reader, Run
-from slurm_hadar.controller.lines import Line
-from slurm_hadar.controller.savings import savings
-from slurm_hadar.controller.view import (
+from slurm_hadar.controller.answers.lines import Line
+from slurm_hadar.controller.answers.savings import savings
+from slurm_hadar.controller.answers.view import (
     NodeView,
     beat,
     job_view,
@@ -20,6 +19,7 @@ from slurm_hadar.controller.view import (
     said,
     type_use,
 )
+from slurm_hadar.controller.journal import Reader, Run
 from slurm_hadar.names import by_number
 from slurm_hadar.web.colours import by_job, by_user, spread
 from slurm_hadar.web.windows import Window, window

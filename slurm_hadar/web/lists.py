@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from slurm_hadar.controller.answers.lines import Line, array_text
+from slurm_hadar.controller.answers.view import recorded_lines, recorded_nodes, type_use
 from slurm_hadar.controller.journal import SORTS, Reader
-from slurm_hadar.controller.lines import Line, array_text
-from slurm_hadar.controller.usage import decayed
-from slurm_hadar.controller.view import recorded_lines, recorded_nodes, type_use
+from slurm_hadar.controller.observe.usage import decayed
 from slurm_hadar.web.content import number
 
 __all__ = ["MOST_PER_PAGE", "ended", "partitions", "queue", "users"]

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from slurm_hadar.cli import status as command
 from slurm_hadar.config import Config, load
+from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.journal import Event, JobRecord, Journal, RoundRecord, Run
 from slurm_hadar.controller.journal.records import SightChanges
 from slurm_hadar.controller.setup import JOURNAL
-from slurm_hadar.controller.status import Status, status_of, tail
 from slurm_hadar.errors import HadarError, SlurmError
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.shown import shown

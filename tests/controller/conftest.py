@@ -15,10 +15,10 @@ import pytest
 from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config, load
-from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.agents.channel import Channel
+from slurm_hadar.controller.agents.reports import JobNews, ReportBook
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller
-from slurm_hadar.controller.reports import JobNews, ReportBook
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_hadar.controller.bounds import Bounds, Lessons, keeps_back, node_room
 from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.steering.bounds import Bounds, Lessons, keeps_back, node_room
 from slurm_hadar.model import JobState, Placement
 from slurm_hadar.slurm.state import Bounds as SlurmBounds
 from slurm_hadar.slurm.state import ClusterState, Licence, Limit, Reservation, SlurmJob, SlurmNode

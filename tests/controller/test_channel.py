@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import zmq
 
-from slurm_hadar.controller.channel import Channel
-from slurm_hadar.controller.gate import Connections, Rates
-from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.agents.channel import Channel
+from slurm_hadar.controller.agents.gate import Connections, Rates
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import MAX_BYTES, ChannelInfo, Report, decode_order, encode, token_fingerprint
 
@@ -168,8 +168,8 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from slurm_hadar.controller.channel import Channel
-from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.agents.channel import Channel
+from slurm_hadar.controller.agents.reports import ReportBook
 book = ReportBook()
 book.expect({{"7": {key!r}}})
 channel = Channel(book, Path({folder!r}), "tcp://127.0.0.1:*", "127.0.0.1", Path({folder!r}) / "c.json", 65536)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.comment import MOST_SIZES, parse
-from slurm_hadar.controller import writes
-from slurm_hadar.controller.elastic import gang_sizes, room_of
+from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.notes import Seal
-from slurm_hadar.controller.steering import form_of, gpus_asked, node_facts
+from slurm_hadar.controller.steering import writes
+from slurm_hadar.controller.steering.elastic import gang_sizes, room_of
+from slurm_hadar.controller.steering.rules import form_of, gpus_asked, node_facts
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.config import load
-from slurm_hadar.controller import forecasts
-from slurm_hadar.controller.forecasts import Forecast, Forecaster
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.past_jobs import history_of_journal
-from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.prediction import forecasts
+from slurm_hadar.controller.prediction.forecasts import Forecast, Forecaster
+from slurm_hadar.controller.prediction.past_jobs import history_of_journal
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.messages import Report
 from slurm_hadar.model import Job, JobState, Plan, Tier, Wait
@@ -251,7 +251,7 @@ def test_a_run_that_was_lost_is_no_work(desk: Desk) -> None:
 def test_the_controller_needs_no_scikit_learn(tmp_path: Path) -> None:
     """Asking a forest goes by plain arrays: what trains it is never imported here."""
     code = (
-        "import sys; import slurm_hadar.cli.run, slurm_hadar.controller.forecasts; "
+        "import sys; import slurm_hadar.cli.run, slurm_hadar.controller.prediction.forecasts; "
         "sys.exit(any(name.split('.')[0] in ('sklearn', 'pandas') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

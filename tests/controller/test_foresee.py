@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.config import Config, load
-from slurm_hadar.controller.answers import Interval, Peek, answer, starts
-from slurm_hadar.controller.foresee import LEAST_ERROR, play, remaining_s, uncertainty
+from slurm_hadar.controller.answers.expectation import Interval, Peek, answer, starts
+from slurm_hadar.controller.answers.foresee import LEAST_ERROR, play, remaining_s, uncertainty
 from slurm_hadar.model import Draw, Fork, Form, Job, JobState, Needs, Node, Placement, Plan, Quota, Snapshot, Speed
 from slurm_hadar.policies import get
 from slurm_hadar.policies.base import Policy

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.guard import Change, ChangeKind, changes_of, limit, settle
+from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, limit, settle
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
 
 TYPES = {"a": "v100", "b": "p100", "c": "k80"}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.channel import Channel
+from slurm_hadar.controller.agents.channel import Channel
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import Report, encode
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.controller import observe
-from slurm_hadar.controller.brake import Brake
-from slurm_hadar.controller.culprits import find_culprits
-from slurm_hadar.controller.quarantine import Quarantine
-from slurm_hadar.controller.spools import SpoolReader
+from slurm_hadar.controller.agents.spools import SpoolReader
+from slurm_hadar.controller.observe import observer as observe
+from slurm_hadar.controller.safety.brake import Brake
+from slurm_hadar.controller.safety.culprits import find_culprits
+from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.policies.fifo import Fifo
+from slurm_hadar.policies.baselines.fifo import Fifo
 from tests.controller.scripted import Scripted
 
 MODEL = "hadar:model=resnet18,batch=64,steps=2000"

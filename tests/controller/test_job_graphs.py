@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.job_graphs import GraphBook, network_of
+from slurm_hadar.controller.observe.job_graphs import GraphBook, network_of
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.messages import Report
 from slurm_hadar.model import Form, Plan, Tier, Wait

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.controller.guard import changes_of
+from slurm_hadar.controller.safety.guard import changes_of
 from slurm_hadar.model import Form, Job, JobState, Placement, Plan, Snapshot, Speed
 from tests.controller.scripted import Scripted, report
 

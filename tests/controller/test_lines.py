@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.lines import Line, folded
-from slurm_hadar.controller.view import queue_view
+from slurm_hadar.controller.answers.lines import Line, folded
+from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 TASK = Line("12_1", "ann", "train", "pending", 1, "-", None, None, 50.0, 0, 0, "waits-for-capacity", "first in line")

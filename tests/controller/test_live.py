@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.controller import act
-from slurm_hadar.controller.view import queue_view
+from slurm_hadar.controller.act import actor as act
+from slurm_hadar.controller.answers.view import queue_view
 
 pytestmark = pytest.mark.slurm
 SAVES = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes"

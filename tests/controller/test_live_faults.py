@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.cluster import PrivateCluster
-from slurm_hadar.controller.view import queue_view
+from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.policies import registry
 from slurm_hadar.slurm.cli import CliBackend
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.cluster import PrivateCluster
-from slurm_hadar.controller.view import queue_view
+from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.policies import registry
 from tests.controller.test_live_faults import after_reading, rounds_until
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.chaos.chain import result_of
-from slurm_hadar.controller.view import queue_view
+from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.policies import registry
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.table import reference

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.lock import ScopeLock, holder
+from slurm_hadar.controller.safety.lock import ScopeLock, holder
 from slurm_hadar.errors import ControllerRunning, StoreError
 
 

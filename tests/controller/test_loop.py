@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar.controller.loop import RoundResult
-from slurm_hadar.controller.observe import Observation
+from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy

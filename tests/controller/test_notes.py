@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.comment import read, with_asked
-from slurm_hadar.controller.notes import KEY_FILE, asked_mac, load_key
+from slurm_hadar.controller.agents.notes import KEY_FILE, asked_mac, load_key
 from slurm_hadar.errors import StoreError
 
 SHAPE = (4, 2, 2, 8)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.past_jobs import (
+from slurm_hadar.controller.prediction.past_jobs import (
     accounting_time,
     history_of_accounting,
     history_of_journal,

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from slurm_hadar.controller.reports import ReportBook
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import Report, token_fingerprint
 

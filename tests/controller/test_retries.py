@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_hadar.controller.read_back import ReadBack
+from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.model import JobState
 from slurm_hadar.service.accounts import write_entries
 from tests.controller.scripted import MODEL, Scripted

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_hadar.controller.script_failures import FIRST_RETRY_S, LONGEST_RETRY_S, SOUND_RUN_S
+from slurm_hadar.controller.observe.script_failures import FIRST_RETRY_S, LONGEST_RETRY_S, SOUND_RUN_S
 from slurm_hadar.model import JobState, Tier
 from tests.controller.scripted import MODEL, Scripted, report
 

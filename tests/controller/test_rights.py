@@ -13,8 +13,8 @@ import pytest
 
 from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.config import load
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.gains import basis, blind_rate, gain_of
+from slurm_hadar.controller.answers.view import look, recorded_lines, recorded_nodes
 from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, SightChanges
-from slurm_hadar.controller.view import look, recorded_lines, recorded_nodes
+from slurm_hadar.controller.journal.gains import basis, blind_rate, gain_of
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
 from slurm_hadar.names import by_number
 

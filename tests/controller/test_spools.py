@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller import file_reader
-from slurm_hadar.controller.reports import ReportBook
-from slurm_hadar.controller.spools import SpoolReader
-from slurm_hadar.controller.user_files import Tail, UserFiles
+from slurm_hadar.controller.agents import file_reader
+from slurm_hadar.controller.agents.reports import ReportBook
+from slurm_hadar.controller.agents.spools import SpoolReader
+from slurm_hadar.controller.agents.user_files import Tail, UserFiles
 from slurm_hadar.messages import Report, encode, token_fingerprint
 
 TOKEN = "ab" * 32
@@ -223,7 +223,7 @@ def test_a_dead_directory_costs_its_job_only(stalling: UserFiles, book: ReportBo
 
 def test_the_time_a_dead_directory_is_left_alone_grows(stalling: UserFiles, monkeypatch: Any) -> None:
     """By doubling; when it answers again all is forgotten."""
-    from slurm_hadar.controller import user_files
+    from slurm_hadar.controller.agents import user_files
 
     clock, waits = [0.0], []
     monkeypatch.setattr(user_files, "_MISSES_IN_S", 0.0)
@@ -297,7 +297,7 @@ def test_a_process_that_was_killed_is_replaced_at_once(files: UserFiles, tmp_pat
 
 def test_processes_that_hang_do_not_pile_up(stalling: UserFiles, monkeypatch: Any) -> None:
     """Those that cannot be killed are counted, and no more are sent after a few."""
-    from slurm_hadar.controller import user_files
+    from slurm_hadar.controller.agents import user_files
 
     monkeypatch.setattr(user_files, "_MISSES", 100)
     kill = user_files.subprocess.Popen.kill

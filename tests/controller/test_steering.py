@@ -9,10 +9,10 @@ import pytest
 
 from slurm_hadar.comment import read
 from slurm_hadar.config import load
-from slurm_hadar.controller import writes
+from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.notes import Seal
-from slurm_hadar.controller.steering import form_of, no_type, node_facts, pinned_reason, placement_of
+from slurm_hadar.controller.steering import writes
+from slurm_hadar.controller.steering.rules import form_of, no_type, node_facts, pinned_reason, placement_of
 from slurm_hadar.model import JobState, Mix, Placement
 from slurm_hadar.slurm.state import GpuRequest, SlurmJob, SlurmNode
 from slurm_hadar.testing.fake_slurm import FakeSlurm

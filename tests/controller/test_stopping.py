@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from slurm_hadar.controller.reports import FINISHES_WITHIN_S
+from slurm_hadar.controller.agents.reports import FINISHES_WITHIN_S
 from slurm_hadar.messages import token_fingerprint
 from slurm_hadar.model import JobState
 from tests.controller.scripted import MODEL, Scripted, report

@@ -8,9 +8,9 @@ import pytest
 
 from slurm_hadar.cli.expectation import in_words
 from slurm_hadar.comment import JobComment, read
-from slurm_hadar.controller.answers import Answer, Interval, WhatIf
+from slurm_hadar.controller.answers.expectation import Answer, Interval, WhatIf
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.time_limits import Overtime, overtime
+from slurm_hadar.controller.steering.time_limits import Overtime, overtime
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Placement, Speed
 
 NOW = 1000.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.comment import JobComment
-from slurm_hadar.controller.tracker import LEAVES_WITHIN_S, JobTracker
+from slurm_hadar.controller.agents.fork_tracker import LEAVES_WITHIN_S, JobTracker
 from slurm_hadar.forks import SLACK, PeriodPlan
 from slurm_hadar.messages import Report
 from slurm_hadar.model import EMPTY, Fork, Form, Job, JobState, Placement, Speed

@@ -12,7 +12,7 @@ import pytest
 
 from slurm_hadar.config import PredictSection
 from slurm_hadar.controller.journal import JobRecord, Journal
-from slurm_hadar.controller.training import Trainer, training_command
+from slurm_hadar.controller.prediction.training import Trainer, training_command
 from slurm_hadar.predict.attempts import Attempt, Attempts
 from slurm_hadar.predict.store import VersionStore
 

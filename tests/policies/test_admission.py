@@ -22,8 +22,8 @@ from slurm_hadar.model import (
     Wait,
 )
 from slurm_hadar.policies import registry
-from slurm_hadar.policies.admission import refusals, within_bounds
 from slurm_hadar.policies.check import check_plan
+from slurm_hadar.policies.toolkit.admission import refusals, within_bounds
 
 POLICIES = ["hadar", "hadare", "asrpt", "gavel_las", "tiresias", "allox", "srtf", "fifo"]
 SPEEDS = {"v100": Speed(4.0), "k80": Speed(1.0)}

@@ -13,8 +13,8 @@ from benchmarks.asrpt.bound import play, random_instance
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Speed, Tier
 from slurm_hadar.policies import get
-from slurm_hadar.policies.asrpt import Asrpt
-from slurm_hadar.policies.virtual import Arrival, VirtualMachine
+from slurm_hadar.policies.asrpt.policy import Asrpt
+from slurm_hadar.policies.asrpt.virtual_machine import Arrival, VirtualMachine
 from slurm_hadar.testing.policies import PolicyContract
 from slurm_hadar.testing.snapshots import carry_out
 

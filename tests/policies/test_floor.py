@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from slurm_hadar.model import Form, Job, Mix, Node, Placement, Snapshot, Speed
 from slurm_hadar.policies import get
-from slurm_hadar.policies.arena import Arena, node_counts
-from slurm_hadar.policies.floor import Floor
-from slurm_hadar.policies.outlook import survey
+from slurm_hadar.policies.hadar.lookahead.floor import Floor
+from slurm_hadar.policies.hadar.lookahead.outlook import survey
+from slurm_hadar.policies.toolkit.arena import Arena, node_counts
 
 
 def floor_of(*rooms):

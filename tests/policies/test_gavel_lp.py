@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from slurm_hadar.policies.gavel_lp import Load, fair_finish, isolated_rates, max_min, max_total, proportional_rates
-from slurm_hadar.policies.makespan import shadow_prices
+from slurm_hadar.policies.gavel.lp import Load, fair_finish, isolated_rates, max_min, max_total, proportional_rates
+from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 
 CLOSE = 3e-3  # a thousandth of the optimum is given up for the centre
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.policies.knapsack import choose, first_fit
+from slurm_hadar.policies.hadar.lookahead.knapsack import choose, first_fit
 
 WIDTHS = st.sampled_from((1, 1, 2, 2, 3, 4, 5, 8, 12, 16))
 

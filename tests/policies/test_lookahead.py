@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment, linprog
 
 from slurm_hadar.model import Form, Job, Node, Snapshot, Speed
-from slurm_hadar.policies.arena import Arena
-from slurm_hadar.policies.lookahead import Aim, assign, balance, set_target
-from slurm_hadar.policies.outlook import survey
+from slurm_hadar.policies.hadar.lookahead.outlook import survey
+from slurm_hadar.policies.hadar.lookahead.prices import Aim, assign, balance, set_target
+from slurm_hadar.policies.toolkit.arena import Arena
 
 TYPES = ("v100", "p100", "k80")
 NOW = 1000.0

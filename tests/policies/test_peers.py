@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Node, Speed, Tier
 from slurm_hadar.policies import check_plan, get
-from slurm_hadar.policies.allox import match, start
+from slurm_hadar.policies.baselines.allox import match, start
 from slurm_hadar.testing.snapshots import carry_out, snapshots
 
 HOUR = 3600.0

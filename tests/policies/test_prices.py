@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from slurm_hadar.policies.arena import Arena
-from slurm_hadar.policies.hadar_bids import Market, make_bidders, round_era
-from slurm_hadar.policies.hadar_prices import _minimise_dual, round_prices
-from slurm_hadar.policies.makespan import shadow_prices
-from slurm_hadar.policies.utilities import OBJECTIVES, Era, Work, make_utility
+from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
+from slurm_hadar.policies.hadar.paper.bids import Market, make_bidders, round_era
+from slurm_hadar.policies.hadar.paper.prices import _minimise_dual, round_prices
+from slurm_hadar.policies.hadar.paper.utilities import OBJECTIVES, Era, Work, make_utility
+from slurm_hadar.policies.toolkit.arena import Arena
 
 spans = st.floats(1.0, 1e7)
 works = st.builds(

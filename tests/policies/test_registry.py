@@ -6,15 +6,15 @@ import pytest
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.policies import get, names, parameters, problems, registry
-from slurm_hadar.policies.fifo import Fifo
-from slurm_hadar.policies.hadar import Hadar
+from slurm_hadar.policies.baselines.fifo import Fifo
+from slurm_hadar.policies.hadar.policy import Hadar
 
 
 @pytest.fixture
 def plugins(monkeypatch):
     """Entry points that exist only in this test: one good, one broken, one that is no policy, one with a taken name."""
     points = [
-        metadata.EntryPoint("good", "slurm_hadar.policies.fifo:Fifo", registry.GROUP),
+        metadata.EntryPoint("good", "slurm_hadar.policies.baselines.fifo:Fifo", registry.GROUP),
         metadata.EntryPoint("broken", "no_such_module:Policy", registry.GROUP),
         metadata.EntryPoint("stranger", "builtins:dict", registry.GROUP),
         metadata.EntryPoint("fifo", "builtins:dict", registry.GROUP),

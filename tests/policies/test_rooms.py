@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.model import EMPTY, Form, Job, Node, Placement, Speed
-from slurm_hadar.policies.rooms import Rooms
+from slurm_hadar.policies.toolkit.unsteered import Rooms
 
 NODES = ("k80-1", "k80-2", "p100-1", "p100-2", "v100-1", "v100-2")
 

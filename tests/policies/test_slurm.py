@@ -9,7 +9,7 @@ import pytest
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Form, Job, JobState, Mix, Node, Placement, Snapshot, Speed, Tier
 from slurm_hadar.policies import get
-from slurm_hadar.policies.slurm import Slurm
+from slurm_hadar.policies.baselines.slurm import Slurm
 
 NOW = 1_000_000_025.0  # not a whole multiple of 30 s; of 60 s neither
 MIN = 60.0

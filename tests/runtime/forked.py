@@ -21,7 +21,7 @@ import torch.distributed.fsdp
 from torch.distributed.tensor import DTensor
 
 import slurm_hadar
-from slurm_hadar.runtime import files
+from slurm_hadar.runtime.checkpoint import files
 
 PARTS = ("fsync", "mkdir", "rename", "replace", "unlink", "rmdir")
 

@@ -13,13 +13,13 @@ pytestmark = pytest.mark.torch
 
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset  # noqa: E402
 
-from slurm_hadar.runtime import stopwatch  # noqa: E402
-from slurm_hadar.runtime.balance import SETTLE, Balance, is_wanted  # noqa: E402
-from slurm_hadar.runtime.data import Feed  # noqa: E402
+from slurm_hadar.runtime.batches.data import Feed  # noqa: E402
+from slurm_hadar.runtime.batches.sampler import SharedBatchSampler  # noqa: E402
+from slurm_hadar.runtime.batches.shares import Shares  # noqa: E402
 from slurm_hadar.runtime.emulation import Pace  # noqa: E402
-from slurm_hadar.runtime.sampler import SharedBatchSampler  # noqa: E402
-from slurm_hadar.runtime.sharing import Shares  # noqa: E402
-from slurm_hadar.runtime.stopwatch import Stopwatch  # noqa: E402
+from slurm_hadar.runtime.workers import stopwatch  # noqa: E402
+from slurm_hadar.runtime.workers.balance import SETTLE, Balance, is_wanted  # noqa: E402
+from slurm_hadar.runtime.workers.stopwatch import Stopwatch  # noqa: E402
 
 # 44 samples in batches of 16: a short batch ends each epoch, for two workers as for four
 SCRIPT = """

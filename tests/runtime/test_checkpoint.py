@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from slurm_hadar.errors import CheckpointError  # noqa: E402
-from slurm_hadar.runtime import checkpoint, files  # noqa: E402
-from slurm_hadar.runtime.checkpoint import Store, newest_step  # noqa: E402
+from slurm_hadar.runtime.checkpoint import files  # noqa: E402
+from slurm_hadar.runtime.checkpoint import store as checkpoint  # noqa: E402
+from slurm_hadar.runtime.checkpoint.store import Store, newest_step  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.torch
 
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset  # noqa: E402
 
-from slurm_hadar.runtime.data import Feed  # noqa: E402
+from slurm_hadar.runtime.batches.data import Feed  # noqa: E402
 
 
 class Loaded(torch.utils.data.Dataset):

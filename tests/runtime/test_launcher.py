@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from slurm_hadar import comment, messages
-from slurm_hadar.runtime import launcher, nodelist
+from slurm_hadar.runtime import launcher
+from slurm_hadar.runtime.launch import nodelist
 
 ROOT = Path(__file__).resolve().parents[2]
 WRAPPER = ROOT / "wrappers" / "hadar-srun"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.runtime import nested
+from slurm_hadar.runtime.launch import nested
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import pytest
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime import own
-from slurm_hadar.runtime.place import store_here
+from slurm_hadar.runtime.checkpoint.place import store_here
+from slurm_hadar.runtime.launch import own
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
 OTHER = 65534
@@ -351,7 +351,7 @@ def test_what_is_refused_is_named(value: Any) -> None:
 
     import torch
 
-    from slurm_hadar.runtime import files
+    from slurm_hadar.runtime.checkpoint import files
 
     with torch.serialization.safe_globals([collections.deque]), pytest.raises(CheckpointError) as caught:
         files.pickled({"a": {"b": value}})

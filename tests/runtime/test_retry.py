@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.runtime import retry
+from slurm_hadar.runtime.launch import retry
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.torch
 
 import slurm_hadar  # noqa: E402
 from slurm_hadar.errors import CheckpointError  # noqa: E402
-from slurm_hadar.runtime import checkpoint, files, saver, sharded  # noqa: E402
+from slurm_hadar.runtime.checkpoint import files, saver, sharded  # noqa: E402
+from slurm_hadar.runtime.checkpoint import store as checkpoint  # noqa: E402
 from slurm_hadar.runtime.inject import _hadar_progress as shared  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.runtime.sharing import Shares, longest, positions, share_out
+from slurm_hadar.runtime.batches.shares import Shares, longest, positions, share_out
 
 RATES = st.lists(st.floats(0.01, 1000.0), min_size=1, max_size=9)
 

@@ -236,7 +236,7 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 def test_a_failed_save_does_not_end_the_training(tmp_path: Path, capfd: pytest.CaptureFixture, monkeypatch) -> None:
     """A disk that fills up: one line, training goes on to its end, and the earlier checkpoint is still good."""
-    from slurm_hadar.runtime import files
+    from slurm_hadar.runtime.checkpoint import files
 
     _, _, run = small(tmp_path, save_every_steps=4, async_save=False)
     write = files.Summed.write

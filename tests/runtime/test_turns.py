@@ -201,8 +201,8 @@ def test_a_sigterm_saves_and_ends(tmp_path: Path) -> None:
 
 PAUSED = """
 import signal, sys, time
-from slurm_hadar.runtime.gang import Gang
-from slurm_hadar.runtime.link import Link, stand_still
+from slurm_hadar.runtime.workers.gang import Gang
+from slurm_hadar.runtime.progress.link import Link, stand_still
 signal.signal(signal.SIGTERM, lambda *_: None)  # as Lightning does
 print("stands", flush=True)
 stand_still(Link(Gang(), True), Gang(), 60.0)

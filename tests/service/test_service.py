@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.controller import slurm_cluster
-from slurm_hadar.controller.keeping import Keeping
+from slurm_hadar.controller.journal.keeping import Keeping
 from slurm_hadar.errors import ConfigError, SlurmUnavailable, StoreError
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurm_hadar.config import load
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.run import SimOptions, simulate

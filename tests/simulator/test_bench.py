@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.policies.baselines.fifo import Fifo
 from slurm_hadar.policies.check import check_plan
-from slurm_hadar.policies.fifo import Fifo
 from slurm_hadar.simulator.bench import BenchResult, growth_exponent, measure, snapshot_of
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.errors import ConfigError, TraceError
-from slurm_hadar.simulator import plots
+from slurm_hadar.pages import plots
+from slurm_hadar.pages.comparison import check_document, compare_page, pictures, write_pictures
+from slurm_hadar.pages.units import lasting
 from slurm_hadar.simulator.compare import Comparison, compare, document, read_contenders
-from slurm_hadar.simulator.compare_page import check_document, compare_page, pictures, write_pictures
 from slurm_hadar.simulator.run import SimOptions
 from slurm_hadar.simulator.traces import Trace, TraceJob
-from slurm_hadar.simulator.units import lasting
 from slurm_hadar.throughput.table import reference
 
 CLUSTER = "v100:1x4,k80:1x2"

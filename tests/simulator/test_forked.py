@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import ConfigError, TraceError
 from slurm_hadar.model import Fork
 from slurm_hadar.policies import registry
-from slurm_hadar.simulator.faults import Faults, Outage
-from slurm_hadar.simulator.forked import Consolidation
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.traces import Trace, TraceJob, table_csv
+from slurm_hadar.simulator.virtual.faults import Faults, Outage
+from slurm_hadar.simulator.virtual.forked import Consolidation
 
 FREE = Consolidation(0.0)
 THREE = SimOptions("v100:1x1,p100:1x1,k80:1x1", fork=Fork.AUTO, consolidation=FREE)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from slurm_hadar.model import Mix, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
-from slurm_hadar.policies.arena import Arena, find_gang
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.simulator.faults import draw_faults
+from slurm_hadar.policies.toolkit.arena import Arena, find_gang
 from slurm_hadar.simulator.run import SimOptions, bounds_of, cluster_nodes, simulate
 from slurm_hadar.simulator.traces import Trace, TraceJob
+from slurm_hadar.simulator.virtual.faults import draw_faults
 
 CLUSTERS = ("v100:1x2", "v100:2x2,k80:1x4", "v100:1x4,p100:2x1,k80:1x1", "v100+k80:2x2")
 RATES = {"v100": 3.0, "p100": 2.0, "k80": 0.7}

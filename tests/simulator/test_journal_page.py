@@ -14,10 +14,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from slurm_hadar.controller.journal import Decision, Gain, JobRecord, Journal, RoundRecord, Run, SightChanges
-from slurm_hadar.controller.usage import Usage
+from slurm_hadar.controller.observe.usage import Usage
 from slurm_hadar.model import Placement
-from slurm_hadar.simulator.journal_page import journal_page
-from slurm_hadar.simulator.journal_runs import Window, held_in
+from slurm_hadar.pages.journal_runs import Window, held_in
+from slurm_hadar.pages.report import journal_page
 from slurm_hadar.throughput.store import EstimateError
 from tests.simulator.test_compare import read_page
 

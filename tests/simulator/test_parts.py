@@ -11,13 +11,13 @@ from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Form, Job, Mix, Node, Speed
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.bounds import lower_bounds
-from slurm_hadar.simulator.cluster import Interval
-from slurm_hadar.simulator.faults import Outage, draw_faults, read_faults
-from slurm_hadar.simulator.jobs import VirtualJob, restart_cost_s
 from slurm_hadar.simulator.metrics import busy_seconds, isolated_s
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.throughputs import Rates, load_table
 from slurm_hadar.simulator.traces.model import TraceJob
+from slurm_hadar.simulator.virtual.cluster import Interval
+from slurm_hadar.simulator.virtual.faults import Outage, draw_faults, read_faults
+from slurm_hadar.simulator.virtual.jobs import VirtualJob, restart_cost_s
 from slurm_hadar.throughput.table import reference
 
 # Throughputs

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import policies, policies_page
 from benchmarks.peers import HOUR, read_peers
-from slurm_hadar.simulator.plots import trade_off
+from slurm_hadar.pages.plots import trade_off
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data" / "gavel"
@@ -56,7 +56,7 @@ def test_a_case_is_run_and_bounded():
 
 def test_the_picture_names_points_that_coincide_once():
     """Points on one another share a label, others do not; both kinds of data are drawn."""
-    from slurm_hadar.simulator.plots import _merged
+    from slurm_hadar.pages.plots import _merged
 
     points = [("a", 100.0, 200.0), ("b", 101.0, 201.0), ("c", 150.0, 200.0)]
     assert [label for label, _, _ in _merged(points, "\n")] == ["a\nb", "c"]

@@ -10,9 +10,9 @@ import pytest
 from slurm_hadar.errors import ClusterError, ConfigError, PolicyError, TraceError
 from slurm_hadar.model import Mix, Plan, Tier, Wait
 from slurm_hadar.policies import registry
-from slurm_hadar.simulator.faults import Faults, Outage
 from slurm_hadar.simulator.run import SimOptions, simulate, unlimited
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.simulator.virtual.faults import Faults, Outage
 
 ONE = SimOptions("v100:1x1")
 TWO_KINDS = SimOptions("v100:1x1,k80:1x1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_hadar.simulator.units import lasting, unit_of
+from slurm_hadar.pages.units import lasting, unit_of
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from textual.widgets import DataTable, Input, Static
 
 from slurm_hadar.config import load
+from slurm_hadar.controller.answers.lines import Line
+from slurm_hadar.controller.answers.trends import trend_of
+from slurm_hadar.controller.answers.view import job_view, look
 from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, Run, SightChanges
-from slurm_hadar.controller.lines import Line
-from slurm_hadar.controller.trends import trend_of
-from slurm_hadar.controller.view import job_view, look
 from slurm_hadar.model import Placement
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 from slurm_hadar.testing.journals import write_journal

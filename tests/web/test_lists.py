@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.gains import saved
+from slurm_hadar.controller.answers.lines import folded
+from slurm_hadar.controller.answers.savings import gpu_time, headline
+from slurm_hadar.controller.answers.view import recorded_lines
 from slurm_hadar.controller.journal import Gain, JobRecord, Journal, ReadOnlyJournal, RoundRecord, Run, SightChanges
-from slurm_hadar.controller.lines import folded
-from slurm_hadar.controller.savings import gpu_time, headline
-from slurm_hadar.controller.view import recorded_lines
+from slurm_hadar.controller.journal.gains import saved
 from slurm_hadar.model import Placement
-from slurm_hadar.simulator.worth import worth_by_rounds
+from slurm_hadar.pages.worth import worth_by_rounds
 
 NOW = 1_772_463_600.0
 

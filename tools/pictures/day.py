@@ -14,8 +14,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from slurm_hadar.config import load
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.reports import ReportBook
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Partition

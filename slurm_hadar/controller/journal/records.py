@@ -34,9 +34,9 @@ class JobRecord:
     the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start,
     ``relaunched`` how often Slurm was told to try a launch of its own again that had failed.
     ``reported`` says that ``total_steps`` is the script's own word; else it is the comment's. ``forecast`` is what the
-    job was last expected to be (:class:`slurm_hadar.controller.forecasts.Forecast`), {} = it was never asked about.
-    ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at last) and
-    ``final``, the state in which it ended, are what a predictor learns from.
+    job was last expected to be (:class:`slurm_hadar.controller.prediction.forecasts.Forecast`), {} = it was never
+    asked about. ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at
+    last) and ``final``, the state in which it ended, are what a predictor learns from.
     ``ran_on``: the nodes of the present run, as long as it was not this controller that stopped it.
     ``graph_fault``: why the graph that its comment names cannot be used. ``lowered``: why it weighs less than stated.
     ``unsaved`` counts in a row how often it promised to save when asked and did not; it is not asked again before
@@ -192,7 +192,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What one round says of the worth of knowing GPU types; see :mod:`slurm_hadar.controller.gains` for what it means.
+    """What one round says of the worth of knowing GPU types; see :mod:`slurm_hadar.controller.journal.gains` for what
+    it means.
 
     ``gpu_s``: GPU-seconds of steered jobs since the round before; ``blind_s``: what the same steps take on GPUs chosen
     without a look at their type; ``measured_s``: those of ``gpu_s`` whose speed was measured here; ``unknown_s``:

@@ -1,8 +1,8 @@
 """What the callbacks of all libraries have in common: a training's course from resuming to its end.
 
 The library makes the steps and writes the files; here is when, where, and how the workers agree. Checkpoints are kept
-by the rules of :mod:`slurm_hadar.runtime.checkpoint`: the library writes into a directory with a temporary name, which
-is summed, synced and renamed. It does so in the foreground, the training stands meanwhile.
+by the rules of :mod:`slurm_hadar.runtime.checkpoint.store`: the library writes into a directory with a temporary name,
+which is summed, synced and renamed. It does so in the foreground, the training stands meanwhile.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime import emulation, files, own
-from slurm_hadar.runtime.checkpoint import Checkpoint, Draft
-from slurm_hadar.runtime.endings import Ending, die
+from slurm_hadar.runtime import emulation
+from slurm_hadar.runtime.checkpoint import files
+from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
+from slurm_hadar.runtime.checkpoint.store import Checkpoint, Draft
 from slurm_hadar.runtime.forks.run import fork_place
-from slurm_hadar.runtime.gang import Gang
-from slurm_hadar.runtime.link import Link, stand_still
-from slurm_hadar.runtime.place import store_here, workload_here
+from slurm_hadar.runtime.launch import own
+from slurm_hadar.runtime.progress.endings import Ending, die
+from slurm_hadar.runtime.progress.link import Link, stand_still
+from slurm_hadar.runtime.workers.gang import Gang
 
 __all__ = ["Course", "Due", "Options"]
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime import files, rng
 from slurm_hadar.runtime.callbacks.course import Course, Due, Options
 from slurm_hadar.runtime.callbacks.loader import Place, positioned
+from slurm_hadar.runtime.checkpoint import files, rng
 
 __all__ = ["LightningCallback"]
 

@@ -1,8 +1,8 @@
 """Lightning's loader of training batches, with a position in the epoch that can be gone back to.
 
 Lightning itself begins an epoch anew when it resumes in the midst of one, and counts on from the old place. Here, as in
-:mod:`slurm_hadar.runtime.data`, the epoch is begun again from the random states of its beginning, and the batches that
-were used are left out.
+:mod:`slurm_hadar.runtime.batches.data`, the epoch is begun again from the random states of its beginning, and the
+batches that were used are left out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.data import enter, generators_of
+from slurm_hadar.runtime.batches.data import enter, generators_of
+from slurm_hadar.runtime.checkpoint import rng
 
 __all__ = ["Place", "positioned"]
 

@@ -31,7 +31,8 @@ from typing import Any, cast
 
 from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan, Span, count
-from slurm_hadar.runtime import files, own
+from slurm_hadar.runtime.checkpoint import files
+from slurm_hadar.runtime.launch import own
 
 __all__ = ["PLAN_FILE", "Commit", "Heartbeat", "Offer", "Room", "note_plan"]
 

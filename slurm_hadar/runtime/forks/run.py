@@ -13,17 +13,17 @@ from typing import Any
 from slurm_hadar import forks
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.forks import Span
-from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.data import Feed
+from slurm_hadar.runtime.batches.data import Feed
+from slurm_hadar.runtime.checkpoint import rng
+from slurm_hadar.runtime.checkpoint.parts import named, restore_state, state_of
 from slurm_hadar.runtime.emulation import Pace
 from slurm_hadar.runtime.forks import weights
 from slurm_hadar.runtime.forks.member import Member, Period
 from slurm_hadar.runtime.forks.room import Commit, Heartbeat, Offer, Room
 from slurm_hadar.runtime.forks.schedule import Boost, Clock, Follower
 from slurm_hadar.runtime.forks.weights import Outer, Source
-from slurm_hadar.runtime.gang import Gang
-from slurm_hadar.runtime.link import Link, stand_still
-from slurm_hadar.runtime.parts import named, restore_state, state_of
+from slurm_hadar.runtime.progress.link import Link, stand_still
+from slurm_hadar.runtime.workers.gang import Gang
 
 __all__ = ["Consolidation", "ForkPlace", "ForkedRun", "fork_place"]
 

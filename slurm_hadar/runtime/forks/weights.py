@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime import files
+from slurm_hadar.runtime.checkpoint import files
 
 __all__ = ["Outer", "Source", "consolidate", "pack", "read", "unpack", "write"]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.comment import read as read_comment
-from slurm_hadar.controller.elastic import gang_sizes, room_of
+from slurm_hadar.controller.steering.elastic import gang_sizes, room_of
 from slurm_hadar.errors import GraphError, SlurmError, TraceError
 from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.model import Mix

@@ -1,0 +1,58 @@
+"""Undo all steering at once: what an administrator wants at 3 a.m."""
+
+from __future__ import annotations
+
+import time
+
+from slurm_hadar.comment import is_ours, read
+from slurm_hadar.controller.agents.notes import Seal
+from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.steering import writes
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
+
+__all__ = ["release_all"]
+
+
+def release_all(
+    backend: Backend, journal: Journal, job_ids: tuple[str, ...] = (), seal: Seal | None = None
+) -> list[WriteResult]:
+    """Make every steered or leased pending job eligible at once, on all nodes, in the shape its owner asked for.
+
+    ``job_ids`` limits it to these. Works without the journal too: any pending job with a ``hadar:`` comment that is
+    not eligible counts as leased; its owner's shape is then what ``seal`` vouches for, else what it has. Running
+    jobs are left as they are.
+    """
+    seal = seal or Seal()
+    records = journal.load_jobs()
+    batch = []
+    for job in backend.read_jobs():
+        if job.state is not JobState.PENDING or (job_ids and job.job_id not in job_ids):
+            continue
+        record = records.get(job.job_id)
+        write = _undo(job, record, seal)
+        if write is not None:
+            batch.append(write)
+    results = backend.write(batch)
+    for result in results:
+        record = records.get(result.job_id)
+        if record is not None and result.error is None:
+            record.steered, record.lease, record.defer_until = False, None, None
+    journal.save_jobs(records.values())
+    return results
+
+
+def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal) -> Write | None:
+    if record is not None and record.steered:
+        return writes.free(job, record)
+    note = read(job.comment)[0]
+    if record is None and job.req_nodes and note.asked is not None:
+        if seal.fits(job.job_id, job.user, note.asked, note.asked_mac):
+            return writes.free(job, JobRecord(job.job_id, 0.0, 0, 0.0, *note.asked))
+        return Write("update", (job.job_id,), (("NodeList", ""), ("StartTime", "now")))
+    waits = job.eligible is not None and job.eligible > time.time()
+    ours = record.deferred(job.eligible) if record is not None else is_ours(job.comment)
+    if waits and ours:
+        return Write("update", (job.job_id,), (("StartTime", "now"),))
+    return None

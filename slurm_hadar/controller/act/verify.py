@@ -1,0 +1,83 @@
+"""What Slurm shows of a round's jobs after it was told what to do with them, and what to make of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from slurm_hadar.controller.safety.guard import Change
+from slurm_hadar.controller.steering.bounds import keeps_back
+from slurm_hadar.controller.steering.rules import TRANSIENT_HOLDS, gpus_asked
+from slurm_hadar.controller.steering.writes import RESTART_GAP_S
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.state import SlurmJob
+
+__all__ = ["Pace", "ReadBack", "overdue", "verdict"]
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
+
+
+@dataclass(frozen=True)
+class ReadBack:
+    """``jobs``: those that were looked for, and whatever else does not wait any more. ``begins``: of the jobs that were
+    only put off, the epoch second from which each may start; None = any time. A queue is long, and nearly all of it is
+    only put off."""
+
+    jobs: dict[str, SlurmJob] = field(default_factory=dict)
+    begins: dict[str, float | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shown: Iterable[SlurmJob], wanted: Collection[str], put_off: Collection[str]) -> ReadBack:
+        found = cls()
+        for job in shown:
+            if job.job_id in wanted or (job.job_id in put_off and job.state is not JobState.PENDING):
+                found.jobs[job.job_id] = job
+            elif job.job_id in put_off:
+                found.begins[job.job_id] = job.eligible
+        return found
+
+    def begin(self, job_id: str) -> float | None:
+        """From when the job may start; None also where it was not seen."""
+        job = self.jobs.get(job_id)
+        return self.begins.get(job_id) if job is None else job.eligible
+
+    def waits(self, job_id: str) -> bool:
+        job = self.jobs.get(job_id)
+        return job_id in self.begins if job is None else job.state is JobState.PENDING
+
+
+class Pace:
+    """Waits that grow, so that waiting long asks little of slurmctld."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_LOOK_S
+
+    def sleep(self, until: float = 0.0) -> None:
+        """Sleep the next wait, or until the epoch second ``until`` if that comes soon."""
+        coming = until - time.time()
+        if 0 < coming <= RESTART_GAP_S:
+            time.sleep(coming)
+            return
+        time.sleep(self._next_s)
+        self._next_s = min(LONGEST_LOOK_S, 1.3 * self._next_s)
+
+
+def overdue(job: SlurmJob) -> bool:
+    return job.reason == "BeginTime" and job.eligible is not None and job.eligible <= time.time()
+
+
+def verdict(job: SlurmJob | None, change: Change, before: str) -> str | None:
+    """ok, what is wrong, or None for "wait a little". ``before``: Slurm's reason when the round began, which stands
+    until Slurm has looked at the job again."""
+    if job is None or not job.state.active:
+        return "ok"  # started and ended between two looks, or its owner cancelled it
+    if job.state in (JobState.RUNNING, JobState.COMPLETING):
+        if set(job.nodes) != set(change.new.nodes):
+            return f"runs on {fold(job.nodes)} instead"
+        held = gpus_asked(job)
+        return "ok" if held in (None, change.new.workers) else f"runs with {held} GPUs instead"
+    if job.held or (keeps_back(job.reason) and (job.reason != before or job.reason in TRANSIENT_HOLDS)):
+        return job.reason or "held"
+    return None

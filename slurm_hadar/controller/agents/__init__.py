@@ -1,0 +1,1 @@
+"""What jobs say and leave: the channel to their agents, the spools in their directories, the copies of forked jobs."""

@@ -1,0 +1,1 @@
+"""What people ask of queue and journal, in one place for the terminal and the dashboard."""

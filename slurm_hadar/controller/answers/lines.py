@@ -1,0 +1,148 @@
+"""A job of the queue as people want to see it: what Slurm says of it, joined with what the journal remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.prediction.forecasts import Forecast
+from slurm_hadar.model import JobState, Placement
+from slurm_hadar.slurm.state import SlurmJob
+
+__all__ = ["Line", "array_text", "folded", "line_of", "size_source", "wait_fields"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One job. ``done_share`` is the share of its steps done; None where the total is unknown. ``size`` says where its
+    length is known from: ``stated`` in the comment, ``reported`` by the script, ``predicted``, or "" where nothing is
+    known; ``forecast`` is what it was expected to be, None if it was never asked about.
+
+    ``types`` are the GPU types that it holds, or would like to hold while it waits; ``held`` its GPUs as
+    {node: {type: count}}. ``price``, ``payoff`` and ``wanted`` are those of its last wait, and ``starts`` the interval
+    (epoch seconds) in which it is expected to start; None where nothing is known.
+    """
+
+    job_id: str
+    user: str
+    name: str
+    state: str
+    gpus: int
+    where: str
+    steps_per_s: float | None
+    done_share: float | None
+    arrival: float
+    restarts: int
+    moves: int
+    tier: str
+    why: str
+    size: str = ""
+    forecast: dict[str, Any] | None = None
+    partition: str = ""
+    started: float | None = None
+    types: tuple[str, ...] = ()
+    held: dict[str, dict[str, int]] | None = None
+    price: float | None = None
+    payoff: float | None = None
+    wanted: dict[str, dict[str, int]] | None = None
+    starts: tuple[float, float] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """By name of field, for JSON and templates."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def line_of(
+    job: SlurmJob,
+    record: JobRecord | None,
+    held: Placement,
+    pinned: str | None,
+    wait: dict[str, Any],
+    progress: tuple[float, float | None] | None = None,
+) -> Line:
+    """``held``: the GPUs that it runs on, as far as that can be told. ``pinned``: why it is left to Slurm, or None.
+    ``wait``: what the journal says of why it waits. ``progress``: steps and total of the forked job that this is a copy
+    of, which all its copies show."""
+    pending, running = job.state is JobState.PENDING, job.state is JobState.RUNNING
+    steps = (record.steps if running else record.saved_step or 0.0) if record else 0.0
+    total = record.total_steps if record else None
+    if progress is not None:
+        steps, total = progress[0], progress[1] or total
+    forecast = Forecast.of(record) if record else None
+    left_alone = wait.get("tier") == "pinned" and record is not None and record.run_since is not None
+    wait = wait if pending or pinned or left_alone else {}
+    wanted = Placement.of(wait.get("wanted") or {})
+    return Line(
+        job_id=job.job_id,
+        user=job.user,
+        name=job.name,
+        state=str(job.state),
+        gpus=record.workers if record else sum(r.count for r in job.gpus),
+        where=str(held) if held else ",".join(job.nodes) or "-",
+        steps_per_s=record.steps_per_s if record and running else None,
+        done_share=min(1.0, steps / total) if total else None,
+        arrival=record.arrival if record else job.submit or 0.0,
+        restarts=job.restarts,
+        moves=record.moves if record else 0,
+        tier="pinned" if pinned else wait.get("tier", ""),
+        why=pinned or wait.get("why", ""),
+        size=size_source(record),
+        forecast=None if forecast is None else asdict(forecast),
+        partition=job.partition,
+        started=job.start if running else None,
+        types=tuple(sorted((held or wanted).by_type)),
+        held=held.as_dict(),
+        **wait_fields(wait),
+    )
+
+
+def wait_fields(wait: dict[str, Any]) -> dict[str, Any]:
+    """Of what the journal says of a wait, what a :class:`Line` has."""
+    starts = wait.get("starts")
+    return {
+        "price": wait.get("price"),
+        "payoff": wait.get("payoff"),
+        "wanted": wait.get("wanted"),
+        "starts": (float(starts[0]), float(starts[1])) if starts else None,
+    }
+
+
+def size_source(record: JobRecord | None) -> str:
+    """Where what is known of a job's length is from: stated, reported, predicted or "" (nothing is known)."""
+    if record is None:
+        return ""
+    if record.total_steps is not None:
+        return "reported" if record.reported else "stated"
+    return "predicted" if Forecast.of(record) is not None else ""
+
+
+def folded(lines: Iterable[Line]) -> list[Line]:
+    """The waiting tasks of a job array that are alike in one line, ``12_[3-9,12]``, where its first one stood; all else
+    as it was. The reason is the first task's."""
+    groups: dict[tuple[Any, ...], list[Line]] = {}
+    for line in lines:
+        array, _, task = line.job_id.partition("_")
+        alike = (array, line.state, line.tier, line.gpus, line.types, line.size, line.restarts)
+        waits = line.state == str(JobState.PENDING) and task.isdecimal()
+        groups.setdefault(alike if waits else (line.job_id,), []).append(line)
+    return [_together(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _together(tasks: list[Line]) -> Line:
+    array = tasks[0].job_id.partition("_")[0]
+    numbers = (int(line.job_id.partition("_")[2]) for line in tasks)
+    return replace(tasks[0], job_id=array_text(array, numbers), arrival=min(line.arrival for line in tasks))
+
+
+def array_text(array: str, numbers: Iterable[int]) -> str:
+    """Tasks of a job array as Slurm writes them: ``12_[3-9,12]``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"{array}_[{text}]"

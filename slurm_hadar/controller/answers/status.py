@@ -1,0 +1,200 @@
+"""One job at a glance, for its owner: what Slurm says now, what the journal knows, what is expected."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar import messages
+from slurm_hadar.config import Config
+from slurm_hadar.controller.answers.expectation import Answer, answer
+from slurm_hadar.controller.answers.lines import Line
+from slurm_hadar.controller.answers.peek import peek
+from slurm_hadar.controller.answers.view import by_number, journal_or_empty, live_view
+from slurm_hadar.controller.journal import JobRecord, Reader, Run
+from slurm_hadar.controller.journal.gains import basis
+from slurm_hadar.errors import HadarError, SlurmError
+from slurm_hadar.model import Job, Speed
+from slurm_hadar.slurm.accounting import AccountedJob
+from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.shown import Shown, accounted, shown
+
+__all__ = ["Saved", "Status", "Task", "status_of", "tail"]
+
+_SAVED = re.compile(r"gen-\d{1,9}-step-(\d{1,18})")
+_TAIL_BYTES = 16 * 1024
+_MOST_ENTRIES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The newest complete checkpoint: its step, and when it was written (epoch seconds; None = not known)."""
+
+    step: int
+    time: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task of a job array that is over, by Slurm's word or the journal's."""
+
+    job_id: str
+    word: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """``line`` is that of ``hadar queue``, None for a job that is over; ``word`` then says how it ended. ``tasks`` and
+    ``over`` are those of a job array, for which there is nothing else. ``faults``: what could not be asked, and why."""
+
+    job_id: str
+    line: Line | None = None
+    shown: Shown | None = None
+    record: JobRecord | None = None
+    accounted: AccountedJob | None = None
+    runs: tuple[Run, ...] = ()
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
+    expected: Answer | None = None
+    saved: Saved | None = None
+    tasks: tuple[Line, ...] = ()
+    over: tuple[Task, ...] = ()
+    fork: Mapping[str, Any] | None = None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """As Slurm names it, in small letters; ``gone`` for a job of which nobody knows how it ended."""
+        if self.line is not None:
+            return self.line.state
+        if self.shown is not None:
+            return self.shown.word.lower()
+        if self.accounted is not None:
+            return self.accounted.state.lower()
+        return self.record.final.lower() if self.record is not None and self.record.final else "gone"
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Steps per second by GPU type, where the job, or one like it, was measured."""
+        return {t: s.steps_per_s for t, s in sorted(self.speeds.items()) if basis(s) == "measured"}
+
+
+def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
+    """All that is known of one job, an array or a task of one. Raises HadarError if nobody knows it, or nobody can be
+    asked."""
+    journal, journal_fault = journal_or_empty(config)
+    faults = [f"decisions and progress are not known: {journal_fault}"] if journal_fault else []
+    try:
+        lines, slurm_fault = _lines(backend, config, journal)
+        mine = [line for line in lines if line.job_id == job_id]
+        tasks = sorted(_of(job_id, lines), key=lambda line: by_number(line.job_id))
+        record, runs = journal.job(job_id), tuple(journal.runs_of(job_id))
+        fork = journal.forks().get(job_id.partition("_")[0])
+        past = _past_tasks(job_id, journal, {line.job_id for line in tasks})
+    finally:
+        journal.close()
+    if slurm_fault:
+        faults.append(slurm_fault)
+    seen = None if slurm_fault else shown(backend.ask, job_id)
+    told = () if mine or tasks or slurm_fault or (seen and not past) else accounted(backend.ask, job_id)
+    if not mine and (tasks or past or any("_" in job.job_id and job.job_id != job_id for job in told)):
+        over = past or tuple(Task(job.job_id, job.state.lower()) for job in told)
+        return Status(job_id, tasks=tuple(tasks), over=over, fork=_fork(fork), faults=tuple(faults))
+    if not mine and seen is None and record is None and not told:
+        raise HadarError(
+            slurm_fault or f"job {job_id} is known neither to Slurm (squeue, sacct) nor to the controller's journal"
+        )
+    line = mine[0] if mine else None
+    foreseen = line is not None and not slurm_fault
+    expected, speeds, fault = _expected(backend, config, job_id) if foreseen else (None, {}, "")
+    faults += [fault] if fault else []
+    return Status(
+        job_id, line, seen, record, next(iter(told), None), runs, speeds, expected, _saved(record, seen, job_id),
+        fork=_fork(fork), faults=tuple(faults),
+    )  # fmt: skip
+
+
+def _lines(backend: CliBackend, config: Config, journal: Reader) -> tuple[list[Line], str]:
+    try:
+        return live_view(backend, config, journal)[0], ""
+    except SlurmError as error:
+        return [], str(error)
+
+
+def _of(array_id: str, lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if line.job_id.startswith(f"{array_id}_")]
+
+
+def _past_tasks(array_id: str, journal: Reader, active: set[str]) -> tuple[Task, ...]:
+    """The tasks of an array that are over, as far as the journal knows."""
+    if "_" in array_id:
+        return ()
+    known = [journal.job(job_id) for job_id in journal.job_ids(f"{array_id}_", most=100_000)]
+    over = [r for r in known if r is not None and r.ended is not None and r.job_id not in active]
+    return tuple(Task(r.job_id, r.final.lower()) for r in sorted(over, key=lambda r: by_number(r.job_id)))
+
+
+def _expected(
+    backend: CliBackend, config: Config, job_id: str
+) -> tuple[Answer | None, Mapping[str, Speed], str]:  # fmt: skip
+    """What the next rounds would do, and what is known of its speed; a job that nobody can foresee is no failure."""
+    try:
+        now = peek(backend, config)
+        job: Job | None = now.snapshot.job.get(job_id)
+        return answer(now, job_id, config), {} if job is None else job.speeds, ""
+    except HadarError as error:
+        return None, {}, f"nothing can be foreseen: {error}"
+
+
+def _fork(known: tuple[int, int, float | None, int | None] | None) -> Mapping[str, Any] | None:
+    if known is None:
+        return None
+    return dict(zip(("consolidation", "steps", "total_steps", "closer"), known, strict=True))
+
+
+def _saved(record: JobRecord | None, seen: Shown | None, job_id: str) -> Saved | None:
+    """From what the job reported, or from its own directory, which only its owner looks into."""
+    reported = record.saved_step if record is not None else None
+    work_dir = seen.work_dir if seen is not None else Path(record.work_dir) if record and record.work_dir else None
+    found = _newest(work_dir, job_id) if work_dir is not None else None
+    if found is not None and (reported is None or found.step >= reported):
+        return found
+    return None if reported is None else Saved(int(reported))
+
+
+def _newest(work_dir: Path, job_id: str) -> Saved | None:
+    best: Saved | None = None
+    for home in messages.job_homes(os.getuid()):
+        directory = work_dir / home / job_id / messages.CHECKPOINTS_DIR
+        try:
+            if directory.lstat().st_uid != os.getuid():
+                continue
+            with os.scandir(directory) as entries:
+                for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False):
+                    name = _SAVED.fullmatch(entry.name)
+                    if name and (best is None or int(name[1]) > best.step):
+                        best = Saved(int(name[1]), entry.stat(follow_symlinks=False).st_mtime)
+        except OSError:  # not there, or not to be seen from here
+            continue
+    return best
+
+
+def tail(path: Path, most: int = 5) -> list[str]:
+    """The last lines of a job's output, [] where it cannot be read or is no plain file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        return []
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(0, found.st_size - _TAIL_BYTES))
+        text = file.read(_TAIL_BYTES).decode(errors="replace")
+    lines = [line.rpartition("\r")[2] for line in text.rstrip().split("\n")]  # of a progress bar what stands there last
+    return [line[:200] for line in lines[-most:] if line]

@@ -1,0 +1,187 @@
+"""What is kept of each round: by the journal in real life, by the simulator for its metrics."""
+
+from __future__ import annotations
+
+import abc
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.answers.expectation import Peek, starts
+from slurm_hadar.controller.cluster import Outcome, Seen
+from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
+from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.salvage import row_object
+from slurm_hadar.controller.journal.sights import Sights, gpu_use
+from slurm_hadar.controller.observe.observer import Observation
+from slurm_hadar.controller.observe.passed_over import PassedOver
+from slurm_hadar.controller.safety.guard import Change, ChangeKind
+from slurm_hadar.model import EMPTY, Plan, Snapshot, Wait
+
+__all__ = ["JournalRecorder", "Recorder", "memory_of", "owner_of"]
+
+log = logging.getLogger(__name__)
+
+
+def owner_of(policy: str, params: Mapping[str, Any]) -> str:
+    """Whose memory it is: that of another policy, or of other parameters, is of no use."""
+    return json.dumps([policy, dict(params)], sort_keys=True)
+
+
+def memory_of(journal: Journal, owner: str) -> Mapping[str, Any]:
+    """What the journal keeps for ``owner``; empty if nothing."""
+    text = journal.load_memory(owner)
+    return (row_object(text) or {}) if text else {}
+
+
+class Recorder(abc.ABC):
+    """Told of every round: :meth:`begin`, then :meth:`planned`, and after the cluster has acted :meth:`conclude`. A
+    round that was skipped only begins."""
+
+    @abc.abstractmethod
+    def begin(self, record: RoundRecord) -> int:
+        """A round has begun; returns its number."""
+
+    @abc.abstractmethod
+    def planned(self, number: int, snapshot: Snapshot, plan: Plan, changes: Sequence[Change]) -> None:
+        """What the policy wants, and what of it the guard lets pass."""
+
+    @abc.abstractmethod
+    def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
+        """What was done."""
+
+    def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
+        """The moment to work out when the jobs that wait will start, in ``cpu_s`` CPU seconds."""
+        return
+
+    def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
+        """Another policy decides from now on, or with other parameters; what is older than ``keep_s`` is forgotten."""
+        return
+
+    @abc.abstractmethod
+    def recall(self) -> Mapping[str, Any]:
+        """The policy's memory as it was last kept; empty if there is none of this policy with these parameters."""
+
+    @abc.abstractmethod
+    def keep(self, memory: Mapping[str, Any]) -> None:
+        """Keep the policy's memory."""
+
+
+class JournalRecorder(Recorder):
+    """Writes rounds, reasons, prices and decisions to the journal, and forgets what is older than ``keep_s``.
+
+    ``policy`` and ``params`` say whose memory is kept (:func:`owner_of`); another's is dropped.
+    ``keeping`` is where a journal that cannot be written is complained of.
+    """
+
+    def __init__(
+        self, journal: Journal, policy: str, params: Mapping[str, Any], keep_s: float, keeping: Keeping | None = None
+    ) -> None:
+        self._journal = journal
+        self._keeping = keeping or Keeping()
+        self._number = 0
+        self.reconfigure(policy, params, keep_s)
+        self._last_change: dict[str, int] = {}  # a hash of it: jobs are many, and reasons long
+        self._expired = 0.0
+        self._kept: Mapping[str, Any] = {}
+        self._sights = Sights(journal)
+        self._planned: tuple[Plan, Mapping[str, dict[str, Any]]] = Plan(policy, abstains=True), {}
+
+    def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
+        self._owner = owner_of(policy, params)
+        self._keep_s = keep_s
+
+    def begin(self, record: RoundRecord) -> int:
+        self._number += 1  # where the journal cannot give one
+        with self._keeping():
+            self._number = self._journal.add_round(record)
+        return self._number
+
+    def planned(self, number: int, snapshot: Snapshot, plan: Plan, changes: Sequence[Change]) -> None:
+        """Why each job that does not run waits, pinned ones included, and what the GPUs cost: what explain shows."""
+        waits = _Waits(plan, snapshot, changes)
+        self._planned = plan, waits
+        with self._keeping():
+            self._journal.replace_waits(number, waits)
+            self._journal.replace_prices(plan.prices)
+
+    def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:  # type: ignore[override]
+        with self._keeping():
+            self._journal.update_round(number, replace(record, use=gpu_use(seen.snapshot)))
+            self._sights.note(record, seen, *self._planned, outcome)
+            self._planned = Plan("", abstains=True), {}
+            self._journal.add_events(number, record.time, seen.events)
+            self._note_decisions(number, record.time, seen, outcome)
+            if record.time - self._expired > 3600:
+                self._expired = record.time
+                self._journal.expire(record.time - self._keep_s)
+
+    def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
+        found = starts(peek, config, cpu_s)
+        with self._keeping():
+            self._journal.note_starts({j: (i.low, i.high) for j, i in found.items() if i.high is not None})
+
+    def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
+        """Record changes, and reasons of waiting when they change; staying needs no word."""
+        self._journal.add_decisions(number, now, self._decisions(seen, outcome))
+
+    def _decisions(self, seen: Seen, outcome: Outcome) -> Iterator[Decision]:
+        for change in outcome.changes:
+            key = hash((str(change.kind), change.why, change.old, change.new))
+            if change.kind is ChangeKind.STAY or self._last_change.get(change.job_id) == key:
+                continue
+            self._last_change[change.job_id] = key
+            yield Decision(change.job_id, change.kind, change.old, change.new, change.why, change.price, change.payoff)
+        for job_id, final in seen.finished:
+            self._last_change.pop(job_id, None)
+            yield Decision(job_id, "end", EMPTY, EMPTY, final.lower())
+
+    def recall(self) -> Mapping[str, Any]:
+        self._kept = memory_of(self._journal, self._owner)
+        return self._kept
+
+    def keep(self, memory: Mapping[str, Any]) -> None:
+        if memory == self._kept:
+            return
+        try:
+            text = json.dumps(memory)
+        except (TypeError, ValueError) as error:  # a plug-in's fault must not end the controller
+            log.warning("the policy's memory cannot be written as JSON (%s); a restart will lose it", error)
+            self._kept = memory
+            return
+        with self._keeping():
+            self._journal.save_memory(self._owner, text)
+            self._kept = memory
+
+
+class _Waits(Mapping[str, dict[str, Any]]):
+    """Why each job waits, or is left to Slurm, as the journal has it. Made when asked for: all at once are large."""
+
+    def __init__(self, plan: Plan, snapshot: Snapshot, changes: Sequence[Change]) -> None:
+        self._plan = plan
+        self._put_off = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.why.startswith("put off")}
+        self._pinned = {j.job_id: j.pinned for j in snapshot.jobs if j.pinned is not None}
+        self._jobs, self._passed_over = snapshot.job, PassedOver(snapshot, changes)
+
+    def __getitem__(self, job_id: str) -> dict[str, Any]:
+        if job_id in self._pinned:
+            return {"tier": "pinned", "why": self._pinned[job_id]}
+        wait = self._plan.waits[job_id]
+        return {
+            "tier": str(wait.tier), "why": self._put_off.get(job_id) or self._why(job_id, wait), "price": wait.price,
+            "payoff": wait.payoff, "wanted": wait.wanted.as_dict(),
+        }  # fmt: skip
+
+    def _why(self, job_id: str, wait: Wait) -> str:
+        job = self._jobs.get(job_id)
+        return wait.why + (self._passed_over.words(job, wait) if job is not None else "")
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._pinned
+        yield from (job_id for job_id in self._plan.waits if job_id not in self._pinned)
+
+    def __len__(self) -> int:
+        return len(self._pinned.keys() | self._plan.waits.keys())

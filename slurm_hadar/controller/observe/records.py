@@ -1,0 +1,223 @@
+"""The life of each job's record: what Slurm forgets of a job (first submission, service, restarts, progress) and we do
+not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from slurm_hadar.comment import JobComment, is_ours, read
+from slurm_hadar.config import Config
+from slurm_hadar.controller.agents.notes import Seal
+from slurm_hadar.controller.agents.reports import JobNews, ReportBook
+from slurm_hadar.controller.answers.words import clock
+from slurm_hadar.controller.journal import Event, JobRecord
+from slurm_hadar.controller.observe.script_failures import note_failure
+from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.safety.quarantine import Quarantine
+from slurm_hadar.controller.steering.rules import NodeFacts, gpus_asked, may_retry
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.state import ClusterState, SlurmJob
+
+__all__ = ["LOST_NODE_S", "JobRecords"]
+
+LOST_NODE_S = 120.0  # as long as Slurm itself puts off a job that it has requeued
+_UNSEEN_S = 60.0  # in which a node may have gone and come back
+
+
+class JobRecords:
+    """The records of all jobs that are not over, by job (``all``), brought up to date once a round.
+
+    Parameters
+    ----------
+    records: as the journal has them. book: what jobs report. usage: where their GPU time is booked. seal: of the notes
+        in their comments. quarantine: where one job's fault stays that job's.
+
+    ``events`` is what has happened to jobs since :meth:`begin`.
+    """
+
+    def __init__(
+        self, config: Config, records: dict[str, JobRecord], book: ReportBook, usage: Usage, seal: Seal,
+        quarantine: Quarantine,
+    ) -> None:  # fmt: skip
+        self.all = records
+        self.events: list[Event] = []
+        self._config = config
+        self._book, self._usage, self._seal, self._quarantine = book, usage, seal, quarantine
+        self._lost: dict[str, float] = {}  # nodes that were out of use lately, and until when that counts
+
+    def reconfigure(self, config: Config) -> None:
+        self._config = config
+
+    def begin(self, state: ClusterState) -> None:
+        """Another look at the cluster."""
+        self.events = []
+        self._lost = {node: until for node, until in self._lost.items() if until > state.time}
+        self._lost.update({n.name: state.time + LOST_NODE_S for n in state.nodes if not n.available})
+
+    def failed_restarts(
+        self, state: ClusterState, comments: Mapping[str, JobComment], denied: Collection[str]
+    ) -> dict[str, SlurmJob]:
+        """The jobs that Slurm is to start once more, elsewhere; their records stay."""
+        found = {}
+        for job in state.jobs:
+            record = self.all.get(job.job_id)
+            if job.state is not JobState.FAILED or record is None or job.job_id in denied:
+                continue
+            with self._quarantine.over(job.job_id, "a failed restart"):
+                self._note_failure(record, job)
+                if may_retry(job, comments[job.job_id], record, self._config):
+                    self._note_end(record, state.time)
+                    record.keep_off(job.nodes, state.time + LOST_NODE_S)
+                    found[job.job_id] = job
+        return found
+
+    def close(self, state: ClusterState, kept: Collection[str]) -> tuple[tuple[JobRecord, str], ...]:
+        """Close the records of jobs that Slurm shows as over or shows no more, but for those that are kept."""
+        final = {j.job_id: j.state_text for j in state.jobs if not j.state.active}
+        over = []
+        for job_id in [i for i in self.all if i not in kept]:
+            record = self.all.pop(job_id)
+            record.ended, record.final = state.time, final.get(job_id, "GONE")
+            with self._quarantine.over(job_id, "its end"):
+                self.note_progress(record, self._book.get(job_id))
+                self._note_end(record, state.time)
+            over.append((record, record.final))
+        return tuple(over)
+
+    def of(self, job: SlurmJob, now: float) -> JobRecord:
+        """The job's record, new for a new job; Slurm changes submit time only together with the restart count.
+
+        A slurmctld that crashed may have lost a restart: then both are older than we know. Since 24.11 a job that is
+        requeued shows its next count while it still leaves its nodes, and its next submit time only after that.
+        """
+        record = self.all.get(job.job_id)
+        submit = job.submit or now
+        same = record is not None and (
+            job.restarts > record.restarts
+            or (job.restarts == record.restarts and (submit == record.submit or job.restarts > 0))
+            or (job.restarts < record.restarts and submit <= record.submit)
+        )
+        if record is None or not same:
+            shape, steered = _shape(job), False
+            note = read(job.comment)[0]
+            if job.req_nodes and note.asked and self._seal.fits(job.job_id, job.user, note.asked, note.asked_mac):
+                shape, steered = note.asked, True  # these nodes are ours, whatever became of the journal
+            record = JobRecord(
+                job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now
+            )
+            self.all[job.job_id] = record
+        self._note_failure(record, job)
+        if job.restarts > record.restarts:
+            # The last words of the run that is over count: its checkpoint was saved after the last round looked.
+            news = self._book.get(job.job_id)
+            over = news.before if news is not None and news.report.restart > record.restarts else news
+            self.note_progress(record, over)
+            lost = self._note_restart(record, job, submit, now)
+            if is_ours(job.comment):
+                self.events.append(Event(job.job_id, "restart", _restarted(record, lost)))
+        record.restarts, record.submit, record.last_seen = job.restarts, submit, now
+        return record
+
+    def _note_failure(self, record: JobRecord, job: SlurmJob) -> None:
+        if (event := note_failure(record, job.restarts, self._book.get(job.job_id))) is not None:
+            self.events.append(event)
+
+    def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float, now: float) -> float:
+        """Begin the record of another run; returns how many steps are to be done again.
+
+        A run whose node was lost may not be over there: Slurm ends it when the node is back, and a new run of the job
+        with it. Where nobody has looked for a while, it may have been lost meanwhile.
+        """
+        unseen = now - record.last_seen > _UNSEEN_S
+        lost = [node for node in record.ran_on if unseen or node in self._lost]
+        if lost:
+            record.keep_off(lost, now + LOST_NODE_S)
+            why = f"not tried on {fold(lost)} for {LOST_NODE_S:.0f} s: the run before may not be over there"
+            self.events.append(Event(job.job_id, "barred", why))
+        record.ran_on = ()
+        record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
+        record.limit_asked = None
+        again = max(0.0, record.steps - (record.saved_step or 0.0))
+        record.lost_steps += again
+        record.steps = record.saved_step or 0.0
+        if record.saved_step is None:  # it begins anew: what it did so far is not part of its work
+            record.ran_s = {}
+        return again
+
+    def note_run(self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], now: float) -> None:
+        """Attained service in GPU-seconds, booked at each sight of the running job, once whoever controls."""
+        if job.state is not JobState.RUNNING:
+            self._note_end(record, now)
+            return
+        record.ran_on = job.nodes
+        if record.run_since is None or record.booked is None:
+            record.run_since = record.booked = min(job.start or now, now)
+            if is_ours(job.comment) and not record.placed:
+                self.events.append(Event(job.job_id, "slurm", f"on {fold(job.nodes)} at {clock(record.run_since)}"))
+        ran_s = max(0.0, now - record.booked)
+        record.attained_s += ran_s * (gpus_asked(job) or record.workers)
+        gpus = _gpus_by_type(job, facts)
+        self._usage.book(job.user, job.account, gpus, ran_s, now)
+        if gpus:
+            most = max(sorted(gpus), key=lambda gpu_type: gpus[gpu_type])
+            record.ran_more(most, ran_s)
+            record.last_type = most
+        record.booked = now
+
+    def _note_end(self, record: JobRecord, now: float) -> None:
+        """The last stretch of a job that ran when it was last seen: until it said goodbye, else half of the time since
+        then, as it may have ended at any moment of it."""
+        if record.booked is not None and record.last_type:
+            news = self._book.get(record.job_id)
+            bye = news is not None and news.report.kind == "bye" and news.report.restart == record.restarts
+            said = news.heard if news is not None and bye else (record.booked + now) / 2
+            record.ran_more(record.last_type, max(0.0, min(said, now) - record.booked))
+        record.run_since = record.booked = None
+
+    def note_progress(self, record: JobRecord, news: JobNews | None) -> None:
+        if news is None or news.report.restart < record.restarts:
+            return
+        report = news.report
+        record.resumable = report.resumable or record.resumable
+        if report.total_steps:
+            record.total_steps, record.reported = report.total_steps, True
+        if report.consolidated_steps is not None:  # of a copy: what counts is in a consolidation, and never lost
+            record.steps = record.saved_step = float(report.consolidated_steps)
+        elif report.steps is not None:
+            record.steps = report.steps
+        record.steps_per_s = report.steps_per_s if report.steps_per_s is not None else record.steps_per_s
+        if news.saved_step is not None and report.consolidated_steps is None:
+            record.saved_step = news.saved_step
+        record.forgotten = report.forgotten or 0
+        record.save_s = report.save_s if report.save_s is not None else record.save_s
+        record.stall_s = report.stall_s if report.stall_s is not None else record.stall_s
+        if news.first_step is not None and record.run_since is not None:
+            record.start_s = max(0.0, news.first_step - record.run_since)
+
+
+def _restarted(record: JobRecord, lost: float) -> str:
+    """How a job's next run begins, in the words of its history."""
+    where = (
+        "from the beginning" if record.saved_step is None else f"from its checkpoint at step {record.saved_step:.0f}"
+    )
+    return f"run {record.restarts + 1} {where}" + (f"; {lost:.0f} steps are done again" if lost else "")
+
+
+def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
+    """Gang size, nodes, tasks and CPUs as the owner asked for them."""
+    count = job.gpus[0].count if job.gpus else 0
+    nodes = max(1, job.num_nodes)
+    workers = count * nodes if job.gpus and job.gpus[0].per == "node" else count
+    return workers, nodes, max(1, job.num_tasks), max(1, job.num_cpus)
+
+
+def _gpus_by_type(job: SlurmJob, facts: Mapping[str, NodeFacts]) -> dict[str, float]:
+    """Where Slurm does not say how a job's GPUs lie on its nodes they count as spread evenly."""
+    gpus = gpus_asked(job) or 0
+    by_type: dict[str, float] = {}
+    for name in job.nodes:
+        gpu_type = facts[name].gpu_type if name in facts else None
+        if gpu_type and gpus:
+            by_type[gpu_type] = by_type.get(gpu_type, 0.0) + gpus / len(job.nodes)
+    return by_type

@@ -1,0 +1,1 @@
+"""The predictor as the controller uses it: trained on ended jobs, asked for those of the queue."""

@@ -1,0 +1,165 @@
+"""Limits on what one round may do: the plan in, the changes that are allowed out.
+
+Whatever is vetoed keeps what it has, and whatever counted on GPUs that then do not come free waits. The result never
+exceeds capacity: it is checked against the GPUs that jobs which stay really hold.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from slurm_hadar.config import Config, GuardSection
+from slurm_hadar.controller.journal.gains import basis
+from slurm_hadar.model import EMPTY, Job, JobState, Placement, Plan, Snapshot
+
+__all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle", "unmovable_reason"]
+
+
+class ChangeKind(enum.StrEnum):
+    """What a plan means for one job, seen from what it does now."""
+
+    STAY = "stay"
+    START = "start"
+    MOVE = "move"
+    PREEMPT = "preempt"
+    WAIT = "wait"
+
+    @property
+    def stops(self) -> bool:
+        """Whether a running job is stopped."""
+        return self in (ChangeKind.MOVE, ChangeKind.PREEMPT)
+
+    @property
+    def occupies(self) -> bool:
+        """Whether the job takes GPUs it does not hold yet."""
+        return self in (ChangeKind.START, ChangeKind.MOVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What shall happen to one job: from ``old`` to ``new``, and why. ``payoff`` orders changes when not all may be."""
+
+    kind: ChangeKind
+    job_id: str
+    old: Placement = EMPTY
+    new: Placement = EMPTY
+    why: str = ""
+    payoff: float = 0.0
+    price: float | None = None
+
+
+def changes_of(snapshot: Snapshot, plan: Plan) -> list[Change]:
+    """What ``plan`` changes, for every steerable job, in order of arrival."""
+    return [_change(job, plan) for job in snapshot.steerable_jobs]
+
+
+def _change(job: Job, plan: Plan) -> Change:
+    job_id = job.job_id
+    new = plan.placements.get(job_id, EMPTY)
+    wait = plan.waits.get(job_id)
+    why, price = (wait.why, wait.price) if wait else ("", None)
+    payoff = plan.payoffs.get(job_id, 0.0)
+    if job.state is not JobState.RUNNING:
+        kind = ChangeKind.START if new.shares else ChangeKind.WAIT
+        return Change(kind, job_id, EMPTY, new, why, payoff, price)
+    old = job.placement
+    kind = ChangeKind.STAY if new == old else ChangeKind.MOVE if new else ChangeKind.PREEMPT
+    if kind is ChangeKind.MOVE and not why:
+        why = _gain(job, old, new)
+    return Change(kind, job_id, old, new, why, payoff, price)
+
+
+def _gain(job: Job, old: Placement, new: Placement) -> str:
+    before, after = job.rate(old), job.rate(new)
+    if before <= 0 or after <= 0:
+        return "moved by the plan"
+    known = {basis(s) for p in (old, new) for t in p.by_type if (s := job.speeds_at(p.workers).get(t)) is not None}
+    if "unknown" in known:
+        return f"{after / before:.3g} times as fast by the data sheets; its speed is not known"
+    return f"{before:.3g} -> {after:.3g} steps/s" + ("" if known == {"measured"} else " (estimated)")
+
+
+def unmovable_reason(guard: GuardSection, moves: int, since: float = -math.inf, now: float = 0.0) -> str | None:
+    """Why the limits let a job that runs ``since`` then (epoch seconds) stay where it is, after so many moves; None if
+    they do not."""
+    if moves >= guard.max_moves_per_job:
+        return f"was moved {moves} times, the most that guard.max_moves_per_job allows"
+    if now - since < guard.min_run_s:
+        until = time.strftime("%H:%M:%S", time.localtime(since + guard.min_run_s))
+        return f"is younger than guard.min_run_s = {guard.min_run_s:g} s until {until}"
+    return None
+
+
+def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list[Change]:
+    """Apply the configuration's limits; the changes with the largest payoff are kept."""
+    guard = config.guard
+    changes = list(changes)
+    active = [c for c in changes if c.kind is not ChangeKind.WAIT and c.kind is not ChangeKind.STAY]
+    total = len(changes)
+    budget = max(1, int(guard.max_changed_share * total)) if guard.max_changed_share < 1 else total
+    stops, changed, vetoed = 0, 0, {}
+    for change in sorted(active, key=lambda c: (-c.payoff, c.job_id)):
+        if change.kind.stops and stops >= guard.max_preemptions:
+            vetoed[change.job_id] = f"guard.max_preemptions = {guard.max_preemptions} a round"
+        elif changed >= budget:
+            vetoed[change.job_id] = f"guard.max_changed_share = {guard.max_changed_share:g} of the queue a round"
+        else:
+            changed += 1
+            stops += change.kind.stops
+    return settle(snapshot, changes, vetoed)
+
+
+def settle(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]) -> list[Change]:
+    """Turn vetoed changes into staying or waiting, and make the rest fit into what then is free.
+
+    ``vetoed`` maps a job to the reason. A move whose target is not free any more becomes a stay, which may in turn
+    take GPUs from others: repeated until nothing changes, at most once per job.
+    """
+    vetoed = dict(vetoed)
+    pending = list(changes)
+    while True:
+        settled, failed = _fit(snapshot, pending, vetoed)
+        if not failed:
+            return settled
+        vetoed.update(failed)
+
+
+def _fit(snapshot: Snapshot, changes: list[Change], vetoed: Mapping[str, str]) -> tuple[list[Change], dict[str, str]]:
+    free = snapshot.capacity()
+    decided: dict[str, Change] = {c.job_id: _veto(c, vetoed[c.job_id]) for c in changes if c.job_id in vetoed}
+    for change in changes:
+        held = decided.get(change.job_id, change)
+        if held.kind is ChangeKind.STAY:
+            _take(free, held.old)
+    failed: dict[str, str] = {}
+    new = [c for c in changes if c.kind is not ChangeKind.WAIT and c.kind is not ChangeKind.STAY and c.kind.occupies]
+    for change in sorted(new, key=lambda c: (not c.kind.stops, -c.payoff, c.job_id)):
+        if change.job_id in decided:
+            continue
+        if _fits(free, change.new):
+            _take(free, change.new)
+        elif change.kind is ChangeKind.MOVE:
+            failed[change.job_id] = "the GPUs it was to move to did not come free"
+        else:
+            decided[change.job_id] = _veto(change, "the GPUs it was to start on did not come free")
+    return ([decided.get(c.job_id, c) for c in changes] if decided else changes), failed
+
+
+def _veto(change: Change, why: str) -> Change:
+    kind = ChangeKind.WAIT if change.kind in (ChangeKind.START, ChangeKind.WAIT) else ChangeKind.STAY
+    new = change.old if kind is ChangeKind.STAY else EMPTY
+    return replace(change, kind=kind, new=new, why=f"put off: {why}")
+
+
+def _fits(free: Mapping[str, Mapping[str, int]], placement: Placement) -> bool:
+    return all(free.get(node, {}).get(gpu_type, 0) >= n for node, gpu_type, n in placement.items())
+
+
+def _take(free: dict[str, dict[str, int]], placement: Placement) -> None:
+    for node, gpu_type, n in placement.items():
+        on_node = free.setdefault(node, {})
+        on_node[gpu_type] = on_node.get(gpu_type, 0) - n

@@ -1,0 +1,400 @@
+"""Which jobs can be steered, and in which shapes: the rules of what stock Slurm can do to a job.
+
+Every reason returned here is shown to the job's owner, so it names the cause and the fix.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_hadar.comment import JobComment, is_ours, looks_like_ours, read
+from slurm_hadar.config import Config, Mode
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.steering.elastic import Room, gang_sizes, room_of
+from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
+from slurm_hadar.slurm.state import SlurmJob, SlurmNode
+from slurm_hadar.throughput.gpus import memory_gb
+
+__all__ = [
+    "LAUNCH_FAILED",
+    "TRANSIENT_HOLDS",
+    "NodeBook",
+    "NodeFacts",
+    "form_of",
+    "gpus_asked",
+    "may_relaunch",
+    "may_retry",
+    "no_type",
+    "node_facts",
+    "pinned_reason",
+    "placement_of",
+    "shared_form",
+    "types_of",
+    "unreadable",
+]
+
+_CONSTRAINT = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
+TRANSIENT_HOLDS = ("BadConstraints",)
+LAUNCH_FAILED = "launch failed requeued held"
+REQUEUE_DELAY_S = 125.0  # Slurm's 120, and the seconds that its clock may be ahead
+_START_WITHIN_S = 5.0  # a start time that is nearer to the last requeue may be one from before it; leases are longer
+_FAILS_WITHIN_S = 2.0  # times of Slurm are whole seconds
+_TAKEN_IN_WITHIN_S = 5.0  # job_submit.lua runs first; slurmctld may wait for its locks then
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What steering needs of a node: its only GPU type (None if it has none or several), and its state."""
+
+    name: str
+    gpu_type: str | None
+    gpus: int
+    available: bool
+    features: frozenset[str]
+    partitions: frozenset[str]
+    several_types: bool
+
+
+class NodeBook(dict[str, NodeFacts]):
+    """The nodes of one look, by name; ``memory_gb`` is what the configuration says of GPU types. What many jobs ask
+    alike is worked out once."""
+
+    def __init__(self, memory_gb: Mapping[str, int] | None = None) -> None:
+        super().__init__()
+        self._memory_gb = memory_gb or {}
+
+    @functools.cached_property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Of the nodes that have one only."""
+        return tuple(sorted({f.gpu_type for f in self.values() if f.gpu_type}))
+
+    @functools.cached_property
+    def _open(self) -> dict[tuple[str, str], frozenset[str]]:
+        return {}
+
+    def memory_of(self, gpu_type: str) -> int | None:
+        """Gigabytes of one GPU of this type; None where nobody knows."""
+        return self._memory_gb.get(gpu_type, memory_gb(gpu_type))
+
+    def small(self, least_gb: int) -> tuple[tuple[str, int | None], ...]:
+        """The GPU types that have less memory than that, or nobody knows how much, with what they have in GB."""
+        known = {t: self.memory_of(t) for t in self.gpu_types}
+        return tuple((t, has) for t, has in known.items() if has is None or has < least_gb)
+
+    def open_to(self, partition: str, constraint: str) -> frozenset[str]:
+        """The nodes of a job's partitions that have the features that it asks for."""
+        key = (partition, constraint)
+        if key not in self._open:
+            partitions = set(partition.split(","))
+            self._open[key] = frozenset(
+                name
+                for name, node in self.items()
+                if partitions & node.partitions and _features_fit(constraint, node.features)
+            )
+        return self._open[key]
+
+
+def node_facts(nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None = None) -> NodeBook:
+    facts = NodeBook(memory_gb)
+    for node in nodes:
+        types = [t for t, _ in node.gpus]
+        facts[node.name] = NodeFacts(
+            node.name,
+            types[0] if len(types) == 1 else None,
+            sum(n for _, n in node.gpus),
+            node.available,
+            frozenset(node.features),
+            frozenset(node.partitions),
+            len(types) > 1,
+        )
+    return facts
+
+
+def pinned_reason(
+    job: SlurmJob,
+    comment: JobComment,
+    record: JobRecord | None,
+    config: Config,
+    nodes: Mapping[str, NodeFacts],
+    acting_only: bool,
+) -> str | None:
+    """Why the job cannot or must not be steered; None if it can. ``acting_only``: also where its partition is in a mode
+    that only looks."""
+    return (
+        _by_consent(job, comment, config)
+        or _by_kind(job)
+        or _by_request(job)
+        or _by_state(job, record, comment)
+        or _by_nodes(job, record, nodes)
+        or (_by_mode(job, config) if acting_only else None)
+    )
+
+
+def _by_mode(job: SlurmJob, config: Config) -> str | None:
+    mode = config.mode(job.partition)
+    return None if mode is Mode.ACT else f"partition {job.partition} is in mode {mode}"
+
+
+def _by_consent(job: SlurmJob, comment: JobComment, config: Config) -> str | None:
+    """Scope, exemptions, and the owner's word."""
+    if not is_ours(job.comment):
+        near = "; its own looks like one, but does not begin with hadar: (small letters, a colon)"
+        return f"has no hadar: comment{near if looks_like_ours(job.comment) else ''}"
+    if comment.pin:
+        return "pin=yes in its comment"
+    scope, guard, partitions = config.controller, config.guard, job.partition.split(",")
+    if scope.users and job.user not in scope.users:
+        return f"user {job.user} is outside this controller's scope"
+    if scope.partitions and not set(partitions) <= set(scope.partitions):
+        return f"partition {job.partition} is outside this controller's scope"
+    if job.user in guard.exempt_users or job.qos in guard.exempt_qos:
+        return f"user {job.user} or QOS {job.qos} is exempt by the configuration"
+    if set(partitions) & set(guard.exempt_partitions):
+        return f"partition {job.partition} is exempt by the configuration"
+    return None
+
+
+def _by_kind(job: SlurmJob) -> str | None:
+    if job.het_id:
+        return "is a component of a heterogeneous job; submit a plain job to have it steered"
+    if not job.batch:
+        return "is not a batch job; only sbatch jobs can be moved"
+    if not job.requeue:
+        return "was submitted with --no-requeue; submit with --requeue to have it steered"
+    return None
+
+
+def _by_request(job: SlurmJob) -> str | None:
+    if not job.gpus:
+        return "asks for no GPUs"
+    if len(job.gpus) > 1:
+        return "asks for GPUs in more than one way; ask with --gres=gpu:N only"
+    request = job.gpus[0]
+    if request.typed:
+        names = ", ".join(t for t, _ in request.types if t)
+        return (
+            f"asks for GPU type {names}, which Slurm cannot change; ask for --gres=gpu:{request.count} "
+            "and say types= in the comment"
+        )
+    if request.per not in ("node", "job"):
+        return f"asks for GPUs per {request.per}; ask with --gres=gpu:N"
+    if job.features and not constraint_known(job.features):
+        return f"has a --constraint that cannot be followed: {job.features}"
+    return None
+
+
+def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> str | None:
+    if job.state is JobState.SUSPENDED:
+        return "is suspended"
+    if job.state is JobState.COMPLETING:
+        return "is ending"
+    if job.state is not JobState.PENDING:
+        return None
+    if job.held and job.reason not in TRANSIENT_HOLDS and not may_relaunch(job, record):
+        return f"is held ({job.reason or 'priority 0'})"
+    if job.dependency and job.reason in ("Dependency", "DependencyNeverSatisfied"):
+        return f"waits for its dependency {job.dependency}"
+    return "has a begin time of its own" if _own_begin(job, record, comment) else None
+
+
+def _own_begin(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> bool:
+    """Whether the job waits for a moment to come that its owner or an administrator chose: neither this controller's
+    lease, nor that to which Slurm puts off what it has requeued. Slurm may show any reason until then."""
+    if job.eligible is None or job.eligible <= time.time():
+        return False
+    if record is not None and record.deferred(job.eligible):
+        return False
+    submit = job.submit or 0.0
+    put_off_since = record is not None and record.lease_low is not None and record.lease_low > submit + _START_WITHIN_S
+    requeued = job.restarts > 0 and job.eligible <= submit + REQUEUE_DELAY_S and not put_off_since
+    return not (requeued or _leased_at_submission(job, comment))
+
+
+def unreadable(job: SlurmJob) -> str | None:
+    """Why nobody can tell what the job is or wants: Slurm's record of it, or its comment; None if both can be read."""
+    return job.fault or read(job.comment)[1]
+
+
+def may_relaunch(job: SlurmJob, record: JobRecord | None) -> bool:
+    """Whether Slurm holds the job because its script could not be started on its nodes, as where a run that slurmctld
+    has forgotten is still ending there. It is released once; what fails again is for people to look at."""
+    return job.held and job.reason == LAUNCH_FAILED and record is not None and record.relaunched == 0
+
+
+def may_retry(job: SlurmJob, comment: JobComment, record: JobRecord, config: Config) -> bool:
+    """Whether a job that failed in the moment of a restart is to be put back into the queue, which Slurm is told once.
+
+    Slurm ends what is left of a lost run when the node is back, or when slurmctld is, and a new run of the job with it
+    that it has just started there. What has run before seldom fails so fast by itself; a job with retry= says when it
+    did, and after its last retry it is over.
+    """
+    if unreadable(job) is not None or (comment.retry is not None and record.retries >= comment.retry):
+        return False
+    if not config.jobs.retry_failed_restart or record.relaunched or config.mode(job.partition) is not Mode.ACT:
+        return False
+    if job.state_text != "FAILED" or not job.restarts or job.start is None or job.end is None:
+        return False
+    fast = job.end - job.start <= _FAILS_WITHIN_S
+    return fast and (_by_consent(job, comment, config) or _by_kind(job)) is None
+
+
+def _leased_at_submission(job: SlurmJob, comment: JobComment) -> bool:
+    """Whether the begin time is that which job_submit.lua gives new jobs, so that they are seen before they start:
+    counted from a moment before slurmctld took the job in. Any other is somebody's wish."""
+    if comment.lease is None or job.eligible is None or job.submit is None:
+        return False
+    return -1.0 <= job.submit + comment.lease - job.eligible <= _TAKEN_IN_WITHIN_S
+
+
+def _by_nodes(job: SlurmJob, record: JobRecord | None, nodes: Mapping[str, NodeFacts]) -> str | None:
+    steered = record is not None and record.steered
+    if job.req_nodes and not steered:
+        return "asks for nodes by name (-w); use --constraint or types= in the comment"
+    if job.state is JobState.PENDING:
+        return None
+    for name in job.nodes:
+        node = nodes.get(name)
+        if node is None or not node.available:
+            return f"runs on {name}, which is drained, down or gone"
+        if node.several_types:
+            return f"runs on {name}, which has several GPU types that Slurm cannot choose between"
+    if job.state is JobState.RUNNING and not placement_of(job, nodes):
+        return "has an uneven number of GPUs on its nodes"
+    return None
+
+
+def placement_of(job: SlurmJob, nodes: Mapping[str, NodeFacts]) -> Placement:
+    """The GPUs that a running job with one untyped request holds; EMPTY if that cannot be told or it does not run."""
+    if job.state is not JobState.RUNNING or not job.nodes or len(job.gpus) != 1:
+        return EMPTY
+    request = job.gpus[0]
+    if request.per == "node" or (request.per == "job" and len(job.nodes) == 1):
+        each = request.count
+    else:
+        return EMPTY
+    types = {name: nodes[name].gpu_type for name in job.nodes if name in nodes}
+    if len(types) != len(job.nodes) or None in types.values():
+        return EMPTY
+    return Placement.of({name: {gpu_type: each} for name, gpu_type in types.items() if gpu_type})
+
+
+def gpus_asked(job: SlurmJob) -> int | None:
+    """How many GPUs the job asks for, on the nodes that it has if it runs; None where that is counted otherwise."""
+    request = job.gpus[0] if len(job.gpus) == 1 else None
+    if request is None or request.per not in ("node", "job"):
+        return None
+    return request.count * (len(job.nodes) or max(1, job.num_nodes)) if request.per == "node" else request.count
+
+
+def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook, now: float) -> Form:
+    """Which placements the job's form allows: gang size as asked, other sizes and the node range from the comment.
+
+    A job that starts several tasks per node keeps its node count: changing it would change what ``srun`` starts. It is
+    elastic only with one task per GPU, of which it then gets as many as GPUs.
+    """
+    low, high = comment.nodes or (record.nodes, record.nodes)
+    if record.tasks != record.nodes:
+        low = high = record.nodes
+    mix = comment.mix or Mix.NEVER
+    if comment.fork is not None and job.array_id:  # a copy stays on one node: other nodes have other copies
+        low = high = 1
+        mix = Mix.NEVER
+    # where it runs it may stay: what speaks against a node is about starting there
+    avoid = {n for n, until in record.avoid.items() if until > now and n not in job.nodes}
+    open_nodes = _open_nodes(job, nodes, avoid)
+    types, small = types_of(comment, nodes)
+    sizes: tuple[int, ...] = ()
+    if comment.gpus is not None and record.workers and record.tasks in (record.nodes, record.workers):
+        room = _room(nodes, open_nodes, types, mix)
+        sizes = gang_sizes(comment.gpus, record.workers, low, max(low, high), comment.batch, room)
+    return shared_form(
+        Form(
+            workers=record.workers,
+            min_nodes=low,
+            max_nodes=max(low, min(high, max(sizes, default=record.workers))),
+            uniform=True,
+            mix=mix,
+            types=types,
+            nodes=open_nodes,
+            sizes=sizes,
+            memory_gb=comment.mem_gb,
+            small=small,
+        )
+    )
+
+
+def types_of(comment: JobComment, nodes: NodeBook) -> tuple[frozenset[str] | None, tuple[tuple[str, int | None], ...]]:
+    """The only GPU types that a job may have (None = all), and those with too little memory for it, with their GB."""
+    small = nodes.small(comment.mem_gb) if comment.mem_gb is not None else ()
+    if not small:
+        return comment.types, ()
+    accepted = comment.types if comment.types is not None else frozenset(nodes.gpu_types)
+    return accepted - {gpu_type for gpu_type, _ in small}, small
+
+
+def no_type(comment: JobComment, nodes: NodeBook) -> str | None:
+    """Why no GPU type of the cluster is one that the job accepts, whatever is free; None if one is, or no node has only
+    one type."""
+    types, small = types_of(comment, nodes)
+    if types is None or not nodes.gpu_types or not types.isdisjoint(nodes.gpu_types):
+        return None
+    form = Form(1, types=types, memory_gb=comment.mem_gb, small=small)
+    short = form.shortage(nodes.gpu_types)
+    others = set(nodes.gpu_types) - {t for t, _ in small}
+    wanted = f"{', '.join(sorted(others))} not in types={'+'.join(sorted(comment.types or ()))}" if others else ""
+    return "; ".join(part for part in (short, wanted) if part)
+
+
+@functools.lru_cache(maxsize=4096)
+def shared_form(form: Form) -> Form:
+    """The same form for all that are alike, since most jobs of a long queue are."""
+    return form
+
+
+def _room(
+    nodes: Mapping[str, NodeFacts], chosen: frozenset[str] | None, types: frozenset[str] | None, mix: Mix
+) -> Room:
+    """The nodes that are open to a job, those that one gang may use together in one group."""
+    groups: dict[str, list[int]] = {}
+    for name, node in nodes.items():
+        if node.gpu_type and (chosen is None or name in chosen) and (types is None or node.gpu_type in types):
+            groups.setdefault(node.gpu_type if mix is Mix.NEVER else "", []).append(node.gpus)
+    return room_of(groups.values())
+
+
+def _open_nodes(job: SlurmJob, nodes: NodeBook, avoid: set[str]) -> frozenset[str] | None:
+    """Nodes that partitions, constraint and past failures leave open; None where they leave all."""
+    chosen = nodes.open_to(job.partition, job.features)
+    if avoid:
+        chosen -= avoid
+    return None if len(chosen) == len(nodes) else chosen
+
+
+def constraint_known(wanted: str) -> bool:
+    """Whether a ``--constraint`` is one that can be followed: names joined by ``&`` and ``|``, with counts of nodes
+    that have all of it (``a*2``), or ``[a|b]``."""
+    one_of = wanted.startswith("[") and wanted.endswith("]")
+    if one_of and not set(wanted).isdisjoint("&*"):
+        return False  # so many nodes of one kind and so many of another
+    return len(wanted) <= 1000 and _CONSTRAINT.fullmatch(_inside(wanted)) is not None
+
+
+def _inside(wanted: str) -> str:
+    """What it asks of each node."""
+    bare = wanted[1:-1] if wanted.startswith("[") and wanted.endswith("]") else wanted
+    return re.sub(r"\*[0-9]{1,5}", "", bare)
+
+
+def _features_fit(wanted: str, features: frozenset[str]) -> bool:
+    """``a|b&c`` as Slurm reads it: OR of ANDs would be ambiguous, so & binds the way Slurm's left-to-right does."""
+    if not wanted:
+        return True
+    result: bool | None = None
+    for operator, name in re.findall(r"(^|[&|])([^&|]+)", _inside(wanted)):
+        here = name in features
+        result = here if result is None else (result or here if operator == "|" else result and here)
+    return bool(result)

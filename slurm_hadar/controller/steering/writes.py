@@ -1,0 +1,120 @@
+"""The exact words to Slurm for each thing the controller wants: pure functions, no I/O.
+
+Every trap behind these lines was met on a real cluster: GPU requests are merged, not replaced, so they stay untyped
+and are cleared with an empty string; node and task counts are set together; nothing is ever held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from slurm_hadar.comment import read, with_asked
+from slurm_hadar.controller.agents.notes import Seal
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.steering.time_limits import run_in_all_s
+from slurm_hadar.model import Placement
+from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.state import SlurmJob, Write
+
+__all__ = ["RESTART_GAP_S", "defer", "free", "give_back", "lease", "place", "requeue", "restart"]
+
+RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is refused there and fails
+_LIST_CHUNK = 1000
+
+
+def requeue(job_ids: Iterable[str]) -> list[Write]:
+    """Stop running jobs and put them back into the queue."""
+    ids = tuple(job_ids)
+    return [Write("requeue", ids)] if ids else []
+
+
+def restart(job_ids: Iterable[str]) -> list[Write]:
+    """Put jobs that are over back into the queue."""
+    ids = tuple(job_ids)
+    return [Write("restart", ids)] if ids else []
+
+
+def lease(job_ids: Iterable[str], seconds: float) -> list[Write]:
+    """Make waiting jobs ineligible for ``seconds`` from now: one call for many jobs."""
+    ids = tuple(job_ids)
+    when = (("StartTime", _after(seconds)),)
+    return [Write("update", ids[i : i + _LIST_CHUNK], when) for i in range(0, len(ids), _LIST_CHUNK)]
+
+
+def place(job: SlurmJob, record: JobRecord, placement: Placement, seal: Seal, after_s: float = 0.0) -> Write:
+    """Start a pending job on exactly these nodes, ``after_s`` seconds from now."""
+    fields = (*_shape(job, record, placement), ("NodeList", fold(placement.nodes)), ("StartTime", _after(after_s)))
+    return Write("update", (job.job_id,), (*fields, *_limit(job, record), *_mark(job, record, seal)))
+
+
+def defer(job: SlurmJob, record: JobRecord, seconds: float) -> Write:
+    """Lease a job that was steered before, and give it back the shape its owner asked for and every node, so that it
+    starts like any other job should the controller not come back."""
+    return Write(
+        "update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", ""), ("StartTime", _after(seconds)))
+    )
+
+
+def give_back(job: SlurmJob, record: JobRecord) -> Write:
+    """Give a job that is not to be steered any more its owner's shape and every node; when it starts stays as it is."""
+    return Write("update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", "")))
+
+
+def free(job: SlurmJob, record: JobRecord) -> Write:
+    """Undo all steering of a pending job: it is eligible at once, as its owner submitted it."""
+    return Write("update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", ""), ("StartTime", "now")))
+
+
+def _mark(job: SlurmJob, record: JobRecord, seal: Seal) -> tuple[tuple[str, str], ...]:
+    """A word in the job's own comment that its nodes are ours, and what its owner asked for: without it, who has lost
+    the journal would take them for the owner's wish, and never give the job others. Sealed, since it is given back with
+    this controller's rights."""
+    shape = (record.workers, record.nodes, record.tasks, record.cpus)
+    text = with_asked(job.comment, shape, seal.of(job.job_id, job.user, shape))
+    return (("Comment", text),) if text is not None else ()
+
+
+def _limit(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
+    """A shorter time limit where the owner says how long the job may run in all: each run begins Slurm's own anew.
+    Never a longer one."""
+    whole_s = read(job.comment)[0].max_time_s
+    left_s = None if whole_s is None else max(60.0, whole_s - run_in_all_s(record))
+    if left_s is None or (job.time_limit_s is not None and job.time_limit_s <= left_s):
+        return ()
+    return (("TimeLimit", str(math.ceil(left_s / 60))),)
+
+
+def _after(seconds: float) -> str:
+    return "now" if seconds <= 0 else f"now+{math.ceil(seconds)}"
+
+
+def _shape(job: SlurmJob, record: JobRecord, placement: Placement) -> tuple[tuple[str, str], ...]:
+    """GPU, node, task and CPU counts for ``placement``; empty where the job has that shape already."""
+    nodes = len(placement.nodes)
+    return _resize(job, record, nodes, placement.workers // nodes)
+
+
+def _owner_shape(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
+    return _resize(job, record, record.nodes, record.workers // record.nodes)
+
+
+def _resize(job: SlurmJob, record: JobRecord, nodes: int, each: int) -> tuple[tuple[str, str], ...]:
+    request = job.gpus[0] if job.gpus else None
+    same_gpus = request is not None and (
+        (request.per == "node" and request.count == each)
+        or (request.per == "job" and nodes == 1 and request.count == each)
+    )
+    if same_gpus and job.num_nodes == nodes and job.max_nodes == nodes:
+        return ()
+    per_gpu = record.tasks == record.workers > record.nodes
+    tasks = nodes * each if per_gpu else record.tasks if nodes == record.nodes else nodes
+    cpus = tasks * max(1, record.cpus // record.tasks)
+    cleared = (("TresPerJob", ""),) if request is not None and request.per == "job" else ()
+    return (
+        *cleared,
+        ("TresPerNode", f"gres:gpu:{each}"),
+        ("NumNodes", f"{nodes}-{nodes}"),
+        ("NumTasks", str(tasks)),
+        ("NumCPUs", str(cpus)),
+    )

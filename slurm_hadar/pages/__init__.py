@@ -1,0 +1,1 @@
+"""Pages and pictures that the dashboard, reports and comparisons share."""

@@ -1,0 +1,1 @@
+"""A-SRPT: gangs in the order in which a virtual machine ends them."""

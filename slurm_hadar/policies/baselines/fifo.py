@@ -1,0 +1,133 @@
+"""First come, first served: what stock Slurm does without backfill and without knowledge of speeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from slurm_hadar.model import Job, Mix, Placement, Plan, Snapshot, Tier, Wait
+from slurm_hadar.policies.base import Policy
+from slurm_hadar.policies.toolkit.arena import Arena, Gang, node_counts, open_nodes
+from slurm_hadar.policies.toolkit.waits import Obstacles, holders, listing
+
+__all__ = ["Fifo"]
+
+
+@dataclass(frozen=True)
+class Fifo(Policy):
+    """In order of arrival, on the first nodes that fit, without preemption and blind to the GPUs' speeds.
+
+    * Running jobs stay where they are.
+    * A waiting job takes the fewest nodes its form allows, the first ones in node order with room, and the GPU types
+      as they come there.
+    * A job that has to wait closes the nodes it might use (those of its partition) to all later jobs, so none
+      overtakes it there. A job that could not start even if every steerable job were gone closes nothing.
+
+    Complexity: O(jobs x nodes). It is the YARN-CS and stock Slurm baseline of the literature.
+    """
+
+    name: ClassVar[str] = "fifo"
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        """The plan for the coming round."""
+        arena = Arena.of(snapshot)
+        obstacles = Obstacles(arena)
+        placements = dict(arena.kept)
+        waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
+        free = arena.free.copy()
+        for job in arena.movers:
+            if job.running:
+                placements[job.job_id] = job.placement
+                for slot, count in arena.gang(job.placement):
+                    free[slot] = max(0, free[slot] - count)
+        closed: dict[str, str] = {}
+        shut: dict[
+            frozenset[str], Wait
+        ] = {}  # sets of nodes that are all closed: whoever needs one of them waits alike
+        for job in arena.movers:
+            if job.running:
+                continue
+            nodes = open_nodes(snapshot, job)
+            if nodes in shut:
+                waits[job.job_id] = obstacles.of(job) or shut[nodes]
+                continue
+            gang = first_fit(arena, job, free, closed)
+            if gang:
+                placements[job.job_id] = arena.placement(gang)
+                for slot, count in gang:
+                    free[slot] -= count
+                continue
+            obstacle = obstacles.of(job)
+            waits[job.job_id] = obstacle or _queued(arena, job, placements, closed)
+            if obstacle is None or obstacle.tier is Tier.CAPACITY:
+                for node in nodes:
+                    closed.setdefault(node, job.job_id)
+                shut[nodes] = _behind(nodes, closed)
+        return Plan(self.name, placements, waits)
+
+
+def first_fit(arena: Arena, job: Job, free: Sequence[int], closed: dict[str, str]) -> Gang | None:
+    """The first place in node order, on nodes that are not ``closed``; the fewest nodes the form allows."""
+    for nodes in _pools(arena, job, closed):
+        for count in node_counts(job.form):
+            gang = _first_nodes(job, count, nodes, free)
+            if gang:
+                return gang
+    return None
+
+
+def _pools(arena: Arena, job: Job, closed: dict[str, str]) -> Iterator[list[list[int]]]:
+    """Slots per node: one type after the other as they first appear, or all types together if the job may mix."""
+    reach = arena.reach(job)
+    if job.form.mix is Mix.NEVER:
+        for slots in reach.by_type.values():
+            yield [[s] for s in slots if arena.slots[s][0] not in closed]
+    else:
+        yield [list(slots) for slots in reach.nodes if arena.slots[slots[0]][0] not in closed]
+
+
+def _first_nodes(job: Job, count: int, nodes: list[list[int]], free: Sequence[int]) -> Gang | None:
+    workers = job.form.workers
+    if job.form.uniform:
+        per = workers // count
+        chosen = [slots for slots in nodes if sum(free[s] for s in slots) >= per][:count]
+        shares = [per] * len(chosen)
+    else:
+        chosen = [slots for slots in nodes if sum(free[s] for s in slots) > 0]
+        shares = _greedy_shares(workers, count, [sum(free[s] for s in slots) for slots in chosen])
+        chosen = [slots for slots, share in zip(chosen, shares, strict=False) if share]
+        shares = [share for share in shares if share]
+    if len(chosen) != count or sum(shares) != workers:
+        return None
+    gang = []
+    for slots, share in zip(chosen, shares, strict=True):
+        for slot in slots:
+            here = min(share, free[slot])
+            if here:
+                gang.append((slot, here))
+                share -= here
+    return tuple(gang)
+
+
+def _greedy_shares(workers: int, count: int, rooms: list[int]) -> list[int]:
+    """How many workers go to each node so that exactly ``count`` nodes are used, roomiest first, order kept."""
+    ranked = sorted(range(len(rooms)), key=lambda i: (-rooms[i], i))[:count]
+    shares, left = [0] * len(rooms), workers
+    for position, i in enumerate(ranked):
+        shares[i] = min(rooms[i], left - (len(ranked) - position - 1))
+        left -= shares[i]
+    return shares
+
+
+def _queued(arena: Arena, job: Job, placements: dict[str, Placement], closed: dict[str, str]) -> Wait:
+    nodes = open_nodes(arena.snapshot, job)
+    if not nodes.isdisjoint(closed):
+        return _behind(nodes, closed)
+    held_by = holders(placements.items(), nodes)
+    return Wait(Tier.CAPACITY, f"first in line, but needs {job.form.workers} GPUs that {listing(held_by)} hold")
+
+
+def _behind(nodes: frozenset[str], closed: dict[str, str]) -> Wait:
+    ahead = list(dict.fromkeys(closed[n] for n in sorted(nodes) if n in closed))
+    return Wait(Tier.POLICY, f"waits behind {listing(ahead)}, which came first and needs these nodes")

@@ -1,0 +1,1 @@
+"""Gavel's policies: target shares from a linear programme, followed in rounds."""

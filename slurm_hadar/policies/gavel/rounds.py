@@ -1,0 +1,127 @@
+"""Gavel's round mechanism: how target shares become placements, round after round.
+
+Source: Gavel (OSDI 2020), section 5, and its simulator. Each round, a job's priority on a GPU type is its target share
+there over the time it has received there since the targets were set. The types are dealt out one after the other, to
+the jobs in the order of their priorities; GPUs that nobody is due go to whoever can use them. New targets are computed
+only when jobs or GPUs have come or gone, and not more often than every ``reset_s`` seconds.
+
+What lasts from round to round is a :class:`Ledger`, which travels in ``Plan.memory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_hadar.model import Job
+from slurm_hadar.policies.gavel.analytic_centre import Field
+from slurm_hadar.policies.toolkit.dealer import Dealer
+
+__all__ = ["Ledger", "deal"]
+
+
+@dataclass
+class Ledger:
+    """Target shares in force, and what the jobs have received of them. Arrays have the shape (jobs, types).
+
+    Attributes
+    ----------
+    since: when the targets were set (UTC epoch seconds); None if there are none yet.
+    stale: whether jobs or GPUs have come or gone since then.
+    share: target shares of time; 0 for jobs that came later.
+    got: seconds received since then.
+    owed: seconds that the job should have received on the type under earlier targets, less what it did receive.
+    """
+
+    types: tuple[str, ...]
+    gpus: Field
+    jobs: tuple[str, ...]
+    since: float | None
+    stale: bool
+    share: Field
+    got: Field
+    owed: Field
+
+    @classmethod
+    def read(
+        cls, memory: Mapping[str, Any], jobs: Sequence[Job], types: tuple[str, ...], gpus: Field, now: float
+    ) -> Ledger:
+        """The ledger of this round: what was remembered, plus the time that has passed on the jobs' placements.
+
+        Memory that is missing, or that knows other GPU types, is as good as none: targets will be set anew.
+        """
+        kept = memory.get("jobs", {}) if memory.get("types") == list(types) else {}
+        unknown = [0.0] * (3 * len(types))
+        rows = np.array([kept.get(job.job_id, unknown) for job in jobs], dtype=float)
+        rows = rows.reshape(len(jobs), 3, len(types))
+        ids = tuple(job.job_id for job in jobs)
+        ledger = cls(types, gpus, ids, None, True, rows[:, 0], rows[:, 1], rows[:, 2])
+        if kept:
+            ledger.since = memory["since"]
+            ledger.stale = memory["stale"] or kept.keys() != set(ids) or memory["gpus"] != gpus.tolist()
+            ledger._credit(jobs, memory["time"], now)
+        return ledger
+
+    def _credit(self, jobs: Sequence[Job], before: float, now: float) -> None:
+        column = {t: r for r, t in enumerate(self.types)}
+        for row, job in enumerate(jobs):
+            if job.running:
+                passed = max(0.0, now - (before if job.started is None else max(before, job.started)))
+                by_type = job.placement.by_type
+                for gpu_type, count in by_type.items():
+                    if gpu_type in column:
+                        self.got[row, column[gpu_type]] += passed * count / job.placement.workers
+
+    def due(self, now: float, reset_s: float) -> bool:
+        """Whether new targets shall be set; never twice at one instant, at which nobody can have received anything."""
+        return self.since is None or (self.stale and now > self.since and now - self.since >= reset_s)
+
+    def reset(self, share: Field, now: float) -> None:
+        """Set new targets and start counting again; what is owed from the old ones is added up."""
+        if self.since is not None:
+            self.owed += self.share * (now - self.since) - self.got
+        self.share, self.got = share, np.zeros_like(self.got)
+        self.since, self.stale = now, False
+
+    def memory(self, now: float) -> dict[str, Any]:
+        """The ledger as values that JSON can write; :meth:`read` understands them."""
+        # a millionth of a share or of a second is nothing, and the text is half as long
+        rows = np.concatenate([self.share, self.got, self.owed], axis=1).round(6)
+        return {
+            "types": list(self.types),
+            "gpus": self.gpus.tolist(),
+            "since": self.since,
+            "stale": self.stale,
+            "time": now,
+            "jobs": dict(zip(self.jobs, rows.tolist(), strict=True)),
+        }
+
+
+def deal(
+    dealer: Dealer, jobs: Sequence[Job], usable: NDArray[np.bool_], ledger: Ledger, order: Sequence[int], round_s: float
+) -> None:
+    """Place the jobs for one round.
+
+    Parameters
+    ----------
+    jobs: the rows of the ledger, in order of arrival; ``usable`` (jobs, types) says where each can run.
+    order: in which order the types are dealt out, as columns of the ledger.
+    round_s: a job counts as having received half a round on every type, so that new targets do not start with ties.
+    """
+    priority = ledger.share / (ledger.got + round_s / 2)
+    open_jobs = np.ones(len(jobs), dtype=bool)
+    for column in order:
+        gpu_type = ledger.types[column]
+        ranked = np.lexsort((-ledger.share[:, column], -ledger.owed[:, column], -priority[:, column]))
+        placed = []
+        for row in ranked[(usable[:, column] & open_jobs)[ranked]].tolist():
+            if not dealer.room[gpu_type]:
+                break
+            if dealer.place(jobs[row], gpu_type):
+                open_jobs[row] = False
+                placed.append(jobs[row])
+        dealer.settle(placed, gpu_type)

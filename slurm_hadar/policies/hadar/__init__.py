@@ -1,0 +1,1 @@
+"""Hadar: task-level, heterogeneity-aware scheduling by prices."""

@@ -1,0 +1,1 @@
+"""Prices that look ahead: what a GPU-second costs the jobs behind."""

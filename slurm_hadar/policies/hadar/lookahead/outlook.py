@@ -1,0 +1,281 @@
+"""The jobs and GPU pools of a round as arrays: what Hadar's look-ahead prices are computed on.
+
+A *pool* is a set of slots that jobs can hardly tell apart: same GPU type, same partitions, same number of GPUs on the
+node. A *column* is one pool together with one of a job's gang sizes and, where a job graph says that more nodes make
+the job slower, with some of the numbers of nodes that it may have; where there is nothing of both there is one column
+per pool. Jobs with the same form, partition and factors form a *class*, so that what they may use is worked out once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_hadar.model import Form, Job, Mix, Speed
+from slurm_hadar.policies.toolkit.arena import Arena, node_counts, open_nodes
+
+__all__ = ["PREFERRED", "JobClass", "Outlook", "Pool", "survey"]
+
+PREFERRED = 1.1  # the types an owner prefers count as this much faster than they are
+_ALIKE = 0.95  # numbers of nodes on which a job runs at this share of its speed on the fewest of them count as one
+_LEVELS = 3  # so many such sets of numbers of nodes are told apart; the last one has all the rest
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Interchangeable slots. ``key`` names the pool over rounds; ``room`` are the GPUs of this type on a whole node."""
+
+    key: str
+    gpu_type: str
+    room: int
+    slots: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class JobClass:
+    """What jobs with the same form, partition and factors have in common, per column.
+
+    ``workers``: gang size; ``forms``: the form with that gang size and these numbers of nodes; ``slots``: those of the
+    pool's slots that are open to it, None for all of them; ``nodes``: the fewest nodes of the pool that can take the
+    gang, 0 if none can. ``level``: 0 on the numbers of nodes where the job is fastest, then 1, 2, ...
+    """
+
+    workers: list[float]
+    forms: list[Form]
+    slots: list[tuple[int, ...] | None]
+    nodes: list[int]
+    level: list[int]
+
+
+@dataclass
+class Outlook:
+    """The jobs to decide about (n) and the columns (k) as arrays.
+
+    ``run_s[n, k]``: seconds to finish, ``inf`` where it cannot run. ``workers[n, k]``: gang size. ``pool_of[k]``.
+    ``steps[n]``: what remains. ``held[n]``: the column that it runs in; -1 if it does not run, or runs across pools.
+    ``restart_s[n]``: what a start costs. ``gpus[p]``: GPUs of a pool; ``free[p]``: those that may be handed out;
+    ``ahead[p]``: GPU-seconds that jobs which must stay where they are still need there. ``loose`` are jobs that fit no
+    pool but may mix GPU types.
+    """
+
+    arena: Arena
+    jobs: list[Job]
+    loose: list[Job]
+    pools: list[Pool]
+    classes: list[JobClass]
+    run_s: Floats
+    workers: Floats
+    pool_of: Ints
+    steps: Floats
+    held: Ints
+    running: Bools
+    restart_s: Floats
+    gpus: Floats
+    free: Ints
+    ahead: Floats
+
+    @property
+    def best_s(self) -> Floats:
+        """Seconds to finish in the fastest column, shape (n,)."""
+        return self.run_s.min(axis=1, initial=np.inf)
+
+    @property
+    def rows(self) -> Ints:
+        return np.arange(len(self.jobs))
+
+
+def survey(arena: Arena, unknown_runtime_s: float) -> Outlook:
+    """Lay out pools, columns and jobs.
+
+    Of jobs whose steps nobody knows, ``unknown_runtime_s`` on their best type is assumed to remain. O(jobs x columns +
+    classes x slots).
+    """
+    pools = _pools(arena)
+    maker = _Classes(arena, pools)
+    jobs, loose, classes, rated = [], [], [], []
+    for job in arena.movers:
+        job_class = maker.of(job)
+        found = maker.rates(job, job_class)
+        if any(found):
+            jobs.append(job)
+            classes.append(job_class)
+            rated.append(found)
+        elif job.form.mix is not Mix.NEVER:
+            loose.append(job)
+    orders = max((len(found) for found in rated), default=0) // max(1, len(pools))
+    width = len(pools) * orders
+    rates = np.array([found + [0.0] * (width - len(found)) for found in rated]).reshape(len(jobs), width)
+    # where there is no column the run time is infinite, and an area has to be, too
+    workers = np.array([c.workers + [1.0] * (width - len(c.workers)) for c in classes]).reshape(len(jobs), width)
+    steps = _remaining_steps(jobs, rates, unknown_runtime_s)
+    with np.errstate(divide="ignore"):
+        run_s = steps[:, None] / rates
+    gpus, free, ahead = _room(arena, pools, unknown_runtime_s)
+    return Outlook(
+        arena, jobs, loose, pools, classes, run_s, workers, np.tile(np.arange(len(pools)), orders), steps,
+        _held(arena, jobs, classes, pools), np.array([j.running for j in jobs], bool),
+        np.array([j.restart_cost_s for j in jobs], float), gpus, free, ahead,
+    )  # fmt: skip
+
+
+def _remaining_steps(jobs: Sequence[Job], rates: Floats, unknown_runtime_s: float) -> Floats:
+    """:meth:`Job.steps_to_go` at the fastest column's rate."""
+    best = rates.max(axis=1, initial=0.0).tolist()
+    return np.array([j.steps_to_go(rate, unknown_runtime_s) for j, rate in zip(jobs, best, strict=True)], float)
+
+
+def _pools(arena: Arena) -> list[Pool]:
+    node = arena.snapshot.node
+    groups: dict[tuple, list[int]] = {}
+    for slot, (name, gpu_type) in enumerate(arena.slots):
+        where = node[name]
+        groups.setdefault((gpu_type, where.partitions, where.gpus[gpu_type]), []).append(slot)
+    return [
+        Pool(f"{gpu_type}/{'+'.join(partitions)}/{room}", gpu_type, room, tuple(slots))
+        for (gpu_type, partitions, room), slots in groups.items()
+    ]
+
+
+def _room(arena: Arena, pools: Sequence[Pool], unknown_runtime_s: float) -> tuple[Floats, Ints, Floats]:
+    """GPUs, free GPUs, and the work of jobs that must stay, per pool."""
+    gpus = np.array([sum(arena.capacity[s] for s in p.slots) for p in pools], float)
+    free = np.array([sum(arena.free[s] for s in p.slots) for p in pools], int)
+    ahead = np.zeros(len(pools))
+    pool_of = {slot: i for i, p in enumerate(pools) for slot in p.slots}
+    for job_id, placement in arena.kept.items():
+        job = arena.snapshot.job[job_id]
+        rate = job.rate(placement)
+        seconds = unknown_runtime_s if rate <= 0 else job.steps_to_go(rate, unknown_runtime_s) / rate
+        for slot, count in arena.gang(placement):
+            ahead[pool_of[slot]] += count * seconds
+    return gpus, free, ahead
+
+
+def _held(arena: Arena, jobs: Sequence[Job], classes: Sequence[JobClass], pools: Sequence[Pool]) -> Ints:
+    pool_of = {slot: i for i, p in enumerate(pools) for slot in p.slots}
+    held = np.full(len(jobs), -1)
+    for row, (job, own) in enumerate(zip(jobs, classes, strict=True)):
+        if not job.placement:
+            continue
+        gang = arena.gang(job.placement)
+        touched = {pool_of[slot] for slot, _ in gang}
+        if len(touched) == 1 and len(gang) == sum(len(counts) for _, counts in job.placement.shares):
+            (pool,) = touched
+            fitting = [k for k in range(pool, len(own.nodes), len(pools)) if own.workers[k] == job.placement.workers]
+            nodes = len(job.placement.nodes)
+            held[row] = next((k for k in fitting if nodes <= own.forms[k].max_nodes), fitting[-1] if fitting else -1)
+    return held
+
+
+def _by_nodes(job: Job) -> tuple[tuple[int, str, tuple[float, ...]], ...]:
+    """What a graph says of each gang size and GPU type; empty without one."""
+    if job.form.max_nodes == 1 or not any(speed.by_nodes for speed in job.speeds.values()):
+        return ()
+    return tuple(
+        (size, gpu_type, speed.by_nodes)
+        for size in job.form.gang_sizes
+        for gpu_type, speed in sorted(job.speeds_at(size).items())
+        if speed.by_nodes
+    )
+
+
+class _Classes:
+    """Makes each class once, and the rates of each distinct set of speeds in it."""
+
+    def __init__(self, arena: Arena, pools: Sequence[Pool]) -> None:
+        self._arena = arena
+        self._pools = pools
+        self._made: dict[tuple, JobClass] = {}
+        self._open: dict[tuple, list[tuple[int, ...] | None]] = {}
+
+    def of(self, job: Job) -> JobClass:
+        key = (job.form, job.partition, _by_nodes(job))
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self._make(job)
+        return found
+
+    def _make(self, job: Job) -> JobClass:
+        sizes, open_slots = job.form.gang_sizes, self._open_slots(job)
+        several = bool(_by_nodes(job))
+        parts: dict[tuple[int, int], list[Form]] = {}  # by gang size and pool, level by level
+        for order, size in enumerate(sizes):
+            form = job.form if not job.form.sizes else replace(job.form, workers=size, sizes=())
+            for index, pool in enumerate(self._pools):
+                speed = job.speeds_at(size).get(pool.gpu_type) if several else None
+                rooms = self._rooms(pool, open_slots[index])
+                parts[order, index] = ([] if speed is None else _levels(form, speed, rooms)) or [form]
+        levels = max(map(len, parts.values()), default=1)
+        made = JobClass([], [], open_slots * (len(sizes) * levels), [], [])
+        for level, order, index in itertools.product(range(levels), range(len(sizes)), range(len(self._pools))):
+            own, pool = parts[order, index], self._pools[index]
+            form = own[min(level, len(own) - 1)]
+            able = level < len(own) and form.admits_type(pool.gpu_type)
+            made.forms.append(form)
+            made.workers.append(float(sizes[order]))
+            made.level.append(level)
+            made.nodes.append(self._fewest_nodes(form, pool, open_slots[index]) if able else 0)
+        return made
+
+    def _rooms(self, pool: Pool, slots: tuple[int, ...] | None) -> list[int]:
+        return [self._arena.capacity[s] for s in (pool.slots if slots is None else slots)]
+
+    def _fewest_nodes(self, form: Form, pool: Pool, slots: tuple[int, ...] | None) -> int:
+        rooms = self._rooms(pool, slots)
+        return next((nodes for nodes in node_counts(form) if _holds(form, nodes, rooms)), 0)
+
+    def rates(self, job: Job, job_class: JobClass) -> list[float]:
+        """Steps/s per column, on the fewest nodes that can take the gang; 0 where it cannot run."""
+        rates = [0.0] * len(job_class.nodes)
+        count, sizes = len(self._pools), job.form.gang_sizes
+        for order in range(len(rates) // max(1, count)):
+            speeds = job.speeds_at(sizes[order % len(sizes)])
+            for column in range(order * count, (order + 1) * count):
+                nodes = job_class.nodes[column]
+                speed = speeds.get(self._pools[column - order * count].gpu_type) if nodes else None
+                if speed is not None and speed.steps_per_s > 0:
+                    rates[column] = speed.on(nodes)
+        if job.prefer:
+            rates = [
+                r * (PREFERRED if self._pools[k % count].gpu_type in job.prefer else 1.0) for k, r in enumerate(rates)
+            ]
+        return rates
+
+    def _open_slots(self, job: Job) -> list[tuple[int, ...] | None]:
+        key = (job.partition, job.form.nodes)
+        if key not in self._open:
+            nodes = open_nodes(self._arena.snapshot, job)
+            found: list[tuple[int, ...] | None] = []
+            for pool in self._pools:
+                inside = tuple(s for s in pool.slots if self._arena.slots[s][0] in nodes)
+                found.append(None if len(inside) == len(pool.slots) else inside)
+            self._open[key] = found
+        return self._open[key]
+
+
+def _levels(form: Form, speed: Speed, rooms: Sequence[int]) -> list[Form]:
+    """The form limited to the numbers of nodes on which the job is about as fast as on the fewest, and then to those on
+    which it is slower."""
+    counts = [n for n in node_counts(form) if _holds(form, n, rooms)]
+    levels: list[list[int]] = []
+    for count in counts:
+        if not levels or (len(levels) < _LEVELS and speed.factor(count) < _ALIKE * speed.factor(levels[-1][0])):
+            levels.append([])
+        levels[-1].append(count)
+    return [replace(form, min_nodes=level[0], max_nodes=level[-1]) for level in levels]
+
+
+def _holds(form: Form, nodes: int, rooms: Sequence[int]) -> bool:
+    """Whether a gang fits on exactly ``nodes`` of the nodes that have ``rooms`` GPUs."""
+    if form.uniform or nodes == 1:
+        return sum(1 for r in rooms if r * nodes >= form.workers) >= nodes
+    largest = sorted((r for r in rooms if r > 0), reverse=True)[:nodes]
+    return len(largest) == nodes and sum(largest) >= form.workers

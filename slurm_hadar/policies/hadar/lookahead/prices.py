@@ -1,0 +1,208 @@
+"""Prices that look ahead: which pool each job should wait for, and what a GPU-second there costs the jobs behind it.
+
+Hadar's price ``k_h^r(t)`` of a GPU in a later slot is what the jobs lose that could have had it. In the fluid limit it
+can be written down: jobs of weight w that wait for pool r are served in the order of ``area / w`` (Smith's rule, area =
+workers * seconds), job j waits for the areas ``B`` before it and delays the weights ``A`` behind it, so that running it
+in column k costs, over all jobs,
+
+    cost(j, k) = w_j * (run_s[j, k] + B / C_r) + area[j, k] * (A + terminal_r) / C_r
+
+and ``(A + terminal_r) / C_r`` is the price of a GPU-second of pool r at the time when j runs. Each job wants the column
+of least cost; where none can improve, the assignment is a local optimum of the weighted sum of completion times. For
+one-GPU jobs it is the assignment problem of AlloX (EuroSys 2020) with its positions made continuous. All of it is our
+definition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
+from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
+
+__all__ = ["Aim", "Queues", "Target", "assign", "balance", "per_pool", "set_target"]
+
+_COLD_SWEEPS, _WARM_SWEEPS = 40, 6
+_MOST_WORK = 80_000  # sweeps times jobs: with very many jobs one job's column means little
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What the frontier parameter means in figures.
+
+    ``slack``: how far above its lower bound the makespan may end, as a share; ``margin``: a job is critical when its
+    run time reaches ``1 - margin`` of the time left.
+    """
+
+    slack: float
+    margin: float
+
+    @classmethod
+    def of(cls, frontier: float) -> Aim | None:
+        """None at 0, where no makespan is aimed at. Our definition: 3 % at 0.5, nothing at 1, ever more towards 0; from
+        0.5 on the margin grows to 1, where all jobs are critical and proceed in step, the longest first."""
+        if frontier <= 0:
+            return None
+        return cls(0.03 * ((1.0 - frontier) / frontier) ** 1.6, max(0.02, (2.0 * frontier - 1.0) ** 3))
+
+
+@dataclass
+class Target:
+    """When all work shall be done, and which jobs cannot wait any longer for that.
+
+    ``end``: epoch second. ``price[p]``: what a GPU of the pool is worth for the makespan, 1 on average. ``column[n]``:
+    where each job costs least at these prices; ``need_s[n]``: its run time there. ``critical[n]``.
+    """
+
+    end: float
+    price: Floats
+    column: Ints
+    need_s: Floats
+    critical: Bools
+    left_s: float
+
+
+def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: bool) -> Target:
+    """The makespan to aim at, from the one aimed at before.
+
+    The lower bound is the larger of the fluid makespan and the longest run time. With ``fresh`` jobs in the queue the
+    target may move to ``1 + slack`` times the bound; otherwise it moves only as far as the bound forces it to.
+    """
+    now = outlook.arena.snapshot.time
+    capacity = np.maximum(outlook.gpus, 1.0)
+    least = per_pool(outlook, area)
+    price, bound = shadow_prices(least, capacity)
+    best_s = outlook.best_s
+    bound = max(bound, float(best_s[np.isfinite(best_s)].max(initial=0.0)))
+    end = max(before, now + bound * (1.0 + (aim.slack if fresh else 0.0)))
+    left_s = end - now
+    worth = np.where(outlook.run_s <= 1.0001 * bound, price[outlook.pool_of] * area, np.inf)
+    column = worth.argmin(axis=1)
+    need_s = outlook.run_s[np.arange(len(column)), column]
+    return Target(end, price, column, need_s, need_s >= left_s * (1.0 - aim.margin), left_s)
+
+
+def per_pool(outlook: Outlook, area: Floats) -> Floats:
+    """The least area of each job per pool, shape (n, pools)."""
+    pools = len(outlook.pools)
+    return area.reshape(len(area), -1, pools).min(axis=1)
+
+
+@dataclass
+class Queues:
+    """Who waits for which column, and the prices that follow.
+
+    ``column[n]``; ``key[n]``: area / weight there, the order of service; ``turn_s[n]``: seconds of work before it;
+    ``after[n]``: weight of the jobs behind it, over the pool's GPUs, terminal weight included: the price of a
+    GPU-second at its turn. ``price[p]``: the same in front of all jobs, that is now.
+    """
+
+    column: Ints
+    key: Floats
+    turn_s: Floats
+    after: Floats
+    price: Floats
+
+
+def assign(
+    outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, terminal: Floats, sweeps: int = _WARM_SWEEPS
+) -> Queues:
+    """Best responses from ``column`` (-1: not assigned yet) until nobody gains, or ``sweeps`` times.
+
+    ``seconds[n, k]``: run time with the cost of getting there. ``terminal[p]``: weight that is assumed to wait behind
+    all others. A queue that is mostly new gets more sweeps. O(sweeps * jobs * columns * log jobs); deterministic.
+    """
+    area = seconds * outlook.workers
+    gpus = np.where(outlook.free > 0, outlook.free, np.maximum(outlook.gpus, 1.0)).astype(float)
+    ahead = np.where(outlook.free > 0, 0.0, outlook.ahead)
+    rows = outlook.rows
+    lost = (column < 0) | ~np.isfinite(area[rows, column])
+    column = np.where(lost, area.argmin(axis=1), column)
+    if 2 * lost.sum() > len(column):
+        sweeps = _COLD_SWEEPS
+    for sweep in range(min(sweeps, _MOST_WORK // max(1, len(column)) + 3)):
+        cost = _costs(outlook, seconds, area, weights, column, terminal, gpus, ahead)
+        moved = _respond(cost, area, column, sweep)
+        if moved is None:
+            break
+        column = moved
+    return _queues(outlook, area, weights, column, terminal, gpus, ahead)
+
+
+def _queues(
+    outlook: Outlook, area: Floats, weights: Floats, column: Ints, terminal: Floats, gpus: Floats, ahead: Floats
+) -> Queues:
+    mine = area[outlook.rows, column]
+    key = mine / weights
+    turn_s, after, price = np.zeros(len(column)), np.zeros(len(column)), terminal / gpus
+    for pool in range(len(outlook.pools)):
+        inside = np.flatnonzero(outlook.pool_of[column] == pool)
+        order = inside[np.argsort(key[inside], kind="stable")]
+        if len(order):
+            total, work = np.cumsum(weights[order]), np.cumsum(mine[order])
+            after[order] = (total[-1] - total + terminal[pool]) / gpus[pool]
+            turn_s[order] = (work - mine[order] + ahead[pool]) / gpus[pool]
+            price[pool] = (total[-1] + terminal[pool]) / gpus[pool]
+    return Queues(column, key, turn_s, after, price)
+
+
+def _costs(
+    outlook: Outlook,
+    seconds: Floats,
+    area: Floats,
+    weights: Floats,
+    column: Ints,
+    terminal: Floats,
+    gpus: Floats,
+    ahead: Floats,
+) -> Floats:
+    """Cost of each job in each column while all others stay, shape (n, k)."""
+    cost = np.full(area.shape, np.inf)
+    own = outlook.pool_of[column]
+    mine = area[outlook.rows, column]
+    for pool, size in enumerate(gpus):
+        inside = np.flatnonzero(own == pool)
+        keys = mine[inside] / weights[inside]
+        order = np.argsort(keys, kind="stable")
+        keys, inside = keys[order], inside[order]
+        areas = np.concatenate(([0.0], np.cumsum(mine[inside])))
+        behind = np.concatenate(([0.0], np.cumsum(weights[inside])))
+        for k in np.flatnonzero(outlook.pool_of == pool):
+            able = np.flatnonzero(np.isfinite(area[:, k]))
+            place = np.searchsorted(keys, area[able, k] / weights[able], "left")
+            here = own[able] == pool
+            itself_before = here & (mine[able] < area[able, k])
+            before = areas[place] - np.where(itself_before, mine[able], 0.0) + ahead[pool]
+            after = behind[-1] - behind[place] - np.where(here & ~itself_before, weights[able], 0.0)
+            cost[able, k] = weights[able] * (seconds[able, k] + before / size)
+            cost[able, k] += area[able, k] * (np.maximum(after, 0.0) + terminal[pool]) / size
+    return cost
+
+
+def _respond(cost: Floats, area: Floats, column: Ints, sweep: int) -> Ints | None:
+    """The jobs that gain most per GPU-second move to their best column; None if nobody gains.
+
+    Not all at once, since each was computed as if the others stayed.
+    """
+    rows = np.arange(len(column))
+    best = cost.argmin(axis=1)
+    gain = cost[rows, column] - cost[rows, best]
+    wants = np.flatnonzero((best != column) & (gain > 1e-9 * cost[rows, column]))
+    if not len(wants):
+        return None
+    share = 0.5 if sweep < 4 else 0.3
+    per_area = gain[wants] / np.maximum(area[wants, best[wants]], 1e-9)
+    chosen = wants[np.argsort(-per_area, kind="stable")][: max(1, int(share * len(wants)))]
+    moved = column.copy()
+    moved[chosen] = best[chosen]
+    return moved
+
+
+def balance(outlook: Outlook, area: Floats, column: Ints, terminal: Floats, left_s: float) -> Floats:
+    """Terminal weights adjusted so that no pool is busy longer than ``left_s``: dearer where the work takes longer."""
+    work = np.bincount(outlook.pool_of[column], weights=area[outlook.rows, column], minlength=len(outlook.pools))
+    busy_s = (work + outlook.ahead) / np.maximum(outlook.gpus, 1.0)
+    step = 0.5 * len(column) / max(1.0, outlook.gpus.sum())
+    return np.maximum(0.0, terminal + step * (busy_s / max(left_s, 1.0) - 1.0))

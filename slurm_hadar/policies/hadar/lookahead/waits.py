@@ -1,0 +1,158 @@
+"""What Hadar with look-ahead prices tells the owner of a job that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.model import EMPTY, Job, Placement, Tier, Wait
+from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Outlook
+from slurm_hadar.policies.hadar.lookahead.prices import Queues
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.waits import Obstacles, listing
+
+__all__ = ["explain", "payoff_of"]
+
+_NAMED = 32  # for so many jobs, those nearest to their turn, the holders of what they want are looked up
+_HOUR = 3600.0
+
+
+def payoff_of(outlook: Outlook, queues: Queues, weights: Floats) -> Floats:
+    """``w_j + W_j * (price at its turn - price now)``, shape (n,): positive for as long as running it now delays others
+    by less than it gains. In weights of jobs: 1 is a second's delay of an average job, per second."""
+    workers = outlook.workers[outlook.rows, queues.column]
+    return weights + workers * (queues.after - queues.price[outlook.pool_of[queues.column]])
+
+
+def explain(
+    arena: Arena,
+    outlook: Outlook,
+    queues: Queues,
+    placements: Mapping[str, Placement],
+    payoffs: Floats,
+    patient: Set[int],
+) -> dict[str, Wait]:
+    """A Wait for every job to be decided about that has no placement, and for those on their way in or out.
+
+    ``payoffs[n]``: see :func:`payoff_of`; ``patient``: rows of ``outlook`` that wait for a faster type by choice.
+    """
+    waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
+    obstacles = _ByClass(arena)
+    rows = {job.job_id: row for row, job in enumerate(outlook.jobs)}
+    waiting = [job for job in arena.movers if job.job_id not in placements]
+    queued: list[int] = []
+    able = np.isfinite(outlook.run_s)
+    for job in waiting:
+        row = rows.get(job.job_id)
+        obstacle = obstacles.of(job, None if row is None else (id(outlook.classes[row]), able[row].tobytes()))
+        if obstacle is not None:
+            waits[job.job_id] = obstacle
+        elif row is None:
+            waits[job.job_id] = Wait(Tier.CAPACITY, "needs GPUs of several types at once, which others hold")
+        else:
+            queued.append(row)
+    if queued:
+        waits |= _Queue(arena, outlook, queues, placements, payoffs, patient).waits(queued)
+    return waits
+
+
+class _ByClass:
+    """Obstacles, looked up once for all jobs of a class that can run in the same columns."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._obstacles = Obstacles(arena)
+        self._known: dict[tuple, Wait | None] = {}
+
+    def of(self, job: Job, job_class: tuple | None) -> Wait | None:
+        if job_class is None:
+            return self._obstacles.of(job)
+        if job_class not in self._known:
+            self._known[job_class] = self._obstacles.of(job)
+        return self._known[job_class]
+
+
+def _why(before: int, turn_s: float, gpu_type: str) -> str:
+    if before == 0:
+        return f"first in line for {gpu_type}, but its gang does not fit beside the jobs that run"
+    jobs = "1 job" if before == 1 else f"{before} jobs"
+    go = "goes" if before == 1 else "go"
+    return f"{jobs} with {turn_s / _HOUR:.1f} h of work {go} before it on {gpu_type}"
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """The reasons of jobs that wait for their turn. Fields as the arguments of :func:`explain`."""
+
+    arena: Arena
+    outlook: Outlook
+    queues: Queues
+    placements: Mapping[str, Placement]
+    payoffs: Floats
+    patient: Set[int]
+
+    def waits(self, rows: list[int]) -> dict[str, Wait]:
+        """A Wait for each of ``rows``; the nearest to their turn also learn who holds what they want."""
+        outlook, queues = self.outlook, self.queues
+        pools = outlook.pool_of[queues.column]
+        price = (outlook.workers[outlook.rows, queues.column] * queues.price[pools]).tolist()
+        turn_s, payoff, place = queues.turn_s.tolist(), self.payoffs.tolist(), self._places().tolist()
+        types = [outlook.pools[p].gpu_type for p in pools.tolist()]
+        found = {}
+        nearest = set(sorted(rows, key=turn_s.__getitem__)[:_NAMED])
+        holding = self._holding() if nearest else {}
+        for row in rows:
+            why = _why(place[row], turn_s[row], types[row])
+            wanted = EMPTY
+            if row in nearest:
+                wanted = self._wanted(row)
+                holders = list(dict.fromkeys(j for n in wanted.nodes for j in holding.get((n, types[row]), ())))
+                if holders:
+                    why += f" (held by {listing(holders)})"
+                why += self._apart(row)
+            if row in self.patient:
+                why += "; it waits for a faster type, since it cannot be moved once it runs (patience_s bounds this)"
+            tier = Tier.CAPACITY if payoff[row] > 0 else Tier.POLICY
+            found[outlook.jobs[row].job_id] = Wait(tier, why, price[row], payoff[row], wanted)
+        return found
+
+    def _apart(self, row: int) -> str:
+        """What its graph says of more nodes, which the job therefore does not take for good."""
+        run_s, level = self.outlook.run_s[row], np.array(self.outlook.classes[row].level)
+        worse = run_s[: len(level)][level > 0].min(initial=np.inf) / run_s[self.queues.column[row]]
+        return f"; on more nodes its graph makes it {worse:.1f} times slower" if 1.0 < worse < np.inf else ""
+
+    def _places(self) -> np.ndarray:
+        """How many jobs go before each in its pool, those that run included; shape (n,)."""
+        outlook, queues = self.outlook, self.queues
+        pools = outlook.pool_of[queues.column]
+        place = np.zeros(len(pools), int)
+        for pool in range(len(outlook.pools)):
+            inside = np.flatnonzero(pools == pool)
+            place[inside[np.argsort(queues.key[inside], kind="stable")]] = np.arange(len(inside))
+        return place
+
+    def _wanted(self, row: int) -> Placement:
+        """The first place in its pool that would take the gang if nobody ran there."""
+        outlook = self.outlook
+        own, column = outlook.classes[row], int(self.queues.column[row])
+        slots = own.slots[column]
+        pool = outlook.pools[outlook.pool_of[column]]
+        left, mapping = own.forms[column].workers, {}
+        for slot in pool.slots if slots is None else slots:
+            here = min(left, self.arena.capacity[slot])
+            if here and (left <= self.arena.capacity[slot] or own.forms[column].max_nodes > 1):
+                node, gpu_type = self.arena.slots[slot]
+                mapping[node] = {gpu_type: here}
+                left -= here
+            if left == 0:
+                return Placement.of(mapping)
+        return EMPTY
+
+    def _holding(self) -> dict[tuple[str, str], list[str]]:
+        holding: dict[tuple[str, str], list[str]] = {}
+        for job_id, placement in self.placements.items():
+            for node, gpu_type, _ in placement.items():
+                holding.setdefault((node, gpu_type), []).append(job_id)
+        return holding

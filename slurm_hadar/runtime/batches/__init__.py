@@ -1,0 +1,1 @@
+"""Batches, and who of a gang takes which samples."""

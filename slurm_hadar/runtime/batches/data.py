@@ -1,0 +1,281 @@
+"""Batches, epoch after epoch, from any position: what makes a resumed training see the data it would have seen.
+
+The order of an epoch is a function of the random states at its beginning. These are kept, so that on resuming the epoch
+is begun again from them, as many batches are left out as were used, and then the states of the moment of the save are
+put back. Shuffles are exactly those of an ordinary loop over the same loader; nothing about them is changed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
+from typing import Any
+
+from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
+from slurm_hadar.runtime.batches.shares import Shares
+from slurm_hadar.runtime.checkpoint import rng
+
+__all__ = ["Feed", "enter", "generators_of"]
+
+
+class Feed:
+    """An endless supply of batches.
+
+    Parameters
+    ----------
+    source: a ``DataLoader``; any other iterable that can be gone through again; a function, called once per epoch (with
+        the epoch's number if it takes an argument), that returns an iterable; or None for the numbers 0, 1, 2, ...
+    batch: batch size to use instead of the loader's own; a source that is no loader of whole batches is taken as it is.
+    shares: of an uneven gang, whose worker takes its share of each global batch instead.
+
+    A plain ``DataLoader`` over a dataset with indices leaves out batches without loading them. Others are gone through.
+    With worker processes that draw random numbers themselves (augmentation), an epoch resumed in its middle sees the
+    same samples, but other random numbers in the workers.
+    """
+
+    def __init__(self, source: Any, batch: int | None = None, shares: Shares | None = None) -> None:
+        self.epoch = 0
+        self.index = 0
+        self.turn = 0  # batches given in this run
+        self._source = source
+        self._generators = generators_of(source)
+        self._loader = _positioned(source, batch, shares)
+        self._iterator: Iterator[Any] | None = None
+        self._first: list[Any] = []
+        self._seed: int | None = None
+        self._epoch_rng: dict[str, Any] | None = None
+
+    def next(self) -> Any:
+        """The next batch; a used-up epoch is followed by the next. Raises ValueError if an epoch has none."""
+        while True:
+            if self._iterator is None:
+                self._begin(skip=0)
+            try:
+                batch = self._first.pop() if self._first else next(self._iterator)  # type: ignore[arg-type]
+            except StopIteration:
+                if self.index == 0:
+                    raise ValueError("the loader gives no batch at all") from None
+                self.epoch, self.index, self._iterator = self.epoch + 1, 0, None
+                continue
+            self.index, self.turn = self.index + 1, self.turn + 1
+            return batch
+
+    @property
+    def global_size(self) -> int | None:
+        """Samples of the last batch over all workers; None if only the source knows."""
+        shared = self._loader.shared if self._loader is not None else None
+        return shared.size(self.index - 1) if shared is not None else None
+
+    @property
+    def ahead(self) -> int:
+        """Batches beyond the last one that may have been drawn already."""
+        return self._loader.ahead if self._loader is not None else 0
+
+    @property
+    def epoch_batches(self) -> int | None:
+        """How many batches an epoch has; None where only going through it would tell."""
+        return len(self._loader) if self._loader is not None else None
+
+    def fix_order(self, seed: int) -> None:
+        """From now on the order of each epoch is a function of ``seed`` and its number alone.
+
+        A loader whose length is not known keeps its own order.
+        """
+        self._seed, self._iterator, self._first = seed, None, []
+
+    def seek(self, step: int, epoch_batches: int | None) -> None:
+        """Go to the batch of ``step``, counted from the first of epoch 0; after :meth:`fix_order`.
+
+        Sources that cannot be entered in the middle just go on.
+        """
+        if self._source is None:
+            self.index, self._iterator = step, None
+            return
+        if self._loader is None or not epoch_batches:
+            return
+        epoch, index = divmod(step, epoch_batches)
+        index %= max(1, len(self._loader))  # a gang of another size may see a batch less in an epoch
+        if self._iterator is None or (epoch, index) != (self.epoch, self.index):
+            self.epoch = epoch
+            self._begin(skip=index)
+            self.index = index
+
+    def position(self) -> dict[str, int]:
+        """Epoch, and batches of it that were used; the same on all ranks."""
+        return {"epoch": self.epoch, "index": self.index}
+
+    def random_states(self) -> dict[str, Any]:
+        """This rank's random states: now, and at the beginning of the epoch."""
+        return {"now": rng.capture(self._generators), "epoch": self._epoch_rng}
+
+    def restore(self, position: dict[str, int], states: dict[str, Any] | None) -> None:
+        """Go to ``position``. Without ``states`` (a rank that did not exist) the present random states are used."""
+        self.epoch, self.index, self._iterator = position["epoch"], 0, None
+        if self._source is None:
+            self.index = position["index"]
+        elif position["index"]:
+            if states is not None and states["epoch"] is not None:
+                rng.restore(states["epoch"], self._generators)
+            self._begin(skip=position["index"])
+            self.index = position["index"]
+        if states is not None:
+            rng.restore(states["now"], self._generators)
+
+    def _begin(self, skip: int) -> None:
+        self._epoch_rng = rng.capture(self._generators)
+        if self._seed is None or self._loader is None:
+            self._iterator = self._batches(skip)
+            return
+        rng.seed(self._seed, self.epoch, self._generators)
+        self._iterator = self._batches(skip)
+        self._first = list(islice(self._iterator, 1))  # samplers draw when the first batch is asked for
+        rng.restore(self._epoch_rng, self._generators)
+
+    def _batches(self, skip: int) -> Iterator[Any]:
+        if self._source is None:
+            return count(self.index)
+        if self._loader is not None:
+            _set_epoch(self._source, self.epoch)
+            return self._loader.begin(skip, self.turn - skip)
+        batches = iter(self._open_source())
+        for _ in islice(batches, skip):
+            pass
+        return batches
+
+    def _open_source(self) -> Iterable[Any]:
+        if not callable(self._source):
+            _set_epoch(self._source, self.epoch)
+            return self._source
+        return self._source(self.epoch) if inspect.signature(self._source).parameters else self._source()
+
+
+def enter(loader: Any, skip: int) -> Iterator[Any] | None:
+    """An epoch of a ``DataLoader`` without its first ``skip`` batches, which are not loaded.
+
+    None where only going through the batches leads there. Random numbers are drawn as by a whole epoch.
+    """
+    positioned = _positioned(loader, None, None)
+    return positioned.begin(skip, 0) if positioned is not None else None
+
+
+class _Entries:
+    """A sampler's entries without the first ``skip``.
+
+    When those are drawn matters, since drawing may use random numbers: like an ordinary first entry, after what the
+    loader itself draws at the beginning of an epoch, hence not at once.
+    """
+
+    def __init__(self, sampler: Any, skip: int) -> None:
+        self._entries, self._skip = iter(sampler), skip
+
+    def __iter__(self) -> _Entries:
+        return self
+
+    def __next__(self) -> Any:
+        self.drop()
+        return next(self._entries)
+
+    def drop(self) -> None:
+        """Draw what is to be left out, if that has not been done."""
+        skip, self._skip = self._skip, 0
+        for _ in islice(self._entries, skip):
+            pass
+
+
+class _Skipping:
+    """A sampler in front of another that leaves out the first ``skip`` entries of each epoch."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.skip = 0
+        self.entries = _Entries((), 0)
+
+    def __iter__(self) -> _Entries:
+        self.entries = _Entries(self._inner, self.skip)  # a loader with workers asks twice
+        return self.entries
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+class _Positioned:
+    """A copy of a DataLoader that can begin in the middle of an epoch."""
+
+    def __init__(self, loader: Any, batch: int | None, shares: Shares | None) -> None:
+        from torch.utils.data import DataLoader
+
+        batched = loader.batch_sampler is not None
+        entries = loader.batch_sampler if batched else loader.sampler
+        if batch is not None:
+            entries = _batches_of(loader, batch, shares)
+        self.shared = entries if isinstance(entries, SharedBatchSampler) else None
+        self.ahead = (loader.prefetch_factor or 0) * loader.num_workers
+        self.skipping = _Skipping(entries)
+        names = "num_workers collate_fn pin_memory timeout worker_init_fn generator persistent_workers in_order"
+        options = {n: getattr(loader, n) for n in names.split() if hasattr(loader, n)}
+        if loader.num_workers:
+            options["prefetch_factor"] = loader.prefetch_factor
+            options["multiprocessing_context"] = loader.multiprocessing_context
+        order = {"batch_sampler": self.skipping} if batched else {"batch_size": None, "sampler": self.skipping}
+        self._loader = DataLoader(loader.dataset, **order, **options)
+
+    def __len__(self) -> int:
+        return len(self.skipping)
+
+    def begin(self, skip: int, first_turn: int) -> Iterator[Any]:
+        """An epoch without its first ``skip`` batches. All random numbers for leaving them out are drawn on return.
+
+        ``first_turn``: of the loop, in which the epoch's first batch is or would have been used.
+        """
+        self.skipping.skip = skip
+        if self.shared is not None:
+            self.shared.first_turn = first_turn
+        batches = iter(self._loader)
+        self.skipping.entries.drop()
+        return batches
+
+
+def _batches_of(loader: Any, batch: int, shares: Shares | None) -> Any:
+    """The batch sampler that a gang with a global batch uses instead of the loader's own."""
+    from torch.utils.data import BatchSampler
+
+    own = loader.batch_sampler
+    if isinstance(own, SharedBatchSampler):
+        if shares is not None:
+            own.bind(shares)
+        return own
+    if type(own) is not BatchSampler:
+        raise ValueError("global_batch= needs a DataLoader with batch_size=, without a batch sampler of its own")
+    if shares is None:
+        return BatchSampler(loader.sampler, batch, loader.drop_last)
+    return SharedBatchSampler.over(loader.sampler, shares, loader.drop_last)
+
+
+def _positioned(source: Any, batch: int | None, shares: Shares | None) -> _Positioned | None:
+    """None where only going through the batches leads to a position: not a plain loader, or data without indices."""
+    if source is None:
+        return None
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if type(source) is not DataLoader or isinstance(source.dataset, IterableDataset):
+        if batch is not None and isinstance(source, DataLoader):
+            raise ValueError("global_batch= needs a plain DataLoader over a dataset with indices")
+        return None
+    return _Positioned(source, batch, shares)
+
+
+def generators_of(source: Any) -> list[Any]:
+    """The user's own generators, whose states belong to the position."""
+    sampler = getattr(source, "sampler", None)
+    candidates = [getattr(source, "generator", None), getattr(sampler, "generator", None)]
+    unique = {id(g): g for g in candidates if hasattr(g, "get_state") and hasattr(g, "set_state")}
+    return list(unique.values())
+
+
+def _set_epoch(source: Any, epoch: int) -> None:
+    """Tell samplers that shuffle by epoch (``DistributedSampler``), as an ordinary loop over epochs would."""
+    for part in (getattr(source, "sampler", None), getattr(source, "batch_sampler", None), source):
+        if part is not None and hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
+            return

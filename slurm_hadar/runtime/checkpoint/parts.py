@@ -1,0 +1,169 @@
+"""Models, optimizers and schedulers as given to ``train``: one or several, wrapped or not, to be saved by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime.checkpoint import sharded
+
+__all__ = ["also_of", "give_back", "named", "place_for", "restore_state", "state_of"]
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def named(part: Any) -> dict[str, Any]:
+    """{name: object with state_dict}, the wrappers of DDP and torch.compile taken off.
+
+    Raises CheckpointError for a model wrapped by FSDP's first version, whose state only all ranks together can take.
+    """
+    if part is None:
+        return {}
+    if isinstance(part, Mapping):
+        items = {str(k): v for k, v in part.items()}
+    elif isinstance(part, (list, tuple)):
+        items = {str(i): v for i, v in enumerate(part)}
+    else:
+        items = {"": part}
+    return {k: _unwrap(v) for k, v in items.items()}
+
+
+def also_of(also: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What has a state of its own, and what is plain data. Raises TypeError for anything else, which could not be saved
+    without pickle."""
+    with_state = {k: v for k, v in also.items() if hasattr(v, "state_dict") and hasattr(v, "load_state_dict")}
+    plain = {k: v for k, v in also.items() if k not in with_state}
+    for name, value in plain.items():
+        odd = _not_plain(value)
+        if odd is not None:
+            raise TypeError(
+                f"also[{name!r}] holds an object of {type(odd).__name__}: give something that has state_dict and "
+                "load_state_dict, or numbers, texts, None, and lists and dicts of them"
+            )
+    return with_state, plain
+
+
+def _not_plain(value: Any) -> Any:
+    """The first thing in it that is no plain data."""
+    if isinstance(value, dict):
+        return next((odd for k, v in value.items() for odd in (_not_plain(k), _not_plain(v)) if odd is not None), None)
+    if isinstance(value, (list, tuple)):
+        return next((odd for v in value if (odd := _not_plain(v)) is not None), None)
+    return None if isinstance(value, _PLAIN) else value
+
+
+def give_back(plain: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Into the very lists and dicts that the training has. Raises ValueError if they are not those that were saved."""
+    if plain.keys() != saved.keys():
+        raise ValueError(f"also= had {sorted(saved)}, and now has {sorted(plain)}")
+    for name, value in saved.items():
+        here = plain[name]
+        if isinstance(here, dict) and isinstance(value, dict):
+            here.clear()
+            here.update(value)
+        elif isinstance(here, list) and isinstance(value, list):
+            here[:] = value
+        else:
+            plain[name] = value
+
+
+def _unwrap(part: Any) -> Any:
+    from torch.nn import DataParallel
+    from torch.nn.parallel import DistributedDataParallel
+
+    _refuse_fsdp1(part)
+    while True:
+        if isinstance(part, (DistributedDataParallel, DataParallel)):
+            part = part.module
+        elif hasattr(part, "_orig_mod"):
+            part = part._orig_mod
+        else:
+            return part
+
+
+def _refuse_fsdp1(part: Any) -> None:
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported: then nothing is wrapped by it
+    modules = part.modules() if fsdp is not None and hasattr(part, "modules") else ()
+    if any(isinstance(m, fsdp.FullyShardedDataParallel) for m in modules):  # type: ignore[union-attr]
+        raise CheckpointError(
+            "FullyShardedDataParallel (FSDP1) is not supported: use torch.distributed.fsdp.fully_shard"
+        )
+
+
+def state_of(part: dict[str, Any]) -> dict[str, Any]:
+    return {name: item.state_dict() for name, item in part.items()}
+
+
+def restore_state(part: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Raises what the objects raise if the state is not theirs."""
+    if part.keys() != saved.keys():
+        raise ValueError(f"it has states of {sorted(saved)}, and the training of {sorted(part)}")
+    for name, item in part.items():
+        item.load_state_dict(sharded.walk(saved[name], _Living(item).distribute))
+
+
+def place_for(parts: dict[str, dict[str, Any]]) -> sharded.Place:
+    """Where to read the tensors of ``{kind: {name: object}}``: what is sharded here is read by the shard."""
+    living = {(kind, name): _Living(item) for kind, part in parts.items() for name, item in part.items()}
+
+    def place(path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
+        owner = living.get(path[:2])
+        return owner.place(path[2:], size, dtype) if owner is not None else None
+
+    return place
+
+
+class _Living:
+    """The tensors that one object has now, by their path in its state.
+
+    An optimizer that has made no step has no state yet: by PyTorch's own numbering of its parameters, what is as large
+    as the parameter is taken to be sharded like it.
+    """
+
+    def __init__(self, item: Any) -> None:
+        self._item = item
+        self._state: Any = None
+
+    def place(self, path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
+        """An empty tensor, sharded as the present one is; None if that is not sharded or of another size."""
+        import torch
+
+        like = self._sharded(path, size)
+        return None if like is None else torch.empty_like(like, dtype=dtype, requires_grad=False)
+
+    def distribute(self, value: Any, path: tuple[Any, ...]) -> Any:
+        """A whole tensor (of an older checkpoint, say) as this rank's shard; None where there is nothing to do."""
+        import torch
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
+            return None
+        like = self._sharded(path, value.shape)
+        if like is None:
+            return None
+        return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+    def _sharded(self, path: tuple[Any, ...], size: Any) -> Any:
+        from torch.distributed.tensor import DTensor
+
+        live = self._find(path)
+        return live.detach() if isinstance(live, DTensor) and live.shape == size else None
+
+    def _find(self, path: tuple[Any, ...]) -> Any:
+        import torch
+
+        if isinstance(self._item, torch.optim.Optimizer):
+            if len(path) != 3 or path[0] != "state":
+                return None
+            parameters = [p for group in self._item.param_groups for p in group["params"]]
+            return parameters[path[1]] if isinstance(path[1], int) and path[1] < len(parameters) else None
+        if self._state is None:
+            self._state = self._item.state_dict()
+        found = self._state
+        for key in path:
+            if not isinstance(found, dict) or key not in found:
+                return None
+            found = found[key]
+        return found

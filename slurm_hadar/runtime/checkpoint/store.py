@@ -1,0 +1,365 @@
+"""Checkpoints that a kill, a full disk or an older run of the same job cannot spoil.
+
+One directory each, ``gen-<generation>-step-<n>/``; the generation is Slurm's restart count of the run that wrote it::
+
+    checkpoints/
+      claim                        the newest generation that has started; an older one no longer writes
+      gen-0-step-400/ manifest.json state.pt ranks.pt tensors/
+      .tmp-gen-1-step-450-.../     being written; cleared away by the next run
+
+Files are written under a temporary name, synced, then the directory is renamed, so that what bears a final name is
+whole; the manifest's sizes and SHA-256 sums find what was damaged later. In a job's own directory the manifest is
+sealed with the job's token, and nothing is read that another user has put there. Reading takes the highest generation
+first, then the highest step: the newest run's history counts, even where an older one that was cut off got further.
+
+``state.pt`` holds rank 0's plain data and the form of the state, ``ranks.pt`` each rank's random states, ``tensors/``
+what ``torch.distributed.checkpoint`` wrote: one file of each rank that had something to write, and ``.metadata``
+(:mod:`slurm_hadar.runtime.checkpoint.sharded`). Who writes when is :mod:`slurm_hadar.runtime.checkpoint.saver`'s
+affair.
+
+This module needs no PyTorch until something is saved or loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime.checkpoint import files, sharded
+from slurm_hadar.runtime.launch import own
+
+__all__ = ["TENSORS", "Checkpoint", "Draft", "Store", "newest_step", "read_checkpoint"]
+
+FORMAT = 3
+READABLE = (1, 2, 3)  # 1: the tensors are in state.pt, all of them; 2: without a seal
+SEALED = 3
+MANIFEST = "manifest.json"
+TENSORS = "tensors"
+CLAIM = "claim"
+_NAME = re.compile(r"gen-(\d{1,9})-step-(\d{1,18})")
+_ASIDE = ".old-"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Checkpoint:
+    """A complete checkpoint directory by its name; its content has not been looked at."""
+
+    generation: int
+    step: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def newest_step(directory: Path) -> int | None:
+    """Step of the checkpoint that a restart would try first, judged by names alone; None if there is none."""
+    found = _list(directory)
+    return found[0].step if found else None
+
+
+class Store:
+    """The checkpoints of one job, as one run (generation) of it sees them.
+
+    Parameters
+    ----------
+    directory: made when the first checkpoint is saved.
+    job: canonical job id, written into each manifest; another job's checkpoints are never loaded.
+    generation: restart count of this run; None: one more than the last that used the directory (known after claim).
+    keep: how many of the newest checkpoints stay (at least 1).
+    warn: told one line for each checkpoint that is passed over.
+    token: the job's secret, where ``directory`` is the job's own: then all of it must be this user's, and manifests are
+        sealed. None where the user has named a directory.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        job: str,
+        generation: int | None = 0,
+        keep: int = 2,
+        warn: Callable[[str], None] | None = None,
+        token: str | None = None,
+    ) -> None:
+        if keep < 1:
+            raise CheckpointError(f"keep={keep}: at least 1 checkpoint must be kept")
+        self.directory = Path(directory)
+        self.job, self._keep = job, keep
+        self._given, self.generation = generation, generation or 0
+        self._warn = warn or _to_stderr
+        self._token = token
+
+    @property
+    def sealed(self) -> bool:
+        """Whether this is the job's own directory, in which only what the job has written counts."""
+        return self._token is not None
+
+    def claim(self) -> None:
+        """Say that this generation has started, so that an older run still going writes no more; clear its leftovers.
+
+        Call once per run, before loading. Raises CheckpointError if a newer generation has started already.
+        """
+        try:
+            self._make()
+            newest = self._claimed()
+            if self._given is None:
+                self.generation = newest + 1
+            if newest > self.generation:
+                raise self._superseded(newest)
+            temporary = self.directory / f".{CLAIM}-{self.generation}-{os.getpid()}"
+            temporary.write_text(f"{self.generation}\n")
+            temporary.replace(self.directory / CLAIM)
+            self._clear()
+        except OSError as error:
+            raise CheckpointError(f"{self.directory}: cannot be written: {error.strerror}") from error
+
+    def _make(self) -> None:
+        if self.sealed:
+            own.make(self.directory)
+        else:
+            self.directory.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, step: int) -> Draft:
+        """A directory to write the checkpoint of ``step`` into; it counts once it is committed.
+
+        Raises CheckpointError if a newer run of the job has taken over, or if nothing can be written.
+        """
+        self.check()
+        name = f"gen-{self.generation}-step-{step}"
+        draft = Draft(self, step, self.directory / f".tmp-{name}-{os.getpid()}-{time.time_ns()}")
+        try:
+            draft.path.mkdir(parents=True)
+        except OSError as error:
+            raise self.not_written(step, error) from error
+        return draft
+
+    def check(self) -> None:
+        """Raises CheckpointError if a newer run of the job has taken over: then this one writes no more."""
+        newest = self._claimed()
+        if newest > self.generation:
+            raise self._superseded(newest)
+
+    def not_written(self, step: int, error: OSError) -> CheckpointError:
+        """The one line for a disk that is full or fails."""
+        reason = error.strerror or str(error)
+        return CheckpointError(f"checkpoint of step {step} was not written to {self.directory}: {reason}")
+
+    def save(self, step: int, parts: Mapping[str, Any], world: int = 1) -> Checkpoint:
+        """Write ``{name: object}``, one file each by ``torch.save``, as the checkpoint of ``step``.
+
+        Returns when it is safe on disk and the oldest surplus ones are gone. Raises CheckpointError, leaving earlier
+        checkpoints as they were, if the disk is full or fails, or if a newer run of the job has taken over.
+        """
+        draft = self.begin(step)
+        try:
+            entries = {f"{part}.pt": files.write_object(draft.path / f"{part}.pt", v) for part, v in parts.items()}
+            return draft.commit(entries, world)
+        except OSError as error:
+            raise self.not_written(step, error) from error
+        finally:
+            draft.discard()
+
+    def good(self) -> Iterator[Checkpoint]:
+        """Checkpoints of this job that pass their manifest's sums, newest first; one line of warning for each other."""
+        for checkpoint in _list(self.directory):
+            try:
+                self.verify(checkpoint)
+            except CheckpointError as error:
+                self._warn(f"checkpoint {checkpoint.name} is passed over: {error}")
+            else:
+                yield checkpoint
+
+    def verify(self, checkpoint: Checkpoint, sums: bool = True) -> dict[str, Any]:
+        """The manifest, once all files match it; without ``sums``, by their sizes. Raises CheckpointError saying what
+        is wrong."""
+        manifest = self.manifest(checkpoint)
+        if manifest["job"] != self.job:
+            raise CheckpointError(f"it belongs to job {manifest['job']}, not to {self.job}")
+        if (manifest["generation"], manifest["step"]) != (checkpoint.generation, checkpoint.step):
+            raise CheckpointError("its manifest is of another checkpoint")
+        for name, entry in manifest["files"].items():
+            (files.verify if sums else files.same_size)(checkpoint.path / name, entry)
+        return manifest
+
+    def manifest(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The manifest; in the job's own directory, once it is known to be the job's. Raises CheckpointError."""
+        if not self.sealed:
+            return _read_manifest(checkpoint.path)
+        own.check_tree(checkpoint.path)
+        manifest = _read_manifest(checkpoint.path)
+        if manifest["format"] < SEALED:
+            own.check_tree(checkpoint.path, unchanged=True)
+        elif not hmac.compare_digest(str(manifest.get("seal")), self.seal(manifest)):
+            raise CheckpointError("its seal does not fit this job's token: it was changed, or the token was replaced")
+        return manifest
+
+    def seal(self, content: Mapping[str, Any]) -> str:
+        """What shows that a manifest was written by who has the job's token."""
+        said = json.dumps({k: v for k, v in content.items() if k != "seal"}, sort_keys=True)
+        return hmac.new((self._token or "").encode(), said.encode(), hashlib.sha256).hexdigest()
+
+    def load(self, checkpoint: Checkpoint, place: sharded.Place | None = None) -> dict[str, Any]:
+        """``{name: object}`` as given to :meth:`save`. Raises CheckpointError.
+
+        Tensors are whole and on the CPU, but where ``place`` gives another
+        (:func:`slurm_hadar.runtime.checkpoint.sharded.read`).
+        """
+        manifest = self.manifest(checkpoint)
+        parts = {n.removesuffix(".pt"): files.load(checkpoint.path / n) for n in manifest["files"] if "/" not in n}
+        if any(name.startswith(f"{TENSORS}/") for name in manifest["files"]):
+            parts["state"] = sharded.read(checkpoint.path / TENSORS, parts["state"], place)
+        return parts
+
+    def _claimed(self) -> int:
+        """The newest generation known to have started, by the claim or by what it has already saved."""
+        generations = [c.generation for c in _list(self.directory)]
+        with contextlib.suppress(OSError, ValueError):
+            generations.append(int((self.directory / CLAIM).read_text()))
+        return max(generations, default=-1)
+
+    def _superseded(self, newest: int) -> CheckpointError:
+        return CheckpointError(
+            f"run {self.generation} of job {self.job} writes no more checkpoints: run {newest} has taken over"
+        )
+
+    def _publish(self, temporary: Path, final: Path) -> None:
+        """Give the finished directory its name. The same step saved again by the same run: the later one stands."""
+        if final.exists():
+            # between the two renames a kill leaves it under this name, from which claim() takes it back
+            aside = final.with_name(_ASIDE + final.name)
+            shutil.rmtree(aside, ignore_errors=True)
+            final.rename(aside)
+            temporary.rename(final)
+            files.sync_directory(self.directory)
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            temporary.rename(final)
+            files.sync_directory(self.directory)
+
+    def _clear(self) -> None:
+        """Remove what runs that were cut off have left; take back what was being replaced."""
+        for left in self.directory.glob(".tmp-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        for left in self.directory.glob(f".{CLAIM}-*"):
+            left.unlink(missing_ok=True)
+        for aside in self.directory.glob(_ASIDE + "*"):
+            final = self.directory / aside.name.removeprefix(_ASIDE)
+            if final.exists():
+                shutil.rmtree(aside, ignore_errors=True)
+            else:
+                aside.rename(final)
+
+    def publish(self, temporary: Path, step: int) -> Checkpoint:
+        """Make a finished directory the checkpoint of ``step``; drop the oldest surplus ones."""
+        self.check()
+        final = self.directory / f"gen-{self.generation}-step-{step}"
+        self._publish(temporary, final)
+        self._prune()
+        return Checkpoint(self.generation, step, final)
+
+    def _prune(self) -> None:
+        """Drop what is older than the last ``keep``; what a newer generation wrote is not this run's to touch."""
+        ours = [c for c in _list(self.directory) if c.generation <= self.generation]
+        for old in ours[self._keep :]:
+            # the name goes first: a directory half removed must not look like a checkpoint
+            grave = self.directory / f".tmp-{old.name}-removed-{os.getpid()}"
+            with contextlib.suppress(OSError):
+                old.path.rename(grave)
+                shutil.rmtree(grave, ignore_errors=True)
+
+
+class Draft:
+    """A checkpoint that is being written; ``path`` is its directory."""
+
+    def __init__(self, store: Store, step: int, path: Path) -> None:
+        self.path = path
+        self._store, self._step = store, step
+
+    def commit(self, entries: Mapping[str, Any], world: int) -> Checkpoint:
+        """Write the manifest of the files that are there (name below ``path``: size and sum), and publish.
+
+        Returns when it is safe on disk and the oldest surplus checkpoints are gone. Raises OSError, or CheckpointError
+        if a newer run of the job has taken over meanwhile.
+        """
+        store = self._store
+        content = {
+            "format": FORMAT,
+            "job": store.job,
+            "generation": store.generation,
+            "step": self._step,
+            "world": world,
+            "time": time.time(),
+            "files": dict(entries),
+        }
+        if store.sealed:
+            content["seal"] = store.seal(content)
+        files.write_bytes(self.path / MANIFEST, json.dumps(content, indent=1).encode())
+        for below in {Path(name).parent for name in entries} - {Path()}:
+            files.sync_directory(self.path / below)
+        files.sync_directory(self.path)
+        return store.publish(self.path, self._step)
+
+    def discard(self) -> None:
+        """Remove what was written, unless it has been published."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """One checkpoint directory as whole tensors on the CPU, whoever wrote it, for a look or to take weights out.
+
+    ``{"model": ..., "optimizer": ..., "scheduler": ..., "step": ..., "user": run.state, ...}``; a part of which there
+    is only one is its ``state_dict``, several are ``{name: state_dict}``. Raises CheckpointError if a file is damaged.
+    """
+    path = Path(path)
+    manifest = _read_manifest(path)
+    found = Checkpoint(manifest["generation"], manifest["step"], path)
+    store = Store(path.parent, manifest["job"], manifest["generation"])
+    store.verify(found)
+    if "state.pt" not in manifest["files"]:
+        raise CheckpointError(f"{path} holds what a library saved by itself: load it with that library")
+    state = dict(store.load(found)["state"])
+    return {k: v[""] if isinstance(v, dict) and list(v) == [""] else v for k, v in state.items()}
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((directory / MANIFEST).read_text())
+    except FileNotFoundError:
+        raise CheckpointError("it has no manifest") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"its manifest cannot be read: {str(error).splitlines()[0]}") from error
+    wanted = {"format": int, "job": str, "generation": int, "step": int, "world": int, "files": dict}
+    if not isinstance(content, dict) or any(not isinstance(content.get(k), t) for k, t in wanted.items()):
+        raise CheckpointError("its manifest is not one of ours")
+    if content["format"] not in READABLE:
+        raise CheckpointError(f"its format is {content['format']}, and this version reads up to {FORMAT}")
+    if any(name.startswith("/") or ".." in PurePosixPath(name).parts for name in content["files"]):
+        raise CheckpointError("its manifest names files elsewhere")
+    return content
+
+
+def _list(directory: Path) -> list[Checkpoint]:
+    """By name alone, best first: highest generation, then highest step."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in directory.iterdir():
+            if match := _NAME.fullmatch(path.name):
+                found.append(Checkpoint(int(match[1]), int(match[2]), path))
+    return sorted(found, reverse=True)
+
+
+def _to_stderr(line: str) -> None:
+    print(f"hadar: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""What hadar-srun knows: srun's options, the job's directory, ranks, retries."""

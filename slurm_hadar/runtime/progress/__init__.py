@@ -1,0 +1,1 @@
+"""What a training process and its agent tell each other, and the agent the controller."""

@@ -1,0 +1,124 @@
+"""Rank 0's side of the page that it shares with its agent: progress out, wishes in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from slurm_hadar.runtime.checkpoint.store import Checkpoint
+from slurm_hadar.runtime.inject import _hadar_progress
+from slurm_hadar.runtime.progress.endings import at_once
+from slurm_hadar.runtime.workers.gang import Gang
+
+__all__ = ["Link", "stand_still"]
+
+PAUSE_POLL_S = 0.1
+
+
+class Signals:
+    """SIGUSR2 where no agent takes it. The handler only counts; a handler of the user's own is kept."""
+
+    count = 0
+
+    @classmethod
+    def listen(cls) -> None:
+        free = threading.current_thread() is threading.main_thread()
+        if free and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+            signal.signal(signal.SIGUSR2, cls._on_signal)
+
+    @classmethod
+    def _on_signal(cls, number: int, frame: Any) -> None:
+        cls.count += 1
+
+
+class Link:
+    """Rank 0's connection to its agent, if there is one, and to the signal that stands in for it if not."""
+
+    def __init__(self, gang: Gang, resumable: bool) -> None:
+        # the copy that counts an unmodified script's steps, if it is in this process
+        self._shared: Any = sys.modules.get("_hadar_progress", _hadar_progress)
+        self._page: Any = self._shared.take_over(0, gang.world) if gang.leads else None
+        self._resumable = resumable
+        self._seen = self._go_on = 0
+        self._signals = self._signals_seen = Signals.count
+        if "HADAR_RUN_DIR" not in os.environ and resumable:
+            Signals.listen()
+
+    def begin(self, step: int, total_steps: int) -> None:
+        if self._page is None:
+            return
+        words = self._page.words
+        words[self._shared.STEPS], words[self._shared.TOTAL] = step, total_steps
+        words[self._shared.RESUMABLE] = int(self._resumable)
+
+    def count(self, step: int) -> None:
+        if self._page is not None:
+            self._page.words[self._shared.STEPS] = step
+
+    def asked(self) -> tuple[bool, float]:
+        """Whether a save is wanted, and for how long to pause after it; to be answered by :meth:`answer`."""
+        self._signals_seen = Signals.count
+        signalled = self._signals_seen > self._signals
+        if self._page is None:
+            return signalled, 0.0
+        self._seen = self._page.words[self._shared.ASKED]
+        self._go_on = self._page.words[self._shared.GO_ON]
+        wanted = self._seen > self._page.words[self._shared.ANSWERED]
+        return wanted or signalled, self._page.seconds[self._shared.PAUSE_S] if wanted else 0.0
+
+    def answer(self) -> None:
+        self._signals = self._signals_seen
+        if self._page is not None:
+            self._page.words[self._shared.ANSWERED] = self._seen
+
+    def told_to_go_on(self) -> bool:
+        return self._page is not None and self._page.words[self._shared.GO_ON] != self._go_on
+
+    def saved(self, step: int, generation: int, save_s: float, stall_s: float) -> None:
+        """A checkpoint is safe, ``save_s`` after it was begun, of which the training stood for ``stall_s``."""
+        if self._page is not None:
+            self._page.seconds[self._shared.SAVE_S] = save_s
+            self._page.seconds[self._shared.STALL_S] = stall_s
+            self._note(step, generation)
+            self._page.words[self._shared.SAVES] += 1
+
+    def consolidated(self, number: int, steps: int, stall_s: float | None, closes: bool) -> None:
+        """A copy of a forked job has the weights of consolidation ``number``, with ``steps`` of the whole job in it."""
+        if self._page is None:
+            return
+        words = self._page.words
+        if stall_s is not None:
+            self._page.seconds[self._shared.CONSOLIDATE_S] = stall_s
+        words[self._shared.CONSOLIDATED], words[self._shared.CLOSES] = steps, int(closes)
+        words[self._shared.CONSOLIDATION] = number
+
+    def loaded(self, found: Checkpoint, seconds: float) -> None:
+        if self._page is not None:
+            self._page.seconds[self._shared.LOAD_S] = seconds
+            self._note(found.step, found.generation)
+
+    def forgets(self, count: int) -> None:
+        """So many things go on in the training that are in no checkpoint."""
+        if self._page is not None:
+            self._page.words[self._shared.FORGOTTEN] = count
+
+    def failed(self) -> None:
+        if self._page is not None:
+            self._page.words[self._shared.FAILURES] += 1
+
+    def _note(self, step: int, generation: int) -> None:
+        self._page.words[self._shared.SAVED_STEP] = step
+        self._page.words[self._shared.GENERATION] = generation
+
+
+def stand_still(link: Link, gang: Gang, seconds: float) -> None:
+    """After a save that was asked for: make no step until the end, until told to go on, or until the time is over."""
+    deadline = time.monotonic() + seconds
+    with at_once():  # libraries note a SIGTERM for the next step, which does not come
+        while not gang.agree((int(time.monotonic() >= deadline or link.told_to_go_on()),))[0]:
+            if gang.leads:
+                time.sleep(PAUSE_POLL_S)

@@ -1,0 +1,404 @@
+"""Tells the controller how the training gets on, and hands its orders to the training.
+
+Runs beside the command, forked by :mod:`slurm_hadar.runtime.agent`. Reads the pages that the training processes of this
+node share (:mod:`slurm_hadar.runtime.inject._hadar_progress`), once a second unless something is being waited for.
+Nothing here can hold up the training: the pages are read without locks, messages are sent without waiting, and what
+cannot be sent is appended to the job's spool file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import stat
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar import messages
+from slurm_hadar.errors import ChannelError, CheckpointError
+from slurm_hadar.forks import PeriodPlan
+from slurm_hadar.messages import Order, Report
+from slurm_hadar.runtime.forks.room import note_plan
+from slurm_hadar.runtime.inject import _hadar_progress as shared
+from slurm_hadar.runtime.launch import own
+from slurm_hadar.runtime.launcher import VOUCH_LATER, vouch_later
+
+TICK_S = 1.0
+BUSY_TICK_S = 0.05
+QUIET_S = 10.0
+WELCOME_S = 3.0
+RETRY_S = 10.0
+WINDOW_S = 10.0
+FAREWELL_MS = 1000
+MAX_SPOOL_BYTES = 8 * 2**20
+
+
+def main(pipe: int, run_dir: Path) -> None:
+    """Report until the agent says bye or goes away. ``pipe`` brings the agent's lines."""
+    reporter = Reporter(run_dir)
+    if os.environ.get(VOUCH_LATER) and os.environ.get("SLURM_PROCID", "0") == "0":
+        threading.Thread(target=vouch_later, args=(os.environ,), daemon=True).start()
+    try:
+        while reporter.turn(pipe):
+            pass
+    finally:
+        reporter.close()
+
+
+class Meter:
+    """Steps per second over the last window in which the training made steps; our definition.
+
+    Holds (time, steps) of moments at which steps had changed: the rate is taken between such moments, so that a slow
+    training is not measured by the clock of the reports. Pauses and saves start a new window.
+    """
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._moments: deque[tuple[float, int]] = deque()
+
+    def restart(self) -> None:
+        self._moments.clear()
+
+    def add(self, now: float, steps: int) -> None:
+        moments = self._moments
+        if moments and steps < moments[-1][1]:
+            moments.clear()
+        if not moments or steps > moments[-1][1]:
+            moments.append((now, steps))
+        while len(moments) > 3 and now - moments[1][0] > self._window_s:
+            moments.popleft()
+
+    def rate(self, now: float) -> float | None:
+        """None until two changes were seen. A standstill of several steps' time lowers the rate."""
+        if len(self._moments) < 2:
+            return None
+        (start, first), (end, last) = self._moments[0], self._moments[-1]
+        per_step = (end - start) / (last - first)
+        if now - end > max(3 * per_step, 3 * TICK_S):
+            end = now
+        return (last - first) / (end - start)
+
+
+class Reporter:
+    """One job's voice; see the module."""
+
+    def __init__(self, run_dir: Path) -> None:
+        environ = os.environ
+        directory = messages.job_dir(environ)
+        job = messages.canonical_job_id(environ)
+        if directory is None or job is None:
+            raise ChannelError("not inside a Slurm job")
+        self._run_dir = run_dir
+        self._job = job
+        self._restart = messages.restart_count(environ)
+        self._token = own.read_token(directory)
+        self._node = environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self._step = messages.step_id(environ)
+        self._line = _Line(Path(environ.get("HADAR_SPOOL") or directory / messages.SPOOL_FILE))
+        self._pages: dict[Path, shared.Page] = {}
+        self._meter = Meter()
+        self._seq = 0
+        self._reported_at = 0.0
+        self._reported_steps: int | None = None
+        self._saves = 0
+        self._failures = 0
+        self._read = b""
+
+    def turn(self, pipe: int) -> bool:
+        """Wait for a tick, an order or the agent; then do what is due. False when it is time to go."""
+        page = self._page()
+        waiting = page is not None and page.words[shared.ASKED] > page.words[shared.ANSWERED]
+        if self._line.wait(pipe, BUSY_TICK_S if waiting else TICK_S):
+            going_on = self._hear_agent(pipe)
+            if not going_on:
+                return False
+        for order in self._line.orders(self._job):
+            self._obey(order)
+        self._look(self._page())
+        self._line.keep_up(lambda: messages.encode(self._make("hello", self._page())))
+        return True
+
+    def close(self) -> None:
+        self._line.close()
+
+    def _hear_agent(self, pipe: int) -> bool:
+        """Lines from the agent: a wish to save (SIGUSR2), or the command's end."""
+        data = os.read(pipe, 4096)
+        if not data:
+            return False
+        *lines, self._read = (self._read + data).split(b"\n")
+        for line in lines:
+            if line == b"save":
+                self._ask_to_save("signal from the scheduler", 0.0)
+            elif line.startswith(b"bye "):
+                self._look(self._page())
+                code, retry = map(int, line[4:].split())
+                self._report("bye", self._page(), exit_code=code, retry=retry or None)
+                return False
+        return True
+
+    def _obey(self, order: Order) -> None:
+        page = self._page()
+        if order.kind == "save":
+            self._ask_to_save(order.why, order.pause_s)
+        elif order.kind == "go_on" and page is not None:
+            page.words[shared.GO_ON] += 1
+        elif order.kind == "plan":
+            self._pass_on(order.plan)
+
+    def _pass_on(self, plan: str) -> None:
+        """Put the job tracker's plan where the copies of the forked job see it."""
+        directory = os.environ.get("HADAR_FORK_DIR")
+        if not directory:
+            _say("dropped a plan for a forked job: this job is not a copy of one")
+            return
+        try:
+            note_plan(Path(directory), PeriodPlan.from_json(plan))
+        except (ChannelError, CheckpointError) as error:
+            _say(f"dropped an order: {error}")
+        except OSError as error:
+            _say(f"cannot write the plan of the forked job to {directory}: {error.strerror}")
+
+    def _ask_to_save(self, why: str, pause_s: float) -> None:
+        page = self._page()
+        if page is None or not page.words[shared.RESUMABLE]:
+            _say(f"asked to save ({why}), but the training does not use slurm_hadar.train here: nothing is saved")
+            return
+        page.seconds[shared.PAUSE_S] = pause_s
+        page.words[shared.ASKED] += 1
+        _say(f"asked to save at step {page.words[shared.STEPS]}: {why}")
+
+    def _look(self, page: shared.Page | None) -> None:
+        """Report what is due: a finished save at once, progress at most every TICK_S, anything every QUIET_S."""
+        if page is None:
+            return
+        now, steps = time.monotonic(), page.words[shared.STEPS]
+        saves, failures = page.words[shared.SAVES], page.words[shared.FAILURES]
+        if saves > self._saves:
+            self._report("saved", page)
+            self._meter.restart()
+        elif failures > self._failures:
+            self._meter.restart()
+        self._saves, self._failures = saves, failures
+        if steps:
+            self._meter.add(now, steps)
+        due_s = TICK_S if steps != self._reported_steps and self._line.live else QUIET_S
+        if now - self._reported_at >= due_s:
+            self._report("report", page)
+
+    def _report(self, kind: str, page: shared.Page | None, **ending: int | None) -> None:
+        self._reported_at = time.monotonic()
+        self._reported_steps = page.words[shared.STEPS] if page is not None else None
+        self._line.send(messages.encode(self._make(kind, page, **ending)))
+
+    def _make(
+        self, kind: str, page: shared.Page | None, exit_code: int | None = None, retry: int | None = None
+    ) -> Report:
+        # microseconds as numbers: they grow across the several srun steps that one run of a job may have
+        self._seq = max(self._seq + 1, time.time_ns() // 1000)
+        known: dict[str, Any] = {} if page is None else self._facts(page)
+        return Report(
+            kind=kind,
+            job=self._job,
+            restart=self._restart,
+            seq=self._seq,
+            token=self._token,
+            time=time.time(),
+            node=self._node,
+            exit_code=exit_code,
+            retry=retry,
+            step=self._step,
+            **known,
+        )
+
+    def _facts(self, page: shared.Page) -> dict[str, Any]:
+        words, seconds = page.words, page.seconds
+        return {
+            "steps": words[shared.STEPS],
+            "total_steps": _known(words[shared.TOTAL]),
+            "steps_per_s": self._meter.rate(time.monotonic()),
+            "world": words[shared.WORLD],
+            "resumable": bool(words[shared.RESUMABLE]),
+            "saved_step": _known(words[shared.SAVED_STEP]),
+            "generation": _known(words[shared.GENERATION]),
+            "save_s": _known(seconds[shared.SAVE_S]),
+            "stall_s": _known(seconds[shared.STALL_S]),
+            "load_s": _known(seconds[shared.LOAD_S]),
+            "consolidation": _known(words[shared.CONSOLIDATION]),
+            "consolidated_steps": _known(words[shared.CONSOLIDATED]),
+            "consolidate_s": _known(seconds[shared.CONSOLIDATE_S]),
+            "closes": bool(words[shared.CLOSES]),
+            "forgotten": words[shared.FORGOTTEN] or None,
+            "memory_bytes": _peak_memory_bytes(words[shared.PID]),
+        }
+
+    def _page(self) -> shared.Page | None:
+        """The page of the training: one of the training API if there is one, else the one with most steps."""
+        for path in self._run_dir.glob("*.map"):
+            if path not in self._pages:
+                with contextlib.suppress(OSError, ValueError):  # being made this moment: next time
+                    self._pages[path] = shared.Page(path)
+        pages = [p for p in self._pages.values() if p.ready]
+        return max(pages, key=lambda p: (p.words[shared.RESUMABLE], p.words[shared.STEPS]), default=None)
+
+
+class _Line:
+    """Messages out, orders in: ZeroMQ while the controller answers, else the spool file.
+
+    ``live`` says that the controller has answered a hello since the connection was made. Until then nothing but hellos
+    is sent, each with all that is known by then, and every other message goes to the spool.
+    """
+
+    def __init__(self, spool: Path) -> None:
+        self._spool = spool
+        self._socket: Any = None
+        self._info: messages.ChannelInfo | None = None
+        self._unspooled: list[bytes] = []
+        self._silent_since = time.monotonic()
+        self._greeted_at: float | None = None
+        self._looked_at = 0.0
+        self.live = False
+        self._zmq: Any = None
+        try:
+            import zmq
+        except ImportError as error:
+            _say(f"no pyzmq in this Python ({error}): reports go to {spool}")
+        else:
+            self._zmq = zmq
+        self._connect()
+
+    def _connect(self) -> None:
+        """Connect to the controller of the channel file; anew if another controller has written another file."""
+        self._looked_at = time.monotonic()
+        try:
+            info = messages.find_channel(os.environ)
+        except ChannelError as error:
+            _say(str(error))
+            return
+        if self._zmq is None or info is None or info == self._info:
+            return
+        if self._socket is not None:
+            self._socket.close(linger=0)
+            self._socket = None
+        self._info, zmq = info, self._zmq
+        if not info.listens:
+            return
+        self._socket = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket.curve_publickey, self._socket.curve_secretkey = zmq.curve_keypair()
+        self._socket.curve_serverkey = info.public_key.encode()
+        self._socket.immediate = 1  # without a connection a send fails, instead of filling a queue that may be lost
+        self._socket.sndhwm = 64
+        self._socket.maxmsgsize = messages.MAX_BYTES
+        self._socket.heartbeat_ivl, self._socket.heartbeat_timeout = 5000, 15000
+        self._socket.reconnect_ivl_max = 5000
+        self._socket.connect(info.address)
+
+    def wait(self, pipe: int, seconds: float) -> bool:
+        """Sleep until something is there; True if it is from the agent."""
+        if not self.live and time.monotonic() - self._silent_since < WELCOME_S:
+            seconds = min(seconds, BUSY_TICK_S)
+        if self._socket is None:
+            return bool(select.select([pipe], [], [], seconds)[0])
+        poller = self._zmq.Poller()
+        poller.register(self._socket, self._zmq.POLLIN)
+        poller.register(pipe, self._zmq.POLLIN)
+        return pipe in dict(poller.poll(int(seconds * 1000)))
+
+    def send(self, data: bytes) -> None:
+        """Send, or keep for the spool; never waits."""
+        if self.live and self._try(data):
+            return
+        if self.live:
+            self.live, self._greeted_at, self._silent_since = False, None, time.monotonic()
+        self._unspooled.append(data)
+
+    def keep_up(self, hello: Callable[[], bytes]) -> None:
+        """While nobody answers: say hello from time to time, and spool what could not be said for WELCOME_S."""
+        if self.live:
+            return
+        now = time.monotonic()
+        if self._greeted_at is None or now - self._greeted_at > RETRY_S:
+            self._greeted_at = now if self._try(hello()) else None
+        if self._unspooled and now - self._silent_since > WELCOME_S:
+            self._write_spool()
+        if now - self._looked_at > RETRY_S:
+            self._connect()
+
+    def orders(self, job: str) -> list[Order]:
+        """What the controller has said; anything unacceptable is named and dropped."""
+        found: list[Order] = []
+        while self._socket is not None:
+            try:
+                order = messages.decode_order(self._socket.recv_multipart(self._zmq.NOBLOCK)[-1])
+            except self._zmq.ZMQError:
+                break
+            except ChannelError as error:
+                _say(f"dropped an order: {error}")
+                continue
+            if order.job != job:
+                _say(f"dropped an order for job {order.job}")
+                continue
+            if not self.live:
+                self.live = True
+                self._unspooled.clear()  # the hello that was answered said it all
+            found.append(order)
+        return found
+
+    def close(self) -> None:
+        """Spool what nobody has taken; give a live connection a moment for the last message."""
+        if self._unspooled:
+            self._write_spool()
+        if self._socket is not None:
+            self._socket.close(linger=FAREWELL_MS if self.live else 0)
+            self._socket = None
+            self._zmq.Context.instance().term()
+
+    def _try(self, data: bytes) -> bool:
+        if self._socket is None:
+            return False
+        try:
+            self._socket.send(data, self._zmq.NOBLOCK)
+        except self._zmq.ZMQError:
+            return False
+        return True
+
+    def _write_spool(self) -> None:
+        lines = b"".join(data + b"\n" for data in self._unspooled)
+        self._unspooled.clear()
+        try:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(self._spool, flags, 0o600)
+            try:
+                found = os.fstat(descriptor)
+                if stat.S_ISREG(found.st_mode) and found.st_size < MAX_SPOOL_BYTES:
+                    os.write(descriptor, lines)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            _say(f"cannot write {self._spool}: {error.strerror}")
+
+
+def _known(value: Any) -> Any:
+    return None if value < 0 else value
+
+
+def _peak_memory_bytes(pid: int) -> int | None:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _say(line: str) -> None:
+    print(f"hadar: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""The virtual cluster: nodes, jobs, copies and faults under a clock that jumps."""
