@@ -21,9 +21,9 @@ from slurm_hadar.cli.common import cell, console, print_json
 from slurm_hadar.cli.simulate import inputs, simulation_options
 from slurm_hadar.pages.comparison import compare_page, write_pictures
 from slurm_hadar.pages.html import percent
-from slurm_hadar.pages.units import lasting
 from slurm_hadar.simulator.compare import compare as run_comparison
 from slurm_hadar.simulator.compare import document, read_contenders
+from slurm_hadar.units import lasting
 
 __all__ = ["compare", "comparison_table", "progress", "typed", "write_comparison"]
 

@@ -19,7 +19,6 @@ from slurm_hadar.config import load
 from slurm_hadar.controller.observe.job_graphs import network_of
 from slurm_hadar.forks import OVERHEAD
 from slurm_hadar.model import Fork, Mix
-from slurm_hadar.pages.units import lasting
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import DEFAULT_CLUSTER, SimOptions, bounds_of, cluster_nodes
@@ -29,6 +28,7 @@ from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace,
 from slurm_hadar.simulator.virtual.faults import Faults, draw_faults, read_faults
 from slurm_hadar.simulator.virtual.forked import Consolidation
 from slurm_hadar.throughput.table import ReferenceTable
+from slurm_hadar.units import lasting
 
 __all__ = ["inputs", "scene", "scene_options", "simulate", "simulation_options"]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_hadar.names import by_number
-from slurm_hadar.pages.units import lasting, number, unit_of
+from slurm_hadar.units import lasting, number, unit_of
 
 __all__ = [
     "Interval",

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.pages.units import lasting
 from slurm_hadar.simulator.metrics import JobRow
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import cluster_nodes
@@ -18,6 +17,7 @@ from slurm_hadar.simulator.virtual.cluster import Interval
 from slurm_hadar.slurm.accounting import AccountedJob
 from slurm_hadar.slurm.parsing import expand
 from slurm_hadar.slurm.state import SlurmNode
+from slurm_hadar.units import lasting
 
 __all__ = ["BASELINE", "HAPPENED", "Site", "deviations", "past", "site_of_accounting", "site_of_slurm"]
 

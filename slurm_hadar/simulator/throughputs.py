@@ -14,7 +14,7 @@ from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.graphs.graph import JobGraph
 from slurm_hadar.model import Speed
-from slurm_hadar.simulator.traces.job_types import job_type
+from slurm_hadar.simulator.job_types import job_type
 from slurm_hadar.throughput.estimator import SPREAD, Estimator, elastic_growth, relative_speed
 from slurm_hadar.throughput.table import ReferenceTable, Row, gavel_reference, read_table, reference, workload
 

@@ -1,0 +1,181 @@
+"""Comparisons: policies side by side, their document, pictures and page."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.errors import ConfigError, TraceError
+from slurm_hadar.pages import plots
+from slurm_hadar.pages.comparison import check_document, compare_page, pictures, write_pictures
+from slurm_hadar.simulator.compare import Comparison, compare, document, read_contenders
+from slurm_hadar.simulator.run import SimOptions
+from slurm_hadar.simulator.traces import Trace, TraceJob
+from slurm_hadar.throughput.table import reference
+from slurm_hadar.units import lasting
+
+CLUSTER = "v100:1x4,k80:1x2"
+#: what a page may fetch from elsewhere: nothing
+FETCHED = re.compile(r"""(?:src|srcset|href)=["'](?!data:)|url\((?!data:)|@import|<link|<script""")
+
+
+def jobs(count: int = 6) -> Trace:
+    made = [
+        TraceJob(str(i), 30.0 * i, ("resnet18", "lm")[i % 2], (64, 20)[i % 2], 1 + i % 2, 40000.0 * (1 + i), user="ann")
+        for i in range(count)
+    ]
+    return Trace("six.csv", "csv", tuple(made), ("the weather was fine",))
+
+
+@pytest.fixture(scope="module")
+def content() -> dict:
+    """Two policies on six jobs, as compare.json has them."""
+    told: list[tuple[str, int, int]] = []
+    contenders = read_contenders("fifo,hadar:frontier=1")
+    comparison = compare(jobs(), contenders, SimOptions(CLUSTER), reference(), 1, lambda *what: told.append(what), True)
+
+    assert {label for label, _, _ in told} == {"fifo", "hadar:frontier=1"} and told[-1][1:] == (6, 6)
+    return json.loads(json.dumps(document(comparison, "hadar compare <x> & y", 0.0)))
+
+
+def test_contenders() -> None:
+    """Parameters stand after colons; what is unknown or named twice is said in one line."""
+    first, second = read_contenders("fifo, hadar:frontier=0.5:objective=jct")
+    assert (first.label, second.label) == ("fifo", "hadar:frontier=0.5:objective=jct")
+    assert second.params == {"frontier": "0.5", "objective": "jct"}
+    for text, words in [("fifo,fifo", "fifo stands twice"), ("fiffo", "no policy is called 'fiffo'"),
+                        ("hadar:frontier", "must read key=value"), ("hadar:x=1", "no parameter 'x'"),
+                        ("fifo,", "no policy is called ''")]:  # fmt: skip
+        with pytest.raises(ConfigError, match=words):
+            read_contenders(text)
+
+
+def test_each_policy_gets_what_simulate_gives(content: dict) -> None:
+    """The document has the summaries of two simulations of the same jobs, in the order of the contenders."""
+    assert [p["label"] for p in content["policies"]] == ["fifo", "hadar:frontier=1"]
+    assert content["assumptions"] == ["the weather was fine"] and content["gpus"] == {"v100": 4, "k80": 2}
+    for policy in content["policies"]:
+        rows = [dict(zip(content["job_fields"], row, strict=True)) for row in policy["job_rows"]]
+        assert len(rows) == policy["jobs"] == 6
+        assert policy["avg_jct_s"] == pytest.approx(sum(r["jct_s"] for r in rows) / 6)
+        held = sum(count * (end - start) for _, _, _, count, start, end in policy["intervals"])
+        assert held / (6 * policy["ttd_s"]) == pytest.approx(policy["gru"], rel=1e-3)
+        for key, bound in content["bounds"].items():
+            assert 0 < bound == policy[f"lower_bound_{key}"] <= policy[key]
+
+
+def test_a_policy_that_fails_does_not_stop_the_others() -> None:
+    """Left out of the results, with the reason; if none is left there is nothing to show."""
+    comparison = compare(jobs(), read_contenders("none,fifo"), SimOptions(CLUSTER), reference(), 2)
+
+    assert list(comparison.results) == ["fifo"]
+    assert "leaves the jobs to Slurm" in comparison.failed["none"]
+    with pytest.raises(ConfigError, match="none: why"):
+        document(Comparison(failed={"none": "why"}), "", 0.0)
+
+
+class _Tags(HTMLParser):
+    """Checks that elements are closed in order."""
+
+    VOID = ("meta", "img", "source", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read_page(text: str) -> str:
+    """The words of a page that is well formed and complete in itself."""
+    assert not FETCHED.search(text)
+    tags = _Tags()
+    tags.feed(text)
+    assert not tags.open
+    return tags.text
+
+
+def test_the_page_is_one_file_with_everything(content: dict) -> None:
+    """Well formed, nothing fetched, table, assumptions and command in it; others' texts are text, not markup."""
+    evil = {**content, "policies": [{**content["policies"][0], "label": "<b>fifo"}, content["policies"][1]],
+            "failed": {"x": "<script>"}}  # fmt: skip
+    words = read_page(compare_page(evil))
+
+    for policy in content["policies"]:
+        assert lasting(policy["avg_jct_s"]) in words
+    for said in ("<b>fifo", "x failed: <script>", "the weather was fine", "hadar compare <x> & y", CLUSTER):
+        assert said in words
+    assert compare_page(evil).count("data:image/png;base64,") == 2 * len(pictures(evil))
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG")
+    return struct.unpack(">II", png[16:24])
+
+
+def test_pictures(content: dict, tmp_path: Path) -> None:
+    """Four, in light and dark, readable in size; the files are the light ones."""
+    drawn = pictures(content)
+
+    assert list(drawn) == ["overview", "jct_cdf", "utilisation", "gantt"]
+    for path in write_pictures(content, tmp_path):
+        width, height = size_of(path.read_bytes())
+        assert 1000 <= width <= 1600 and 150 <= height <= 4000
+    assert drawn["overview"](True) != drawn["overview"](False)
+
+
+def test_lower_bounds_are_drawn(content: dict) -> None:
+    """A bound changes the picture, and stands in the table as a ratio."""
+    bounds = {"avg_jct_s": 1000.0, "ttd_s": 2000.0}
+    assert plots.overview(content["policies"], bounds) != plots.overview(content["policies"], {})
+    low = [{**p, "lower_bound_ttd_s": p["ttd_s"] / 2} for p in content["policies"]]
+    assert "2.00 x bound" in read_page(compare_page({**content, "policies": low, "bounds": bounds}))
+
+
+def test_gpus_of_a_node_are_drawn_one_by_one() -> None:
+    """Jobs on a node lie on lanes of their own, a gang on as many as it has GPUs, and none on another's."""
+    rows = [("a", "n", "v100", 2, 0.0, 10.0), ("b", "n", "v100", 1, 5.0, 20.0), ("c", "n", "v100", 2, 10.0, 12.0),
+            ("d", "other", "v100", 1, 0.0, 1.0)]  # fmt: skip
+    bars = list(plots._bars(rows, {("n", "v100"): 3}))
+
+    assert sorted((row[0], lane) for lane, row in bars) == [("a", 0), ("a", 1), ("b", 2), ("c", 0), ("c", 1)]
+
+
+def test_held_is_the_exact_mean_in_each_bin() -> None:
+    """Two GPUs for half a bin and one for all of it."""
+    rows = [("a", "n", "v100", 2, 0.0, 5.0), ("b", "n", "v100", 1, 0.0, 20.0)]
+    assert list(plots._held(rows, [0.0, 10.0, 20.0, 30.0])) == [2.0, 1.0, 0.0]
+
+
+def test_an_outlier_is_cut_off_and_named() -> None:
+    """The axis ends at three times the quickest policy's end."""
+    end, late = plots._horizon({"a": [("j", "n", "t", 1, 0.0, 3600.0)], "b": [("j", "n", "t", 1, 0.0, 36000.0)]})
+    assert end == 3 * 3600.0 and late == {"b": " (cut off, ends after 10.0 h)"}
+
+
+def test_results_of_simulate_are_taken_too_and_others_refused(content: dict) -> None:
+    """A summary becomes a comparison of one; any other JSON is refused with the file's name."""
+    one = content["policies"][1]
+    summary = {k: v for k, v in one.items() if k not in ("label", "job_rows", "intervals")}
+    document_ = check_document(summary, "x.json")
+
+    assert document_["policies"][0]["label"] == "hadar:frontier=1" and list(pictures(document_)) == ["overview"]
+    assert "hadar:frontier=1" in read_page(compare_page(document_))
+    assert check_document(content, "y.json") is content
+    for wrong in ([], {}, {"kind": "other"}, 3):
+        with pytest.raises(TraceError, match=r"x\.json is neither"):
+            check_document(wrong, "x.json")

@@ -1,0 +1,448 @@
+"""hadar-srun: what it hands to srun, with a fake srun, squeue and scontrol on PATH that write down what they get."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar import comment, messages
+from slurm_hadar.runtime import launcher
+from slurm_hadar.runtime.launch import nodelist
+
+ROOT = Path(__file__).resolve().parents[3]
+WRAPPER = ROOT / "wrappers" / "hadar-srun"
+FAKE = """#!{python}
+import json, os, sys
+with open({record!r}, "a") as file:
+    file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
+squeue = {work_dir!r} + chr(31) + {comment!r}
+if "RestartCnt" in sys.argv[-1]: squeue = "{restarts}" + chr(31) + {submit!r} + chr(31) + {comment!r} + chr(31)
+squeue = {comment!r} if "--format=%k" in sys.argv else squeue
+answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
+if answer: print(answer)
+sys.exit({code})
+"""
+
+
+class Fakes:
+    """A directory for PATH with Slurm's commands in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        self.record = directory / "record"
+        self.install()
+
+    def install(
+        self,
+        comment: str = "hadar:model=lm,batch=5",
+        code: int = 0,
+        names: str = "srun squeue scontrol",
+        submit: str = "2026-11-20T10:00:00",
+        restarts: int = 0,
+    ) -> None:
+        for name in names.split():
+            path = self.directory / name
+            facts = {
+                "record": str(self.record),
+                "work_dir": str(self.directory.parent),
+                "submit": submit,
+                "restarts": restarts,
+            }
+            path.write_text(FAKE.format(python=sys.executable, comment=comment, code=code, **facts))
+            path.chmod(0o755)
+
+    def calls(self, name: str) -> list[dict]:
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        return [c for c in map(json.loads, lines) if c["argv"][0] == name]
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> Fakes:
+    return Fakes(tmp_path / "bin")
+
+
+@pytest.fixture
+def env(fakes: Fakes, tmp_path: Path) -> dict[str, str]:
+    """A job's environment with the stale variables of facts that were asked for at submission."""
+    return {
+        "PATH": f"{fakes.directory}:{os.environ['PATH']}",
+        "HADAR_PYTHON": sys.executable,
+        "HOME": os.environ.get("HOME", "/"),
+        "SLURM_JOB_ID": "77",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_GPUS": "4",
+        "SLURM_GPUS_PER_NODE": "4",
+        "SLURM_NTASKS": "8",
+        "SLURM_NPROCS": "8",
+        "SLURM_NTASKS_PER_NODE": "4",
+        "SLURM_GPUS_ON_NODE": "1",
+        "SLURM_CONF": str(tmp_path / "slurm.conf"),
+    }
+
+
+def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([str(WRAPPER), *arguments], env=env, capture_output=True, text=True, timeout=60)
+
+
+def with_channel(env: dict[str, str]) -> None:
+    path = Path(env["SLURM_CONF"]).parent / messages.CHANNEL_FILE
+    path.write_text(messages.ChannelInfo(address="tcp://127.0.0.1:1", public_key="a" * 40).to_json())
+
+
+def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> None:
+    """No channel: srun with the same options, one task per node, and an environment that tells the job's real shape."""
+    done = run(env, "--label", "-t", "5", "--", "python", "train.py", "--", "-x")
+    assert done.returncode == 0, done.stderr
+    (call,) = fakes.calls("srun")
+    assert call["argv"][1:] == ["--label", "-t", "5", "-N", "2", "-n", "2", "--", "python", "train.py", "--", "-x"]
+    seen = call["env"]
+    assert not [name for name in launcher.STALE if name in seen]
+    assert (seen["SLURM_JOB_NUM_NODES"], seen["SLURM_GPUS_ON_NODE"]) == ("2", "1")
+    assert seen["HADAR_JOB_DIR"] == f"{env['SLURM_SUBMIT_DIR']}/.hadar/77"
+    assert seen["HADAR_MASTER_ADDR"] == "10.1.2.3"
+    assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
+    assert [c["argv"][-1] for c in fakes.calls("squeue")] == [
+        f"--Format=RestartCnt:{launcher.SEP},SubmitTime:{launcher.SEP},Comment:{launcher.SEP}",
+        f"--format=%Z{launcher.SEP}%k"
+    ]  # fmt: skip
+    assert done.stderr == ""
+
+
+def test_a_graph_that_cannot_be_followed_is_one_line(fakes: Fakes, env: dict[str, str]) -> None:
+    """Then srun goes by its own order, as for a job without one; on a single node nothing is asked at all."""
+    fakes.install(comment="hadar:graph=gpt2/pp2")
+    done = run(env, "--", "python", "train.py")
+    why = "Slurm does not tell which GPUs the job has on which node"
+    assert done.stderr == f"hadar: ranks are placed by srun, not by the job's graph: {why}\n"
+    run({**env, "SLURM_JOB_NUM_NODES": "1"}, "--", "python", "train.py")
+    first, second = fakes.calls("srun")
+    assert first["argv"][1:] == ["-N", "2", "-n", "2", "--", "python", "train.py"]
+    assert "HADAR_RANKS" not in first["env"] and len(fakes.calls("squeue")) == 3 and second["argv"][2] == "1"
+
+
+@pytest.mark.parametrize("shape", [["-n4"], ["-N", "1"], ["--ntasks=4"], ["--nodes", "1"], ["--ntasks-per-node=2"]])
+def test_the_users_shape_stands(fakes: Fakes, env: dict[str, str], shape: list[str]) -> None:
+    """Any word about nodes or tasks leaves the shape to the user."""
+    run(env, *shape, "--", "true")
+    assert fakes.calls("srun")[0]["argv"][1:] == [*shape, "--", "true"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_the_exit_code_is_sruns(fakes: Fakes, env: dict[str, str], code: int) -> None:
+    """It becomes srun, so its exit code is srun's."""
+    fakes.install(code=code)
+    assert run(env, "true").returncode == code
+
+
+def test_how_unlike_gpus_are_to_be_used_is_exported(fakes: Fakes, env: dict[str, str]) -> None:
+    """The training API balances a gang when the comment says so."""
+    with_channel(env)
+    fakes.install(comment="hadar:model=lm,batch=5,mix=balanced")
+    done = run(env, "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert fakes.calls("srun")[0]["env"]["HADAR_MIX"] == "balanced"
+
+
+def test_a_copy_of_a_forked_job_learns_where_the_others_are(fakes: Fakes, env: dict[str, str]) -> None:
+    """Without any controller too, and after a restart in the same place; other arrays stay what they are."""
+    env |= {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
+    fakes.install(comment="hadar:fork=auto,period=30s")
+    for restart in ("0", "1"):
+        assert run({**env, "SLURM_RESTART_COUNT": restart}, "--", "python", "train.py").returncode == 0
+        fakes.install(comment="hadar:fork=auto,period=30s", submit="2026-11-20T12:34:56")  # Slurm resets it
+    for call in fakes.calls("srun"):
+        seen = call["env"]
+        where = f"{env['SLURM_SUBMIT_DIR']}/.hadar/70/fork-20261120T100000"
+        assert (seen["HADAR_FORK_DIR"], seen["HADAR_FORK_COPY"], seen["HADAR_PERIOD"]) == (where, "3", "30s")
+    for text in ("hadar:model=lm", "someone else's"):
+        fakes.install(comment=text)
+        run(env, "--", "true")
+        assert "HADAR_FORK_DIR" not in fakes.calls("srun")[-1]["env"]
+
+
+@pytest.mark.parametrize("text", ["hadar:fork=often", "hadar:fork=auto,foo=1"])
+def test_a_copy_that_cannot_know_the_others_does_not_start(fakes: Fakes, env: dict[str, str], text: str) -> None:
+    """It would train the whole job by itself."""
+    fakes.install(comment=text)
+    done = run({**env, "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}, "--", "true")
+    assert done.returncode == 1 and not fakes.calls("srun")
+    assert "is not started so" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_with_a_controller_the_agent_stands_before_the_command(fakes: Fakes, env: dict[str, str]) -> None:
+    """The key is published once beside what the user wrote; the token is the owner's; the workload is exported."""
+    with_channel(env)
+    done = run(env, "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    call = fakes.calls("srun")[0]
+    assert call["argv"][-3:] == ["--", "python", "train.py"]
+    assert "runtime.agent" in " ".join(call["argv"])
+    assert (call["env"]["HADAR_MODEL"], call["env"]["HADAR_BATCH"]) == ("lm", "5")
+    token_file = Path(env["SLURM_SUBMIT_DIR"]) / ".hadar" / "77" / messages.TOKEN_FILE
+    assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+    key = messages.token_fingerprint(token_file.read_text().strip())
+    updates = [c["argv"][1:] for c in fakes.calls("scontrol") if "update" in c["argv"]]
+    assert updates == [["update", "JobId=77", f"Comment=hadar:model=lm,batch=5,key={key}"]]
+    assert launcher.VOUCH_LATER not in call["env"]
+    fakes.install(comment=f"hadar:model=lm,batch=5,key={key}")
+    run(env, "--", "python", "train.py")
+    assert len([c for c in fakes.calls("scontrol") if "update" in c["argv"]]) == 1
+
+
+@pytest.mark.parametrize("text", ["", "my notes", "hadarish:x=1"])
+def test_a_job_that_is_not_ours_is_left_alone(fakes: Fakes, env: dict[str, str], text: str) -> None:
+    """Without a hadar: comment there is no agent, and the comment stays untouched."""
+    with_channel(env)
+    fakes.install(comment=text or " ")
+    run(env, "--", "true")
+    assert fakes.calls("srun")[0]["argv"][-2:] == ["--", "true"]
+    assert "agent" not in " ".join(fakes.calls("srun")[0]["argv"])
+    assert not [c for c in fakes.calls("scontrol") if "update" in c["argv"]]
+
+
+def test_a_comment_with_an_error_is_not_touched(fakes: Fakes, env: dict[str, str]) -> None:
+    """A comment that breaks the grammar is named, not changed, and the job runs."""
+    with_channel(env)
+    fakes.install(comment="hadar:modle=lm")
+    done = run(env, "--", "true")
+    assert done.returncode == 0
+    assert "modle" in done.stderr
+    assert not [c for c in fakes.calls("scontrol") if "update" in c["argv"]]
+
+
+def test_slurm_failing_is_one_line(fakes: Fakes, env: dict[str, str]) -> None:
+    """slurmctld away: it is said, and the command runs, with the agent, whose reports the spool takes."""
+    with_channel(env)
+    fakes.install(code=1, names="squeue scontrol")
+    done = run(env, "-n1", "--", "true")
+    assert done.returncode == 0
+    assert "squeue failed, going on without" in done.stderr
+    assert "agent" in " ".join(fakes.calls("srun")[0]["argv"])
+    assert fakes.calls("srun")[0]["env"][launcher.VOUCH_LATER] == "1"
+
+
+def test_what_slurm_did_not_take_is_published_later(
+    fakes: Fakes, env: dict[str, str], monkeypatch: pytest.MonkeyPatch, poll: Any
+) -> None:
+    """As soon as it answers again, and with what the comment says by then."""
+    monkeypatch.setattr(launcher, "VOUCH_AGAIN_S", 0.01)
+    monkeypatch.setattr(launcher, "VOUCH_AGAIN_MOST_S", 0.05)
+    monkeypatch.setenv("PATH", env["PATH"])
+    with_channel(env)
+    fakes.install(code=1, names="squeue scontrol")
+    directory = Path(env["SLURM_SUBMIT_DIR"]) / "job"
+    directory.mkdir(mode=0o700)
+    later = threading.Thread(
+        target=launcher.vouch_later, args=({"HADAR_JOB_ID": "77", "HADAR_JOB_DIR": str(directory)},), daemon=True
+    )
+    later.start()
+    poll(lambda: len(fakes.calls("squeue")) >= 2)
+    fakes.install(comment="hadar:model=lm,asked=4/2/2/8")
+    later.join(30)
+    assert not later.is_alive()
+    key = messages.token_fingerprint((directory / messages.TOKEN_FILE).read_text().strip())
+    assert fakes.calls("scontrol")[-1]["argv"][1:] == [
+        "update", "JobId=77", f"Comment=hadar:model=lm,asked=4/2/2/8,key={key}"
+    ]  # fmt: skip
+
+
+def test_a_terminal_gets_no_agent(fakes: Fakes, env: dict[str, str]) -> None:
+    """An interactive shell keeps its terminal: no agent in between."""
+    with_channel(env)
+    run(env, "--pty", "bash")
+    assert fakes.calls("srun")[0]["argv"][1:] == ["--pty", "-N", "2", "-n", "2", "--", "bash"]
+
+
+def test_a_broken_channel_file_does_not_stop_the_job(fakes: Fakes, env: dict[str, str]) -> None:
+    """A channel file cut short: one line, then plain srun."""
+    (Path(env["SLURM_CONF"]).parent / messages.CHANNEL_FILE).write_text("{")
+    done = run(env, "--", "true")
+    assert done.returncode == 0
+    assert done.stderr.count("\n") == 1
+    assert messages.CHANNEL_FILE in done.stderr
+
+
+def test_restarts_are_announced(fakes: Fakes, env: dict[str, str]) -> None:
+    """The log says which run it is, where, and from which step it goes on."""
+    checkpoints = Path(env["SLURM_SUBMIT_DIR"]) / ".hadar" / "77" / messages.CHECKPOINTS_DIR
+    (checkpoints / "gen-1-step-420").mkdir(parents=True)
+    done = run({**env, "SLURM_RESTART_COUNT": "2"}, "--", "true")
+    assert done.stderr.startswith("hadar: restart 2 on n[1-2]: resuming from step 420; what stands above of cancelled")
+
+
+def test_outside_a_job_arguments_are_untouched(fakes: Fakes, env: dict[str, str]) -> None:
+    """Not in a job: srun gets exactly what was given."""
+    outside = {k: v for k, v in env.items() if not k.startswith("SLURM_J")}
+    run(outside, "-N2", "--gres=gpu:1", "hostname")
+    assert fakes.calls("srun")[0]["argv"][1:] == ["-N2", "--gres=gpu:1", "hostname"]
+
+
+def test_without_slurm_one_clear_line(env: dict[str, str], tmp_path: Path) -> None:
+    """No srun at all: one line that says so, and the shell's code for it."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for name in ("sh", "readlink", "dirname"):
+        (empty / name).symlink_to(next(p for p in (Path("/usr/bin") / name, Path("/bin") / name) if p.exists()))
+    done = run({**env, "PATH": str(empty)}, "true")
+    assert (done.returncode, done.stderr.count("\n")) == (127, 1)
+    assert "srun is not on PATH" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["true"], []),
+        (["-n", "4", "true"], ["-n", "4"]),
+        (["-n4", "--label", "true", "-n"], ["-n4", "--label"]),
+        (["-ln", "4", "true"], ["-ln", "4"]),
+        (["-K1", "--mem", "4G", "true"], ["-K1", "--mem", "4G"]),
+        (["--exclusive", "-u", "--nodes=2", "true", "--", "x"], ["--exclusive", "-u", "--nodes=2"]),
+    ],
+)
+def test_the_command_is_found_without_dashes(arguments: list[str], options: list[str]) -> None:
+    """Without ``--`` the command begins where srun would see it begin."""
+    assert launcher.split_command(arguments) == (options, arguments[len(options) :])
+
+
+def test_the_key_never_breaks_the_grammar() -> None:
+    """Whatever the comment was, with the key it parses, and a key of another directory is replaced."""
+    key, other = "0123456789abcdef", "f" * 16
+    for text in ("hadar:", "hadar:model=x", f"hadar:key={other},model=x", f"hadar:model=x,key={other}"):
+        got = launcher.with_key(text, key)
+        assert comment.parse(got).key == key
+        assert comment.parse(got).model == comment.parse(text).model
+        assert launcher.with_key(got, key) == got
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("a", ["a"]),
+        ("v100-[1-2,4],p100-1", ["v100-1", "v100-2", "v100-4", "p100-1"]),
+        ("n[08-10]", ["n08", "n09", "n10"]),
+        ("a[1-2]b[0,3]", ["a1b0", "a1b3", "a2b0", "a2b3"]),
+    ],
+)
+def test_node_lists(text: str, names: list[str]) -> None:
+    """Slurm's compact form is spelled out, zero-padding kept."""
+    assert nodelist.expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["a[1", "a]1[", "a[x-y]", "a[1-2]]"])
+def test_what_is_no_node_list_is_refused(text: str) -> None:
+    """A cut or garbled list is an error, not a guess."""
+    with pytest.raises(ValueError, match="Slurm node list"):
+        nodelist.expand(text)
+
+
+def test_an_earlier_jobs_directory_is_set_aside(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
+    """A first start never resumes what an earlier job with the same id left; the job's own steps and restarts do."""
+    checkpoints = tmp_path / ".hadar" / "77" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "foreign").touch()
+
+    first = run(env, "--", "true")
+    assert "was an earlier job's with the same id; moved to 77.before-" in first.stderr
+    assert not checkpoints.exists() and len(list((tmp_path / ".hadar").glob("77.before-*/checkpoints/foreign"))) == 1
+
+    (tmp_path / ".hadar" / "77" / "mine").touch()
+    assert "earlier job" not in run(env, "--", "true").stderr
+    fakes.install(submit="2026-11-20T11:11:11", restarts=1)  # Slurm changes the submit time when a job is requeued
+    assert "earlier job" not in run({**env, "SLURM_RESTART_COUNT": "1"}, "--", "true").stderr
+    assert (tmp_path / ".hadar" / "77" / "mine").exists()
+
+    fakes.install(submit="2026-11-20T11:11:11")
+    assert "earlier job" in run(env, "--", "true").stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "age_s", "ours"), [("", 0, True), ("", 10**8, False), ("cut sho", 0, False)], ids=["empty", "old", "other"]
+)
+def test_a_mark_that_a_full_disk_left_empty(
+    fakes: Fakes, env: dict[str, str], tmp_path: Path, text: str, age_s: int, ours: bool
+) -> None:
+    """Made after the job was submitted it is the job's own, whose first run Slurm has forgotten."""
+    run(env, "--", "true")
+    directory = tmp_path / ".hadar" / "77"
+    kept = (directory / "owner").read_text()
+    (directory / "owner").write_text(text)
+    os.utime(directory / "owner", (time.time() - age_s,) * 2)
+    (directory / "mine").touch()
+
+    assert ("earlier job" not in run(env, "--", "true").stderr) is ours
+
+    assert (directory / "mine").exists() is ours and (directory / "owner").read_text() == kept
+
+
+def test_a_run_that_slurm_has_given_up_starts_nothing(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
+    """A script whose node was lost goes on there; the job's next run, elsewhere, must find its directory as it is."""
+    run(env, "--", "true")
+    (tmp_path / ".hadar" / "77" / "mine").touch()
+    started = len(fakes.calls("srun"))
+    fakes.install(submit="2026-11-20T11:11:11", restarts=1)
+
+    done = run(env, "--", "true")
+
+    assert (done.returncode, len(fakes.calls("srun"))) == (143, started) and (
+        tmp_path / ".hadar" / "77" / "mine"
+    ).exists()
+    assert done.stderr == "hadar: run 1 of job 77 is over, Slurm is at run 2: not started\n"
+
+    run({**env, "SLURM_RESTART_COUNT": "2"}, "--", "true")  # a slurmctld that was killed may have lost a count
+    assert len(fakes.calls("srun")) == started + 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_where_another_users_directory_stands_the_job_has_one_beside_it(
+    fakes: Fakes, env: dict[str, str], tmp_path: Path
+) -> None:
+    """All of the job's files: token, spool, and where copies meet; a line says so."""
+    (tmp_path / ".hadar").mkdir()
+    os.chown(tmp_path / ".hadar", 65534, -1)
+    with_channel(env)
+    env |= {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
+    fakes.install(comment="hadar:fork=auto")
+
+    done = run(env, "--", "true")
+
+    home = tmp_path / f".hadar-{os.geteuid()}"
+    seen = fakes.calls("srun")[0]["env"]
+    assert (seen["HADAR_JOB_DIR"], seen["HADAR_SPOOL"]) == (str(home / "70_3"), str(home / "70_3" / "spool.jsonl"))
+    assert seen["HADAR_FORK_DIR"].startswith(f"{home}/70/fork-")
+    assert f"{tmp_path}/.hadar belongs to user nobody: this job's files go to {home}/70_3" in done.stderr
+    assert not list((tmp_path / ".hadar").iterdir())
+
+
+def test_a_comment_that_names_another_token(fakes: Fakes, env: dict[str, str]) -> None:
+    """The job's own is named instead, and the log says that it was another."""
+    with_channel(env)
+    fakes.install(comment="hadar:key=0123456789abcdef")
+
+    done = run(env, "--", "true")
+
+    assert "the comment named another token (key=0123456789abcdef): it is replaced by this job's, key=" in done.stderr
+    assert [c for c in fakes.calls("scontrol") if "update" in c["argv"]]
+
+
+def test_a_token_that_others_may_have(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
+    """Then there are no reports, a line says why, and the command runs."""
+    with_channel(env)
+    run(env, "--", "true")
+    token = tmp_path / ".hadar" / "77" / messages.TOKEN_FILE
+    token.chmod(0o644)
+
+    done = run(env, "--", "true")
+
+    assert done.returncode == 0 and "agent" not in " ".join(fakes.calls("srun")[-1]["argv"])
+    assert f"no reports: {token} is not this job's token" in done.stderr

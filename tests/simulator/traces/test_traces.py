@@ -1,0 +1,346 @@
+"""Every trace format, read right and refused in one line that names file, line and field."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.errors import TraceError
+from slurm_hadar.model import Mix
+from slurm_hadar.simulator.throughputs import Rates
+from slurm_hadar.simulator.traces import node_types, read_text, read_trace, table_csv
+from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.throughput.table import reference
+
+DATA = Path(__file__).parents[1] / "data"
+TABLE = reference()
+GAVEL = "ResNet-18 (batch size 64)\tpython3 main.py\tdir\t--num_steps\t1\t8000\t8\t1\t-1.000000\t12.500000\n"
+
+
+def read(text: str, **options):
+    return read_text(text, "t.trace", TABLE, **options)
+
+
+# Our CSV
+
+
+def test_csv_with_the_least_columns() -> None:
+    trace = read("job_id,arrival_s,model,gpus,steps\nb,5,resnet18,2,1000\na,0,lm,1,2000.5\n")
+
+    assert trace.format == "csv" and [j.job_id for j in trace.jobs] == ["a", "b"]
+    assert trace.jobs[1] == TraceJob("b", 5.0, "resnet18", None, 2, 1000.0)
+
+
+def test_csv_with_everything() -> None:
+    text = (
+        "# a comment\njob_id,arrival_s,gpus,steps,model,batch,user,account,name,weight,deadline_s,mix,nodes,restart_s,"
+        "steps_per_s:v100,steps_per_s:k80\n"
+        'x,1,2-8,10,"m,1",64,eve,lab,night,2.5,3600,gated,1-2,0,4.5,\n'
+    )
+
+    (job,) = read(text).jobs
+
+    assert job == TraceJob(
+        "x", 1.0, "m,1", 64, 2, 10.0, (2, 4, 8), "eve", "lab", "night", 2.5, 3600.0, Mix.GATED, (1, 2), 0.0,
+        {"v100": 4.5},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sizes"),
+    [("3", ()), ("2-8", (2, 4, 8)), ("1-6", (1, 2, 4, 6)), ("4-4", ()), ("8+2+3", (2, 3, 8)), ("3-12", (3, 6, 12))],
+)
+def test_gang_sizes(gpus: str, sizes: tuple[int, ...]) -> None:
+    (job,) = read(f"job_id,arrival_s,model,gpus,steps\na,0,lm,{gpus},1\n").jobs
+
+    assert job.sizes == sizes and job.workers == (sizes or (int(gpus.partition("-")[0]),))[0]
+
+
+HEADER = "job_id,arrival_s,model,gpus,steps,batch,mix,nodes,deadline_s,restart_s,steps_per_s:v100\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("job_id,arrival_s,gpus\n", "t.trace:1: column steps is missing"),
+        ("job_id,arrival_s,gpus,steps,colour\n", "t.trace:1: unknown column 'colour'; valid: job_id, arrival_s"),
+        ("job_id,arrival_s,gpus,steps,steps\n", "t.trace:1: a column stands there twice"),
+        (HEADER + "a,0,lm,1\n", "t.trace:2: 4 fields where the header has 11"),
+        (HEADER + "a,zero,lm,1,5,,,,,,\n", "t.trace:2: arrival_s must be a number, not 'zero'"),
+        (HEADER + "a,-1,lm,1,5,,,,,,\n", "t.trace:2: arrival_s must not be negative"),
+        (HEADER + "a,0,lm,0,5,,,,,,\n", "t.trace:2: gpus must be a whole number of at least 1, not '0'"),
+        (HEADER + "a,0,lm,8-2,5,,,,,,\n", "t.trace:2: gpus must be N, N-M with N <= M or N+M+..., not '8-2'"),
+        (HEADER + "a,0,lm,1.5,5,,,,,,\n", "t.trace:2: gpus must be a whole number"),
+        (HEADER + "a,0,lm,1,0,,,,,,\n", "t.trace:2: steps must be above 0, not '0'"),
+        (HEADER + "a,0,lm,1,nan,,,,,,\n", "t.trace:2: steps must be a number, not 'nan'"),
+        (HEADER + "a,0,lm,1,5,x,,,,,\n", "t.trace:2: batch must be a number, not 'x'"),
+        (HEADER + "a,0,lm,1,5,,maybe,,,,\n", "t.trace:2: mix must be one of never, gated, balanced, not 'maybe'"),
+        (HEADER + "a,0,lm,1,5,,,3-2,,,\n", "t.trace:2: nodes must be N or N-M with N <= M, not '3-2'"),
+        (HEADER + "a,0,lm,1,5,,,,0,,\n", "t.trace:2: deadline_s must be above 0, not '0'"),
+        (HEADER + "a,0,lm,1,5,,,,,-2,\n", "t.trace:2: restart_s must not be negative"),
+        (HEADER + "a,0,lm,1,5,,,,,,fast\n", "t.trace:2: steps_per_s:v100 must be a number, not 'fast'"),
+        (HEADER + "a,0,,1,5,,,,,,\n", "t.trace:2: model is empty, and there is no steps_per_s:TYPE column to go by"),
+        (HEADER + ",0,lm,1,5,,,,,,\n", "t.trace:2: job_id is empty"),
+        (HEADER + "a,0,lm,1,5,,,,,,\n\na,0,lm,1,5,,,,,,\n", "t.trace:4: job_id 'a' stands in the trace twice"),
+        (HEADER, "trace t.trace has no jobs"),
+        ("", "trace t.trace: format not recognised by its first line; name it (csv, gavel, sacct)"),
+        ("hello\n", "trace t.trace: format not recognised"),
+    ],
+)
+def test_bad_csv(text: str, error: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        read(text)
+
+    assert str(caught.value).startswith(error) and "\n" not in str(caught.value)
+
+
+words = st.text("abcxyz019 .-_'|\"", max_size=8).map(str.strip)
+
+
+@given(
+    st.lists(
+        st.builds(
+            TraceJob,
+            st.uuids().map(str),
+            st.floats(0, 1e9),
+            st.sampled_from(("lm", "resnet18", "my,model")),
+            st.none() | st.integers(1, 4096),
+            st.just(2),
+            st.floats(1e-3, 1e12),
+            st.sampled_from(((), (2, 5, 9))),
+            words, words, words,
+            st.floats(0.01, 100),
+            st.none() | st.floats(1, 1e6),
+            st.sampled_from(list(Mix)),
+            st.none() | st.just((1, 3)),
+            st.none() | st.floats(0, 1e4),
+            st.dictionaries(st.sampled_from(("v100", "k80")), st.floats(0.01, 100)),
+        ),
+        min_size=1, max_size=4,
+    )
+)  # fmt: skip
+def test_what_is_written_is_read_again(jobs: list[TraceJob]) -> None:
+    trace = Trace("t.trace", "csv", tuple(sorted(jobs, key=lambda j: j.arrival_s)))
+
+    assert read(table_csv.write(trace)) == trace
+
+
+# Gavel's
+
+
+def test_gavels_format() -> None:
+    """Steps are those of the whole job: total_steps over the workers."""
+    text = GAVEL + "A3C\tc\td\t-n\t0\t100\t1\t2.5\t1.200000\t20\n"
+
+    trace = read(text)
+
+    assert trace.format == "gavel"
+    assert trace.jobs == (
+        TraceJob("0", 12.5, "resnet18", 64, 8, 1000.0),
+        TraceJob("1", 20.0, "a3c", None, 1, 100.0, weight=2.5, deadline_s=1.2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (("8000", "many"), "t.trace:2: total_steps must be a number, not 'many'"),
+        (("\t8\t", "\t0\t"), "t.trace:2: scale_factor must be a whole number of at least 1, not '0'"),
+        (("\t12.5", ""), "t.trace:2: 9 fields where 10 are expected, separated by tabs"),
+        (("12.500000", "-3"), "t.trace:2: arrival_time must not be negative"),
+        (("\t8\t1\t", "\t8\t0\t"), "t.trace:2: priority_weight must be above 0, not '0'"),
+        (("ResNet-18 (batch size 64)", ""), "t.trace:2: job_type is empty"),
+    ],
+)
+def test_bad_lines_of_gavels(change: tuple[str, str], error: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        read(GAVEL + GAVEL.replace(*change))
+
+    assert str(caught.value).startswith(error)
+
+
+def test_the_format_can_be_named() -> None:
+    """Then errors are about that format."""
+    with pytest.raises(TraceError, match="1 fields where 10 are expected"):
+        read("job_id,arrival_s,gpus,steps\n", format="gavel")
+
+
+# Drawn
+
+
+def test_drawn_traces() -> None:
+    """As many as asked, at their rate, the same for the same seed, and shares near the stated ones."""
+    trace = read_trace("philly:jobs=2000,seed=3,multi=yes,rate=10", TABLE)
+
+    again = read_trace("philly:seed=3,rate=10,jobs=2000", TABLE)
+    workers = [j.workers for j in trace.jobs]
+    assert trace.jobs == again.jobs != read_trace("philly:jobs=2000,seed=4,rate=10", TABLE).jobs
+    for size, share in ((1, 0.7), (2, 0.1), (4, 0.15), (8, 0.05)):
+        assert workers.count(size) / 2000 == pytest.approx(share, abs=0.03)
+    assert trace.jobs[-1].arrival_s == pytest.approx(2000 / 10 * 3600, rel=0.1)
+    rates = Rates(TABLE, ("v100",))
+    hours = [j.steps / rates.of(j, j.workers)["v100"].steps_per_s / 3600 for j in trace.jobs]
+    assert 0.5 <= min(hours) < 0.6 and 150 < max(hours) <= 167
+    assert sum(h > 1000 / 60 for h in hours) / 2000 == pytest.approx(0.2, abs=0.03)
+    assert {j.model for j in trace.jobs if j.workers > 1} == {"resnet18", "resnet50", "transformer", "lm"}
+
+
+def test_drawn_traces_without_gangs_or_gaps() -> None:
+    trace = read_trace("philly:jobs=50,multi=no", TABLE, seed=7)
+
+    assert trace.jobs == read_trace("philly:jobs=50,multi=no,seed=7", TABLE, seed=1).jobs
+    assert {j.workers for j in trace.jobs} == {1} and {j.arrival_s for j in trace.jobs} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("philly:job=3", "philly:job=3: 'job=3' is not one of jobs=N"),
+        ("philly:jobs=0", "jobs must be a whole number of at least 1"),
+        ("philly:multi=perhaps", "multi must be yes or no"),
+        ("philly:rate=-1", "rate must not be negative"),
+    ],
+)
+def test_bad_wishes(text: str, error: str) -> None:
+    with pytest.raises(TraceError, match=error):
+        read_trace(text, TABLE)
+
+
+# Accounting
+
+
+def test_accounting_as_text() -> None:
+    """Work is elapsed time times speed; runs of a requeued job add up; what cannot be used is told."""
+    trace = read_trace(DATA / "sacct.txt", TABLE)
+
+    by_id = {j.job_id: j for j in trace.jobs}
+    rate = TABLE.steps_per_s("resnet18", 64, "v100", 2)
+    assert trace.format == "sacct" and list(by_id) == ["1", "3", "7_1"]
+    first = by_id["1"]
+    assert first.steps == pytest.approx(3600 * rate) and (first.model, first.batch, first.workers) == (
+        "resnet18",
+        64,
+        2,
+    )
+    assert (first.user, first.account, first.name, first.weight) == ("ann", "lab", "train|me", 2.0)
+    assert (first.wanted, first.ran_s, first.waited_s, first.arrival_s) == ("v100", 3600, 60, 0)
+    assert (by_id["7_1"].ran_s, by_id["7_1"].arrival_s, by_id["7_1"].waited_s) == (900, 1800, 10)
+    assert "2 of 3 jobs name no model" in trace.assumptions[1] and "k80 0.27 : v100 1.00" in trace.assumptions[1]
+    assert {"1 jobs are left out: they had no GPU", "1 jobs are left out: they never ran",
+            "1 jobs are left out: they had not ended"} <= {*trace.assumptions}  # fmt: skip
+
+
+def test_a_replayed_job_runs_as_long_as_it_did() -> None:
+    """On the type and gang it really had."""
+    trace = read_trace(DATA / "sacct.txt", TABLE)
+
+    rates = Rates(TABLE, ("v100", "k80"))
+    for job in trace.jobs:
+        assert job.steps / rates.of(job, job.workers)[job.wanted].steps_per_s == pytest.approx(job.ran_s)
+
+
+def test_accounting_as_json() -> None:
+    """The shapes of older and newer versions."""
+    trace = read_trace(DATA / "sacct.json", TABLE)
+
+    assert [(j.job_id, j.workers, j.wanted, j.ran_s) for j in trace.jobs] == [
+        ("1", 2, "v100", 3), ("2_2", 1, "k80", 3), ("3", 1, "v100", 1), ("99", 2, "v100", 7)
+    ]  # fmt: skip
+    assert trace.jobs[-1].model == "lm" and trace.jobs[-1].arrival_s == 5
+
+
+def test_what_jobs_of_the_accounting_asked_for() -> None:
+    """Time limit, number of nodes and GPU type, in text and in JSON; nothing where nothing is told."""
+    head = "JobID|State|Submit|ElapsedRaw|End|AllocTRES|NodeList|Partition|TimelimitRaw|ReqTRES\n"
+    row = "{}|COMPLETED|100|50|150|gres/gpu:v100={}|gpu[1-2]|long|{}|{}\n"
+    rows = [row.format(1, 4, 90, "cpu=1,gres/gpu:v100=4,gres/gpu=4,node=2"), row.format(2, 4, "UNLIMITED", "node=1"),
+            row.format(3, 3, "", "gres/gpu=3,node=2"), row.format(4, 4, "Partition_Limit", "node=0")]  # fmt: skip
+
+    jobs = read(head + "".join(rows)).jobs
+
+    assert [(j.limit_s, j.nodes, j.asked) for j in jobs] == [
+        (5400.0, (2, 2), "v100"), (math.inf, (1, 2), ""), (None, None, ""), (None, None, ""),
+    ]  # fmt: skip
+    assert {j.partition for j in jobs} == {"long"}
+    with pytest.raises(TraceError, match="TimelimitRaw must be a number"):
+        read(head + row.format(1, 4, "long", ""))
+    content = json.loads((DATA / "sacct.json").read_text())
+    job = next(j for j in content["jobs"] if j["job_id"] == 1)
+    job["time"]["limit"] = {"set": True, "infinite": False, "number": 30}
+    job["tres"]["requested"] = [
+        {"type": "node", "name": "", "count": 1},
+        {"type": "gres", "name": "gpu:v100", "count": 2},
+    ]
+    (first, *_) = read(json.dumps({"jobs": [job]})).jobs
+    assert (first.limit_s, first.nodes, first.asked) == (1800.0, (1, 1), "v100")
+    job["time"]["limit"] = {"set": False, "infinite": True, "number": 0}
+    assert read(json.dumps({"jobs": [job]})).jobs[0].limit_s == math.inf
+
+
+def test_elastic_jobs_of_the_accounting() -> None:
+    """The sizes that the live controller would weigh, the one that it had among them."""
+    head = "JobID|State|Submit|ElapsedRaw|End|AllocTRES|Comment\n"
+    row = "{}|COMPLETED|100|50|150|gres/gpu:v100=4|hadar:model=resnet18,batch=64,gpus={}\n"
+
+    jobs = read(head + row.format(1, "2-8") + row.format(2, "1+4") + row.format(3, "3-4")).jobs
+
+    assert [j.sizes for j in jobs] == [(2, 4, 8), (1, 4), (4,)] and {j.workers for j in jobs} == {4}
+
+
+def test_types_of_nodes_fill_in() -> None:
+    """Where accounting records only a number of GPUs."""
+    text = "JobID|State|Submit|ElapsedRaw|End|AllocTRES|NodeList\n7|COMPLETED|100|50|150|gres/gpu=2|gpu03\n"
+
+    with pytest.raises(TraceError, match="job 7 had GPUs of an unknown type on gpu03; name the types"):
+        read(text)
+    (job,) = read(text, types_of=node_types("gpu[01-04]=p100; old1=k80")).jobs
+    assert (job.wanted, job.workers, job.ran_s) == ("p100", 2, 50)
+
+
+def test_bad_node_types() -> None:
+    with pytest.raises(TraceError, match="'gpu1': must read NODES=TYPE"):
+        node_types("gpu1")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("JobID|Submit|State\n1|2|COMPLETED\n", "t.trace:1: field AllocTRES is missing; ask sacct for JobID,User"),
+        ("JobID|Submit|State|AllocTRES\n1|2|COMPLETED|gres/gpu=1\n", "t.trace:2: none of ElapsedRaw"),
+        ("JobID|Submit|State|AllocTRES|ElapsedRaw\n1|2|x\n", "t.trace:2: 3 fields where the header has 5"),
+        ("JobID|Submit|State|AllocTRES|ElapsedRaw\n1|now|DONE||1\n", "t.trace:2: Submit must be a time such as"),
+        ("JobID|Submit|State|AllocTRES|ElapsedRaw\n1|2|DONE||long\n", "t.trace:2: ElapsedRaw must be a number"),
+        ("JobID|Submit|State|AllocTRES|Elapsed\n1|2|DONE||long\n", "t.trace:2: Elapsed must read [D-[HH:]]MM:SS"),
+        ("{", "t.trace:1: is not valid JSON"),
+        ("{}", "t.trace: has no list of jobs"),
+        ('{"jobs": [{}]}', "t.trace: job number 1 is not understood: KeyError('time')"),
+        ("JobID|Submit|State|AllocTRES|ElapsedRaw\n1|2|DONE||1\n", "trace t.trace has no jobs"),
+    ],
+)
+def test_bad_accounting(text: str, error: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        read(text)
+
+    assert str(caught.value).startswith(error)
+
+
+def test_elapsed_times() -> None:
+    rows = "".join(f"{i}|2|DONE|gres/gpu:v100=1|{t}|9\n" for i, t in enumerate(("1-02:03:04", "02:03:04", "03:04")))
+
+    trace = read("JobID|Submit|State|AllocTRES|Elapsed|End\n" + rows)
+
+    assert [j.ran_s for j in trace.jobs] == [93784, 7384, 184]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(TraceError, match=r"trace .*/none does not exist"):
+        read_trace(tmp_path / "none", TABLE)
+    with pytest.raises(TraceError, match=r"trace .*/binary cannot be read"):
+        read_trace(tmp_path / "binary", TABLE)
