@@ -28,7 +28,7 @@ pip() { "$VENV/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 say "installing into $VENV (PyTorch is large: a few minutes at first)"
 # torch first and by itself: a range asked for together with other packages may take a build with CUDA.
 pip install "$TORCH"
-pip install -e ".[torch,web,tui,docs,test,lint,package]"
+pip install -e ".[all,docs,test,lint,package]"
 
 # Beside Python: a real browser for the tests of the dashboard, and wrong clocks for the campaign of faults. What needs
 # them says so and is skipped without them.

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 
 from benchmarks.attack.deeds import Asked, Deeds
@@ -110,8 +111,21 @@ class Watch:
                 continue
             since = self._since[job.job_id] = self._since.get(job.job_id, mono) + lag_s
             self.waits[job.job_id] = max(self.waits.get(job.job_id, 0.0), mono - since)
-            if mono - since > BOUND_S:
-                self._note(f"honest job {job.job_id} waits for more than {BOUND_S:g} s beside free GPUs")
+            waited = mono - since
+            if waited > BOUND_S and waited > (bound := 2 * self._longest_round(waited) + SLACK_S):
+                self._note(f"honest job {job.job_id} waits for more than {bound:.1f} s beside free GPUs")
+
+    def _longest_round(self, lately_s: float) -> float:
+        """The longest time between two rounds that lie in so many last seconds: where Slurm does not start what it was
+        told to, a round waits for it."""
+        with contextlib.suppress(sqlite3.Error), self._journal() as db:
+            since = time.time() - lately_s
+            begun = [t for (t,) in db.execute("SELECT time FROM rounds WHERE time >= ? ORDER BY time", (since,))]
+            return max([ROUND_S, *(b - a for a, b in pairwise(begun))])
+        return ROUND_S
+
+    def _journal(self) -> contextlib.closing[sqlite3.Connection]:
+        return contextlib.closing(sqlite3.connect(f"file:{self.stage.state / 'journal.db'}?mode=ro", uri=True))
 
     def _limits(self, running: list[SlurmJob]) -> None:
         """No job has more than its owner may ask for, by Slurm's limits and by its submission."""
@@ -170,9 +184,7 @@ class Watch:
 
     def _innocent(self, jobs: dict[str, SlurmJob]) -> None:
         """No honest job is left to Slurm with a reason that is not its own, round after round."""
-        with contextlib.suppress(sqlite3.Error, ValueError), contextlib.closing(
-            sqlite3.connect(f"file:{self.stage.state / 'journal.db'}?mode=ro", uri=True)
-        ) as db:  # fmt: skip
+        with contextlib.suppress(sqlite3.Error, ValueError), self._journal() as db:
             waits = {job: json.loads(text) for job, text in db.execute("SELECT job_id, record FROM waits")}
             for job_id in self.honest.ids & waits.keys() & jobs.keys():
                 pinned = waits[job_id].get("tier") == "pinned" and jobs[job_id].state is JobState.PENDING

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import os
+import re
 import sys
+from importlib import metadata
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_hadar import __version__
 from slurm_hadar.errors import HadarError
@@ -53,6 +59,24 @@ class _Lazy(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        click.Group(commands=[_outline(name) for name in COMMANDS]).format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [_outline(name) for name in sorted(COMMANDS) if name.startswith(incomplete)]
+        commands = [CompletionItem(command.name, help=command.get_short_help_str()) for command in found]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _outline(name: str) -> click.Command:
+    """A command's name and help, read in its file: to run all files for a list of commands takes a second."""
+    module, _, attribute = COMMANDS[name].partition(":")
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+    function = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == attribute)
+    return click.Command(name, help=ast.get_docstring(function))
+
 
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="hadar")
@@ -79,6 +103,12 @@ def run(command: click.Command, name: str, **given: Any) -> NoReturn:
     except click.Abort:
         click.echo(f"{name}: stopped", err=True)
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        extra = _extra_with(error.name or "")
+        if extra is None:
+            raise
+        click.echo(f"{name}: this needs {error.name}: pip install 'slurm_hadar[{extra}]'", err=True)
+        sys.exit(1)
     except HadarError as error:
         for fault in (error, *getattr(error, "more", ())):
             click.echo(f"{name}: {fault}", err=True)
@@ -91,6 +121,17 @@ def run(command: click.Command, name: str, **given: Any) -> NoReturn:
         click.echo(f"{name}: {error.filename or 'system'}: {error.strerror or error}", err=True)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _extra_with(module: str) -> str | None:
+    """The first extra of ours that brings a module which is not installed; None if none does."""
+    package = module.partition(".")[0]
+    package = {"sklearn": "scikit-learn"}.get(package, package).replace("_", "-").lower()
+    for requirement in metadata.requires("slurm_hadar") or ():
+        found = re.match(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]", requirement)
+        if found and found[1].replace("_", "-").lower() == package:
+            return found[2]
+    return None
 
 
 if __name__ == "__main__":

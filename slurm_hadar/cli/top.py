@@ -12,7 +12,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.view import job_view, look
 from slurm_hadar.controller.journal import ReadOnlyJournal
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
-from slurm_hadar.errors import ConfigError, StoreError
+from slurm_hadar.errors import StoreError
 from slurm_hadar.slurm.select import choose
 
 __all__ = ["top"]
@@ -29,12 +29,10 @@ def top(config: Config, refresh: float) -> None:
 
     Where Slurm does not answer, it shows what the controller's last round saw.
     """
-    try:
-        from slurm_hadar.tui.app import Top
-        from slurm_hadar.tui.details import in_lines
-        from slurm_hadar.tui.signs import signs_for
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"hadar top needs {error.name}: pip install 'slurm_hadar[tui]'") from None
+    from slurm_hadar.tui.app import Top
+    from slurm_hadar.tui.details import in_lines
+    from slurm_hadar.tui.signs import signs_for
+
     # who watches does not want to wait for a Slurm that is away, and looks again anyway
     backend = choose("cli", min(_PATIENCE_S, config.slurm.timeout_s), retries=0)
 

@@ -9,7 +9,6 @@ import click
 from slurm_hadar.cli.common import config_options
 from slurm_hadar.config import Config
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
-from slurm_hadar.errors import ConfigError
 
 __all__ = ["web"]
 
@@ -24,11 +23,9 @@ def web(config: Config, listen: str, token_file: Path | None) -> None:
 
     It only reads, and works while the controller runs and when it does not.
     """
-    try:
-        from slurm_hadar.web.app import create_app
-        from slurm_hadar.web.serve import address, read_token, serve
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"hadar web needs {error.name}: pip install 'slurm_hadar[web]'") from None
+    from slurm_hadar.web.app import create_app
+    from slurm_hadar.web.serve import address, read_token, serve
+
     token = None if token_file is None else read_token(token_file)
     host, port = address(listen, token is not None)
     app = create_app(chosen_state_dir(config) / JOURNAL, config, token)

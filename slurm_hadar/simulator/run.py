@@ -21,7 +21,6 @@ from slurm_hadar.model import Fork, Mix, Node, Plan, Snapshot
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles
-from slurm_hadar.simulator.bounds import lower_bounds
 from slurm_hadar.simulator.foresight import Foresight
 from slurm_hadar.simulator.metrics import job_rows
 from slurm_hadar.simulator.result import RoundRow, SimResult
@@ -159,6 +158,8 @@ def bounds_of(
     ours = {*stage.counted} - stage.refused.keys()
     jobs = [j for j in stage.jobs if j.job_id in ours]
     copies = {j.job_id: best_rates(j.template, stage.nodes, len(j.copies)) for j in jobs if isinstance(j, ForkedJob)}
+    from slurm_hadar.simulator.bounds import lower_bounds  # SciPy, which simulations alone do without
+
     return lower_bounds([j.template for j in jobs], stage.nodes, jct=jct, copies=copies)
 
 

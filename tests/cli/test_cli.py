@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from slurm_hadar.cli import main as cli_main
 from slurm_hadar.cli.main import COMMANDS
 
 
@@ -34,6 +36,14 @@ def test_every_command_explains_itself(hadar, command: str) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "Usage: hadar" in done.stdout
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    """It is read in their files, since to import them all takes a second."""
+    for name in COMMANDS:
+        found = cli_main.hadar.get_command(click.Context(cli_main.hadar), name)
+        assert found is not None
+        assert cli_main._outline(name).get_short_help_str() == found.get_short_help_str()  # noqa: SLF001 - what it is for
 
 
 @pytest.mark.parametrize(

@@ -41,29 +41,3 @@ def test_an_address_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"cannot listen on 127.0.0.1 port {port}" in refusal("--listen", f"127.0.0.1:{port}")
-
-
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says what to install."""
-    monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    monkeypatch.delitem(sys.modules, "slurm_hadar.web.app", raising=False)
-
-    assert "pip install 'slurm_hadar[web]'" in refusal()
-
-
-def test_other_commands_do_without_the_extras() -> None:
-    """Neither dashboard nor terminal view is imported by what everybody uses."""
-    code = (
-        "import sys\n"
-        "for name in ('starlette', 'jinja2', 'uvicorn', 'textual'): sys.modules[name] = None\n"
-        "import slurm_hadar.cli.queue, slurm_hadar.cli.run, slurm_hadar.cli.history\n"
-        "from slurm_hadar.cli.main import hadar; from click.testing import CliRunner\n"
-        "print(CliRunner().invoke(hadar, ['--help']).exit_code)"
-    )
-    root = Path(__file__).resolve().parents[2]
-
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=root
-    )
-
-    assert done.stdout == "0\n", done.stderr

@@ -241,20 +241,6 @@ def test_a_wait_in_words(state: Path) -> None:
     assert found["wait"]["why"] in text and "would take" in text and "starts about" in text and "payoff" in text
 
 
-def test_without_textual(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says what to install."""
-    from slurm_hadar.cli.top import top
-    from slurm_hadar.errors import ConfigError
-
-    monkeypatch.setitem(__import__("sys").modules, "textual", None)
-    monkeypatch.delitem(__import__("sys").modules, "slurm_hadar.tui.app", raising=False)
-
-    result = CliRunner().invoke(top, [])
-
-    assert isinstance(result.exception, ConfigError)
-    assert "pip install 'slurm_hadar[tui]'" in str(result.exception)
-
-
 def test_an_empty_journal_shows_nothing_and_fails_nowhere(tmp_path: Path) -> None:
     """A controller that has never made a round."""
     Journal(tmp_path / "journal.db").close()

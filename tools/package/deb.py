@@ -24,7 +24,7 @@ from tools.package import ROOT, PackageError, completion, config_file, man, sour
 DEBIAN = Path(__file__).parent / "debian"
 HOME = Path("usr/lib/slurm-hadar")
 #: extras that the package brings along
-EXTRAS = frozenset({"web", "tui"})
+EXTRAS = frozenset({"controller", "simulator", "web", "tui"})
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE = HOME / f"lib/python{MINOR}/site-packages"
 #: from wrappers/systemd: what it is called where it is installed
