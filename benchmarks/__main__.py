@@ -13,6 +13,7 @@ BENCHES = (
     ("hadar against the optimum of tiny rounds", ["benchmarks.brute_force"]),
     ("placements of job graphs against all placements of small ones", ["benchmarks.mapping", "--instances", "500"]),
     ("a page of the dashboard, 10,000 jobs", ["benchmarks.web"]),
+    ("how long commands take to start, and what hadar-srun adds to a job", ["benchmarks.start"]),
     ("what a checkpoint costs the training, beside it and waited for", ["benchmarks.checkpoint"]),
 )
 
