@@ -14,6 +14,8 @@ from pathlib import Path
 import click
 import pytest
 
+from tools import rooms
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -129,24 +131,13 @@ def test_the_documentation_builds(tmp_path: Path) -> None:
 
 
 def test_every_room_is_described() -> None:
-    """The table of rooms has each of them, and what each imports, as the code does."""
-    from tests.test_imports import FILES, _imports, _room
+    """The contracts on imports have each room, and the table of rooms is made from them."""
+    package = ROOT / "slurm_hadar"
+    there = {p.stem for p in package.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()} - {"__init__"}
+    page = rooms.PAGE.read_text()
 
-    found: dict[str, set[str]] = {}
-    for path in FILES:
-        found.setdefault(_room(path), set()).update(_imports(path) - {"__version__", _room(path)})
-    rows = re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", (ROOT / "docs" / "architecture.md").read_text())
-    rooms: list[str] = []
-    for room, said in rows:
-        may = set(re.findall(r"`(\w+)`", said))
-        if said.startswith("all above"):
-            may = {*rooms, room} - may
-        elif said.startswith("may import everything"):
-            may = set(found)
-        assert found[room] <= may, f"{room} imports {sorted(found[room] - may)}, docs/architecture.md does not say so"
-        rooms.append(room)
-
-    assert set(rooms) == found.keys() - {"__init__"} and len(rooms) == len(set(rooms))
+    assert rooms.rooms().keys() == there
+    assert rooms.with_table(page) == page, "python -m tools.rooms"
 
 
 def test_pictures_are_current(tmp_path: Path) -> None:
