@@ -12,15 +12,18 @@ STAMP := $(VENV)/.installed
 
 # Many tests watch real processes and daemons, which a busy machine can starve: what fails (exit code 1) is run once
 # more by itself, on a fresh cluster. Nothing is hidden: both reports are printed, and who fails twice has failed.
-# Arguments: marker, options of the first run, a command to run it by.
+# Arguments: marker, options of the first run, a command to run it by, what runs a Python module.
 define pytest
-$(3) $(BIN)/python -m pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] && \
+$(3) $(4) pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] && \
   echo "== what failed, once more ==" && \
-  $(3) $(BIN)/python -m pytest -m "$(1)" --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+  $(3) $(4) pytest -m "$(1)" --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 endef
+RUN := $(BIN)/python -m
+# Private clusters side by side: most of their tests wait for Slurm.
+CLUSTERS ?= 3
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo test test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
+.PHONY: help install demo check test test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,24 +37,29 @@ $(STAMP): setup.cfg pyproject.toml
 demo: $(STAMP) ## 13 training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 6 minutes)
 	$(BIN)/python -m examples.demo
 
-test: $(STAMP) ## lint, unit tests, and end-to-end tests on a private Slurm cluster
-	$(BIN)/ruff check .
-	@$(call pytest,not slurm,-n auto --dist worksteal)
-	@$(call pytest,slurm,)
+check: lint ## lint, types, and the tests that need neither Slurm nor PyTorch (about 2 minutes)
+	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch" -n auto --dist worksteal -q $(PYTEST_ARGS)
+
+test: lint ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (about 15 minutes)
+	@mkdir -p build/coverage && rm -f build/coverage/*
+	@$(call pytest,not slurm,-n auto --dist worksteal,,$(BIN)/coverage run -m)
+	@$(BIN)/coverage combine -q && $(BIN)/coverage report
+	@$(call pytest,slurm,-n $(CLUSTERS) --dist loadfile,,$(RUN))
 
 # Exit code 77 of the script: that release cannot be had here, which it has said.
 test-24.11: ## the end-to-end tests on that release of Slurm; also test-22.05, test-26.05 (root, Debian's mirror)
 $(RELEASES): test-%: $(STAMP)
-	@if tools/slurm_suite.sh $* true; then $(call pytest,slurm,,tools/slurm_suite.sh $*); \
+	@if tools/slurm_suite.sh $* true; then $(call pytest,slurm,,tools/slurm_suite.sh $*,$(RUN)); \
 	elif [ $$? -ne 77 ]; then exit 1; fi
 
 test-deb: $(STAMP) ## install the Debian package and run the containers' files in a fresh Debian (root, Debian's mirror)
 	HADAR_TEST_DEB=1 $(BIN)/python -m pytest tests/package $(PYTEST_ARGS)
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy, and who imports whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 docs: $(STAMP) ## the documentation as web pages, build/docs/index.html; warnings are errors
 	$(BIN)/python -m sphinx -b html -n -W --keep-going -q docs build/docs

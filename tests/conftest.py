@@ -23,7 +23,7 @@ What a cluster offers: ``.run(["sbatch", ...])`` (CompletedProcess with text; ``
 Mark such tests with ``@pytest.mark.slurm``.
 
 Hypothesis draws the same examples in every run, so that what fails fails again. ``HYPOTHESIS_PROFILE=explore`` draws
-new ones each time, and keeps those that fail in ``.hypothesis``.
+new ones each time, and keeps those that fail in ``.hypothesis``; ``quick`` draws fewer (``make check``).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from slurm_hadar.cluster import down as take_down
 # a machine that is busy with other things is no failure
 _patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("same", derandomize=True, max_examples=60, **_patient)
+settings.register_profile("quick", derandomize=True, max_examples=15, **_patient)
 settings.register_profile("explore", max_examples=400, print_blob=True, **_patient)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
