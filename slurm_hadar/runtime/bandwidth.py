@@ -197,9 +197,13 @@ def _gpu_type(node: str) -> str:
     """By Slurm's name, which the scheduler knows it by; "" where Slurm is not there or names several or none."""
     try:
         shown = subprocess.run(
-            ["scontrol", "--oneliner", "show", "node", node], capture_output=True, text=True, timeout=_CALL_S,
-            stdin=subprocess.DEVNULL, check=False,
-        ).stdout  # fmt: skip
+            ["scontrol", "--oneliner", "show", "node", node],
+            capture_output=True,
+            text=True,
+            timeout=_CALL_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
     gres = re.search(r"\bGres=(\S+)", shown)

@@ -122,10 +122,16 @@ def train(
                 "the workers of a copy (fork= in the job's comment) cannot be balanced: take one of the two"
             )
         return ForkedRun(
-            parts, total_steps, gang, Feed(loader, worker_batch), dict(state or {}),
-            replace(place, directory=place.directory / (name or "")), consolidation or Consolidation(), pace,
+            parts,
+            total_steps,
+            gang,
+            Feed(loader, worker_batch),
+            dict(state or {}),
+            replace(place, directory=place.directory / (name or "")),
+            consolidation or Consolidation(),
+            pace,
             worker_batch,
-        )  # fmt: skip
+        )
     shares = Shares(global_batch, gang.world, gang.rank) if uneven and global_batch and gang.world > 1 else None
     feed = Feed(loader, worker_batch, shares)
     balance = None
@@ -360,8 +366,9 @@ class Run:
             print(
                 f"hadar: WARNING: in {MOST_TURNS} turns there was none after which no optimizer had gradients left to "
                 "use; checkpoints leave gradients out, so a move changes this training a little",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+                file=sys.stderr,
+                flush=True,
+            )
         return self._waited >= MOST_TURNS
 
     def _resume(self) -> None:

@@ -71,8 +71,9 @@ def as_options(settings: Mapping[str, Any]) -> list[str]:
     """``{"cpus_per_task": 4, "exclusive": True}`` as sbatch's long options; None and False are left out."""
     return [
         f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
-        for name, value in settings.items() if value is not None and value is not False
-    ]  # fmt: skip
+        for name, value in settings.items()
+        if value is not None and value is not False
+    ]
 
 
 def given(options: Sequence[str], name: str) -> bool:

@@ -62,8 +62,14 @@ def lightning_run() -> None:
             loss = nn.functional.mse_loss(self.net(x + 0.01 * random.random()), y)
             number, loops = self.trainer.fit_loop.total_batch_idx, self.trainer.fit_loop
             if self.global_rank == 0:
-                say(batch=number, index=batch_idx, epoch=self.current_epoch, loss=loss.item(), step=self.global_step,
-                    stepped=loops.epoch_loop._batches_that_stepped)  # fmt: skip
+                say(
+                    batch=number,
+                    index=batch_idx,
+                    epoch=self.current_epoch,
+                    loss=loss.item(),
+                    step=self.global_step,
+                    stepped=loops.epoch_loop._batches_that_stepped,
+                )
             stop_at(number)
             return loss
 
@@ -92,10 +98,16 @@ def lightning_run() -> None:
     model = Net()
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.LightningCallback(**options())]
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", 1)), logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        callbacks=callbacks, **{"max_epochs": 5, **json.loads(os.environ.get("TRAINER", "{}"))},
-    )  # fmt: skip
+        accelerator="cpu",
+        devices=int(os.environ.get("WORLD_SIZE", 1)),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        callbacks=callbacks,
+        **{"max_epochs": 5, **json.loads(os.environ.get("TRAINER", "{}"))},
+    )
     loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=int(os.environ.get("WORKERS", 0)))
     trainer.fit(model, loader, DataLoader(data, batch_size=50))
     if trainer.is_global_zero:
@@ -126,10 +138,17 @@ def huggingface_run() -> None:
     data = [{"x": torch.randn(6), "labels": torch.randn(1)} for _ in range(100)]
     model = Net()
     arguments = TrainingArguments(
-        os.environ["TMPDIR"] + "/output", num_train_epochs=5, per_device_train_batch_size=8, logging_steps=1,
-        use_cpu=True, report_to=[], disable_tqdm=True, learning_rate=0.01, remove_unused_columns=False,
+        os.environ["TMPDIR"] + "/output",
+        num_train_epochs=5,
+        per_device_train_batch_size=8,
+        logging_steps=1,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        learning_rate=0.01,
+        remove_unused_columns=False,
         **{"save_strategy": "no", "eval_strategy": "epoch", **json.loads(os.environ.get("TRAINER", "{}"))},
-    )  # fmt: skip
+    )
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.HuggingFaceCallback(**options())]
     trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data[:20], callbacks=[Told(), *callbacks])
     trainer.train()

@@ -25,8 +25,9 @@ Line = dict[str, Any]
 
 def train(env: dict[str, str], library: str, *runs: dict[str, str]) -> tuple[list[list[Line]], list[int], str]:
     """Each run's lines, its exit status, and what all of them said on stderr."""
-    done = subprocess.run([sys.executable, RUNS, library, json.dumps(runs)], env=env, capture_output=True, text=True,
-                          timeout=500)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, RUNS, library, json.dumps(runs)], env=env, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stderr
     lines: list[list[Line]] = [[]]
     statuses = []

@@ -72,7 +72,7 @@ class _Hooks:
         signals = getattr(trainer, "_signal_connector", None)
         self._course = Course(
             self._options, FOLDER, saves=not trainer.fast_dev_run, theirs=lambda handler: _only_of(signals, handler)
-        )  # fmt: skip
+        )
         folder = self._course.find()
         if folder is not None:
             self._have_loaded(trainer, folder)

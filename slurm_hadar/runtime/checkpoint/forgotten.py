@@ -49,9 +49,10 @@ class Forgotten:
         found = {*self._turns.others, *self._trained()}
         if self._before is not None:
             found |= {
-                type(one).__name__ for one, count in _going_on()
+                type(one).__name__
+                for one, count in _going_on()
                 if id(one) not in self._known and self._before.get(id(one), count) != count
-            }  # fmt: skip
+            }
         new = sorted(found - self._told)
         if not new:
             return
@@ -60,8 +61,9 @@ class Forgotten:
         print(
             f"hadar: WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}. Give train() all "
             "models, optimizers and schedulers (a list or a dict of them), the rest as also={'name': object}.",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _trained(self) -> Iterable[str]:
         """Parameters that a saved optimizer trains, and that are in no saved model."""

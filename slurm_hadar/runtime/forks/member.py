@@ -81,9 +81,20 @@ class Member:
             to_do = forks.union([(0, total_steps)])
             shares = self._deal(to_do, {self.copy: 0.0}, None, None)
             first = Commit(
-                0, 0, total_steps, to_do, shares, {self.copy: 0.0}, path.name, size, digest, self.copy,
-                period_s=self._period.seconds(None), epoch_batches=epoch_batches, seed=seed,
-            )  # fmt: skip
+                0,
+                0,
+                total_steps,
+                to_do,
+                shares,
+                {self.copy: 0.0},
+                path.name,
+                size,
+                digest,
+                self.copy,
+                period_s=self._period.seconds(None),
+                epoch_batches=epoch_batches,
+                seed=seed,
+            )
             self._room.publish(first)
             commit = self._newest_sound()
         if commit is None:
@@ -131,9 +142,14 @@ class Member:
         self._room.close(commit.number)
 
     def offer(
-        self, commit: Commit, spans: tuple[Span, ...], seconds: float, stays: bool, stall_s: float | None,
+        self,
+        commit: Commit,
+        spans: tuple[Span, ...],
+        seconds: float,
+        stays: bool,
+        stall_s: float | None,
         write: Callable[[Path, str], None],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Offer what was made of the share; False if that cannot be counted any more or cannot be written."""
         path = self._room.offer_path(commit.number, self.copy)
         offer = Offer(self.copy, self._restart, commit.number, spans, seconds, stays, stall_s, path)
@@ -238,11 +254,21 @@ class Member:
         seconds = plan.period_s if plan is not None else self._period.seconds(stall_s)
         size, digest = (commit.size, commit.sha256) if weights.name == commit.weights else self._room.measure(weights)
         return replace(
-            commit, number=number, step=step, to_do=to_do, rates=rates, weights=weights.name, size=size, sha256=digest,
-            shares=self._deal(to_do, rates, seconds, plan) if to_do else {}, by=self.copy,
-            period_s=seconds, stall_s=stall_s, offered={c: o.steps for c, o in offers.items()},
+            commit,
+            number=number,
+            step=step,
+            to_do=to_do,
+            rates=rates,
+            weights=weights.name,
+            size=size,
+            sha256=digest,
+            shares=self._deal(to_do, rates, seconds, plan) if to_do else {},
+            by=self.copy,
+            period_s=seconds,
+            stall_s=stall_s,
+            offered={c: o.steps for c, o in offers.items()},
             closer=None if to_do else self.copy,
-        )  # fmt: skip
+        )
 
     def _plan_for(self, rates: Mapping[int, float]) -> PeriodPlan | None:
         """The tracker's plan, if there is one that covers all members."""

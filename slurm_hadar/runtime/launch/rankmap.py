@@ -111,9 +111,11 @@ def _by_host_file(mapped: GpuMap, ranks: tuple[str, str], given: Mapping[str, st
         return Layout(trouble=f"cannot write {path}: {error.strerror}")
     counted = () if "ntasks" in given else ("-n", str(len(mapped.hosts)))
     return Layout(
-        (*counted, "--distribution=arbitrary"), (ranks, ("SLURM_HOSTFILE", str(path))), mapped.hosts[0],
+        (*counted, "--distribution=arbitrary"),
+        (ranks, ("SLURM_HOSTFILE", str(path))),
+        mapped.hosts[0],
         ("ntasks-per-node", "nodes"),  # which the file says; Slurm since 24.11 refuses to be told twice
-    )  # fmt: skip
+    )
 
 
 def read_allocation(text: str) -> tuple[dict[str, int], dict[str, str]]:

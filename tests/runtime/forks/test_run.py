@@ -61,10 +61,16 @@ class Copies:
 
     def start(self, copy: int, pause: float = 0.004, restart: int = 0, total: int = 600, period: str = "0.5s", **more):
         env = {
-            **self._env, "HADAR_FORK_DIR": str(self.room), "HADAR_FORK_COPY": str(copy), "HADAR_PERIOD": period,
-            "SLURM_RESTART_COUNT": str(restart), "LOG": str(self.directory / f"log-{copy}"), "TOTAL": str(total),
-            "PAUSE": str(pause), **more,
-        }  # fmt: skip
+            **self._env,
+            "HADAR_FORK_DIR": str(self.room),
+            "HADAR_FORK_COPY": str(copy),
+            "HADAR_PERIOD": period,
+            "SLURM_RESTART_COUNT": str(restart),
+            "LOG": str(self.directory / f"log-{copy}"),
+            "TOTAL": str(total),
+            "PAUSE": str(pause),
+            **more,
+        }
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -113,8 +113,8 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
     assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
     assert [c["argv"][-1] for c in fakes.calls("squeue")] == [
         f"--Format=RestartCnt:{launcher.SEP},SubmitTime:{launcher.SEP},Comment:{launcher.SEP}",
-        f"--format=%Z{launcher.SEP}%k"
-    ]  # fmt: skip
+        f"--format=%Z{launcher.SEP}%k",
+    ]
     assert done.stderr == ""
 
 
@@ -252,8 +252,10 @@ def test_what_slurm_did_not_take_is_published_later(
     assert not later.is_alive()
     key = messages.token_fingerprint((directory / messages.TOKEN_FILE).read_text().strip())
     assert fakes.calls("scontrol")[-1]["argv"][1:] == [
-        "update", "JobId=77", f"Comment=hadar:model=lm,asked=4/2/2/8,key={key}"
-    ]  # fmt: skip
+        "update",
+        "JobId=77",
+        f"Comment=hadar:model=lm,asked=4/2/2/8,key={key}",
+    ]
 
 
 def test_a_terminal_gets_no_agent(fakes: Fakes, env: dict[str, str]) -> None:

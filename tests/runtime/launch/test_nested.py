@@ -45,10 +45,12 @@ def test_around(environ: dict[str, str], options: list[str], told: bool) -> None
 @pytest.mark.parametrize(
     ("script", "environ", "lines"),
     [
-        ("srun -n 1 python", {}, 1), ("srun --overlap x", {}, 0), ("srun x", {"SLURM_OVERLAP": "1"}, 0),
+        ("srun -n 1 python", {}, 1),
+        ("srun --overlap x", {}, 0),
+        ("srun x", {"SLURM_OVERLAP": "1"}, 0),
         ("srun x", {"HADAR_STEP_SHARED": "1"}, 0),
     ],
-)  # fmt: skip
+)
 def test_an_srun_inside_says_what_it_is(
     job_env: dict[str, str], tmp_path: Path, script: str, environ: dict[str, str], lines: int
 ) -> None:

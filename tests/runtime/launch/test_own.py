@@ -335,10 +335,17 @@ def test_harmless_classes_need_no_permission(in_job: Path) -> None:
     assert store is not None
     store.claim()
     kept = {
-        "array": np.arange(3), "best": np.float64(0.5), "path": Path("/x"), "set": {1, 2}, "frozen": frozenset("ab"),
-        "counter": collections.Counter("aab"), "args": argparse.Namespace(lr=0.1), "when": datetime.date(2026, 11, 20),
-        "ordered": collections.OrderedDict(a=1), "text": np.array(["a", "b"]),
-    }  # fmt: skip
+        "array": np.arange(3),
+        "best": np.float64(0.5),
+        "path": Path("/x"),
+        "set": {1, 2},
+        "frozen": frozenset("ab"),
+        "counter": collections.Counter("aab"),
+        "args": argparse.Namespace(lr=0.1),
+        "when": datetime.date(2026, 11, 20),
+        "ordered": collections.OrderedDict(a=1),
+        "text": np.array(["a", "b"]),
+    }
     store.save(1, {"state": kept})
     back = store.load(next(store.good()))["state"]
     assert repr(back) == repr(kept)
