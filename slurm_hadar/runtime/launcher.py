@@ -25,6 +25,7 @@ from typing import NamedTuple
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import ChannelError, CheckpointError, CommentError
 from slurm_hadar.runtime.checkpoint.files import reason_of
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import nested, nodelist, own, retry
 from slurm_hadar.runtime.launch.srun_options import split_command, without
 
@@ -58,23 +59,23 @@ def main(argv: list[str] | None = None) -> int:
     options, command = split_command(arguments)
     srun = shutil.which("srun")
     if srun is None:
-        _say("srun is not on PATH: hadar-srun runs commands in Slurm jobs; without Slurm start the command itself")
+        say("srun is not on PATH: hadar-srun runs commands in Slurm jobs; without Slurm start the command itself")
         return 127
     environ = dict(os.environ)
     if messages.canonical_job_id(environ) is None or not command:
         return _become(srun, arguments, environ)
     if (fault := nested.twice(options, command)) is not None:
-        _say(fault)
+        say(fault)
         return 2
     if (advice := nested.around(options, environ)) is not None:
-        _say(advice)
+        say(advice)
     if "--overlap" in options:
         environ["HADAR_STEP_SHARED"] = "1"
     clean(environ)
     describe_job(environ)
     run, shown = messages.restart_count(environ), submission(environ)
     if shown is not None and shown.restarts > run:
-        _say(
+        say(
             f"run {run + 1} of job {environ['HADAR_JOB_ID']} is over, Slurm is at run {shown.restarts + 1}: not started"
         )
         return ENDED
@@ -83,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     described = describe_array_task(environ)
     refusal = prepare_fork(environ, described)
     if refusal is not None:
-        _say(refusal)
+        say(refusal)
         return 1
     options += default_shape(options, environ)
     described, options = place_by_graph(options, environ, described)
@@ -133,18 +134,18 @@ def place_by_graph(
     try:
         value = comment.parse(text).graph
     except CommentError as error:
-        _say(f"{error}; ranks are placed by srun")
+        say(f"{error}; ranks are placed by srun")
         return described, options
     if value is None:
         return described, options
     try:
         from slurm_hadar.runtime.launch.rankmap import lay_out  # with NumPy: only for those who need it
     except ImportError as error:
-        _say(f"ranks are placed by srun, not by the job's graph: {error} in {sys.executable}")
+        say(f"ranks are placed by srun, not by the job's graph: {error} in {sys.executable}")
         return described, options
     layout = lay_out(options, environ, value, Path(work_dir), Path(environ["HADAR_JOB_DIR"]), _ask)
     if layout.trouble:
-        _say(f"ranks are placed by srun, not by the job's graph: {layout.trouble}")
+        say(f"ranks are placed by srun, not by the job's graph: {layout.trouble}")
         return described, options
     environ.update(layout.variables)
     if layout.first and "HADAR_MASTER_ADDR" not in os.environ:
@@ -173,10 +174,10 @@ def _own_directory(environ: MutableMapping[str, str]) -> Path:
     try:
         found, why = own.place(usual.parent.parent, usual.name)
     except CheckpointError as error:
-        _say(str(error))
+        say(str(error))
         return usual
     if why is not None:
-        _say(why)
+        say(why)
     return found
 
 
@@ -223,11 +224,11 @@ def set_aside_foreign(environ: MutableMapping[str, str], submitted: str) -> None
         if directory.exists() and not _is_owners(mark, owner, submitted):
             aside = directory.with_name(f"{directory.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
             directory.rename(aside)
-            _say(f"{directory} was an earlier job's with the same id; moved to {aside.name}")
+            say(f"{directory} was an earlier job's with the same id; moved to {aside.name}")
         own.make(directory)
         mark.write_text(owner)
     except (OSError, CheckpointError) as error:
-        _say(f"cannot write {mark}: {reason_of(error)}; an earlier job's checkpoints may be taken for this one's")
+        say(f"cannot write {mark}: {reason_of(error)}; an earlier job's checkpoints may be taken for this one's")
 
 
 def _is_owners(mark: Path, owner: str, submitted: str) -> bool:
@@ -332,7 +333,7 @@ def prepare_reports(environ: MutableMapping[str, str], described: str | None) ->
         if messages.find_channel(environ) is None:
             return False
     except ChannelError as error:
-        _say(f"{error}; going on without reports")
+        say(f"{error}; going on without reports")
         return False
     job = environ["HADAR_JOB_ID"]
     shown = described if described is not None else _describe(environ, _ask)
@@ -342,7 +343,7 @@ def prepare_reports(environ: MutableMapping[str, str], described: str | None) ->
     try:
         token = own.token(Path(environ["HADAR_JOB_DIR"]))
     except CheckpointError as error:
-        _say(f"no reports: {error}")
+        say(f"no reports: {error}")
         return False
     if work_dir is not None:
         _place_spool(job, Path(work_dir), environ)
@@ -357,7 +358,7 @@ def _place_spool(job: str, work_dir: Path, environ: MutableMapping[str, str]) ->
         directory, _ = own.place(work_dir, job)
         own.make(directory)
     except CheckpointError as error:
-        _say(f"no spool file: {error}")
+        say(f"no spool file: {error}")
         return
     environ["HADAR_SPOOL"] = str(directory / messages.SPOOL_FILE)
 
@@ -370,16 +371,16 @@ def _use_comment(job: str, text: str, fingerprint: str, environ: MutableMapping[
         wanted = with_key(text, fingerprint)
         comment.parse(wanted)
     except CommentError as error:
-        _say(str(error))
+        say(str(error))
         return True
     if parsed.key not in (None, fingerprint):
-        _say(f"the comment named another token (key={parsed.key}): it is replaced by this job's, key={fingerprint}")
+        say(f"the comment named another token (key={parsed.key}): it is replaced by this job's, key={fingerprint}")
     for name, value in _exported(parsed):
         if value is not None:
             environ.setdefault(f"HADAR_{name}", str(value))
     if wanted == text or _ask_patiently(["scontrol", "update", f"JobId={job}", f"Comment={wanted}"]) is not None:
         return True
-    _say("the job's comment does not name its token yet; until it does, the controller does not believe its reports")
+    say("the job's comment does not name its token yet; until it does, the controller does not believe its reports")
     return False
 
 
@@ -397,7 +398,7 @@ def vouch_later(environ: MutableMapping[str, str]) -> None:
         if not comment.is_ours(text) or with_key(text, fingerprint) == text:
             return
         if _ask(["scontrol", "update", f"JobId={job}", f"Comment={with_key(text, fingerprint)}"]) is not None:
-            _say("the job's comment names its token now; the controller believes its reports")
+            say("the job's comment names its token now; the controller believes its reports")
             return
 
 
@@ -430,9 +431,9 @@ def _announce_restart(environ: MutableMapping[str, str]) -> None:
     where = environ.get("SLURM_JOB_NODELIST", "?")
     known = "" if step is None else f": resuming from step {step}"
     if code := retry.failure_before(environ):
-        _say(f"restart {restart} on {where}, since the run before failed with exit code {code}{known}")
+        say(f"restart {restart} on {where}, since the run before failed with exit code {code}{known}")
         return
-    _say(
+    say(
         f"restart {restart} on {where}{known}; what stands above of cancelled steps and of programs that were ended or "
         "killed is the end of the run before, and no fault"
     )
@@ -443,11 +444,11 @@ def _ask(command: list[str]) -> str | None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
-        _say(f"{command[0]} failed, going on without: {error}")
+        say(f"{command[0]} failed, going on without: {error}")
         return None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
-        _say(f"{command[0]} failed, going on without: {reason}")
+        say(f"{command[0]} failed, going on without: {reason}")
         return None
     return done.stdout.strip()
 
@@ -468,12 +469,8 @@ def _become(srun: str, arguments: list[str], environ: MutableMapping[str, str]) 
     try:
         os.execve(srun, [srun, *arguments], dict(environ))
     except OSError as error:
-        _say(f"cannot run {srun}: {error.strerror}")
+        say(f"cannot run {srun}: {error.strerror}")
     return 126
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

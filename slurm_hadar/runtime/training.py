@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +34,7 @@ from slurm_hadar.runtime.checkpoint.saver import Saver
 from slurm_hadar.runtime.checkpoint.store import Checkpoint
 from slurm_hadar.runtime.checkpoint.turns import MOST_TURNS, Turns
 from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun, fork_place
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.endings import Ending, die
 from slurm_hadar.runtime.progress.link import Link, stand_still
 from slurm_hadar.runtime.workers.balance import BY_HAND, Balance, is_wanted
@@ -310,7 +310,7 @@ class Run:
             self._save(wait)
         except CheckpointError as error:
             if self._gang.leads:
-                print(f"hadar: {error}; the training goes on", file=sys.stderr, flush=True)
+                say(f"{error}; the training goes on")
 
     def _between_steps(self) -> None:
         """Do what is due at a step boundary, the same on all ranks."""
@@ -340,7 +340,7 @@ class Run:
     def _end(self) -> None:
         """The end that Slurm has asked for, on all ranks."""
         if self._gang.leads and self._saver is not None and self._saver.saved_step == self.step:
-            print(f"hadar: told to end (SIGTERM); step {self.step} is saved", file=sys.stderr, flush=True)
+            say(f"told to end (SIGTERM); step {self.step} is saved")
         die()
 
     def _decide(self) -> tuple[int, int, int, int, int]:
@@ -363,11 +363,9 @@ class Run:
             return True
         self._waited += 1
         if self._waited == MOST_TURNS:
-            print(
-                f"hadar: WARNING: in {MOST_TURNS} turns there was none after which no optimizer had gradients left to "
+            say(
+                f"WARNING: in {MOST_TURNS} turns there was none after which no optimizer had gradients left to "
                 "use; checkpoints leave gradients out, so a move changes this training a little",
-                file=sys.stderr,
-                flush=True,
             )
         return self._waited >= MOST_TURNS
 
@@ -382,7 +380,7 @@ class Run:
         self._apply(found, content)
         self._link.loaded(found, time.monotonic() - began)
         if self._gang.leads:
-            print(f"hadar: resumed from {found.name}", file=sys.stderr, flush=True)
+            say(f"resumed from {found.name}")
 
     def _apply(self, found: Checkpoint, content: dict[str, Any]) -> None:
         saved, ranks = content["state"], content["ranks"]

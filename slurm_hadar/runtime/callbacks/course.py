@@ -8,7 +8,6 @@ which is summed, synced and renamed. It does so in the foreground, the training 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from slurm_hadar.runtime.checkpoint import files
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
 from slurm_hadar.runtime.checkpoint.store import Checkpoint, Draft
 from slurm_hadar.runtime.forks.run import fork_place
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 from slurm_hadar.runtime.progress.endings import Ending, die
 from slurm_hadar.runtime.progress.link import Link, stand_still
@@ -125,7 +125,7 @@ class Course:
         if self._found is not None:
             self._link.loaded(self._found, time.monotonic() - self._began)
             if self.gang.leads:
-                print(f"hadar: resumed from {self._found.name}", file=sys.stderr, flush=True)
+                say(f"resumed from {self._found.name}")
             self._found = None
         self._saved_at = self._checked_at = time.monotonic()
         self._checked_step, self._next_check = step, step + 1
@@ -158,7 +158,7 @@ class Course:
         self.try_save(step, write)
         if due.ends:
             if self.gang.leads and self.saved_step == step:
-                print(f"hadar: told to end (SIGTERM); step {step} is saved", file=sys.stderr, flush=True)
+                say(f"told to end (SIGTERM); step {step} is saved")
             die()
         if due.asked:
             self._link.answer()
@@ -181,7 +181,7 @@ class Course:
             self.save(step, write)
         except CheckpointError as error:
             if self.gang.leads:
-                print(f"hadar: {error}; the training goes on", file=sys.stderr, flush=True)
+                say(f"{error}; the training goes on")
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Let each worker ``write`` into the folder that it is given, and make that the checkpoint of ``step``.

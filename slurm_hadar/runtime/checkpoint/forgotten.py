@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from slurm_hadar.runtime.checkpoint.turns import Turns
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link
 
 __all__ = ["Forgotten"]
@@ -58,11 +59,9 @@ class Forgotten:
             return
         self._told |= found
         self._link.forgets(len(self._told))
-        print(
-            f"hadar: WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}. Give train() all "
+        say(
+            f"WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}. Give train() all "
             "models, optimizers and schedulers (a list or a dict of them), the rest as also={'name': object}.",
-            file=sys.stderr,
-            flush=True,
         )
 
     def _trained(self) -> Iterable[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint import files, sharded
 from slurm_hadar.runtime.checkpoint.parts import place_for, state_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.workers.gang import Gang
 
@@ -114,7 +114,7 @@ class Saver:
             save.thread.join(WORD_EVERY_S)
             if save.thread.is_alive():
                 waited_s = time.monotonic() - since
-                _say(f"checkpoint of step {save.step} is still being written; waiting for {waited_s:.0f} s")
+                say(f"checkpoint of step {save.step} is still being written; waiting for {waited_s:.0f} s")
         if save.error is None:
             self.saved_step = save.step
         return save.error
@@ -245,9 +245,9 @@ class Saver:
     def _report(self, save: _Save) -> None:
         save.plain.clear()
         if save.error is not None and save.stall_s is not None and self._gang.leads:
-            _say(f"{save.error}; the training goes on")
+            say(f"{save.error}; the training goes on")
         elif save.error is not None and save.alone and not self._gang.leads:
-            _say(f"rank {self._gang.rank}: {save.error}")
+            say(f"rank {self._gang.rank}: {save.error}")
         if self._link is None or not self._gang.leads:
             return
         if save.error is not None:
@@ -263,7 +263,7 @@ def _newest(store: Store, place: sharded.Place) -> tuple[Checkpoint | None, dict
         try:
             return checkpoint, store.load(checkpoint, place)
         except CheckpointError as error:
-            _say(f"checkpoint {checkpoint.name} is passed over: {error}")
+            say(f"checkpoint {checkpoint.name} is passed over: {error}")
     return None, None
 
 
@@ -278,7 +278,3 @@ def _load_when_visible(store: Store, found: Checkpoint, place: sharded.Place) ->
             if time.monotonic() > deadline:
                 raise CheckpointError(f"{found.path}, read by rank 0, cannot be read here: {error}") from error
             time.sleep(0.5)
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)

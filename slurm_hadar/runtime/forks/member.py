@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from slurm_hadar import forks
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.forks import PeriodPlan, Span
 from slurm_hadar.runtime.forks.room import Commit, Offer, Room
+from slurm_hadar.runtime.joblog import say
 
 __all__ = ["Member", "Period"]
 
@@ -114,7 +114,7 @@ class Member:
                 return commit
             later = self._room.after(commit.number)
             if later is None:  # else it was only cleared away behind a newer one
-                _say(f"consolidation {commit.number} is passed over, its steps are done anew: {problem}")
+                say(f"consolidation {commit.number} is passed over, its steps are done anew: {problem}")
                 self._room.reject(commit)
         return None
 
@@ -313,7 +313,7 @@ class Member:
         now = time.monotonic()
         if now - self._complained > COMPLAIN_S or not self._complained:
             self._complained = now
-            _say(text)
+            say(text)
 
 
 def _rate(offer: Offer, before: float) -> float:
@@ -321,7 +321,3 @@ def _rate(offer: Offer, before: float) -> float:
     if offer.steps < 2 or offer.rate <= 0:
         return before
     return 0.5 * offer.rate + 0.5 * before if before else offer.rate
-
-
-def _say(text: str) -> None:
-    print(f"hadar: {text}", file=sys.stderr, flush=True)

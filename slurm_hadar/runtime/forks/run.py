@@ -22,6 +22,7 @@ from slurm_hadar.runtime.forks.member import Member, Period
 from slurm_hadar.runtime.forks.room import Commit, Heartbeat, Offer, Room
 from slurm_hadar.runtime.forks.schedule import Boost, Clock, Follower
 from slurm_hadar.runtime.forks.weights import Outer, Source
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link, stand_still
 from slurm_hadar.runtime.workers.gang import Gang
 
@@ -191,21 +192,21 @@ class ForkedRun:
         self._link.begin(0, self.total_steps)
         self._note(self._commit)
         if self._gang.leads:
-            _say(f"copy {self.copy} begins with consolidation {commit.number}: step {commit.step} of the job")
+            say(f"copy {self.copy} begins with consolidation {commit.number}: step {commit.step} of the job")
         return self._commit
 
     def _leave(self) -> None:
         self._clock.begin(self.total_steps, 1.0, 0)
         if self._gang.leads:
             share = self._lost_s / (self._lost_s + self._trained_s) if self._trained_s else 0.0
-            _say(
+            say(
                 f"copy {self.copy} made {self.own_steps} of {self.total_steps} steps in {self._trained_s:.1f} s; "
                 f"consolidations cost it {share:.1%} of its time"
             )
         self._gang.leave_together()
         if self._commit.closer != self.copy:
             if self._gang.leads:
-                _say(f"all steps are done; copy {self._commit.closer} goes on to the end of the script")
+                say(f"all steps are done; copy {self._commit.closer} goes on to the end of the script")
             sys.stdout.flush()
             raise SystemExit(0)
 
@@ -305,7 +306,7 @@ class ForkedRun:
         try:
             return self._member.offer(self._commit, tuple(self._made), seconds, stays, self._stall_s, self._write)
         except CheckpointError as error:
-            _say(f"{error}; the steps of this period are not counted")
+            say(f"{error}; the steps of this period are not counted")
             return False
 
     def _answer(self, saved: bool, seconds: float, pause_s: float) -> None:
@@ -345,7 +346,7 @@ class ForkedRun:
         except CheckpointError:
             for offer in offers:
                 if not _readable(offer.path):
-                    _say(f"the offer of copy {offer.copy} is damaged; its {offer.steps} steps are done anew")
+                    say(f"the offer of copy {offer.copy} is damaged; its {offer.steps} steps are done anew")
                     self._room.drop(offer)
             raise
 
@@ -419,7 +420,3 @@ def _seed() -> int:
     import torch
 
     return torch.initial_seed() % 2**48
-
-
-def _say(text: str) -> None:
-    print(f"hadar: {text}", file=sys.stderr, flush=True)

@@ -13,7 +13,6 @@ import os
 import select
 import socket
 import stat
-import sys
 import threading
 import time
 from collections import deque
@@ -27,6 +26,7 @@ from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.messages import Order, Report
 from slurm_hadar.runtime.forks.room import note_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 from slurm_hadar.runtime.launcher import VOUCH_LATER, vouch_later
 
@@ -157,23 +157,23 @@ class Reporter:
         """Put the job tracker's plan where the copies of the forked job see it."""
         directory = os.environ.get("HADAR_FORK_DIR")
         if not directory:
-            _say("dropped a plan for a forked job: this job is not a copy of one")
+            say("dropped a plan for a forked job: this job is not a copy of one")
             return
         try:
             note_plan(Path(directory), PeriodPlan.from_json(plan))
         except (ChannelError, CheckpointError) as error:
-            _say(f"dropped an order: {error}")
+            say(f"dropped an order: {error}")
         except OSError as error:
-            _say(f"cannot write the plan of the forked job to {directory}: {error.strerror}")
+            say(f"cannot write the plan of the forked job to {directory}: {error.strerror}")
 
     def _ask_to_save(self, why: str, pause_s: float) -> None:
         page = self._page()
         if page is None or not page.words[shared.RESUMABLE]:
-            _say(f"asked to save ({why}), but the training does not use slurm_hadar.train here: nothing is saved")
+            say(f"asked to save ({why}), but the training does not use slurm_hadar.train here: nothing is saved")
             return
         page.seconds[shared.PAUSE_S] = pause_s
         page.words[shared.ASKED] += 1
-        _say(f"asked to save at step {page.words[shared.STEPS]}: {why}")
+        say(f"asked to save at step {page.words[shared.STEPS]}: {why}")
 
     def _look(self, page: shared.Page | None) -> None:
         """Report what is due: a finished save at once, progress at most every TICK_S, anything every QUIET_S."""
@@ -269,7 +269,7 @@ class _Line:
         try:
             import zmq
         except ImportError as error:
-            _say(f"no pyzmq in this Python ({error}): reports go to {spool}")
+            say(f"no pyzmq in this Python ({error}): reports go to {spool}")
         else:
             self._zmq = zmq
         self._connect()
@@ -280,7 +280,7 @@ class _Line:
         try:
             info = messages.find_channel(os.environ)
         except ChannelError as error:
-            _say(str(error))
+            say(str(error))
             return
         if self._zmq is None or info is None or info == self._info:
             return
@@ -340,10 +340,10 @@ class _Line:
             except self._zmq.ZMQError:
                 break
             except ChannelError as error:
-                _say(f"dropped an order: {error}")
+                say(f"dropped an order: {error}")
                 continue
             if order.job != job:
-                _say(f"dropped an order for job {order.job}")
+                say(f"dropped an order for job {order.job}")
                 continue
             if not self.live:
                 self.live = True
@@ -382,7 +382,7 @@ class _Line:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            _say(f"cannot write {self._spool}: {error.strerror}")
+            say(f"cannot write {self._spool}: {error.strerror}")
 
 
 def _known(value: Any) -> Any:
@@ -398,7 +398,3 @@ def _peak_memory_bytes(pid: int) -> int | None:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 
 from slurm_hadar.runtime.batches.shares import Shares, longest, share_out
 from slurm_hadar.runtime.emulation import Pace
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.workers.gang import Gang
 from slurm_hadar.runtime.workers.stopwatch import Stopwatch
 
@@ -156,7 +156,7 @@ class Balance:
         self._shares.change(begins, chosen)
         self._next_look = begins + settle
         if self._gang.leads:
-            _say(
+            say(
                 f"from step {step + begins - turn} on {_listed(chosen)} of {self._shares.total} samples per worker, by "
                 f"speeds of {_listed([round(r, 1) for r in rates])} samples/s: {after_s:.3g} s instead of "
                 f"{before_s:.3g} s a step"
@@ -211,7 +211,7 @@ class Balance:
     def _tell_of_accumulation(self) -> None:
         told, self._told = self._told, True
         if self._gang.leads and not told:
-            _say(
+            say(
                 "gradients are being accumulated over batches that are shared differently, and are weighted by the "
                 "last one's shares: take a loader with drop_last=True"
             )
@@ -244,7 +244,3 @@ def _listed(numbers: Any) -> str:
     if len(numbers) <= 16:
         return "+".join(str(n) for n in numbers)
     return f"{min(numbers)} to {max(numbers)}"
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)

@@ -176,7 +176,7 @@ def test_a_newer_run_takes_over_while_it_is_written(
 
 LEAVING = """
 import os, sys, threading, torch, slurm_hadar
-from slurm_hadar.runtime import files
+from slurm_hadar.runtime.checkpoint import files
 layer = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
 run = slurm_hadar.train(layer, optimizer, total_steps=9, save_every_steps=2, directory=sys.argv[1])

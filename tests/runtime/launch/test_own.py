@@ -318,7 +318,7 @@ def test_what_could_not_be_loaded_is_refused_when_it_is_saved(
         list(train())
         assert isinstance(train().state["words"][0], Vocabulary)
     assert train().step == 0, "no longer allowed: passed over"
-    assert "holds tests.runtime.test_own.Vocabulary" in capfd.readouterr().err
+    assert f"holds {__name__}.Vocabulary" in capfd.readouterr().err
     monkeypatch.setenv("HADAR_UNSAFE_LOAD", "1")
     assert train().step == 3
 
