@@ -27,11 +27,14 @@ __all__ = [
     "MOST_SIZES",
     "PREFIX",
     "JobComment",
+    "compose",
     "is_ours",
     "looks_like_ours",
     "parse",
     "read",
     "render",
+    "with_asked",
+    "with_key",
 ]
 
 PREFIX = "hadar:"
@@ -372,9 +375,23 @@ def with_asked(text: str, shape: tuple[int, int, int, int], mac: str) -> str | N
     comment, fault = read(text)
     if not is_ours(text) or fault is not None or (comment.asked, comment.asked_mac) == (shape, mac):
         return None
-    pairs = [p for p in text[len(PREFIX) :].strip(_BLANKS).split(",") if p and not p.startswith("asked=")]
-    changed = PREFIX + ",".join([*pairs, f"asked={_joined(shape, mac)}"])
+    changed = _with(text, "asked", _joined(shape, mac))
     return changed if _PLAIN.fullmatch(changed) and read(changed)[1] is None else None
+
+
+def with_key(text: str, fingerprint: str) -> str:
+    """The comment with ``key=`` for this fingerprint in it, all else as its owner wrote it; the very text if it says so
+    already."""
+    return text if f"key={fingerprint}" in _pairs(text) else _with(text, "key", fingerprint)
+
+
+def _with(text: str, key: str, value: str) -> str:
+    others = (pair for pair in _pairs(text) if not pair.startswith(f"{key}="))
+    return PREFIX + ",".join([*others, f"{key}={value}"])
+
+
+def _pairs(text: str) -> list[str]:
+    return [pair for pair in text[len(PREFIX) :].strip(_BLANKS).split(",") if pair]
 
 
 def _joined(shape: tuple[int, int, int, int], mac: str | None) -> str:
@@ -414,32 +431,53 @@ def render(comment: JobComment) -> str:
     return PREFIX + ",".join(pairs)
 
 
-def _pair(name: str, value: Any) -> str:
-    if name == "deadline_after_s":
-        return f"deadline={_plain(value)}s"
-    if name == "deadline":
-        return "deadline=" + dt.datetime.fromtimestamp(value, dt.UTC).isoformat()
-    if name == "period_s":
-        return f"period={_plain(value)}s"
-    if name == "period_steps":
-        return f"period={value}"
-    if name == "nodes":
-        low, high = value
-        return f"nodes={low}" if low == high else f"nodes={low}-{high}"
-    if name == "mem_gb":
-        return f"mem={value}g"
-    if name == "max_time_s":
-        return f"max_time={_plain(value)}s"
-    if name == "gpus":
-        return f"gpus={value[0]}-{value[-1]}" if isinstance(value, range) else f"gpus={'+'.join(map(str, value))}"
+def compose(keys: Mapping[str, Any]) -> str:
+    """A comment of these keys: True and False are yes and no, several values are joined by ``+``, None is left out.
+    Raises CommentError."""
+    text = PREFIX + ",".join(f"{key}={_value(value)}" for key, value in keys.items() if value is not None)
+    parse(text)
+    return text
+
+
+def _pair(field: str, value: Any) -> str:
+    key, write = _WRITTEN.get(field, (field, _value))
+    return f"{key}={write(value)}"
+
+
+def _value(value: Any) -> str:
     if isinstance(value, bool):
-        return f"{name}={'yes' if value else 'no'}"
-    if isinstance(value, frozenset):
-        return f"{name}={'+'.join(sorted(value))}"
-    if isinstance(value, float):
-        return f"{name}={_plain(value)}"
-    return f"{name}={value}"
+        return "yes" if value else "no"
+    if isinstance(value, (set, frozenset, list, tuple)):
+        several = map(_value, value)
+        return "+".join(several if isinstance(value, (list, tuple)) else sorted(several))
+    return _plain(value) if isinstance(value, float) else str(value)
 
 
 def _plain(value: float) -> str:
     return f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def _seconds(value: float) -> str:
+    return f"{_plain(value)}s"
+
+
+def _written_gpus(sizes: range | tuple[int, ...]) -> str:
+    return f"{sizes[0]}-{sizes[-1]}" if isinstance(sizes, range) else "+".join(map(str, sizes))
+
+
+def _written_nodes(nodes: tuple[int, int]) -> str:
+    low, high = nodes
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+# field: (key, how its value is written), where the key has another name or the value another form than most
+_WRITTEN: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "gpus": ("gpus", _written_gpus),
+    "nodes": ("nodes", _written_nodes),
+    "mem_gb": ("mem", lambda size: f"{size}g"),
+    "deadline": ("deadline", lambda when: dt.datetime.fromtimestamp(when, dt.UTC).isoformat()),
+    "deadline_after_s": ("deadline", _seconds),
+    "max_time_s": ("max_time", _seconds),
+    "period_s": ("period", _seconds),
+    "period_steps": ("period", str),
+}

@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_hadar.comment import compose
 from slurm_hadar.errors import CommentError, HadarError, JobFailed, SlurmError
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.parsing import job_state
 from slurm_hadar.slurm.shown import accounted
 from slurm_hadar.submission.files import CALL, make_folder, read_file, write_file
 from slurm_hadar.submission.run import STARTED, dumps, pickler
-from slurm_hadar.submission.sbatch import as_options, comment_of, given, sbatch
+from slurm_hadar.submission.sbatch import as_options, given, sbatch
 
 __all__ = ["Job", "submit"]
 
@@ -64,7 +65,7 @@ def submit(
     if wrong := sorted(set(options) & set(_SCRIPT_OPTIONS)):
         raise HadarError(f"{wrong[0]} cannot be given to slurm_hadar.submit; see its documentation for what can")
     known = {"steps": steps, "model": model, "batch": batch, **(comment or {})}
-    words = [*as_options(options), f"--comment={comment_of(known)}"]
+    words = [*as_options(options), f"--comment={compose(known)}"]
     if gpus < 0:
         raise CommentError(f"gpus={gpus} must be 0 or more")
     packed = _packed(function, args)

@@ -14,7 +14,7 @@ from typing import Any
 from slurm_hadar import comment
 from slurm_hadar.errors import CommentError, SlurmError
 
-__all__ = ["as_options", "comment_of", "given", "sbatch", "said"]
+__all__ = ["as_options", "given", "sbatch", "said"]
 
 
 def sbatch(options: Sequence[str], command: Sequence[str], name: str) -> str:
@@ -51,20 +51,6 @@ def said(options: Sequence[str]) -> comment.JobComment:
             )
         found = comment.parse(text)
     return found
-
-
-def comment_of(keys: Mapping[str, Any]) -> str:
-    """A comment of these keys; True and False are yes and no, several values are joined by ``+``, None is left out.
-    Raises CommentError."""
-    text = comment.PREFIX + ",".join(f"{key}={_value(value)}" for key, value in keys.items() if value is not None)
-    comment.parse(text)
-    return text
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "+".join(map(str, value)) if isinstance(value, (list, tuple, set, frozenset)) else str(value)
 
 
 def as_options(settings: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
@@ -16,7 +15,7 @@ import slurm_hadar
 from slurm_hadar.errors import CheckpointError, CommentError, HadarError, JobFailed, SlurmError
 from slurm_hadar.submission import future, run
 from slurm_hadar.submission.files import read_file, write_file
-from slurm_hadar.submission.sbatch import as_options, comment_of
+from slurm_hadar.submission.sbatch import as_options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -265,5 +264,3 @@ def test_words_for_sbatch() -> None:
         "--cpus-per-task=4",
         "--exclusive",
     ]
-    assert comment_of({"steps": 5, "model": None, "pin": False, "types": {"v100"}}) == "hadar:steps=5,pin=no,types=v100"
-    assert json.dumps(comment_of({})) == '"hadar:"'
