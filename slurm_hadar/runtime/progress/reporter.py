@@ -28,7 +28,7 @@ from slurm_hadar.runtime.forks.room import note_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
 from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
-from slurm_hadar.runtime.launcher import VOUCH_LATER, vouch_later
+from slurm_hadar.runtime.launch.reports import VOUCH_LATER, vouch_later
 
 TICK_S = 1.0
 BUSY_TICK_S = 0.05
