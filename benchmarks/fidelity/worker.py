@@ -19,7 +19,9 @@ from typing import Any
 from slurm_hadar import messages
 from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.checkpoint.store import Checkpoint
+from slurm_hadar.runtime.checkpoint.trigger import SaveEvery
 from slurm_hadar.runtime.progress.link import Link
+from slurm_hadar.runtime.spec import TrainingSpec
 from slurm_hadar.runtime.training import Run
 
 SAVE_EVERY_S = 600.0
@@ -36,8 +38,8 @@ class OneForAll:
     def steps_until_look(self, every_s: float, per_step_s: float) -> int:
         return 1
 
-    def agree(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        return values
+    def agree(self, decision: Any) -> Any:
+        return decision
 
     def share(self, value: Any) -> Any:
         return value
@@ -67,14 +69,10 @@ class NoData:
 class StepFile:
     """The newest checkpoint in one JSON file of the job's directory; stands in for the training API's ``Saver``."""
 
-    def __init__(self, directory: Path, generation: int, workers: int) -> None:
+    def __init__(self, directory: Path, generation: int, workers: int, link: Link) -> None:
         self.saved_step: int | None = None
-        self._generation, self._workers = generation, workers
+        self._generation, self._workers, self._link = generation, workers, link
         self._file = directory / "stand-in.json"
-        self._link: Link | None = None
-
-    def tell(self, link: Link) -> None:
-        self._link = link
 
     def resume(self, parts: dict[str, Any]) -> tuple[Checkpoint, dict[str, Any]] | None:
         """No claim: the run before is over, since Slurm starts a job anew only then."""
@@ -91,9 +89,7 @@ class StepFile:
         fresh.write_text(json.dumps(content))
         fresh.replace(self._file)
         self.saved_step = step
-        if self._link is not None:
-            took_s = time.monotonic() - began
-            self._link.saved(step, self._generation, took_s, took_s)
+        self._link.saved(step, self._generation, time.monotonic() - began)
 
     def settle(self) -> None:
         """Nothing is written beside the steps."""
@@ -114,9 +110,12 @@ def main() -> None:
     directory, batch = messages.job_dir(os.environ), os.environ.get("HADAR_BATCH", "")
     if directory is None:
         raise SystemExit("worker: not inside a Slurm job")
-    saver = StepFile(directory, messages.restart_count(os.environ), args.workers)
     pace = emulation.pace_here(args.workers, os.environ.get("HADAR_MODEL"), int(batch) if batch else None, None)
-    run = Run({}, args.steps, OneForAll(args.workers), NoData(), {}, {}, SAVE_EVERY_S, None, saver, None, pace, None)
+    gang: Any = OneForAll(args.workers)
+    link = Link(gang, resumable=True)
+    saver: Any = StepFile(directory, messages.restart_count(os.environ), args.workers, link)
+    spec = TrainingSpec({}, args.steps, gang, NoData(), {}, {}, pace=pace)
+    run = Run(spec, SaveEvery(SAVE_EVERY_S), link, saver)
     _note(args.notes, f"steps {time.time()} {run.step}")
     for _ in run:
         pass

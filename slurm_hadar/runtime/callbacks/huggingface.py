@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.callbacks.course import Course, Due, Options
+from slurm_hadar.runtime.callbacks.course import Course, Options
+from slurm_hadar.runtime.checkpoint.trigger import SaveDecision
 
 __all__ = ["HuggingFaceCallback"]
 
@@ -48,7 +49,7 @@ class _Hooks:
         super().__init__()
         self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
         self._course: Course | None = None
-        self._due: Due | None = None
+        self._due: SaveDecision | None = None
         self._epoch_over = False
         _teach_trainer()
 

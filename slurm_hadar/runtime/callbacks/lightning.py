@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.callbacks.course import Course, Due, Options
+from slurm_hadar.runtime.callbacks.course import Course, Options
 from slurm_hadar.runtime.callbacks.loader import Place, positioned
 from slurm_hadar.runtime.checkpoint import files, rng
+from slurm_hadar.runtime.checkpoint.trigger import SaveDecision
 
 __all__ = ["LightningCallback"]
 
@@ -55,7 +56,7 @@ class _Hooks:
         self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
         self._course: Course | None = None
         self._step = 0
-        self._due: Due | None = None
+        self._due: SaveDecision | None = None
         self._loader: Any = None
         self._start: Place | None = None
         self._loaded: dict[str, Any] | None = None

@@ -22,13 +22,13 @@ from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint import files, sharded
 from slurm_hadar.runtime.checkpoint.parts import place_for, state_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
+from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.workers.gang import Gang
 
 __all__ = ["Saver"]
 
-VISIBLE_WITHIN_S = 30.0
 WORD_EVERY_S = 60.0
 SHARDED_KINDS = ("model", "optimizer", "also")
 """What holds the bulk of a state; schedulers are a few numbers, and are pickled with the rest."""
@@ -57,22 +57,18 @@ class Saver:
 
     Parameters
     ----------
-    store: the checkpoints. gang: the workers. background: write beside the training what nobody waits for.
+    store: the checkpoints. gang: the workers. link: is told what was saved.
+    background: write beside the training what nobody waits for.
     """
 
-    def __init__(self, store: Store, gang: Gang, background: bool = True) -> None:
+    def __init__(self, store: Store, gang: Gang, link: Link, background: bool = True) -> None:
         self.background = background
         self.saved_step: int | None = None
-        self._store, self._gang = store, gang
+        self._store, self._gang, self._link = store, gang, link
         self._apart = gang.apart()
         self._stage = sharded.Stage()
-        self._link: Link | None = None
         self._current: _Save | None = None
         self._process = os.getpid()
-
-    def tell(self, link: Link) -> None:
-        """Where to report what was saved."""
-        self._link = link
 
     def save(self, step: int, parts: dict[str, Any], plain: dict[str, Any], random_states: Any, wait: bool) -> None:
         """Save ``step``; all ranks together. With ``wait`` it is safe on return, else it may fail later, on stderr.
@@ -84,8 +80,7 @@ class Saver:
         try:
             save = self._agree(step, parts, plain, random_states, began)
         except CheckpointError:
-            if self._link is not None:
-                self._link.failed()
+            self._link.failed()
             raise
         wait = wait or not self.background
         if wait:
@@ -138,7 +133,7 @@ class Saver:
         if found is None:
             return None
         if content is None:
-            content = _load_when_visible(self._store, found, place)
+            content = when_visible(found.path, lambda: _load(self._store, found, place))
         self.saved_step = found.step
         return found, content
 
@@ -248,14 +243,10 @@ class Saver:
             say(f"{save.error}; the training goes on")
         elif save.error is not None and save.alone and not self._gang.leads:
             say(f"rank {self._gang.rank}: {save.error}")
-        if self._link is None or not self._gang.leads:
-            return
         if save.error is not None:
             self._link.failed()
         else:
-            save_s = time.monotonic() - save.began
-            stall_s = save_s if save.stall_s is None else save.stall_s
-            self._link.saved(save.step, self._store.generation, save_s, stall_s)
+            self._link.saved(save.step, self._store.generation, time.monotonic() - save.began, save.stall_s)
 
 
 def _newest(store: Store, place: sharded.Place) -> tuple[Checkpoint | None, dict[str, Any] | None]:
@@ -267,14 +258,7 @@ def _newest(store: Store, place: sharded.Place) -> tuple[Checkpoint | None, dict
     return None, None
 
 
-def _load_when_visible(store: Store, found: Checkpoint, place: sharded.Place) -> dict[str, Any]:
-    """Other ranks may see a shared file system later than rank 0 does. Its sums were rank 0's to look at."""
-    deadline = time.monotonic() + VISIBLE_WITHIN_S
-    while True:
-        try:
-            store.verify(found, sums=False)
-            return store.load(found, place)
-        except CheckpointError as error:
-            if time.monotonic() > deadline:
-                raise CheckpointError(f"{found.path}, read by rank 0, cannot be read here: {error}") from error
-            time.sleep(0.5)
+def _load(store: Store, found: Checkpoint, place: sharded.Place) -> dict[str, Any]:
+    """What rank 0 has found good: its sums need no second look."""
+    store.verify(found, sums=False)
+    return store.load(found, place)

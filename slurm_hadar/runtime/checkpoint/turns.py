@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["MOST_TURNS", "Turns"]
+from slurm_hadar.runtime.joblog import say
+
+__all__ = ["Turns"]
 
 #: So many turns a save waits for one after which no gradient is outstanding; who has not stepped for so long is idle.
 MOST_TURNS = 256
@@ -30,7 +32,7 @@ class Turns:
     def __init__(self, optimizers: Iterable[Any]) -> None:
         torch = sys.modules.get("torch")  # who has not imported it trains without
         self._saved = [o for o in optimizers if torch is not None and isinstance(o, torch.optim.Optimizer)]
-        self._turn = 0
+        self._turn = self._waited = 0
         self._stepped: dict[int, tuple[int, Any]] = {}  # by optimizer: the turn, and the mark of its gradients then
         self._left: dict[int, tuple[Any, Any]] = {}  # a parameter and its gradient at the end of the last turn
         self._thrown: dict[int, int] = {}  # by optimizer: how often what was left was thrown away; below 0: it was used
@@ -73,10 +75,19 @@ class Turns:
         if key not in self._others:
             self._stepped[key] = self._turn, _mark(optimizer)
 
-    @property
-    def clean(self) -> bool:
-        """Whether no gradient waits for an optimizer's step, right after :meth:`end`."""
-        return not self._hooks or not any(self._waits(o) for o in self._saved)
+    def ripe(self) -> bool:
+        """Whether a save that is due leaves out no gradient, right after :meth:`end`; or has waited for that for too
+        long, which is told."""
+        if not (self._hooks and any(self._waits(o) for o in self._saved)):
+            self._waited = 0
+            return True
+        self._waited += 1
+        if self._waited == MOST_TURNS:
+            say(
+                f"WARNING: in {MOST_TURNS} turns there was none after which no optimizer had gradients left to "
+                "use; checkpoints leave gradients out, so a move changes this training a little"
+            )
+        return self._waited >= MOST_TURNS
 
     def _waits(self, optimizer: Any) -> bool:
         if self._used(optimizer) or self._thrown.get(id(optimizer), 0) >= _THROWN_AWAY:

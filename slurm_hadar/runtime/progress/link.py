@@ -78,11 +78,12 @@ class Link:
     def told_to_go_on(self) -> bool:
         return self._page is not None and self._page.words[self._shared.GO_ON] != self._go_on
 
-    def saved(self, step: int, generation: int, save_s: float, stall_s: float) -> None:
-        """A checkpoint is safe, ``save_s`` after it was begun, of which the training stood for ``stall_s``."""
+    def saved(self, step: int, generation: int, save_s: float, stall_s: float | None = None) -> None:
+        """A checkpoint is safe, ``save_s`` after it was begun, of which the training stood for ``stall_s``; None: for
+        all of it."""
         if self._page is not None:
             self._page.seconds[self._shared.SAVE_S] = save_s
-            self._page.seconds[self._shared.STALL_S] = stall_s
+            self._page.seconds[self._shared.STALL_S] = save_s if stall_s is None else stall_s
             self._note(step, generation)
             self._page.words[self._shared.SAVES] += 1
 
@@ -119,6 +120,6 @@ def stand_still(link: Link, gang: Gang, seconds: float) -> None:
     """After a save that was asked for: make no step until the end, until told to go on, or until the time is over."""
     deadline = time.monotonic() + seconds
     with at_once():  # libraries note a SIGTERM for the next step, which does not come
-        while not gang.agree((int(time.monotonic() >= deadline or link.told_to_go_on()),))[0]:
+        while not gang.share(time.monotonic() >= deadline or link.told_to_go_on()):
             if gang.leads:
                 time.sleep(PAUSE_POLL_S)

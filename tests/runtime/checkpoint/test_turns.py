@@ -120,7 +120,7 @@ def test_a_save_waits_for_the_optimizer(tmp_path: Path) -> None:
 
 
 def test_optimizers_that_never_step_together_are_saved_with_a_warning(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("slurm_hadar.runtime.training.MOST_TURNS", 8)
+    monkeypatch.setattr("slurm_hadar.runtime.checkpoint.turns.MOST_TURNS", 8)
     Training([[2], [1, 2]]).run(tmp_path, 5, stop=39)  # after turns 2, 4, 6, ... and 1, 3, 4, 6, 7, ...
     assert "WARNING" not in capsys.readouterr().err
 
