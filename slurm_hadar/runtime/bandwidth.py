@@ -122,7 +122,7 @@ class _Bench:
     def _rings(self, groups: Sequence[Sequence[int]]) -> list[float | None]:
         """Bytes/s on each link of a ring all-reduce, for groups without common members that go at the same time."""
 
-        def reduce(group: Any, ranks: Sequence[int]) -> None:
+        def reduce(group: Any, _ranks: Sequence[int]) -> None:
             self._dist.all_reduce(self._message, group=group)
 
         return [

@@ -48,8 +48,7 @@ def stop_at(number: int) -> None:
         os.kill(os.getpid(), int(os.environ.get("SIGNAL", 9)))
 
 
-def lightning_run() -> None:
-    """Dropout, batch norm, a schedule, shuffling, augmentation by Python's random, validation amid the epochs."""
+def lightning_model() -> Any:
     import lightning
 
     class Net(lightning.LightningModule):
@@ -89,13 +88,20 @@ def lightning_run() -> None:
             schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    return Net()
+
+
+def lightning_run() -> None:
+    """Dropout, batch norm, a schedule, shuffling, augmentation by Python's random, validation amid the epochs."""
+    import lightning
+
     warnings.filterwarnings("ignore")
     for name in ("lightning", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
     torch.manual_seed(0)
     random.seed(0)
     data = TensorDataset(torch.randn(100, 6), torch.randn(100, 1))
-    model = Net()
+    model = lightning_model()
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.LightningCallback(**options())]
     trainer = lightning.Trainer(
         accelerator="cpu",

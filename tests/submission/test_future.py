@@ -74,13 +74,13 @@ def fail() -> None:
     raise ValueError("no")
 
 
-class Odd(Exception):
+class OddError(Exception):
     def __reduce__(self):  # type: ignore[no-untyped-def]
         raise TypeError("not to be pickled")
 
 
 def fail_oddly() -> None:
-    raise Odd("strange")
+    raise OddError("strange")
 
 
 def unpicklable() -> object:
@@ -197,7 +197,8 @@ def test_a_function_that_ends_the_process_has_no_result(slurm: Slurm) -> None:
         job.result()
 
 
-def test_cancelling(slurm: Slurm) -> None:
+@pytest.mark.usefixtures("slurm")
+def test_cancelling() -> None:
     job = slurm_hadar.submit(add, 1, 2)
     job.cancel()
 

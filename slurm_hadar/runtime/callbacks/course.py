@@ -60,7 +60,7 @@ class Course:
     """
 
     def __init__(
-        self, options: Options, library: str, saves: bool = True, theirs: Callable[[Any], bool] = lambda handler: False
+        self, options: Options, library: str, saves: bool = True, theirs: Callable[[Any], bool] = lambda _handler: False
     ) -> None:
         if fork_place(os.environ, messages.restart_count(os.environ)) is not None:
             raise CheckpointError("a copy of a forked job (fork= in its comment) trains by slurm_hadar.train only")

@@ -87,7 +87,7 @@ class _Hooks:
             self._start = Place(**files.load(states))
         connector = trainer._checkpoint_connector
 
-        def resume_start(checkpoint_path: Any = None, *_: Any, **__: Any) -> None:
+        def resume_start(*_: Any, **__: Any) -> None:
             del connector.resume_start
             with files.safe_classes():
                 connector.resume_start(folder / FILE, weights_only=not files.unsafe_allowed())

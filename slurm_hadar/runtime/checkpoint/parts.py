@@ -64,7 +64,7 @@ def _unwrap(part: Any) -> Any:
         if isinstance(part, (DistributedDataParallel, DataParallel)):
             part = part.module
         elif hasattr(part, "_orig_mod"):
-            part = part._orig_mod
+            part = part._orig_mod  # noqa: SLF001 - torch.compile has no other name for it
         else:
             return part
 

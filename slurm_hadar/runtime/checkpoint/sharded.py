@@ -250,7 +250,7 @@ def _summing(writer: Any, entries: dict[str, Any]) -> Iterator[None]:
     """Let DCP write through files that sum and sync."""
 
     @contextlib.contextmanager
-    def create_stream(path: Any, mode: str) -> Iterator[Any]:
+    def create_stream(path: Any, _mode: str) -> Iterator[Any]:
         with files.create(Path(path)) as file:
             yield file
         entries[Path(path).name] = file.entry

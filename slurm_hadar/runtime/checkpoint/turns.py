@@ -61,14 +61,14 @@ class Turns:
                 if left is not None:
                     self._left[id(optimizer)] = left, left.grad
 
-    def _look_back(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _look_back(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Before a step: whether the gradients that were left by the turn before are among those it uses."""
         parameter, gradient = self._left.pop(id(optimizer), (None, None))
         if parameter is not None:
             thrown = parameter.grad is not gradient
             self._thrown[id(optimizer)] = self._thrown.get(id(optimizer), 0) + 1 if thrown else -1
 
-    def _note(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _note(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         key = id(optimizer)
         if key not in self._stepped and key not in self._others and not _is_among(optimizer, self._saved):
             self._others[key] = _described(optimizer)
@@ -127,7 +127,7 @@ def _local(grad: Any) -> Any:
 
 def _is_more_than_zero(grad: Any) -> bool:
     grad = _local(grad)
-    return grad._nnz() > 0 if grad.is_sparse else bool(grad.any())
+    return grad._nnz() > 0 if grad.is_sparse else bool(grad.any())  # noqa: SLF001 - counts without looking at values
 
 
 def _mark(optimizer: Any) -> Any:
@@ -135,5 +135,5 @@ def _mark(optimizer: Any) -> Any:
     for parameter in _parameters(optimizer):
         if parameter.grad is not None:
             grad = _local(parameter.grad)
-            return id(grad), grad._version
+            return id(grad), grad._version  # noqa: SLF001 - PyTorch's own count of changes
     return None

@@ -31,7 +31,7 @@ class Signals:
             signal.signal(signal.SIGUSR2, cls._on_signal)
 
     @classmethod
-    def _on_signal(cls, number: int, frame: Any) -> None:
+    def _on_signal(cls, _number: int, _frame: Any) -> None:
         cls.count += 1
 
 

@@ -224,7 +224,7 @@ def _wrappers(model: Any) -> Iterator[Any]:
     for part in _parts(model):
         inner = part
         while not isinstance(inner, DistributedDataParallel) and hasattr(inner, "_orig_mod"):
-            inner = inner._orig_mod
+            inner = inner._orig_mod  # noqa: SLF001 - torch.compile has no other name for it
         if isinstance(inner, DistributedDataParallel):
             yield inner
 

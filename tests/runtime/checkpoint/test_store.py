@@ -145,7 +145,7 @@ def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason that the system gives (ENOSPC) is in the message, though torch.save hides it."""
     ours = store(tmp_path)
 
-    def full(self: object, data: bytes) -> int:
+    def full(self: object, _data: bytes) -> int:
         self.error = OSError(28, "No space left on device")  # type: ignore[attr-defined]
         raise self.error  # type: ignore[attr-defined]
 
@@ -179,7 +179,7 @@ def test_the_newest_run_counts_before_the_highest_step(tmp_path: Path) -> None:
     old = store(tmp_path, generation=0, keep=1)
     old.save(99, content(99))
     (tmp_path / "hidden").rename(tmp_path / "gen-1-step-15")
-    old._prune()
+    old._prune()  # noqa: SLF001 - as each save of it would, were it not refused
     assert names(tmp_path) == {"gen-0-step-99", "gen-1-step-15"}
     assert next(store(tmp_path, generation=2).good()).step == 15
     assert newest_step(tmp_path) == 15

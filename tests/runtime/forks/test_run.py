@@ -57,13 +57,13 @@ class Copies:
     """Starts, kills and reads copies of one job."""
 
     def __init__(self, directory: Path, env: dict[str, str]) -> None:
-        self.directory, self._env = directory, env
+        self.directory, self.env = directory, env
         self.room = directory / "fork"
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, copy: int, pause: float = 0.004, restart: int = 0, total: int = 600, period: str = "0.5s", **more):
         env = {
-            **self._env,
+            **self.env,
             "HADAR_FORK_DIR": str(self.room),
             "HADAR_FORK_COPY": str(copy),
             "HADAR_PERIOD": period,
@@ -135,7 +135,7 @@ def test_steps_are_those_of_a_job_that_is_not_forked(copies: Copies) -> None:
     total = 12 * 10
     results([copies.start(c, total=total, period="25") for c in range(3)])
     together = Counter(tuple(sorted(line["samples"])) for c in range(3) for line in copies.lines(c))
-    alone = Copies(copies.directory / "alone", copies._env)
+    alone = Copies(copies.directory / "alone", copies.env)
     alone.directory.mkdir()
     results([alone.start(0, 0.0, total=total)])
     assert together == Counter(tuple(sorted(line["samples"])) for line in alone.lines(0))
@@ -245,7 +245,7 @@ def test_another_training_is_refused_in_one_line(copies: Copies) -> None:
     assert other.returncode != 0 and "belongs to a training of 20 steps, and this one has 30" in err.splitlines()[-1]
 
 
-def test_a_gang_is_one_copy(copies: Copies, waiting) -> None:
+def test_a_gang_is_one_copy(copies: Copies) -> None:
     """Two workers of one copy and a lone copy share the steps; both workers load the same weights."""
     with_rank = {"WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1"}
     with_rank["MASTER_PORT"] = str(random.Random(copies.directory.name).randint(20000, 29999))

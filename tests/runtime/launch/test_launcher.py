@@ -264,7 +264,8 @@ def test_a_terminal_gets_no_agent(fakes: Fakes, env: dict[str, str]) -> None:
     assert fakes.calls("srun")[0]["argv"][1:] == ["--pty", "-N", "2", "-n", "2", "--", "bash"]
 
 
-def test_a_broken_channel_file_does_not_stop_the_job(fakes: Fakes, env: dict[str, str]) -> None:
+@pytest.mark.usefixtures("fakes")
+def test_a_broken_channel_file_does_not_stop_the_job(env: dict[str, str]) -> None:
     """A channel file cut short: one line, then plain srun."""
     (Path(env["SLURM_CONF"]).parent / messages.CHANNEL_FILE).write_text("{")
     done = run(env, "--", "true")
@@ -273,7 +274,8 @@ def test_a_broken_channel_file_does_not_stop_the_job(fakes: Fakes, env: dict[str
     assert messages.CHANNEL_FILE in done.stderr
 
 
-def test_restarts_are_announced(fakes: Fakes, env: dict[str, str]) -> None:
+@pytest.mark.usefixtures("fakes")
+def test_restarts_are_announced(env: dict[str, str]) -> None:
     """The log says which run it is, where, and from which step it goes on."""
     checkpoints = Path(env["SLURM_SUBMIT_DIR"]) / ".hadar" / "77" / messages.CHECKPOINTS_DIR
     (checkpoints / "gen-1-step-420").mkdir(parents=True)
@@ -330,7 +332,7 @@ def test_the_command_is_found_without_dashes(arguments: list[str], options: list
 )
 def test_what_squeue_says_of_the_job(shown: str | None, facts: JobFacts | None) -> None:
     """All in one call; the leader's of a heterogeneous job; nothing where Slurm does not tell."""
-    assert job_facts("77", lambda command: shown and shown.replace("|", SEP).strip()) == facts
+    assert job_facts("77", lambda _command: shown and shown.replace("|", SEP).strip()) == facts
 
 
 @pytest.mark.parametrize(
@@ -378,8 +380,9 @@ def test_an_earlier_jobs_directory_is_set_aside(fakes: Fakes, env: dict[str, str
 @pytest.mark.parametrize(
     ("text", "age_s", "ours"), [("", 0, True), ("", 10**8, False), ("cut sho", 0, False)], ids=["empty", "old", "other"]
 )
+@pytest.mark.usefixtures("fakes")
 def test_a_mark_that_a_full_disk_left_empty(
-    fakes: Fakes, env: dict[str, str], tmp_path: Path, text: str, age_s: int, ours: bool
+    env: dict[str, str], tmp_path: Path, text: str, age_s: int, ours: bool
 ) -> None:
     """Made after the job was submitted it is the job's own, whose first run Slurm has forgotten."""
     run(env, "--", "true")

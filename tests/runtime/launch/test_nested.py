@@ -70,7 +70,7 @@ def test_an_srun_inside_says_what_it_is(
 def test_where_nothing_can_be_executed_path_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a /tmp that is mounted noexec."""
     (tmp_path / "srun").touch(0o755)
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).parent.name != "bin")
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).parent.name != "bin")
     assert nested.watched_path(tmp_path / "none", {"PATH": str(tmp_path)}) is None
     (tmp_path / "task").mkdir()
     assert nested.watched_path(tmp_path / "task", {"PATH": str(tmp_path)}) is None

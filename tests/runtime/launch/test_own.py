@@ -147,16 +147,17 @@ def test_a_token_that_is_not_the_jobs(in_job: Path, how: str) -> None:
         own.token(path.parent)
 
 
-def _save(in_job: Path) -> tuple[Any, Path]:
+def _save() -> tuple[Any, Path]:
     store = store_here(None, None, 2)
     assert store is not None
     store.claim()
     return store, store.save(5, {"state": {"a": 1}}).path
 
 
-def test_a_manifest_that_was_changed(in_job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("in_job")
+def test_a_manifest_that_was_changed(capfd: pytest.CaptureFixture[str]) -> None:
     """Its sums may be right: without the token there is no seal."""
-    store, path = _save(in_job)
+    store, path = _save()
     assert [c.step for c in store.good()] == [5]
     manifest = json.loads((path / "manifest.json").read_text())
 
@@ -172,7 +173,7 @@ def test_a_manifest_that_was_changed(in_job: Path, capfd: pytest.CaptureFixture[
 
 def test_a_token_that_was_replaced(in_job: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """What the old one has sealed is passed over, with a line."""
-    _save(in_job)
+    _save()
     (in_job / ".hadar" / "77" / messages.TOKEN_FILE).unlink()
     store = store_here(None, None, 2)
     assert store is not None and list(store.good()) == []
@@ -181,16 +182,18 @@ def test_a_token_that_was_replaced(in_job: Path, capfd: pytest.CaptureFixture[st
 
 @needs_root
 @pytest.mark.parametrize("name", ["", "state.pt", "manifest.json"])
-def test_a_file_of_another_user_in_a_checkpoint(in_job: Path, name: str) -> None:
+@pytest.mark.usefixtures("in_job")
+def test_a_file_of_another_user_in_a_checkpoint(name: str) -> None:
     """It is not this job's, whatever it says."""
-    store, path = _save(in_job)
+    store, path = _save()
     _give(path / name)
     assert list(store.good()) == []
 
 
-def test_a_checkpoint_of_an_earlier_version_is_resumed(in_job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("in_job")
+def test_a_checkpoint_of_an_earlier_version_is_resumed(capfd: pytest.CaptureFixture[str]) -> None:
     """It has no seal: it counts where nobody else could have written it."""
-    store, path = _save(in_job)
+    store, path = _save()
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["seal"]
     (path / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
@@ -232,7 +235,8 @@ def _checkpoint_with(payload: Payload, part: str, into: Path) -> Path:
 
 
 @pytest.mark.parametrize("part", ["state.pt", "ranks.pt", "tensors/.metadata"])
-def test_no_file_runs_code(in_job: Path, tmp_path: Path, part: str, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("in_job")
+def test_no_file_runs_code(tmp_path: Path, part: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Not even from a directory that the user has named, where nothing is sealed: it is passed over, with a line."""
     import torch
 
@@ -297,8 +301,9 @@ class Vocabulary:
     """A class of the user's."""
 
 
+@pytest.mark.usefixtures("in_job")
 def test_what_could_not_be_loaded_is_refused_when_it_is_saved(
-    in_job: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The part and its class are named, and the fix is true: allowed classes are saved and loaded."""
     import torch
@@ -323,7 +328,8 @@ def test_what_could_not_be_loaded_is_refused_when_it_is_saved(
     assert train().step == 3
 
 
-def test_harmless_classes_need_no_permission(in_job: Path) -> None:
+@pytest.mark.usefixtures("in_job")
+def test_harmless_classes_need_no_permission() -> None:
     """What schedulers and users commonly keep beside plain data."""
     import argparse
     import collections
@@ -386,7 +392,8 @@ trainer.fit(Model(Settings()), torch.utils.data.DataLoader(torch.randn(16, 2), b
 """
 
 
-def test_a_library_loads_nothing_that_runs_code(in_job: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("in_job")
+def test_a_library_loads_nothing_that_runs_code(tmp_path: Path) -> None:
     """Lightning's own loading is told so; its hyperparameters, any objects at all, are left out. From a directory that
     the user has named a library loads only what is the user's, since not every library is to be told."""
     pytest.importorskip("lightning")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def env(job_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def env(job_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """A task of a job that asks for two retries, and a Slurm that takes it back."""
     bin_ = tmp_path / "bin"
     bin_.mkdir()

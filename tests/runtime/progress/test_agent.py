@@ -203,7 +203,8 @@ def test_nothing_is_left_behind(start_agent, tmp_path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("body", ["a.step(); b.step()", "a.step(); a.step(); b.step()", "a.step()"])
-def test_several_optimizers_count_as_the_busiest(start_agent, job_env, listener, body: str) -> None:
+@pytest.mark.usefixtures("job_env")
+def test_several_optimizers_count_as_the_busiest(start_agent, listener, body: str) -> None:
     """With several optimizers the number of steps is that of the one that steps most."""
     pytest.importorskip("torch")
     script = (

@@ -258,7 +258,7 @@ def test_a_small_difference_must_last() -> None:
     turn = 0
     for look in range(20):
         gang.rates = [1.2, 1.0] if look % 2 else [1.0, 1.0]
-        ahead = made._next_look - turn
+        ahead = made._next_look - turn  # noqa: SLF001 - speeds change just before each look
         assert set(turns(made, shares, ahead, turn)) == {(32, 32)}
         turn += ahead
     assert gang.asked == 20
