@@ -41,7 +41,7 @@ class OneForAll:
     def agree(self, decision: Any) -> Any:
         return decision
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return value
 
     def leave_together(self) -> None:
@@ -91,7 +91,7 @@ class StepFile:
         self.saved_step = step
         self._link.saved(step, self._generation, time.monotonic() - began)
 
-    def settle(self) -> None:
+    def wait_written(self) -> None:
         """Nothing is written beside the steps."""
 
 

@@ -162,15 +162,15 @@ class _Bench:
 
     def _once(self, group: Any, ranks: Sequence[int], act: Callable[[Any, Sequence[int]], None]) -> float:
         self._message.zero_()
-        self._settle()
+        self._synchronize()
         self._dist.barrier(group=group)
-        self._settle()
+        self._synchronize()
         began = time.perf_counter()
         act(group, ranks)
-        self._settle()
+        self._synchronize()
         return time.perf_counter() - began
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         if self._message.is_cuda:
             import torch
 

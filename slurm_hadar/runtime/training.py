@@ -108,7 +108,7 @@ def train(
     if gradients cannot be weighted.
     """
     gang = Gang()
-    worker_batch = _share(global_batch, gang.world)
+    worker_batch = _worker_batch(global_batch, gang.world)
     pace = emulation.pace_here(gang.world, *workload_here(model_name, batch), worker_batch)
     with_state, plain = also_of(also or {})
     given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "also": with_state}
@@ -195,7 +195,7 @@ class Run:
             finally:  # left early, too
                 self._turns.stop()
                 if self._saver is not None:
-                    self._saver.settle()
+                    self._saver.wait_written()
             self._finish()
 
     def _count(self) -> None:
@@ -232,7 +232,7 @@ class Run:
         with self._balance.apart():
             self._between_steps()
             if self.step < self.total_steps:
-                self._balance.settle(self._feed.turn, self.step)
+                self._balance.rebalance(self._feed.turn, self.step)
 
     def save(self) -> None:
         """Save. Within the loop: when this step is done; rank 0's call counts. Outside: at once, on all ranks together.
@@ -304,7 +304,7 @@ class Run:
         self._feed.restore(position, ranks[self._gang.rank] if self._gang.rank < len(ranks) else None)
 
 
-def _share(global_batch: int | None, workers: int) -> int | None:
+def _worker_batch(global_batch: int | None, workers: int) -> int | None:
     """Each worker's batch."""
     if global_batch is None:
         return None

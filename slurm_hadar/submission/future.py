@@ -27,7 +27,7 @@ __all__ = ["Job", "submit"]
 
 _ASK_S = 2.0  # Slurm is asked about all jobs of this process at once, and not more often
 _FILES_S = 60.0  # a shared file system may show what a job wrote only so long after its end
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _GONE = "GONE"
 _RESULT = re.compile(r"result-(\d{1,9})-(\d{1,9})\.pickle")
 _SCRIPT_OPTIONS = ("array", "wrap", "comment", "gres")
@@ -158,7 +158,7 @@ class Job:
             left_s = _ASK_S if until is None else until - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"job {self.job_id} is {self.state} after {timeout:g} s")
-            time.sleep(min(_LOOK_S, left_s))
+            time.sleep(min(_POLL_S, left_s))
 
     def _outcome(self) -> tuple[str, Any, str]:
         """What the tasks of the last run have left: of the first one that raised, else of the first. Raises JobFailed
@@ -175,7 +175,7 @@ class Job:
                 return found[0]
             if time.monotonic() > until:
                 raise self._failed(state)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _last_results(self) -> list[str]:
         """Names of the files that the last run has left, in order of its tasks."""

@@ -227,10 +227,10 @@ def fail(directory: Path, how: str, who: int, world: int) -> None:
         for _ in loop:
             step(given, optimizers, loop.step)
             if loop.step == 5 and rank == who:
-                loop._saver.settle()  # noqa: SLF001 - the first save is safe before the fault comes
+                loop._saver.wait_written()  # noqa: SLF001 - the first save is safe before the fault comes
                 files.Summed.write = bad  # type: ignore[method-assign]
             if loop.step == 9:
-                loop._saver.settle()  # noqa: SLF001
+                loop._saver.wait_written()  # noqa: SLF001
                 files.Summed.write = write  # type: ignore[method-assign]
 
     codes = gang(world, work, directory / "log")

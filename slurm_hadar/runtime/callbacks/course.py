@@ -100,7 +100,7 @@ class Course:
                     error = f"{found.path} was not saved by this callback; remove it, or give the callback a name="
             except CheckpointError as problem:
                 error = str(problem)
-        found, error = self.gang.share((found, error))
+        found, error = self.gang.broadcast((found, error))
         if error is not None:
             raise CheckpointError(error)
         if found is None:
@@ -165,13 +165,13 @@ class Course:
         assert self._store is not None
         began = time.monotonic()
         draft, folder, error = self._open(step) if self.gang.leads else (None, None, None)
-        folder, error = self.gang.share((folder, error))
+        folder, error = self.gang.broadcast((folder, error))
         if error is None:
             failure = self._written(write, folder)
             failures = self.gang.gather(failure)
             if draft is not None and failures is not None:
                 error = self._commit(draft, step, failures)
-            error = self.gang.share(error)
+            error = self.gang.broadcast(error)
         self._trigger.saved()
         if error is not None:
             self._link.failed()

@@ -75,17 +75,17 @@ class _Hooks:
         self._due, self._epoch_over = None, False
         self._course = Course(self._options, FOLDER, saves=not searching)
         folder = self._course.find()
-        settled = trainer._maybe_log_save_evaluate
+        original = trainer._maybe_log_save_evaluate
 
-        def settle(*args: Any, **kwargs: Any) -> Any:
-            result = settled(*args, **kwargs)
+        def log_save_evaluate(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
             self._between_steps(trainer)
             return result
 
         def make_no_step(*_: Any, **__: Any) -> None:
             trainer.control.should_training_stop = True
 
-        trainer._maybe_log_save_evaluate = settle
+        trainer._maybe_log_save_evaluate = log_save_evaluate
         if folder is not None and (folder / FINISHED).exists():
             trainer._run_epoch = make_no_step  # one that ended within an epoch would make a step more
         try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.callbacks.course import Course, Options
-from slurm_hadar.runtime.callbacks.loader import Place, positioned
+from slurm_hadar.runtime.callbacks.loader import Position, positioned
 from slurm_hadar.runtime.checkpoint import files, rng
 from slurm_hadar.runtime.checkpoint.trigger import SaveDecision
 
@@ -58,7 +58,7 @@ class _Hooks:
         self._step = 0
         self._due: SaveDecision | None = None
         self._loader: Any = None
-        self._start: Place | None = None
+        self._start: Position | None = None
         self._loaded: dict[str, Any] | None = None
         self._finished = False
 
@@ -84,7 +84,7 @@ class _Hooks:
         assert self._course is not None
         states = folder / f"random-{self._course.gang.rank}.pt"
         if states.exists():  # a gang may have more workers than the one that saved
-            self._start = Place(**files.load(states))
+            self._start = Position(**files.load(states))
         connector = trainer._checkpoint_connector
 
         def resume_start(*_: Any, **__: Any) -> None:
@@ -138,7 +138,7 @@ class _Hooks:
         self._step += 1
         self._due = self._course.stepped(self._step) or self._due
         if self._due is not None:
-            self._loader.note_states()
+            self._loader.capture_next()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self._loaded is not None:
@@ -148,7 +148,7 @@ class _Hooks:
             return
         due, self._due = self._due, None
         loader = self._loader
-        place = Place(batch_idx, loader.epoch_states, loader.states or rng.capture(loader.generators()))
+        place = Position(batch_idx, loader.epoch_states, loader.states or rng.capture(loader.generators()))
         self._course.fulfil(due, self._step, lambda folder: self._write(trainer, folder, place))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -159,7 +159,7 @@ class _Hooks:
         progress = trainer.fit_loop.epoch_progress.current
         whole = progress.processed == progress.ready
         used = trainer.fit_loop.epoch_loop.batch_progress.current.completed
-        place = Place(0, now, None) if whole else Place(used, self._loader.epoch_states, now)
+        place = Position(0, now, None) if whole else Position(used, self._loader.epoch_states, now)
         due, self._due, self._finished = self._due, None, trainer.should_stop
         self._course.end(self._step, lambda folder: self._write(trainer, folder, place), due)
 
@@ -177,7 +177,7 @@ class _Hooks:
         if self._course is not None:
             self._course.leave()
 
-    def _write(self, trainer: Any, folder: Path, place: Place) -> None:
+    def _write(self, trainer: Any, folder: Path, place: Position) -> None:
         """This worker's part of a checkpoint: Lightning's own, and the place in the data."""
         assert self._course is not None
         files.write_object(folder / f"random-{self._course.gang.rank}.pt", asdict(place))

@@ -13,7 +13,7 @@ from slurm_hadar.runtime.progress.link import Link
 
 __all__ = ["Forgotten"]
 
-_LOOKS = (10, 100, 1000)  # turns of this run; and before its first save
+_CHECK_AFTER = (10, 100, 1000)  # turns of this run; and before its first save
 
 
 class Forgotten:
@@ -32,21 +32,21 @@ class Forgotten:
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
         self._told: set[str] = set()
-        self._looked = False
+        self._checked = False
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
         if turn == 1:
             self._before = {id(one): count for one, count in _going_on()}
-        elif turn in _LOOKS:
-            self.look()
+        elif turn in _CHECK_AFTER:
+            self.check()
 
     def before_save(self) -> None:
-        if not self._looked:
-            self.look()
+        if not self._checked:
+            self.check()
 
-    def look(self) -> None:
-        self._looked = True
+    def check(self) -> None:
+        self._checked = True
         found = {*self._turns.others, *self._trained()}
         if self._before is not None:
             found |= {

@@ -10,7 +10,7 @@ from typing import Any
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint import sharded
 
-__all__ = ["also_of", "named", "place_for", "restore", "state_of"]
+__all__ = ["also_of", "named", "targets_of", "restore", "state_of"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -121,15 +121,15 @@ def _give_back(plain: dict[str, Any], saved: dict[str, Any]) -> None:
             plain[name] = value
 
 
-def place_for(parts: dict[str, dict[str, Any]]) -> sharded.Place:
+def targets_of(parts: dict[str, dict[str, Any]]) -> sharded.TargetOf:
     """Where to read the tensors of ``{kind: {name: object}}``: what is sharded here is read by the shard."""
     living = {(kind, name): _Living(item) for kind, part in parts.items() for name, item in part.items()}
 
-    def place(path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
+    def target_of(path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
         owner = living.get(path[:2])
-        return owner.place(path[2:], size, dtype) if owner is not None else None
+        return owner.target(path[2:], size, dtype) if owner is not None else None
 
-    return place
+    return target_of
 
 
 class _Living:
@@ -143,7 +143,7 @@ class _Living:
         self._item = item
         self._state: Any = None
 
-    def place(self, path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
+    def target(self, path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
         """An empty tensor, sharded as the present one is; None if that is not sharded or of another size."""
         import torch
 

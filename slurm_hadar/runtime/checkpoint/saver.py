@@ -20,7 +20,7 @@ from typing import Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint import files, sharded
-from slurm_hadar.runtime.checkpoint.parts import place_for, state_of
+from slurm_hadar.runtime.checkpoint.parts import state_of, targets_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.joblog import say
@@ -39,13 +39,13 @@ class _Save:
     """One save from its agreement on. Rank 0 alone has ``draft``, ``metadata`` and ``plain`` (file name: bytes)."""
 
     step: int
-    share: sharded.Share
+    local: sharded.LocalPlan
     directory: Path
     began: float
     draft: Draft | None = None
     metadata: Any = None
     plain: dict[str, Any] = field(default_factory=dict)
-    source: sharded.Share | sharded.Stage | None = None
+    source: sharded.LocalPlan | sharded.Stage | None = None
     stall_s: float | None = None
     error: str | None = None
     alone: bool = False
@@ -76,7 +76,7 @@ class Saver:
         Raises CheckpointError if it failed; what was saved before is as it was.
         """
         began = time.monotonic()
-        self.settle()
+        self.wait_written()
         try:
             save = self._agree(step, parts, plain, random_states, began)
         except CheckpointError:
@@ -84,10 +84,10 @@ class Saver:
             raise
         wait = wait or not self.background
         if wait:
-            save.source = save.share
+            save.source = save.local
         else:
             try:
-                save.source = self._stage.copy(save.share)
+                save.source = self._stage.copy(save.local)
             except Exception as error:  # out of host memory, say; the others hear of it with the outcome
                 save.error = files.reason_of(error)
             save.stall_s = time.monotonic() - began
@@ -95,10 +95,10 @@ class Saver:
         save.thread = threading.Thread(target=self._write, args=(save,), name="hadar-save", daemon=False)
         self._current = save
         save.thread.start()
-        if wait and (failed := self.settle()) is not None:
+        if wait and (failed := self.wait_written()) is not None:
             raise CheckpointError(failed)
 
-    def settle(self) -> str | None:
+    def wait_written(self) -> str | None:
         """Wait until nothing is being written any more; why the last save failed, if it did."""
         save, self._current = self._current, None
         if save is None or os.getpid() != self._process:  # a forked child has no part in its parent's writing
@@ -120,59 +120,59 @@ class Saver:
         None if there is none. Raises CheckpointError if a newer run has taken over.
         """
         found, content, error = None, None, None
-        place = place_for(parts)
+        target_of = targets_of(parts)
         if self._gang.leads:
             try:
                 self._store.claim()
-                found, content = _newest(self._store, place)
+                found, content = _newest(self._store, target_of)
             except CheckpointError as problem:
                 error = str(problem)
-        found, error = self._gang.share((found, error))
+        found, error = self._gang.broadcast((found, error))
         if error is not None:
             raise CheckpointError(error)
         if found is None:
             return None
         if content is None:
-            content = when_visible(found.path, lambda: _load(self._store, found, place))
+            content = when_visible(found.path, lambda: _load(self._store, found, target_of))
         self.saved_step = found.step
         return found, content
 
     def _agree(self, step: int, parts: Any, plain: Any, random_states: Any, began: float) -> _Save:
         """Who writes what, and into which directory. Raises CheckpointError, the same on all ranks."""
-        share, state, error = None, b"", None
+        local, state, error = None, b"", None
         try:
             form, tensors = sharded.split({k: state_of(parts[k]) for k in SHARDED_KINDS if k in parts})
-            share = sharded.Share(tensors, self._gang.leads)
+            local = sharded.LocalPlan(tensors, self._gang.leads)
             if self._gang.leads:
                 rest = {kind: state_of(part) for kind, part in parts.items() if kind not in form}
                 state = files.pickled({**form, **rest, **plain})
         except Exception as problem:  # a user's object that cannot be pickled, say: no reason to end the training
             error = f"checkpoint of step {step} was not written: {files.reason_of(problem)}"
-        offers = self._gang.gather((share.plan if share is not None else None, random_states, error))
+        prepared = self._gang.gather((local.plan if local is not None else None, random_states, error))
         save, answers = None, None
-        if offers is not None:
-            save, answers = self._divide(step, share, state, offers, began)
-        error, directory, plan = self._gang.deal(answers)
+        if prepared is not None:
+            save, answers = self._divide(step, local, state, prepared, began)
+        error, directory, plan = self._gang.scatter(answers)
         if error is not None:
             raise CheckpointError(error)
-        assert share is not None
-        share.take(plan)
-        return save or _Save(step, share, directory, began)
+        assert local is not None
+        local.finish(plan)
+        return save or _Save(step, local, directory, began)
 
     def _divide(
-        self, step: int, share: Any, state: Any, offers: list[Any], began: float
+        self, step: int, local: Any, state: Any, prepared: list[Any], began: float
     ) -> tuple[_Save | None, list[tuple[str | None, Path | None, Any]]]:
         """Rank 0: open the checkpoint and give each rank its share; or say to all why not."""
         draft = None
-        error = next((e for _, _, e in offers if e is not None), None)
+        error = next((e for _, _, e in prepared if e is not None), None)
         try:
             if error is None:
                 draft = self._store.begin(step)
                 directory = draft.path / TENSORS
                 directory.mkdir()
-                plans, metadata = share.divide([p for p, _, _ in offers], directory)
-                ranks = files.pickled([states for _, states, _ in offers])
-                save = _Save(step, share, directory, began, draft, metadata, {"state.pt": state, "ranks.pt": ranks})
+                plans, metadata = local.combine([p for p, _, _ in prepared], directory)
+                ranks = files.pickled([states for _, states, _ in prepared])
+                save = _Save(step, local, directory, began, draft, metadata, {"state.pt": state, "ranks.pt": ranks})
                 return save, [(None, directory, plan) for plan in plans]
         except CheckpointError as problem:
             error = str(problem)
@@ -182,14 +182,14 @@ class Saver:
             error = f"checkpoint of step {step} was not written: {files.reason_of(problem)}"
         if draft is not None:
             draft.discard()
-        return None, [(error, None, None)] * len(offers)
+        return None, [(error, None, None)] * len(prepared)
 
     def _write(self, save: _Save) -> None:
         """The second half, on all ranks; leaves the outcome in ``save.error``."""
         done: tuple[list[Any], dict[str, Any], str | None] = ([], {}, save.error)
         try:
             if save.source is not None:
-                done = (*sharded.write(save.share, save.source, save.directory), None)
+                done = (*sharded.write(save.local, save.source, save.directory), None)
         except Exception as problem:
             done = ([], {}, files.reason_of(problem))
         try:
@@ -198,7 +198,7 @@ class Saver:
         except RuntimeError as problem:
             error = self._alone(save, problem)
         try:
-            error = self._apart.share(error)
+            error = self._apart.broadcast(error)
         except RuntimeError as problem:
             # what rank 0 has published stands, whether the others hear of it or not
             error = error if self._gang.leads else self._alone(save, problem)
@@ -249,16 +249,16 @@ class Saver:
             self._link.saved(save.step, self._store.generation, time.monotonic() - save.began, save.stall_s)
 
 
-def _newest(store: Store, place: sharded.Place) -> tuple[Checkpoint | None, dict[str, Any] | None]:
+def _newest(store: Store, target_of: sharded.TargetOf) -> tuple[Checkpoint | None, dict[str, Any] | None]:
     for checkpoint in store.good():
         try:
-            return checkpoint, store.load(checkpoint, place)
+            return checkpoint, store.load(checkpoint, target_of)
         except CheckpointError as error:
             say(f"checkpoint {checkpoint.name} is passed over: {error}")
     return None, None
 
 
-def _load(store: Store, found: Checkpoint, place: sharded.Place) -> dict[str, Any]:
+def _load(store: Store, found: Checkpoint, target_of: sharded.TargetOf) -> dict[str, Any]:
     """What rank 0 has found good: its sums need no second look."""
     store.verify(found, sums=False)
-    return store.load(found, place)
+    return store.load(found, target_of)

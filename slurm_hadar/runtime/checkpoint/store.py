@@ -208,16 +208,16 @@ class Store:
         said = json.dumps({k: v for k, v in content.items() if k != "seal"}, sort_keys=True)
         return hmac.new((self._token or "").encode(), said.encode(), hashlib.sha256).hexdigest()
 
-    def load(self, checkpoint: Checkpoint, place: sharded.Place | None = None) -> dict[str, Any]:
+    def load(self, checkpoint: Checkpoint, target_of: sharded.TargetOf | None = None) -> dict[str, Any]:
         """``{name: object}`` as given to :meth:`save`. Raises CheckpointError.
 
-        Tensors are whole and on the CPU, but where ``place`` gives another
+        Tensors are whole and on the CPU, but where ``target_of`` gives another
         (:func:`slurm_hadar.runtime.checkpoint.sharded.read`).
         """
         manifest = self.manifest(checkpoint)
         parts = {n.removesuffix(".pt"): files.load(checkpoint.path / n) for n in manifest["files"] if "/" not in n}
         if any(name.startswith(f"{TENSORS}/") for name in manifest["files"]):
-            parts["state"] = sharded.read(checkpoint.path / TENSORS, parts["state"], place)
+            parts["state"] = sharded.read(checkpoint.path / TENSORS, parts["state"], target_of)
         return parts
 
     def _claimed(self) -> int:

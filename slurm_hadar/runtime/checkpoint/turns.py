@@ -44,7 +44,7 @@ class Turns:
         module = sys.modules.get("torch.optim.optimizer")
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if not self._hooks and module is not None and register is not None:
-            self._hooks = [register(self._note), module.register_optimizer_step_pre_hook(self._look_back)]
+            self._hooks = [register(self._after_step), module.register_optimizer_step_pre_hook(self._before_step)]
 
     def stop(self) -> None:
         for hook in self._hooks:
@@ -61,14 +61,14 @@ class Turns:
                 if left is not None:
                     self._left[id(optimizer)] = left, left.grad
 
-    def _look_back(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Before a step: whether the gradients that were left by the turn before are among those it uses."""
         parameter, gradient = self._left.pop(id(optimizer), (None, None))
         if parameter is not None:
             thrown = parameter.grad is not gradient
             self._thrown[id(optimizer)] = self._thrown.get(id(optimizer), 0) + 1 if thrown else -1
 
-    def _note(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         key = id(optimizer)
         if key not in self._stepped and key not in self._others and not _is_among(optimizer, self._saved):
             self._others[key] = _described(optimizer)

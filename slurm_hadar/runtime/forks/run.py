@@ -17,8 +17,8 @@ from slurm_hadar.runtime.checkpoint import rng
 from slurm_hadar.runtime.checkpoint.parts import restore, state_of
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks import weights
-from slurm_hadar.runtime.forks.member import Member, Period
-from slurm_hadar.runtime.forks.room import Commit, Heartbeat, Offer, Room
+from slurm_hadar.runtime.forks.meeting import Commit, Heartbeat, MeetingDirectory, Offer
+from slurm_hadar.runtime.forks.member import Member, PeriodLength
 from slurm_hadar.runtime.forks.schedule import Boost, Clock, Follower
 from slurm_hadar.runtime.forks.weights import Outer, Source
 from slurm_hadar.runtime.joblog import say
@@ -62,7 +62,7 @@ class ForkPlace:
     directory: Path
     copy: int
     restart: int
-    period: Period
+    period: PeriodLength
 
     def below(self, name: str | None) -> ForkPlace:
         """That of one of several trainings in a job."""
@@ -82,13 +82,13 @@ def fork_place(environ: Mapping[str, str], restart: int) -> ForkPlace | None:
     return ForkPlace(Path(directory), int(copy), restart, _period(environ.get("HADAR_PERIOD", "")))
 
 
-def _period(text: str) -> Period:
+def _period(text: str) -> PeriodLength:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(s?)", text)
     if text and not match:
         raise ValueError(f"HADAR_PERIOD={text!r} must be steps such as 500 or seconds such as 30s")
     if match is None:
-        return Period()
-    return Period(seconds=float(match[1])) if match[2] else Period(steps=int(float(match[1])))
+        return PeriodLength()
+    return PeriodLength(seconds=float(match[1])) if match[2] else PeriodLength(steps=int(float(match[1])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +151,11 @@ class ForkedRun:
         self._loaded: Commit | None = None
         self._stall_s: float | None = None
         self._lost_s = self._trained_s = 0.0
-        self._room, self._heartbeat, self._member = None, None, None
+        self._meeting, self._heartbeat, self._member = None, None, None
         if self._gang.leads:
-            self._room = Room(place.directory, place.copy)
-            self._heartbeat = Heartbeat(self._room)
-            self._member = Member(self._room, place.restart, place.period, self._merge)
+            self._meeting = MeetingDirectory(place.directory, place.copy)
+            self._heartbeat = Heartbeat(self._meeting)
+            self._member = Member(self._meeting, place.restart, place.period, self._merge)
         self._directory = place.directory
         self._commit = self._begin(place)
 
@@ -180,7 +180,7 @@ class ForkedRun:
     def __iter__(self) -> Iterator[Any]:
         try:
             while not self._commit.complete:
-                share = self._gang.share(self._member.share(self._commit) if self._member else None)
+                share = self._gang.broadcast(self._member.share(self._commit) if self._member else None)
                 period = _OwnPeriod(share, self.own_steps)
                 if share:
                     self._start()
@@ -204,7 +204,7 @@ class ForkedRun:
                 )
             except CheckpointError as problem:
                 error = str(problem)
-        commit, error = self._gang.share((commit, error))
+        commit, error = self._gang.broadcast((commit, error))
         if error is not None or commit is None:
             if self._heartbeat is not None:
                 self._heartbeat.stop()
@@ -214,7 +214,7 @@ class ForkedRun:
         # what is drawn in training (dropout, augmentation) must differ between copies, runs and workers
         rng.seed(commit.seed + 1, (place.copy * 1000 + place.restart) * 1000 + self._gang.rank)
         self._link.begin(0, self.total_steps)
-        self._note(self._commit)
+        self._report(self._commit)
         if self._gang.leads:
             say(f"copy {self.copy} begins with consolidation {commit.number}: step {commit.step} of the job")
         return self._commit
@@ -292,12 +292,12 @@ class ForkedRun:
     def _consolidate(self, period: _OwnPeriod, trained_s: float) -> None:
         began, asked = time.monotonic(), period.decision.asked
         may_offer = bool(period.share) and self._gang.leads
-        offered = bool(self._gang.share(self._offer(period, trained_s) if may_offer else None))
+        offered = bool(self._gang.broadcast(self._offer(period, trained_s) if may_offer else None))
         if asked:
             self._answer(period, offered, time.monotonic() - began)
             began = time.monotonic()
         before = self._commit
-        following = self._gang.share(
+        following = self._gang.broadcast(
             self._member.next(before, offered and not asked, self._early_s(period, trained_s)) if self._member else None
         )
         alone = offered and following.number == before.number + 1 and [*before.shares] == [self.copy]
@@ -308,7 +308,7 @@ class ForkedRun:
         if not asked and period.share:
             self._stall_s = time.monotonic() - began
             self._lost_s += self._stall_s
-        self._note(self._commit)
+        self._report(self._commit)
 
     def _early_s(self, period: _OwnPeriod, trained_s: float) -> float:
         """How long before the end of the period this copy has stopped, since a step would have taken it beyond."""
@@ -335,7 +335,7 @@ class ForkedRun:
             self._link.answer()
         stand_still(self._link, self._gang, period.decision.pause_s)
 
-    def _note(self, commit: Commit) -> None:
+    def _report(self, commit: Commit) -> None:
         if self._gang.leads:
             closes = commit.complete and commit.closer == self.copy
             self._link.consolidated(commit.number, commit.step, self._stall_s, closes)
@@ -356,15 +356,15 @@ class ForkedRun:
         weights.write(path, tensors, {"content": plain, "parameters": parameters}, header)
 
     def _merge(self, offers: list[Offer], base: Commit, path: Path) -> None:
-        assert self._room is not None
+        assert self._meeting is not None
         sources = [Source(o.path, o.steps) for o in sorted(offers, key=lambda o: o.copy)]
         try:
-            weights.consolidate(sources, path, self._room.path_of(base), self._how.outer)
+            weights.consolidate(sources, path, self._meeting.path_of(base), self._how.outer)
         except CheckpointError:
             for offer in offers:
                 if not _readable(offer.path):
                     say(f"the offer of copy {offer.copy} is damaged; its {offer.steps} steps are done anew")
-                    self._room.drop(offer)
+                    self._meeting.drop(offer)
             raise
 
     def _load(self, commit: Commit) -> None:
@@ -383,9 +383,9 @@ class ForkedRun:
     def _read(self, commit: Commit) -> tuple[Commit, dict[str, Any]]:
         """All workers read the same file; the leader first, since it knows whether there is a newer one."""
         content, error = None, None
-        if self._room is not None:
-            commit, content, error = _read_newest(self._room, commit)
-        commit, error = self._gang.share((commit, error))
+        if self._meeting is not None:
+            commit, content, error = _read_newest(self._meeting, commit)
+        commit, error = self._gang.broadcast((commit, error))
         if error is not None:
             raise CheckpointError(error)
         if content is None:
@@ -394,12 +394,12 @@ class ForkedRun:
         return commit, content
 
 
-def _read_newest(room: Room, commit: Commit) -> tuple[Commit, dict[str, Any] | None, str | None]:
+def _read_newest(meeting: MeetingDirectory, commit: Commit) -> tuple[Commit, dict[str, Any] | None, str | None]:
     while True:
         try:
-            return commit, _content(room.path_of(commit)), None
+            return commit, _content(meeting.path_of(commit)), None
         except CheckpointError as error:
-            later = room.after(commit.number)
+            later = meeting.after(commit.number)
             if later is None:
                 return commit, None, str(error)
             commit = later

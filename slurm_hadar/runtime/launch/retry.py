@@ -42,7 +42,7 @@ def claim(code: int, environ: Mapping[str, str] = os.environ) -> int:
     try:
         own.make(directory)
         number = sum(1 for _ in directory.glob(f"failed-{_job(environ)}-*")) + 1
-        descriptor = os.open(_note(directory, environ, run), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(_failure_file(directory, environ, run), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return 0
     except (OSError, CheckpointError) as error:
@@ -71,15 +71,15 @@ def put_back(environ: Mapping[str, str] = os.environ) -> None:
 
 def failure_before(environ: Mapping[str, str]) -> int:
     """The exit code by which the run before failed; 0 if it did not, or was not retried."""
-    note = _note(Path(environ["HADAR_JOB_DIR"]), environ, messages.restart_count(environ) - 1)
+    file = _failure_file(Path(environ["HADAR_JOB_DIR"]), environ, messages.restart_count(environ) - 1)
     try:
-        text = note.read_text()[:10].strip()
+        text = file.read_text()[:10].strip()
     except (OSError, ValueError):
         return 0
     return int(text) if text.isdecimal() else 0
 
 
-def _note(directory: Path, environ: Mapping[str, str], run: int) -> Path:
+def _failure_file(directory: Path, environ: Mapping[str, str], run: int) -> Path:
     return directory / f"failed-{_job(environ)}-{run}"
 
 

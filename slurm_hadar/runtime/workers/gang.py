@@ -84,7 +84,7 @@ class Gang:
         self._dist.broadcast(wire, src=0, group=self._group)
         return type(decision)(*(type(mine)(said) for mine, said in zip(given, wire.tolist(), strict=True)))
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Rank 0's object, on all ranks."""
         if self.world == 1:
             return value
@@ -92,7 +92,7 @@ class Gang:
         self._dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
-    def everyone(self, values: tuple[float, ...]) -> list[tuple[float, ...]]:
+    def all_gather(self, values: tuple[float, ...]) -> list[tuple[float, ...]]:
         """All ranks' numbers by rank, on all ranks; each gives as many."""
         if self.world == 1:
             return [values]
@@ -111,7 +111,7 @@ class Gang:
         self._dist.gather_object(value, found, dst=0, group=self._group)
         return found
 
-    def deal(self, values: list[Any] | None) -> Any:
+    def scatter(self, values: list[Any] | None) -> Any:
         """Rank 0's objects, one to each rank, by rank; the others give None."""
         if self.world == 1:
             assert values is not None

@@ -242,10 +242,10 @@ def test_odd_tensors_and_names(tmp_path: Path) -> None:
     tree["s"] = torch.ones(2, 2).to_sparse()
     form, tensors = sharded.split(tree)
     assert list(tensors) == ["a.b.c", "a.b.c~", "l.0"]
-    share = sharded.Share(tensors, True)
-    (plan,), metadata = share.divide([share.plan], tmp_path)
-    share.take(plan)
-    results, entries = sharded.write(share, sharded.Stage().copy(share), tmp_path)
+    local = sharded.LocalPlan(tensors, True)
+    (plan,), metadata = local.combine([local.plan], tmp_path)
+    local.finish(plan)
+    results, entries = sharded.write(local, sharded.Stage().copy(local), tmp_path)
     entries |= sharded.write_metadata(metadata, [results], tmp_path)
     for name, entry in entries.items():
         files.verify(tmp_path / name, entry)

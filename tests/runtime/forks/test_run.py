@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from slurm_hadar import forks  # noqa: E402
-from slurm_hadar.runtime.forks.room import Commit, Room, note_plan  # noqa: E402
+from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory, write_plan  # noqa: E402
 
 SCRIPT = """
 import json, os, sys, time, torch, slurm_hadar
@@ -58,13 +58,13 @@ class Copies:
 
     def __init__(self, directory: Path, env: dict[str, str]) -> None:
         self.directory, self.env = directory, env
-        self.room = directory / "fork"
+        self.meeting = directory / "fork"
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, copy: int, pause: float = 0.004, restart: int = 0, total: int = 600, period: str = "0.5s", **more):
         env = {
             **self.env,
-            "HADAR_FORK_DIR": str(self.room),
+            "HADAR_FORK_DIR": str(self.meeting),
             "HADAR_FORK_COPY": str(copy),
             "HADAR_PERIOD": period,
             "SLURM_RESTART_COUNT": str(restart),
@@ -81,7 +81,7 @@ class Copies:
 
     @property
     def newest(self) -> Commit | None:
-        return Room(self.room, 99).newest()
+        return MeetingDirectory(self.meeting, 99).newest()
 
     def steps(self) -> int:
         return self.newest.step if self.newest else 0
@@ -208,14 +208,14 @@ def test_the_trackers_plan_decides_the_shares(copies: Copies, waiting) -> None:
     """Copies that the plan names get what it says; a later plan replaces it, an older one does not."""
     processes = [copies.start(c, 0.002, total=3000, period="200") for c in range(2)]
     waiting(lambda: copies.newest and len(copies.newest.shares) == 2)
-    note_plan(copies.room, forks.PeriodPlan(2, 0, {0: 30, 1: 10}))
-    note_plan(copies.room, forks.PeriodPlan(1, 0, {0: 1, 1: 99}))
+    write_plan(copies.meeting, forks.PeriodPlan(2, 0, {0: 30, 1: 10}))
+    write_plan(copies.meeting, forks.PeriodPlan(1, 0, {0: 1, 1: 99}))
 
     def shares() -> dict[int, int]:
         return {c: forks.count(spans) for c, spans in copies.newest.shares.items()}
 
     waiting(lambda: shares() == {0: 30, 1: 10})
-    note_plan(copies.room, forks.PeriodPlan(3, 0, {0: 20, 1: 60}))
+    write_plan(copies.meeting, forks.PeriodPlan(3, 0, {0: 20, 1: 60}))
     waiting(lambda: shares() == {0: 20, 1: 60})
     for process in processes:
         process.kill()
@@ -228,7 +228,7 @@ def test_a_damaged_consolidation_is_passed_over(copies: Copies, waiting) -> None
     process.kill()
     process.wait()
     newest = copies.newest
-    path = copies.room / newest.weights
+    path = copies.meeting / newest.weights
     path.write_bytes(path.read_bytes()[:-10])
     again = copies.start(0, restart=1, total=400, period="50")
     _, err = again.communicate(timeout=120)
