@@ -1,18 +1,13 @@
-"""Trainings by PyTorch Lightning and Hugging Face's Trainer, for test_callbacks.py. Several runs of one job, in turn.
-
-python callback_runs.py LIBRARY '[{"HADAR_JOB_DIR": ..., "STOP": ..., ...}, ...]'
-
-Each run is a forked child with these variables set, which prints JSON lines; the library, slow to import, is imported
-once. STOP: the batch, or step, at which the run kills itself.
+"""Trainings by PyTorch Lightning and Hugging Face's Trainer, for test_callbacks.py, which calls them in processes of
+their own. What they do stands in variables: PLAIN for one without a callback, EVERY so many steps a save, STOP at which
+batch, or step, the run kills itself. They print JSON lines.
 """
 
 import hashlib
-import importlib
 import json
 import logging
 import os
 import random
-import sys
 import time
 import warnings
 from typing import Any
@@ -160,20 +155,3 @@ def huggingface_run() -> None:
     trainer.train()
     if trainer.is_world_process_zero():
         say(weights=digest(model), steps=trainer.state.global_step)
-
-
-def main() -> None:
-    library, runs = sys.argv[1], json.loads(sys.argv[2])
-    importlib.import_module("lightning" if library == "lightning" else "transformers.trainer")
-    importlib.import_module("torch._dynamo")  # else by each run's first optimizer step
-    for number, variables in enumerate(runs):
-        child = os.fork()
-        if child == 0:
-            os.environ.update(variables)
-            {"lightning": lightning_run, "huggingface": huggingface_run}[library]()
-            sys.exit()
-        say(run=number, status=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-
-
-if __name__ == "__main__":
-    main()

@@ -5,10 +5,8 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ pytestmark = pytest.mark.torch
 
 from slurm_hadar import forks  # noqa: E402
 from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory, write_plan  # noqa: E402
+from tests.runtime.forkserver import Script  # noqa: E402
 
 SCRIPT = """
 import json, os, sys, time, torch, slurm_hadar
@@ -56,10 +55,9 @@ print(json.dumps({"end": run.step, "lr": schedule.get_last_lr()[0], "best": run.
 class Copies:
     """Starts, kills and reads copies of one job."""
 
-    def __init__(self, directory: Path, env: dict[str, str]) -> None:
-        self.directory, self.env = directory, env
+    def __init__(self, directory: Path, env: dict[str, str], start_script: Callable[..., Script]) -> None:
+        self.directory, self.env, self.start_script = directory, env, start_script
         self.meeting = directory / "fork"
-        self.started: list[subprocess.Popen[str]] = []
 
     def start(self, copy: int, pause: float = 0.004, restart: int = 0, total: int = 600, period: str = "0.5s", **more):
         env = {
@@ -73,11 +71,7 @@ class Copies:
             "PAUSE": str(pause),
             **more,
         }
-        process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.started.append(process)
-        return process
+        return self.start_script(SCRIPT, env)
 
     @property
     def newest(self) -> Commit | None:
@@ -92,15 +86,11 @@ class Copies:
 
 
 @pytest.fixture
-def copies(tmp_path: Path, job_env: dict[str, str]) -> Iterator[Copies]:
-    group = Copies(tmp_path, job_env)
-    yield group
-    for process in group.started:
-        process.kill()
-        process.communicate()
+def copies(tmp_path: Path, job_env: dict[str, str], start_script: Callable[..., Script]) -> Copies:
+    return Copies(tmp_path, job_env, start_script)
 
 
-def results(processes: list[subprocess.Popen[str]]) -> list[dict]:
+def results(processes: list[Script]) -> list[dict]:
     """What each said at its end; None for those that left it to another."""
     ends = []
     for process in processes:
@@ -135,7 +125,7 @@ def test_steps_are_those_of_a_job_that_is_not_forked(copies: Copies) -> None:
     total = 12 * 10
     results([copies.start(c, total=total, period="25") for c in range(3)])
     together = Counter(tuple(sorted(line["samples"])) for c in range(3) for line in copies.lines(c))
-    alone = Copies(copies.directory / "alone", copies.env)
+    alone = Copies(copies.directory / "alone", copies.env, copies.start_script)
     alone.directory.mkdir()
     results([alone.start(0, 0.0, total=total)])
     assert together == Counter(tuple(sorted(line["samples"])) for line in alone.lines(0))
