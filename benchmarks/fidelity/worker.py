@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True, help="of the whole job")
     parser.add_argument("--workers", type=int, required=True, help="how many GPUs' worth of workers this stands for")
     parser.add_argument("--load", type=float, default=0.0, help="seconds that loading the model shall take")
+    parser.add_argument("--nap", type=float, default=0.0, help="seconds that each step takes beside its pace")
     parser.add_argument(
         "--notes", type=Path, required=True, help="file that is told when this starts and when its steps begin"
     )
@@ -118,7 +119,7 @@ def main() -> None:
     run = Run(spec, SaveEvery(SAVE_EVERY_S), link, saver)
     _note(args.notes, f"steps {time.time()} {run.step}")
     for _ in run:
-        pass
+        time.sleep(args.nap)
 
 
 def _note(path: Path, line: str) -> None:

@@ -3,6 +3,7 @@
 Run as a script by the tests (``python forked.py JOB ARGUMENTS``), so that the forks have no thread of pytest's.
 """
 
+import gc
 import json
 import os
 import random
@@ -242,6 +243,7 @@ def warm_up() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         run_on(Path(directory))
+    gc.freeze()  # what goes on in a training is looked for among all objects: not among these
 
 
 if __name__ == "__main__":

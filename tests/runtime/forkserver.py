@@ -8,6 +8,7 @@ was started and which ended how. A child is as a fresh process that has imported
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -103,6 +104,7 @@ class ForkServer:
 def _serve(modules: list[str]) -> None:
     for module in modules:
         importlib.import_module(module)
+    gc.freeze()  # what goes on in a training is looked for among all objects: not among these
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end)

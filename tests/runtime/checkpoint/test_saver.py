@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from slurm_hadar.errors import CheckpointError  # noqa: E402
 from slurm_hadar.runtime.checkpoint import files, saver, sharded  # noqa: E402
 from slurm_hadar.runtime.checkpoint import store as checkpoint  # noqa: E402
 from slurm_hadar.runtime.inject import _hadar_progress as shared  # noqa: E402
+from tests.runtime.forkserver import Script  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -198,12 +200,11 @@ sys.exit(3)
 
 
 @pytest.mark.parametrize("how", ["exit", "fork"])
-def test_leaving_while_it_is_written(tmp_path: Path, how: str) -> None:
+def test_leaving_while_it_is_written(tmp_path: Path, how: str, start_script: Callable[..., Script]) -> None:
     """A process that ends finishes its writing; a forked child that ends meanwhile neither hangs nor spoils it."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", LEAVING, str(tmp_path), how], env=env, timeout=120)
-    assert done.returncode == 3
-    ours = checkpoint.Store(tmp_path, "any", None)
+    done = start_script(LEAVING, dict(os.environ), str(tmp_path / "kept"), how)
+    assert done.wait(120) == 3
+    ours = checkpoint.Store(tmp_path / "kept", "any", None)
     assert [c.step for c in ours.good()] == [2]
 
 

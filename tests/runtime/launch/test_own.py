@@ -7,8 +7,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,6 +202,21 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed(capfd: pytest.CaptureFixt
     assert f"other users may have changed state.pt; if you trust it: chmod -R go-w {path}" in capfd.readouterr().err
 
 
+RunScript = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run_script(start_script: Callable[..., Any]) -> RunScript:
+    """Run a script to its end; its exit code, and what it said on stdout and stderr."""
+
+    def run(*arguments: Any, **options: Any) -> tuple[int, str, str]:
+        script = start_script(*arguments, **options)
+        out, err = script.communicate(120)
+        return script.returncode, out, err
+
+    return run
+
+
 class Payload:
     """Runs code when it is unpickled."""
 
@@ -269,32 +282,27 @@ list(run)
 
 @needs_root
 @pytest.mark.skipif(not shutil.which("runuser"), reason="needs runuser")
-def test_a_prepared_directory_in_a_shared_place(in_job: Path, tmp_path: Path) -> None:
+def test_a_prepared_directory_in_a_shared_place(in_job: Path, tmp_path: Path, run_script: RunScript) -> None:
     """The attack as it was: .hadar/<next id> with owner file and checkpoint, made by another user. The job trains from
     its beginning, says why, and its own restart resumes."""
     trap = in_job / ".hadar" / "77"
     mark = tmp_path / "ran"
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    env = dict(os.environ)
     for name in ("SLURM_JOB_ID", "SLURM_SUBMIT_DIR"):
         env.pop(name)
-    subprocess.run([sys.executable, "-c", _ATTACK, trap / "checkpoints", mark], env=env, check=True)
+    code, _, err = run_script(_ATTACK, env, str(trap / "checkpoints"), str(mark))
+    assert code == 0, err
     (trap / "owner").write_text("cluster 77 2026-11-20T10:00:00\n")
     for path in (in_job / ".hadar", *(in_job / ".hadar").rglob("*")):
         _give(path)
     env |= {"SLURM_JOB_ID": "77", "SLURM_SUBMIT_DIR": str(in_job)}
 
-    first = subprocess.run([sys.executable, "-c", _VICTIM], env=env, check=True, capture_output=True, text=True)
-    again = subprocess.run(
-        [sys.executable, "-c", _VICTIM],
-        env={**env, "SLURM_RESTART_COUNT": "1"},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    _, first, said = run_script(_VICTIM, env)
+    _, again, _ = run_script(_VICTIM, {**env, "SLURM_RESTART_COUNT": "1"})
 
-    assert "begins at 0" in first.stdout and not mark.exists()
-    assert f"belongs to user nobody: this job's files go to {in_job}/.hadar-0/77" in first.stderr
-    assert "begins at 3" in again.stdout
+    assert "begins at 0" in first and not mark.exists()
+    assert f"belongs to user nobody: this job's files go to {in_job}/.hadar-0/77" in said
+    assert "begins at 3" in again
 
 
 class Vocabulary:
@@ -377,8 +385,9 @@ def test_what_is_refused_is_named(value: Any) -> None:
 
 
 _LIGHTNING = """
-import sys, logging, warnings, torch, lightning, slurm_hadar
+import os, sys, logging, warnings, torch, lightning, slurm_hadar
 warnings.filterwarnings("ignore"); logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+os.chdir(sys.argv[3])
 class Settings: pass
 class Model(lightning.LightningModule):
     def __init__(self, settings):
@@ -393,29 +402,30 @@ trainer.fit(Model(Settings()), torch.utils.data.DataLoader(torch.randn(16, 2), b
 
 
 @pytest.mark.usefixtures("in_job")
-def test_a_library_loads_nothing_that_runs_code(tmp_path: Path) -> None:
+def test_a_library_loads_nothing_that_runs_code(tmp_path: Path, run_script: RunScript) -> None:
     """Lightning's own loading is told so; its hyperparameters, any objects at all, are left out. From a directory that
     the user has named a library loads only what is the user's, since not every library is to be told."""
     pytest.importorskip("lightning")
     import torch
 
     named, mark = tmp_path / "named", tmp_path / "ran"
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    env = dict(os.environ)
     env.pop("SLURM_JOB_ID")
 
-    def train(steps: int) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-c", _LIGHTNING, str(named), str(steps)]
-        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, cwd=tmp_path)
+    def train(steps: int) -> tuple[int, str]:
+        arguments = (str(named), str(steps), str(tmp_path))
+        code, _, err = run_script(_LIGHTNING, env, *arguments, modules=("lightning",))
+        return code, err
 
-    assert "not written" not in train(4).stderr
-    assert "resumed from gen-0-step-4" in train(6).stderr
+    assert "not written" not in train(4)[1]
+    assert "resumed from gen-0-step-4" in train(6)[1]
     file = named / "gen-1-step-6" / "lightning" / "trainer.ckpt"
     file.chmod(0o666)
-    assert "other users may have changed trainer.ckpt" in train(8).stderr
+    assert "other users may have changed trainer.ckpt" in train(8)[1]
     file.chmod(0o600)
     torch.save(Payload(mark), file)
     manifest = json.loads((file.parents[1] / "manifest.json").read_text())
     data = file.read_bytes()
     manifest["files"]["lightning/trainer.ckpt"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (file.parents[1] / "manifest.json").write_text(json.dumps(manifest))
-    assert train(8).returncode != 0 and not mark.exists()
+    assert train(8)[0] != 0 and not mark.exists()
