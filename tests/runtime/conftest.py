@@ -54,6 +54,19 @@ def job_env(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.fixture
+def in_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process is a task of job 77, submitted in a directory that all may write."""
+    for name in [n for n in os.environ if n.startswith(("SLURM", "HADAR"))]:
+        monkeypatch.delenv(name)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("SLURM_SUBMIT_DIR", str(shared))
+    return shared
+
+
 class Listener:
     """The controller's end of the channel, cut down to what the tests need: keeps reports, sends orders."""
 
