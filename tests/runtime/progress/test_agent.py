@@ -203,7 +203,7 @@ def test_nothing_is_left_behind(start_agent, tmp_path) -> None:
 
 
 COUNTED = """
-import os, sys, torch
+import os, sys, torch, torch._dynamo  # which each child would import at its first step
 for body in sys.argv[1:]:
     if not os.fork():
         a, b = (torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in "ab")
