@@ -115,23 +115,19 @@ def train(
     parts = {kind: named(part) for kind, part in given.items()}
     uneven = is_wanted(balanced, global_batch)
     place = fork_place(os.environ, messages.restart_count(os.environ))
-    if place is not None:
-        if uneven:
-            raise ValueError(
-                "the workers of a copy (fork= in the job's comment) cannot be balanced: take one of the two"
-            )
-        feed = Feed(loader, worker_batch)
-        spec = TrainingSpec(parts, total_steps, gang, feed, dict(state or {}), plain, worker_batch, pace)
-        return ForkedRun(spec, place.below(name), consolidation or Consolidation())
+    if place is not None and uneven:
+        raise ValueError("the workers of a copy (fork= in the job's comment) cannot be balanced: take one of the two")
     shares = Shares(global_batch, gang.world, gang.rank) if uneven and global_batch and gang.world > 1 else None
     feed = Feed(loader, worker_batch, shares)
+    spec = TrainingSpec(parts, total_steps, gang, feed, dict(state or {}), plain, worker_batch, pace)
+    if place is not None:
+        return ForkedRun(spec, place.below(name), consolidation or Consolidation())
     balance = None
     if shares is not None:
         balance = Balance(gang, shares, model, balanced == BY_HAND, most_worker_batch, feed.ahead, pace)
     store = store_here(directory, name, keep)
     link = Link(gang, resumable=store is not None)
     saver = Saver(store, gang, link, async_save) if store is not None else None
-    spec = TrainingSpec(parts, total_steps, gang, feed, dict(state or {}), plain, worker_batch, pace)
     return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance)
 
 
