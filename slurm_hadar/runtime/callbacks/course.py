@@ -29,7 +29,7 @@ from slurm_hadar.runtime.progress.endings import Ending
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.workers.gang import Gang
 
-__all__ = ["Course", "Options"]
+__all__ = ["Course", "CourseCallback", "Options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +218,27 @@ class Course:
         finally:
             draft.discard()
         return None
+
+
+class CourseCallback:
+    """What the callbacks of all libraries take, and hold on to while a training runs."""
+
+    def __init__(
+        self,
+        *,
+        save_every_s: float | None = 600.0,
+        save_every_steps: int | None = None,
+        keep: int = 2,
+        name: str | None = None,
+        directory: str | Path | None = None,
+        model_name: str | None = None,
+        batch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
+        self._course: Course | None = None
+        self._due: SaveDecision | None = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What the library needs before a training begins."""

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.callbacks.course import Course, Options
-from slurm_hadar.runtime.checkpoint.trigger import SaveDecision
+from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
 
 __all__ = ["HuggingFaceCallback"]
 
@@ -28,29 +27,16 @@ FINISHED = "finished"
 NEEDED = ("_maybe_log_save_evaluate", "_run_epoch", "_save_checkpoint")
 
 
-class _Hooks:
+class _Hooks(CourseCallback):
     """Progress, checkpoints on request and exact resuming for Hugging Face's Trainer.
 
     The arguments are those of :func:`slurm_hadar.train` of the same names. A step is one of ``max_steps``. With a
     hyperparameter search only progress is reported.
     """
 
-    def __init__(
-        self,
-        *,
-        save_every_s: float | None = 600.0,
-        save_every_steps: int | None = None,
-        keep: int = 2,
-        name: str | None = None,
-        directory: str | Path | None = None,
-        model_name: str | None = None,
-        batch: int | None = None,
-    ) -> None:
-        super().__init__()
-        self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
-        self._course: Course | None = None
-        self._due: SaveDecision | None = None
-        self._epoch_over = False
+    _epoch_over = False
+
+    def _prepare(self) -> None:
         _teach_trainer()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

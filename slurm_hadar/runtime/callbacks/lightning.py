@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.callbacks.course import Course, Options
+from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
 from slurm_hadar.runtime.callbacks.loader import Position, positioned
 from slurm_hadar.runtime.checkpoint import files, rng
-from slurm_hadar.runtime.checkpoint.trigger import SaveDecision
 
 __all__ = ["LightningCallback"]
 
@@ -34,33 +33,18 @@ FLAVOURS = ("lightning.pytorch", "pytorch_lightning")
 NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
 
-class _Hooks:
+class _Hooks(CourseCallback):
     """Progress, checkpoints on request and exact resuming for Lightning's Trainer.
 
     The arguments are those of :func:`slurm_hadar.train` of the same names. A step is one optimizer step of the loop
     (``accumulate_grad_batches`` batches), whatever the number of optimizers.
     """
 
-    def __init__(
-        self,
-        *,
-        save_every_s: float | None = 600.0,
-        save_every_steps: int | None = None,
-        keep: int = 2,
-        name: str | None = None,
-        directory: str | Path | None = None,
-        model_name: str | None = None,
-        batch: int | None = None,
-    ) -> None:
-        super().__init__()
-        self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
-        self._course: Course | None = None
-        self._step = 0
-        self._due: SaveDecision | None = None
-        self._loader: Any = None
-        self._start: Position | None = None
-        self._loaded: dict[str, Any] | None = None
-        self._finished = False
+    _step = 0
+    _loader: Any = None
+    _start: Position | None = None
+    _loaded: dict[str, Any] | None = None
+    _finished = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Claim the job's checkpoints; have the newest one loaded, whatever ``ckpt_path`` says."""
