@@ -87,7 +87,8 @@ def main() -> None:
     gang: Any = OneForAll(1)
     link = Link(gang, resumable=True)
     saver: Any = ChainFile(directory, messages.restart_count(os.environ), link)
-    spec = TrainingSpec({}, args.steps, gang, NoData(), {"chain": ""}, {})
+    data: Any = NoData()
+    spec = TrainingSpec({}, args.steps, gang, data, {"chain": ""}, {})
     run = Run(spec, SaveEvery(SAVE_EVERY_S), link, saver)
     for _ in run:
         time.sleep(args.nap)

@@ -115,7 +115,8 @@ def main() -> None:
     gang: Any = OneForAll(args.workers)
     link = Link(gang, resumable=True)
     saver: Any = StepFile(directory, messages.restart_count(os.environ), args.workers, link)
-    spec = TrainingSpec({}, args.steps, gang, NoData(), {}, {}, pace=pace)
+    data: Any = NoData()
+    spec = TrainingSpec({}, args.steps, gang, data, {}, {}, pace=pace)
     run = Run(spec, SaveEvery(SAVE_EVERY_S), link, saver)
     _note(args.notes, f"steps {time.time()} {run.step}")
     for _ in run:

@@ -60,13 +60,7 @@ class Member:
     merge: ``merge(offers, base, path)`` writes the consolidation of the offers to ``path``.
     """
 
-    def __init__(
-        self,
-        meeting: MeetingDirectory,
-        restart: int,
-        period: PeriodLength,
-        merge: Callable[[list[Offer], Commit, Path], None],
-    ) -> None:
+    def __init__(self, meeting: MeetingDirectory, restart: int, period: PeriodLength, merge: Merge) -> None:
         self._meeting, self._restart, self._period, self._merge = meeting, restart, period, merge
         self._complained = 0.0
         self._waiting_since = 0.0
