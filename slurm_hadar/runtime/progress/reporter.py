@@ -263,7 +263,7 @@ class _Connection:
         self._unspooled: list[bytes] = []
         self._silent_since = time.monotonic()
         self._greeted_at: float | None = None
-        self._connected_at = 0.0
+        self._tried_at = 0.0
         self.live = False
         self._zmq: Any = None
         try:
@@ -276,7 +276,7 @@ class _Connection:
 
     def _connect(self) -> None:
         """Connect to the controller of the channel file; anew if another controller has written another file."""
-        self._connected_at = time.monotonic()
+        self._tried_at = time.monotonic()
         try:
             info = messages.find_channel(os.environ)
         except ChannelError as error:
@@ -328,7 +328,7 @@ class _Connection:
             self._greeted_at = now if self._try(hello()) else None
         if self._unspooled and now - self._silent_since > WELCOME_S:
             self._write_spool()
-        if now - self._connected_at > RETRY_S:
+        if now - self._tried_at > RETRY_S:
             self._connect()
 
     def orders(self, job: str) -> list[Order]:
