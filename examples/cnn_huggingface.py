@@ -47,11 +47,21 @@ def main() -> None:
     losses = Losses(args)
     with tempfile.TemporaryDirectory() as output:
         options = TrainingArguments(
-            output_dir=output, max_steps=args.steps, per_device_train_batch_size=args.batch, seed=args.seed,
-            learning_rate=0.02, optim="sgd", dataloader_drop_last=True, logging_steps=args.log_every,
-            save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, remove_unused_columns=False,
+            output_dir=output,
+            max_steps=args.steps,
+            per_device_train_batch_size=args.batch,
+            seed=args.seed,
+            learning_rate=0.02,
+            optim="sgd",
+            dataloader_drop_last=True,
+            logging_steps=args.log_every,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+            remove_unused_columns=False,
             ddp_find_unused_parameters=True,
-        )  # fmt: skip
+        )
         torch.manual_seed(args.seed)
         model = Classifier()
         trainer = Trainer(model, options, train_dataset=data, callbacks=[losses, slurm_hadar.HuggingFaceCallback()])

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.comment import KEYS, MOST_BYTES, JobComment, is_ours, parse, read, render, with_asked
+from slurm_hadar.comment import (
+    KEYS,
+    MOST_BYTES,
+    JobComment,
+    compose,
+    is_ours,
+    parse,
+    read,
+    render,
+    with_asked,
+    with_key,
+)
 from slurm_hadar.errors import CommentError
 from slurm_hadar.model import Fork, Mix
 
@@ -195,3 +206,27 @@ def test_the_scheduler_notes_what_was_asked() -> None:
     assert with_asked(noted, (4, 2, 2, 8), other) == noted.replace(mac, other)
     assert with_asked("not ours", (4, 2, 2, 8), mac) is None
     assert parse("hadar:asked=4/2/2/8") == JobComment(asked=(4, 2, 2, 8)), "the form without a seal is still read"
+
+
+def test_the_key_never_breaks_the_grammar() -> None:
+    """Whatever the comment was, with the key it parses, a key of another token is replaced, and all else stays."""
+    key, other = "0123456789abcdef", "f" * 16
+    for text in ("hadar:", "hadar:model=x", f"hadar:key={other},model=x", f"hadar:model=x,key={other}"):
+        got = with_key(text, key)
+        assert parse(got).key == key
+        assert parse(got).model == parse(text).model
+        assert with_key(got, key) == got
+    assert with_key(f"hadar: steps=5,key={other},model=x\n", key) == f"hadar:steps=5,model=x,key={key}"
+
+
+def test_keys_of_a_program_become_a_comment() -> None:
+    """By the grammar that reads it: yes and no, plain numbers, several values; what cannot be read is refused."""
+    assert compose({"steps": 5, "model": None, "pin": False, "types": {"v100", "k80"}}) == (
+        "hadar:steps=5,pin=no,types=k80+v100"
+    )
+    assert compose({}) == "hadar:"
+    assert parse(compose({"gpus": [2, 8, 4], "weight": 1e-3, "prefer": ("b", "a")})) == JobComment(
+        gpus=(2, 4, 8), weight=1e-3, prefer=frozenset("ab")
+    )
+    with pytest.raises(CommentError, match="unknown key 'modle'"):
+        compose({"modle": "x"})

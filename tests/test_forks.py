@@ -58,9 +58,11 @@ def test_periods_follow_the_cost() -> None:
 
 
 @given(
-    st.integers(0, 2**40), st.integers(0, 99), st.dictionaries(st.integers(0, 99), st.integers(0, 10**9)),
+    st.integers(0, 2**40),
+    st.integers(0, 99),
+    st.dictionaries(st.integers(0, 99), st.integers(0, 10**9)),
     st.none() | st.floats(0.1, 600),
-)  # fmt: skip
+)
 def test_plans_survive_the_way(serial: int, after: int, shares: dict[int, int], period_s: float | None) -> None:
     plan = forks.PeriodPlan(serial, after, shares, period_s)
     assert forks.PeriodPlan.from_json(plan.to_json()) == plan
@@ -68,10 +70,20 @@ def test_plans_survive_the_way(serial: int, after: int, shares: dict[int, int], 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[]", "null", '{"serial":1,"after":0,"quotas":[[1]]}', '{"serial":1,"after":0,"quotas":[[1,-2]]}',
-     '{"serial":true,"after":0,"quotas":[]}', '{"serial":1,"after":0,"quotas":[[1,2],[1,3]]}', "[" * 10_000,
-     '{"serial":1,"after":0,"quotas":[],"period_s":0}', '{"serial":1,"after":0,"quotas":[],"period_s":"x"}']
-)  # fmt: skip
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        '{"serial":1,"after":0,"quotas":[[1]]}',
+        '{"serial":1,"after":0,"quotas":[[1,-2]]}',
+        '{"serial":true,"after":0,"quotas":[]}',
+        '{"serial":1,"after":0,"quotas":[[1,2],[1,3]]}',
+        "[" * 10_000,
+        '{"serial":1,"after":0,"quotas":[],"period_s":0}',
+        '{"serial":1,"after":0,"quotas":[],"period_s":"x"}',
+    ],
+)
 def test_bad_plans_are_refused(text: str) -> None:
     with pytest.raises(ChannelError, match="plan of a forked job"):
         forks.PeriodPlan.from_json(text)

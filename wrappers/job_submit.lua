@@ -40,7 +40,7 @@ local SCHEDULERS = { "lease", "asked" } -- keys that no user writes
 local STALE = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET" }
 
 -- ------------------------------------------------------------------------------------------------ reading the comment
--- The same grammar as slurm_hadar/comment.py; a test compares the two.
+-- The same grammar as slurm_hadar/comment/; a test compares the two.
 
 -- Lua's patterns have no alternatives and no bounded repeats, so lengths are looked at apart.
 local function is_name(text)

@@ -21,6 +21,9 @@ from benchmarks.fidelity.worker import NoData, OneForAll, StepFile
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint.store import Checkpoint
+from slurm_hadar.runtime.checkpoint.trigger import SaveEvery
+from slurm_hadar.runtime.progress.link import Link
+from slurm_hadar.runtime.spec import TrainingSpec
 from slurm_hadar.runtime.training import Run
 
 __all__ = ["link_of", "result_of"]
@@ -32,8 +35,8 @@ class ChainFile(StepFile):
     """A checkpoint file for each run of the job: a run whose node is cut off may go on writing its own, but the next
     run never reads it again."""
 
-    def __init__(self, directory: Path, generation: int) -> None:
-        super().__init__(directory, generation, 1)
+    def __init__(self, directory: Path, generation: int, link: Link) -> None:
+        super().__init__(directory, generation, 1, link)
         self._directory = directory / "chains"
         self._file = self._directory / f"{generation:04d}.json"
 
@@ -81,9 +84,12 @@ def main() -> None:
     directory = messages.job_dir(os.environ)
     if directory is None:
         raise SystemExit("chain: not inside a Slurm job")
-    saver = ChainFile(directory, messages.restart_count(os.environ))
-    state = {"chain": ""}
-    run = Run({}, args.steps, OneForAll(1), NoData(), state, {}, SAVE_EVERY_S, None, saver, None, None, None)
+    gang: Any = OneForAll(1)
+    link = Link(gang, resumable=True)
+    saver: Any = ChainFile(directory, messages.restart_count(os.environ), link)
+    data: Any = NoData()
+    spec = TrainingSpec({}, args.steps, gang, data, {"chain": ""}, {})
+    run = Run(spec, SaveEvery(SAVE_EVERY_S), link, saver)
     for _ in run:
         time.sleep(args.nap)
         run.state["chain"] = link_of(run.state["chain"], run.step)

@@ -17,7 +17,7 @@ from benchmarks.chaos.jobs import ForkedJob, PlainJob
 from benchmarks.chaos.stage import Stage
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState
-from slurm_hadar.runtime.forks.room import Room
+from slurm_hadar.runtime.forks.meeting import MeetingDirectory
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = ["End", "Watch", "changes_of", "check_end", "check_log", "check_result", "steps_counted_twice", "unexplained"]
@@ -168,7 +168,7 @@ def _slurm_lost_the_end(first: float, second: float, injector: Injector) -> bool
 
 def _check_forked(job: ForkedJob, end: End) -> None:
     rooms = list(job.room.glob("fork-*"))
-    newest = Room(rooms[0], 99).newest() if rooms else None
+    newest = MeetingDirectory(rooms[0], 99).newest() if rooms else None
     if newest is None or (newest.step, tuple(newest.to_do)) != (job.steps, ()):
         end.problems.append(
             f"forked job {job.job_id}: its consolidations end at step {newest.step if newest else None}, "

@@ -19,7 +19,9 @@ from typing import Any
 from slurm_hadar import messages
 from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.checkpoint.store import Checkpoint
+from slurm_hadar.runtime.checkpoint.trigger import SaveEvery
 from slurm_hadar.runtime.progress.link import Link
+from slurm_hadar.runtime.spec import TrainingSpec
 from slurm_hadar.runtime.training import Run
 
 SAVE_EVERY_S = 600.0
@@ -36,10 +38,10 @@ class OneForAll:
     def steps_until_look(self, every_s: float, per_step_s: float) -> int:
         return 1
 
-    def agree(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        return values
+    def agree(self, decision: Any) -> Any:
+        return decision
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return value
 
     def leave_together(self) -> None:
@@ -67,14 +69,10 @@ class NoData:
 class StepFile:
     """The newest checkpoint in one JSON file of the job's directory; stands in for the training API's ``Saver``."""
 
-    def __init__(self, directory: Path, generation: int, workers: int) -> None:
+    def __init__(self, directory: Path, generation: int, workers: int, link: Link) -> None:
         self.saved_step: int | None = None
-        self._generation, self._workers = generation, workers
+        self._generation, self._workers, self._link = generation, workers, link
         self._file = directory / "stand-in.json"
-        self._link: Link | None = None
-
-    def tell(self, link: Link) -> None:
-        self._link = link
 
     def resume(self, parts: dict[str, Any]) -> tuple[Checkpoint, dict[str, Any]] | None:
         """No claim: the run before is over, since Slurm starts a job anew only then."""
@@ -91,11 +89,9 @@ class StepFile:
         fresh.write_text(json.dumps(content))
         fresh.replace(self._file)
         self.saved_step = step
-        if self._link is not None:
-            took_s = time.monotonic() - began
-            self._link.saved(step, self._generation, took_s, took_s)
+        self._link.saved(step, self._generation, time.monotonic() - began)
 
-    def settle(self) -> None:
+    def wait_written(self) -> None:
         """Nothing is written beside the steps."""
 
 
@@ -104,6 +100,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True, help="of the whole job")
     parser.add_argument("--workers", type=int, required=True, help="how many GPUs' worth of workers this stands for")
     parser.add_argument("--load", type=float, default=0.0, help="seconds that loading the model shall take")
+    parser.add_argument("--nap", type=float, default=0.0, help="seconds that each step takes beside its pace")
     parser.add_argument(
         "--notes", type=Path, required=True, help="file that is told when this starts and when its steps begin"
     )
@@ -114,12 +111,16 @@ def main() -> None:
     directory, batch = messages.job_dir(os.environ), os.environ.get("HADAR_BATCH", "")
     if directory is None:
         raise SystemExit("worker: not inside a Slurm job")
-    saver = StepFile(directory, messages.restart_count(os.environ), args.workers)
     pace = emulation.pace_here(args.workers, os.environ.get("HADAR_MODEL"), int(batch) if batch else None, None)
-    run = Run({}, args.steps, OneForAll(args.workers), NoData(), {}, {}, SAVE_EVERY_S, None, saver, None, pace, None)
+    gang: Any = OneForAll(args.workers)
+    link = Link(gang, resumable=True)
+    saver: Any = StepFile(directory, messages.restart_count(os.environ), args.workers, link)
+    data: Any = NoData()
+    spec = TrainingSpec({}, args.steps, gang, data, {}, {}, pace=pace)
+    run = Run(spec, SaveEvery(SAVE_EVERY_S), link, saver)
     _note(args.notes, f"steps {time.time()} {run.step}")
     for _ in run:
-        pass
+        time.sleep(args.nap)
 
 
 def _note(path: Path, line: str) -> None:

@@ -25,7 +25,7 @@ from slurm_hadar.graphs.network import Network
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.messages import ChannelInfo, decode_order, decode_report
 from slurm_hadar.runtime.checkpoint.store import Checkpoint, Store
-from slurm_hadar.runtime.forks.room import Commit, Room
+from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory
 from slurm_hadar.runtime.launch import nodelist
 from slurm_hadar.runtime.launch.rankmap import read_allocation
 from slurm_hadar.simulator.throughputs import load_table
@@ -115,7 +115,7 @@ def _manifest(data: bytes, folder: Path) -> None:
         for name, entry in json.loads((DATA / "manifest.json").read_text())["files"].items():
             _file(bytes(entry["size"]), directory, name)
     _file(data, directory, "manifest.json")
-    Store(folder, "10", 2, warn=lambda line: None).verify(Checkpoint(1, 400, directory), sums=False)
+    Store(folder, "10", 2).verify(Checkpoint(1, 400, directory), sums=False)
 
 
 def _room(data: bytes, folder: Path) -> None:
@@ -123,7 +123,7 @@ def _room(data: bytes, folder: Path) -> None:
     (folder / "room").mkdir()
     for name in ("commit-000040.json", "plan.json"):
         _file(data, folder / "room", name)
-    room = Room(folder / "room", 0)
+    room = MeetingDirectory(folder / "room", 0)
     newest = room.newest()
     if newest is not None:
         room.check(newest)
@@ -134,7 +134,7 @@ def _room(data: bytes, folder: Path) -> None:
 def _offer(data: bytes, folder: Path) -> None:
     """The header of a copy's offer, which is the file's beginning."""
     shutil.rmtree(folder / "room", ignore_errors=True)
-    room = Room(folder / "room", 0)
+    room = MeetingDirectory(folder / "room", 0)
     commit = Commit.from_json((DATA / "commit.json").read_text())
     path = room.offer_path(commit.number, 0)
     header = json.dumps({"__metadata__": {"hadar": _text(data)}}).encode()

@@ -140,10 +140,19 @@ def _submit(cluster: PrivateCluster, job: DemoJob, work: Path) -> str:
     bin_dir = Path(sys.executable).parent
     env = {**cluster.env, "PATH": f"{bin_dir}:{cluster.env['PATH']}", "HADAR_DEMO_WORKERS": str(job.workers)}
     command = [
-        "sbatch", "--parsable", f"--job-name={job.name}", f"--gres=gpu:{job.workers}", f"--comment={job.comment}",
-        f"--output={work}/{job.name}.out", f"--chdir={work}", str(HERE / "job.sbatch"), str(EXAMPLES / job.script),
-        f"--steps={job.steps}", f"--seed={sum(job.name.encode())}", f"--log={work}/{job.name}.jsonl",
-    ]  # fmt: skip
+        "sbatch",
+        "--parsable",
+        f"--job-name={job.name}",
+        f"--gres=gpu:{job.workers}",
+        f"--comment={job.comment}",
+        f"--output={work}/{job.name}.out",
+        f"--chdir={work}",
+        str(HERE / "job.sbatch"),
+        str(EXAMPLES / job.script),
+        f"--steps={job.steps}",
+        f"--seed={sum(job.name.encode())}",
+        f"--log={work}/{job.name}.jsonl",
+    ]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=work)
     if done.returncode != 0:
         raise ClusterError(f"sbatch refused job {job.name}: {done.stderr.strip()}")

@@ -51,8 +51,9 @@ def _gantt(axis, record: RunRecord, palette: dict[str, tuple[float, ...]]) -> No
     axis.set_title(
         f"{title}: average JCT {summary['avg_jct_s']:.0f} s, TTD {summary['ttd_s']:.0f} s, "
         f"GPU utilisation {summary['gru']:.0%}, {summary['moves']:.0f} moves",
-        loc="left", fontsize=11,
-    )  # fmt: skip
+        loc="left",
+        fontsize=11,
+    )
     axis.axvline(summary["ttd_s"] + min(t.submit_s for t in record.jobs.values()), color="black", lw=0.8, ls=":")
     axis.set_yticks(ticks, labels)
     axis.set_ylim(0, sum(n for _, n in lanes.values()))

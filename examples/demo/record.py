@@ -87,8 +87,12 @@ class RunRecord:
         }
 
     def as_dict(self) -> dict[str, object]:
-        return {"policy": self.policy, "nodes": self.nodes, "summary": self.summary(),
-                "jobs": [asdict(t) for t in self.jobs.values()]}  # fmt: skip
+        return {
+            "policy": self.policy,
+            "nodes": self.nodes,
+            "summary": self.summary(),
+            "jobs": [asdict(t) for t in self.jobs.values()],
+        }
 
 
 def _see(track: JobTrack, job: SlurmJob, now_s: float) -> None:

@@ -23,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch.nested import watched_path
 
 FORWARDED = (
@@ -87,7 +88,7 @@ class _Task:
                     return status
             elif got.si_signo == signal.SIGUSR2:
                 self._look_for_training()
-                self._say(SAVE)
+                self._tell_reporter(SAVE)
             else:
                 self._told_to_end = self._told_to_end or got.si_signo == signal.SIGTERM
                 self._pass_on(got)
@@ -103,7 +104,7 @@ class _Task:
             from slurm_hadar.runtime.launch import retry
 
             number = retry.claim(code)
-        self._say(BYE % (code, number))
+        self._tell_reporter(BYE % (code, number))
         self._await_reporter()
         if number:
             retry.put_back()
@@ -147,14 +148,14 @@ class _Task:
                 reporter.main(read_end, self._run_dir)
                 code = 0
             except Exception as error:
-                print(f"hadar: no more reports from this task: {error}", file=sys.stderr, flush=True)
+                say(f"no more reports from this task: {error}")
             finally:
                 os._exit(code)
         os.close(read_end)
         os.set_blocking(write_end, False)
         self._reporter, self._pipe = pid, write_end
 
-    def _say(self, line: bytes) -> None:
+    def _tell_reporter(self, line: bytes) -> None:
         if self._pipe is None:
             return
         try:
@@ -197,7 +198,7 @@ def _start(command: list[str], run_dir: Path | None) -> int:
         os.execvpe(command[0], command, environ)
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
-        print(f"hadar: cannot run {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        say(f"cannot run {command[0]}: {error.strerror}")
     finally:
         os._exit(code)
 
@@ -234,7 +235,7 @@ def _make_run_dir() -> Path | None:
     try:
         return Path(tempfile.mkdtemp(prefix=f"hadar-{os.environ.get('SLURM_JOB_ID', 'x')}-"))
     except OSError as error:
-        print(f"hadar: this task is not measured: {error}", file=sys.stderr, flush=True)
+        say(f"this task is not measured: {error}")
         return None
 
 

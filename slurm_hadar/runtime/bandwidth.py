@@ -122,7 +122,7 @@ class _Bench:
     def _rings(self, groups: Sequence[Sequence[int]]) -> list[float | None]:
         """Bytes/s on each link of a ring all-reduce, for groups without common members that go at the same time."""
 
-        def reduce(group: Any, ranks: Sequence[int]) -> None:
+        def reduce(group: Any, _ranks: Sequence[int]) -> None:
             self._dist.all_reduce(self._message, group=group)
 
         return [
@@ -162,15 +162,15 @@ class _Bench:
 
     def _once(self, group: Any, ranks: Sequence[int], act: Callable[[Any, Sequence[int]], None]) -> float:
         self._message.zero_()
-        self._settle()
+        self._synchronize()
         self._dist.barrier(group=group)
-        self._settle()
+        self._synchronize()
         began = time.perf_counter()
         act(group, ranks)
-        self._settle()
+        self._synchronize()
         return time.perf_counter() - began
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         if self._message.is_cuda:
             import torch
 
@@ -197,9 +197,13 @@ def _gpu_type(node: str) -> str:
     """By Slurm's name, which the scheduler knows it by; "" where Slurm is not there or names several or none."""
     try:
         shown = subprocess.run(
-            ["scontrol", "--oneliner", "show", "node", node], capture_output=True, text=True, timeout=_CALL_S,
-            stdin=subprocess.DEVNULL, check=False,
-        ).stdout  # fmt: skip
+            ["scontrol", "--oneliner", "show", "node", node],
+            capture_output=True,
+            text=True,
+            timeout=_CALL_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
     gres = re.search(r"\bGres=(\S+)", shown)

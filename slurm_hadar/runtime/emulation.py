@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import nodelist
 
 __all__ = ["CLUSTER_FILE", "Pace", "emulated_steps_per_s", "find_cluster", "pace_here"]
@@ -40,7 +40,7 @@ def find_cluster(environ: Mapping[str, str]) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        print(f"hadar: {path} cannot be read, steps run unpaced: {error}", file=sys.stderr, flush=True)
+        say(f"{path} cannot be read, steps run unpaced: {error}")
         return None
     if not isinstance(content, dict) or content.get("version") != 1:
         return None
@@ -140,5 +140,5 @@ def pace_here(workers: int, model: str | None, batch: int | None, worker_batch: 
         return Pace(rate, float(cluster.get("batch_exponent", 0.0)))
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         # a file of another version, say: the private cluster is then of less use, but its jobs run
-        print(f"hadar: {CLUSTER_FILE} is not understood, steps run unpaced: {error!r}", file=sys.stderr, flush=True)
+        say(f"{CLUSTER_FILE} is not understood, steps run unpaced: {error!r}")
         return None

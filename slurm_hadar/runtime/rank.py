@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
+from slurm_hadar.runtime.joblog import say
+
 __all__ = ["RANKS", "read_ranks", "take_rank", "write_ranks"]
 
 RANKS = "HADAR_RANKS"
@@ -91,7 +93,7 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         sys.exit(f"hadar: {error}")
     if trouble and os.environ.get("RANK") == "0":
-        print(f"hadar: {trouble}", file=sys.stderr, flush=True)
+        say(trouble)
     sys.argv[:] = arguments
     if module:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

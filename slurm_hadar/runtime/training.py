@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +27,21 @@ from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.shares import Shares
 from slurm_hadar.runtime.checkpoint.forgotten import Forgotten
-from slurm_hadar.runtime.checkpoint.parts import also_of, give_back, named, restore_state
+from slurm_hadar.runtime.checkpoint.parts import also_of, named, restore
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
 from slurm_hadar.runtime.checkpoint.saver import Saver
 from slurm_hadar.runtime.checkpoint.store import Checkpoint
-from slurm_hadar.runtime.checkpoint.turns import MOST_TURNS, Turns
+from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
+from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun, fork_place
-from slurm_hadar.runtime.progress.endings import Ending, die
-from slurm_hadar.runtime.progress.link import Link, stand_still
+from slurm_hadar.runtime.joblog import say
+from slurm_hadar.runtime.progress.endings import Ending
+from slurm_hadar.runtime.progress.link import Link
+from slurm_hadar.runtime.spec import TrainingSpec
 from slurm_hadar.runtime.workers.balance import BY_HAND, Balance, is_wanted
 from slurm_hadar.runtime.workers.gang import Gang
 
 __all__ = ["Run", "train"]
-
-AGREE_EVERY_S = 0.25
 
 
 def train(
@@ -109,93 +108,50 @@ def train(
     if gradients cannot be weighted.
     """
     gang = Gang()
-    worker_batch = _share(global_batch, gang.world)
-    workload = workload_here(model_name, batch)
-    pace = emulation.pace_here(gang.world, *workload, worker_batch)
+    worker_batch = _worker_batch(global_batch, gang.world)
+    pace = emulation.pace_here(gang.world, *workload_here(model_name, batch), worker_batch)
     with_state, plain = also_of(also or {})
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "also": with_state}
+    given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "also": with_state}
+    parts = {kind: named(part) for kind, part in given.items()}
     uneven = is_wanted(balanced, global_batch)
     place = fork_place(os.environ, messages.restart_count(os.environ))
-    if place is not None:
-        if uneven:
-            raise ValueError(
-                "the workers of a copy (fork= in the job's comment) cannot be balanced: take one of the two"
-            )
-        return ForkedRun(
-            parts, total_steps, gang, Feed(loader, worker_batch), dict(state or {}),
-            replace(place, directory=place.directory / (name or "")), consolidation or Consolidation(), pace,
-            worker_batch,
-        )  # fmt: skip
+    if place is not None and uneven:
+        raise ValueError("the workers of a copy (fork= in the job's comment) cannot be balanced: take one of the two")
     shares = Shares(global_batch, gang.world, gang.rank) if uneven and global_batch and gang.world > 1 else None
     feed = Feed(loader, worker_batch, shares)
+    spec = TrainingSpec(parts, total_steps, gang, feed, dict(state or {}), plain, worker_batch, pace)
+    if place is not None:
+        return ForkedRun(spec, place.below(name), consolidation or Consolidation())
     balance = None
     if shares is not None:
         balance = Balance(gang, shares, model, balanced == BY_HAND, most_worker_batch, feed.ahead, pace)
     store = store_here(directory, name, keep)
-    return Run(
-        parts,
-        total_steps,
-        gang,
-        feed,
-        dict(state or {}),
-        plain,
-        save_every_s,
-        save_every_steps,
-        Saver(store, gang, async_save) if store is not None else None,
-        worker_batch,
-        pace,
-        balance,
-    )
+    link = Link(gang, resumable=store is not None)
+    saver = Saver(store, gang, link, async_save) if store is not None else None
+    return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance)
 
 
 class Run:
     """One run of a training; iterate over it for batches. Made by :func:`train`."""
 
     def __init__(
-        self,
-        parts: dict[str, Any],
-        total_steps: int,
-        gang: Gang,
-        feed: Feed,
-        state: dict[str, Any],
-        also: dict[str, Any],
-        save_every_s: float | None,
-        save_every_steps: int | None,
-        saver: Saver | None,
-        worker_batch: int | None,
-        pace: emulation.Pace | None,
-        balance: Balance | None,
+        self, spec: TrainingSpec, every: SaveEvery, link: Link, saver: Saver | None, balance: Balance | None = None
     ) -> None:
         self.step = 0
-        self.worker_batch = worker_batch
-        self.total_steps = total_steps
-        self.state = state
-        self.also = also
-        self._parts = {kind: named(part) for kind, part in parts.items()}
-        self._feed = feed
-        self._saver = saver
-        self._save_every_s, self._save_every_steps = save_every_s, save_every_steps
-        self._gang = gang
-        self._pace = pace
-        self._balance = balance
-        self._link = Link(self._gang, resumable=saver is not None)
-        if saver is not None:
-            saver.tell(self._link)
+        self.worker_batch, self.total_steps = spec.worker_batch, spec.total_steps
+        self.state, self.also = spec.state, spec.also
+        self._spec, self._parts, self._feed, self._gang, self._pace = spec, spec.parts, spec.feed, spec.gang, spec.pace
+        self._link, self._saver, self._balance = link, saver, balance
         self._turns = Turns(self._parts.get("optimizer", {}).values())
         saved = [item for part in self._parts.values() for item in part.values()]
-        self._forgotten = Forgotten(saved, self._turns, self._link)
+        self._forgotten = Forgotten(saved, self._turns, link)
         self._ending = Ending()
+        self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
-        self._in_step = self._wanted = self._due = False
-        self._waited = 0
+        self._in_step = self._wanted = False
         self._resume()
-        self._link.begin(self.step, total_steps)
-        self._saved_at = self._checked_at = time.monotonic()
-        self._checked_step, self._next_check = self.step, self.step + 1
-
-    @property
-    def _samples_per_step(self) -> int | None:
-        return self.worker_batch * self._gang.world if self.worker_batch else None
+        link.begin(self.step, self.total_steps)
+        self._trigger.begin(self.step)
 
     @property
     def epoch(self) -> int:
@@ -235,7 +191,7 @@ class Run:
             finally:  # left early, too
                 self._turns.stop()
                 if self._saver is not None:
-                    self._saver.settle()
+                    self._saver.wait_written()
             self._finish()
 
     def _count(self) -> None:
@@ -272,7 +228,7 @@ class Run:
         with self._balance.apart():
             self._between_steps()
             if self.step < self.total_steps:
-                self._balance.settle(self._feed.turn, self.step)
+                self._balance.rebalance(self._feed.turn, self.step)
 
     def save(self) -> None:
         """Save. Within the loop: when this step is done; rank 0's call counts. Outside: at once, on all ranks together.
@@ -293,76 +249,27 @@ class Run:
         if self._gang.leads:
             self._forgotten.before_save()
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
-        plain["samples_per_step"] = self._samples_per_step
+        plain["samples_per_step"] = self._spec.samples_per_step
         try:
             self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
         finally:
-            self._saved_at = time.monotonic()
+            self._trigger.saved()
 
     def _try_save(self, wait: bool) -> None:
         try:
             self._save(wait)
         except CheckpointError as error:
             if self._gang.leads:
-                print(f"hadar: {error}; the training goes on", file=sys.stderr, flush=True)
+                say(f"{error}; the training goes on")
 
     def _between_steps(self) -> None:
         """Do what is due at a step boundary, the same on all ranks."""
         if self._saver is None:
             return
-        if self._save_every_steps is not None and self.step % self._save_every_steps == 0:
-            self._due = True  # until it is saved
-        if self.step < self._next_check and not self._due:
-            return
-        asked, save, pause_ms, ahead, ends = self._gang.agree(self._decide() if self._gang.leads else (0, 0, 0, 0, 0))
-        self._next_check = self.step + ahead
-        self._checked_at, self._checked_step = time.monotonic(), self.step
-        if not save:
-            return
-        self._due = False
-        self._try_save(wait=bool(asked or ends))  # who asked may end the job as soon as it hears of the save
-        if ends:
-            self._end()
-        if asked:
-            self._link.answer()
-        if pause_ms:
-            stand_still(self._link, self._gang, pause_ms / 1000)
-        if self._pace is not None:
-            self._pace.restart()
-        self._checked_at = time.monotonic()
-
-    def _end(self) -> None:
-        """The end that Slurm has asked for, on all ranks."""
-        if self._gang.leads and self._saver is not None and self._saver.saved_step == self.step:
-            print(f"hadar: told to end (SIGTERM); step {self.step} is saved", file=sys.stderr, flush=True)
-        die()
-
-    def _decide(self) -> tuple[int, int, int, int, int]:
-        """Rank 0: (was asked, save, pause in ms, steps until the next look, ends after it)."""
-        now = time.monotonic()
-        asked, pause_s = self._link.asked()
-        ends = self._ending.asked
-        overdue = self._save_every_s is not None and now - self._saved_at >= self._save_every_s
-        save = asked or ends or overdue or self._wanted or self._due
-        if save and not self._ripe():
-            return 0, 0, 0, 1, 0
-        per_step_s = (now - self._checked_at) / max(1, self.step - self._checked_step)
-        ahead = self._gang.steps_until_look(AGREE_EVERY_S, per_step_s)
-        return int(asked), int(save), int(pause_s * 1000), ahead, int(ends)
-
-    def _ripe(self) -> bool:
-        """Rank 0: whether a save now leaves out no gradient; or has waited for that for too long, which is told."""
-        if self._turns.clean:
-            self._waited = 0
-            return True
-        self._waited += 1
-        if self._waited == MOST_TURNS:
-            print(
-                f"hadar: WARNING: in {MOST_TURNS} turns there was none after which no optimizer had gradients left to "
-                "use; checkpoints leave gradients out, so a move changes this training a little",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
-        return self._waited >= MOST_TURNS
+        decision = self._trigger.due(self.step, self._wanted, self._turns.ripe)
+        if decision is not None:
+            self._try_save(wait=decision.awaited)
+            self._trigger.follow(decision, self.step, safe=self._saver.saved_step == self.step)
 
     def _resume(self) -> None:
         if self._saver is None:
@@ -375,24 +282,17 @@ class Run:
         self._apply(found, content)
         self._link.loaded(found, time.monotonic() - began)
         if self._gang.leads:
-            print(f"hadar: resumed from {found.name}", file=sys.stderr, flush=True)
+            say(f"resumed from {found.name}")
 
     def _apply(self, found: Checkpoint, content: dict[str, Any]) -> None:
         saved, ranks = content["state"], content["ranks"]
-        try:
-            for kind, part in self._parts.items():
-                restore_state(part, saved.get(kind, {}))
-            give_back(self.also, saved.get("plain", {}))
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{found.path} does not fit this training: {str(error).splitlines()[0]}; "
-                "remove it, or tell trainings apart by train(..., name=...)"
-            ) from error
+        advice = "remove it, or tell trainings apart by train(..., name=...)"
+        restore(self._parts, saved, found.path, advice, self.also)
         self.step = saved["step"]
         self.state.clear()
         self.state.update(saved["user"])
         position = dict(saved["position"])
-        then, now = saved.get("samples_per_step"), self._samples_per_step
+        then, now = saved.get("samples_per_step"), self._spec.samples_per_step
         if then and now:
             position["index"] = position["index"] * then // now
         elif len(ranks) != self._gang.world:  # as many samples were used, by another number of workers
@@ -400,7 +300,7 @@ class Run:
         self._feed.restore(position, ranks[self._gang.rank] if self._gang.rank < len(ranks) else None)
 
 
-def _share(global_batch: int | None, workers: int) -> int | None:
+def _worker_batch(global_batch: int | None, workers: int) -> int | None:
     """Each worker's batch."""
     if global_batch is None:
         return None

@@ -14,19 +14,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_hadar.comment import compose
 from slurm_hadar.errors import CommentError, HadarError, JobFailed, SlurmError
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.parsing import job_state
 from slurm_hadar.slurm.shown import accounted
 from slurm_hadar.submission.files import CALL, make_folder, read_file, write_file
 from slurm_hadar.submission.run import STARTED, dumps, pickler
-from slurm_hadar.submission.sbatch import as_options, comment_of, given, sbatch
+from slurm_hadar.submission.sbatch import as_options, given, sbatch
 
 __all__ = ["Job", "submit"]
 
 _ASK_S = 2.0  # Slurm is asked about all jobs of this process at once, and not more often
 _FILES_S = 60.0  # a shared file system may show what a job wrote only so long after its end
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _GONE = "GONE"
 _RESULT = re.compile(r"result-(\d{1,9})-(\d{1,9})\.pickle")
 _SCRIPT_OPTIONS = ("array", "wrap", "comment", "gres")
@@ -64,7 +65,7 @@ def submit(
     if wrong := sorted(set(options) & set(_SCRIPT_OPTIONS)):
         raise HadarError(f"{wrong[0]} cannot be given to slurm_hadar.submit; see its documentation for what can")
     known = {"steps": steps, "model": model, "batch": batch, **(comment or {})}
-    words = [*as_options(options), f"--comment={comment_of(known)}"]
+    words = [*as_options(options), f"--comment={compose(known)}"]
     if gpus < 0:
         raise CommentError(f"gpus={gpus} must be 0 or more")
     packed = _packed(function, args)
@@ -157,7 +158,7 @@ class Job:
             left_s = _ASK_S if until is None else until - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"job {self.job_id} is {self.state} after {timeout:g} s")
-            time.sleep(min(_LOOK_S, left_s))
+            time.sleep(min(_POLL_S, left_s))
 
     def _outcome(self) -> tuple[str, Any, str]:
         """What the tasks of the last run have left: of the first one that raised, else of the first. Raises JobFailed
@@ -174,7 +175,7 @@ class Job:
                 return found[0]
             if time.monotonic() > until:
                 raise self._failed(state)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _last_results(self) -> list[str]:
         """Names of the files that the last run has left, in order of its tasks."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.errors import HadarError
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.submission.files import CALL, read_file, write_file
 
 __all__ = ["STARTED", "dumps", "main", "pickler", "result_name"]
@@ -27,13 +28,13 @@ STARTED = "started"  # what a run is that has left nothing else
 def main() -> int:
     """1 if the function raised, which makes the job FAILED."""
     if len(sys.argv) != 2:
-        print("hadar: this runs what slurm_hadar.submit has submitted; call that", file=sys.stderr)
+        say("this runs what slurm_hadar.submit has submitted; call that")
         return 2
     folder = Path(sys.argv[1])
     try:
         path, packed = read_file(folder, CALL)
     except (OSError, HadarError) as error:
-        print(f"hadar: the call cannot be read: {error}", file=sys.stderr)
+        say(f"the call cannot be read: {error}")
         return 1
     sys.path += [entry for entry in path if entry not in sys.path]  # where the submitting program finds its modules
     name = result_name(messages.restart_count(os.environ), int(os.environ.get("SLURM_PROCID", "0")))

@@ -14,7 +14,7 @@ from typing import Any
 from slurm_hadar import comment
 from slurm_hadar.errors import CommentError, SlurmError
 
-__all__ = ["as_options", "comment_of", "given", "sbatch", "said"]
+__all__ = ["as_options", "given", "sbatch", "said"]
 
 
 def sbatch(options: Sequence[str], command: Sequence[str], name: str) -> str:
@@ -53,26 +53,13 @@ def said(options: Sequence[str]) -> comment.JobComment:
     return found
 
 
-def comment_of(keys: Mapping[str, Any]) -> str:
-    """A comment of these keys; True and False are yes and no, several values are joined by ``+``, None is left out.
-    Raises CommentError."""
-    text = comment.PREFIX + ",".join(f"{key}={_value(value)}" for key, value in keys.items() if value is not None)
-    comment.parse(text)
-    return text
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "+".join(map(str, value)) if isinstance(value, (list, tuple, set, frozenset)) else str(value)
-
-
 def as_options(settings: Mapping[str, Any]) -> list[str]:
     """``{"cpus_per_task": 4, "exclusive": True}`` as sbatch's long options; None and False are left out."""
     return [
         f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
-        for name, value in settings.items() if value is not None and value is not False
-    ]  # fmt: skip
+        for name, value in settings.items()
+        if value is not None and value is not False
+    ]
 
 
 def given(options: Sequence[str], name: str) -> bool:

@@ -1,4 +1,4 @@
-"""job_submit.lua: the same grammar as comment.py, and the changes it makes to a job."""
+"""job_submit.lua: the same grammar as slurm_hadar.comment, and the changes it makes to a job."""
 
 from __future__ import annotations
 

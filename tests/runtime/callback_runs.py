@@ -1,18 +1,13 @@
-"""Trainings by PyTorch Lightning and Hugging Face's Trainer, for test_callbacks.py. Several runs of one job, in turn.
-
-python callback_runs.py LIBRARY '[{"HADAR_JOB_DIR": ..., "STOP": ..., ...}, ...]'
-
-Each run is a forked child with these variables set, which prints JSON lines; the library, slow to import, is imported
-once. STOP: the batch, or step, at which the run kills itself.
+"""Trainings by PyTorch Lightning and Hugging Face's Trainer, for test_callbacks.py, which calls them in processes of
+their own. What they do stands in variables: PLAIN for one without a callback, EVERY so many steps a save, STOP at which
+batch, or step, the run kills itself. They print JSON lines.
 """
 
 import hashlib
-import importlib
 import json
 import logging
 import os
 import random
-import sys
 import time
 import warnings
 from typing import Any
@@ -48,8 +43,7 @@ def stop_at(number: int) -> None:
         os.kill(os.getpid(), int(os.environ.get("SIGNAL", 9)))
 
 
-def lightning_run() -> None:
-    """Dropout, batch norm, a schedule, shuffling, augmentation by Python's random, validation amid the epochs."""
+def lightning_model() -> Any:
     import lightning
 
     class Net(lightning.LightningModule):
@@ -62,8 +56,14 @@ def lightning_run() -> None:
             loss = nn.functional.mse_loss(self.net(x + 0.01 * random.random()), y)
             number, loops = self.trainer.fit_loop.total_batch_idx, self.trainer.fit_loop
             if self.global_rank == 0:
-                say(batch=number, index=batch_idx, epoch=self.current_epoch, loss=loss.item(), step=self.global_step,
-                    stepped=loops.epoch_loop._batches_that_stepped)  # fmt: skip
+                say(
+                    batch=number,
+                    index=batch_idx,
+                    epoch=self.current_epoch,
+                    loss=loss.item(),
+                    step=self.global_step,
+                    stepped=loops.epoch_loop._batches_that_stepped,
+                )
             stop_at(number)
             return loss
 
@@ -83,19 +83,32 @@ def lightning_run() -> None:
             schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    return Net()
+
+
+def lightning_run() -> None:
+    """Dropout, batch norm, a schedule, shuffling, augmentation by Python's random, validation amid the epochs."""
+    import lightning
+
     warnings.filterwarnings("ignore")
     for name in ("lightning", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
     torch.manual_seed(0)
     random.seed(0)
     data = TensorDataset(torch.randn(100, 6), torch.randn(100, 1))
-    model = Net()
+    model = lightning_model()
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.LightningCallback(**options())]
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", 1)), logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        callbacks=callbacks, **{"max_epochs": 5, **json.loads(os.environ.get("TRAINER", "{}"))},
-    )  # fmt: skip
+        accelerator="cpu",
+        devices=int(os.environ.get("WORLD_SIZE", 1)),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        callbacks=callbacks,
+        **{"max_epochs": 5, **json.loads(os.environ.get("TRAINER", "{}"))},
+    )
     loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=int(os.environ.get("WORKERS", 0)))
     trainer.fit(model, loader, DataLoader(data, batch_size=50))
     if trainer.is_global_zero:
@@ -126,29 +139,19 @@ def huggingface_run() -> None:
     data = [{"x": torch.randn(6), "labels": torch.randn(1)} for _ in range(100)]
     model = Net()
     arguments = TrainingArguments(
-        os.environ["TMPDIR"] + "/output", num_train_epochs=5, per_device_train_batch_size=8, logging_steps=1,
-        use_cpu=True, report_to=[], disable_tqdm=True, learning_rate=0.01, remove_unused_columns=False,
+        os.environ["TMPDIR"] + "/output",
+        num_train_epochs=5,
+        per_device_train_batch_size=8,
+        logging_steps=1,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        learning_rate=0.01,
+        remove_unused_columns=False,
         **{"save_strategy": "no", "eval_strategy": "epoch", **json.loads(os.environ.get("TRAINER", "{}"))},
-    )  # fmt: skip
+    )
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.HuggingFaceCallback(**options())]
     trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data[:20], callbacks=[Told(), *callbacks])
     trainer.train()
     if trainer.is_world_process_zero():
         say(weights=digest(model), steps=trainer.state.global_step)
-
-
-def main() -> None:
-    library, runs = sys.argv[1], json.loads(sys.argv[2])
-    importlib.import_module("lightning" if library == "lightning" else "transformers.trainer")
-    importlib.import_module("torch._dynamo")  # else by each run's first optimizer step
-    for number, variables in enumerate(runs):
-        child = os.fork()
-        if child == 0:
-            os.environ.update(variables)
-            {"lightning": lightning_run, "huggingface": huggingface_run}[library]()
-            sys.exit()
-        say(run=number, status=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-
-
-if __name__ == "__main__":
-    main()

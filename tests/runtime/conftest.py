@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar import messages
+from tests.runtime.forkserver import ForkServer, Script
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -51,6 +52,19 @@ def job_env(tmp_path: Path) -> dict[str, str]:
         "TMPDIR": str(tmp_path),
         "OMP_NUM_THREADS": "1",
     }
+
+
+@pytest.fixture
+def in_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process is a task of job 77, submitted in a directory that all may write."""
+    for name in [n for n in os.environ if n.startswith(("SLURM", "HADAR"))]:
+        monkeypatch.delenv(name)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("SLURM_SUBMIT_DIR", str(shared))
+    return shared
 
 
 class Listener:
@@ -130,31 +144,57 @@ def start_agent(job_env: dict[str, str]) -> Iterator[Callable[..., subprocess.Po
         process.communicate()
 
 
+@pytest.fixture(scope="session")
+def fork_servers() -> Iterator[Callable[..., ForkServer]]:
+    """A process that has PyTorch, and these modules; one for each set of modules in the whole run."""
+    made: dict[tuple[str, ...], ForkServer] = {}
+
+    def server(*modules: str) -> ForkServer:
+        if modules not in made:
+            made[modules] = ForkServer(*modules)
+        return made[modules]
+
+    yield server
+    for each in made.values():
+        each.close()
+
+
 @pytest.fixture
-def run_gang(tmp_path: Path) -> Iterator[Callable[..., list[subprocess.CompletedProcess[str]]]]:
+def start_script(fork_servers: Callable[..., ForkServer], tmp_path: Path) -> Iterator[Callable[..., Script]]:
+    """Start a script, given as text, where PyTorch (and ``modules``) is imported already; killed at the test's end."""
+    started: list[Script] = []
+
+    def start(script: str, env: dict[str, str], *arguments: str, modules: tuple[str, ...] = ()) -> Script:
+        out, err = (tmp_path / f"script-{len(started)}.{kind}" for kind in ("out", "err"))
+        started.append(fork_servers(*modules).start(script, *arguments, env=env, out=out, err=err))
+        return started[-1]
+
+    yield start
+    for script in started:
+        script.kill()
+        script.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def run_gang(start_script: Callable[..., Script]) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
     """Run a script as ``world`` workers that find each other on this machine; what each of them said, by rank."""
-    started: list[subprocess.Popen[bytes]] = []
 
     def run(
-        script: str, env: dict[str, str], world: int, *arguments: str, seconds: float = DEADLINE_S
+        script: str,
+        env: dict[str, str],
+        world: int,
+        *arguments: str,
+        modules: tuple[str, ...] = (),
+        seconds: float = DEADLINE_S,
     ) -> list[subprocess.CompletedProcess[str]]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         env = {**env, "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         env["GLOO_SOCKET_IFNAME"] = "lo"
-        argv = [sys.executable, "-c", script, *arguments]
-        # to files: a worker whose pipe is full would stop, and the others with it
-        files = [(tmp_path / f"{len(started) + r}.out", tmp_path / f"{len(started) + r}.err") for r in range(world)]
-        for rank, (out, err) in enumerate(files):
-            with out.open("w") as o, err.open("w") as e:
-                started.append(subprocess.Popen(argv, env={**env, "RANK": str(rank)}, stdout=o, stderr=e))
-        codes = [worker.wait(seconds) for worker in started[-world:]]
-        said = [(out.read_text(), err.read_text()) for out, err in files]
-        return [subprocess.CompletedProcess(argv, code, *words) for code, words in zip(codes, said, strict=True)]
+        workers = [start_script(script, {**env, "RANK": str(r)}, *arguments, modules=modules) for r in range(world)]
+        said = [worker.communicate(seconds) for worker in workers]
+        codes = [worker.returncode for worker in workers]
+        return [subprocess.CompletedProcess(script, code or 0, *w) for code, w in zip(codes, said, strict=True)]
 
-    yield run
-    for worker in started:
-        if worker.poll() is None:
-            worker.kill()
-            worker.wait()
+    return run

@@ -3,6 +3,7 @@
 Run as a script by the tests (``python forked.py JOB ARGUMENTS``), so that the forks have no thread of pytest's.
 """
 
+import gc
 import json
 import os
 import random
@@ -218,7 +219,7 @@ def fail(directory: Path, how: str, who: int, world: int) -> None:
         loop = slurm_hadar.train(given, optimizers, total_steps=12, directory=directory, save_every_steps=4)
         write = files.Summed.write
 
-        def bad(self: files.Summed, data: Any) -> int:
+        def bad(self: files.Summed, _data: Any) -> int:
             if how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             self.error = OSError(28, "No space left on device")
@@ -227,10 +228,10 @@ def fail(directory: Path, how: str, who: int, world: int) -> None:
         for _ in loop:
             step(given, optimizers, loop.step)
             if loop.step == 5 and rank == who:
-                loop._saver.settle()  # the first save is safe before the fault comes
+                loop._saver.wait_written()  # noqa: SLF001 - the first save is safe before the fault comes
                 files.Summed.write = bad  # type: ignore[method-assign]
             if loop.step == 9:
-                loop._saver.settle()
+                loop._saver.wait_written()  # noqa: SLF001
                 files.Summed.write = write  # type: ignore[method-assign]
 
     codes = gang(world, work, directory / "log")
@@ -242,6 +243,7 @@ def warm_up() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         run_on(Path(directory))
+    gc.freeze()  # what goes on in a training is looked for among all objects: not among these
 
 
 if __name__ == "__main__":

@@ -19,24 +19,28 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS = str(Path(__file__).with_name("callback_runs.py"))
 LIBRARIES = ("lightning", "huggingface")
 STEPS = 65
-ALONE = "import runpy; runpy.run_path({runs!r})['{library}_run']()"
+MODULES = {"lightning": ("lightning",), "huggingface": ("transformers.trainer",)}  # slow to import
+SCRIPT = "import runpy; runpy.run_path({runs!r})['{library}_run']()"
 Line = dict[str, Any]
 
 
-def train(env: dict[str, str], library: str, *runs: dict[str, str]) -> tuple[list[list[Line]], list[int], str]:
-    """Each run's lines, its exit status, and what all of them said on stderr."""
-    done = subprocess.run([sys.executable, RUNS, library, json.dumps(runs)], env=env, capture_output=True, text=True,
-                          timeout=500)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    lines: list[list[Line]] = [[]]
-    statuses = []
-    for line in (json.loads(text) for text in done.stdout.splitlines() if text.startswith('{"')):
-        if "run" in line:
-            statuses.append(line["status"])
-            lines.append([])
-        else:
-            lines[-1].append(line)
-    return lines[:-1], statuses, done.stderr
+@pytest.fixture
+def train(start_script: Callable[..., Any]) -> Callable[..., tuple[list[list[Line]], list[int], str]]:
+    """Several runs of one job, in turn: each one's lines, its exit status, and what all of them said on stderr."""
+
+    def train(env: dict[str, str], library: str, *runs: dict[str, str]) -> tuple[list[list[Line]], list[int], str]:
+        script = SCRIPT.format(runs=RUNS, library=library)
+        done = []
+        for variables in runs:
+            run = start_script(script, {**env, **variables}, modules=MODULES[library])
+            done.append((*run.communicate(500), run.returncode))
+        return [read(out) for out, _, _ in done], [code for *_, code in done], "".join(err for _, err, _ in done)
+
+    return train
+
+
+def read(out: str) -> list[Line]:
+    return [json.loads(line) for line in out.splitlines() if line.startswith('{"')]
 
 
 def elsewhere(env: dict[str, str], name: str, **more: str) -> dict[str, str]:
@@ -58,7 +62,7 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
     ],
     ids=["lightning", "lightning, validation amid epochs", "huggingface", "huggingface, accumulating"],
 )
-def test_killed_and_resumed_is_bit_identical(library, more, stops, job_env) -> None:
+def test_killed_and_resumed_is_bit_identical(library, more, stops, job_env, train) -> None:
     """Killed in several epochs, in their midst and at their ends: the same losses, evaluations and weights, in the same
     order, as a run that was left alone, and that as a run without the callback. Once over, nothing is trained again."""
     runs = [{**more, "STOP": str(stop), "EVERY": "4", "SLURM_RESTART_COUNT": str(n)} for n, stop in enumerate(stops)]
@@ -77,7 +81,7 @@ def test_killed_and_resumed_is_bit_identical(library, more, stops, job_env) -> N
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_told_to_end_it_saves_first(library, job_env) -> None:
+def test_told_to_end_it_saves_first(library, job_env, train) -> None:
     """A SIGTERM, as of scontrol requeue: the step is saved, and the process ends by it; no step is made twice."""
     first = {"STOP": "9", "SIGNAL": "15", "PACE": "0.1", "SLURM_RESTART_COUNT": "0"}
     alone = elsewhere(job_env, "alone")
@@ -93,13 +97,12 @@ def test_told_to_end_it_saves_first(library, job_env) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_two_workers_save_and_resume_together(library, job_env, run_gang) -> None:
     """Killed and resumed: as a gang that was left alone."""
-    source = "import os; os.environ['LOCAL_RANK'] = os.environ['RANK']; " + ALONE.format(runs=RUNS, library=library)
+    source = "import os; os.environ['LOCAL_RANK'] = os.environ['RANK']; " + SCRIPT.format(runs=RUNS, library=library)
     first = {**job_env, "EVERY": "4", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "one"}  # as torchrun does
 
     def gang(**env: str) -> tuple[list[int], list[Line], str]:
-        done = run_gang(source, {**first, **env}, 2, seconds=180)
-        lines = [json.loads(line) for line in done[0].stdout.splitlines() if line.startswith('{"')]
-        return [d.returncode for d in done], lines, "".join(d.stderr for d in done)
+        done = run_gang(source, {**first, **env}, 2, modules=MODULES[library], seconds=180)
+        return [d.returncode for d in done], read(done[0].stdout), "".join(d.stderr for d in done)
 
     _, cut, said = gang(STOP="16", SLURM_RESTART_COUNT="0")
     codes, last, said = gang(SLURM_RESTART_COUNT="1")
@@ -116,7 +119,7 @@ def test_asked_to_save_it_saves_pauses_and_goes_on(library, start_agent, listene
     endless = {"max_steps": 100_000}
     endless |= {"max_epochs": -1} if library == "lightning" else {"eval_strategy": "no"}
     job_env["TRAINER"] = json.dumps(endless)
-    source = ALONE.format(runs=RUNS, library=library)
+    source = SCRIPT.format(runs=RUNS, library=library)
     agent = start_agent(sys.executable, "-c", source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     waiting(lambda: any((r.steps or 0) > 3 for r in listener.reports), "steps", 200)
     listener.order("save", pause_s=300.0)
@@ -144,7 +147,7 @@ def test_asked_to_save_it_saves_pauses_and_goes_on(library, start_agent, listene
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_outside_slurm_it_is_an_ordinary_callback(library, job_env, tmp_path) -> None:
+def test_outside_slurm_it_is_an_ordinary_callback(library, job_env, tmp_path, train) -> None:
     """No job, no directory: the training runs to its end and leaves nothing behind."""
     env = {k: v for k, v in job_env.items() if not k.startswith(("SLURM", "HADAR"))}
     (run,), (status,), said = train({**env, "PWD": str(tmp_path)}, library, {"EVERY": "4"})

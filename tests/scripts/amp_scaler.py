@@ -20,9 +20,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler(device, growth_interval=50)
 loader = DataLoader(TensorDataset(torch.randn(480, 16), torch.randn(480, 1)), batch_size=30, shuffle=True)
 
-for inputs, targets in slurm_hadar.train(
-    model, optimizer, total_steps=330, loader=loader, also={"scaler": scaler}
-):  # fmt: skip
+for inputs, targets in slurm_hadar.train(model, optimizer, total_steps=330, loader=loader, also={"scaler": scaler}):
     with torch.autocast(device, dtype=torch.bfloat16):
         loss = nn.functional.mse_loss(model(inputs.to(device)), targets.to(device))
     optimizer.zero_grad()

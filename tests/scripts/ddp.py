@@ -6,7 +6,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import slurm_hadar
@@ -16,7 +16,7 @@ def main(out: str) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     data = TensorDataset(torch.randn(640, 10), torch.randn(640, 1))
-    model = DDP(nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, 1)))
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     loader = DataLoader(data, batch_size=16, sampler=DistributedSampler(data, seed=3))
     for inputs, targets in slurm_hadar.train(model, optimizer, total_steps=300, loader=loader):

@@ -29,13 +29,26 @@ if __name__ == "__main__":
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     torch.manual_seed(5)
-    model = BertForSequenceClassification(BertConfig(
-        vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-    ))  # fmt: skip
+    model = BertForSequenceClassification(
+        BertConfig(
+            vocab_size=100,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+        )
+    )
     with tempfile.TemporaryDirectory() as output:
         options = TrainingArguments(
-            output_dir=output, max_steps=300, per_device_train_batch_size=8, learning_rate=1e-3, seed=6,
-            save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
-        )  # fmt: skip
+            output_dir=output,
+            max_steps=300,
+            per_device_train_batch_size=8,
+            learning_rate=1e-3,
+            seed=6,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+        )
         Trainer(model, options, train_dataset=Reviews(), callbacks=[slurm_hadar.HuggingFaceCallback()]).train()
     torch.save(model.state_dict(), args.out)

@@ -38,8 +38,14 @@ if __name__ == "__main__":
     val = DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=16)
     model = Regression()
     trainer = lightning.Trainer(
-        max_epochs=14, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[slurm_hadar.LightningCallback()],
-    )  # fmt: skip
+        max_epochs=14,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[slurm_hadar.LightningCallback()],
+    )
     trainer.fit(model, train, val)
     torch.save(model.state_dict(), args.out)

@@ -24,7 +24,7 @@ if Path(args.checkpoint).exists():
     optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["rng"])
     step = state["step"]
-signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
 
 
 def save() -> None:

@@ -108,8 +108,15 @@ def _undisturbed(script: Script) -> None:
             "--standalone",
             "--",
         ]
-    done = subprocess.run([*start, str(path), f"--out={out}"], env=environment(), cwd=folder, capture_output=True,
-                          text=True, timeout=DEADLINE_S, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*start, str(path), f"--out={out}"],
+        env=environment(),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     script.reference = done.stdout + done.stderr
     script.undisturbed = torch.load(out) if done.returncode == 0 else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
@@ -16,7 +15,7 @@ import slurm_hadar
 from slurm_hadar.errors import CheckpointError, CommentError, HadarError, JobFailed, SlurmError
 from slurm_hadar.submission import future, run
 from slurm_hadar.submission.files import read_file, write_file
-from slurm_hadar.submission.sbatch import as_options, comment_of
+from slurm_hadar.submission.sbatch import as_options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,13 +74,13 @@ def fail() -> None:
     raise ValueError("no")
 
 
-class Odd(Exception):
+class OddError(Exception):
     def __reduce__(self):  # type: ignore[no-untyped-def]
         raise TypeError("not to be pickled")
 
 
 def fail_oddly() -> None:
-    raise Odd("strange")
+    raise OddError("strange")
 
 
 def unpicklable() -> object:
@@ -98,15 +97,32 @@ def leave() -> None:
 
 def test_a_result_comes_back(slurm: Slurm) -> None:
     """And what sbatch is told makes the job movable, with what the scheduler may know."""
-    job = slurm_hadar.submit(add, 1, 2, gpus=2, steps=9, model="m", comment={"types": ["v100", "k80"], "lose": True},
-                             time="1:00", cpus_per_task=3, exclusive=True)  # fmt: skip
+    job = slurm_hadar.submit(
+        add,
+        1,
+        2,
+        gpus=2,
+        steps=9,
+        model="m",
+        comment={"types": ["v100", "k80"], "lose": True},
+        time="1:00",
+        cpus_per_task=3,
+        exclusive=True,
+    )
 
     assert (job.job_id, job.state, job.done(), job.stdout()) == ("7", "PENDING", False, "")
     with pytest.raises(TimeoutError, match=r"job 7 is PENDING after 0\.01 s"):
         job.result(0.01)
-    assert {"--gres=gpu:2", "--time=1:00", "--cpus-per-task=3", "--exclusive", "--requeue", "--open-mode=append",
-            "--job-name=add", "--comment=hadar:steps=9,model=m,types=v100+k80,lose=yes"
-            } <= set(slurm.words)  # fmt: skip
+    assert {
+        "--gres=gpu:2",
+        "--time=1:00",
+        "--cpus-per-task=3",
+        "--exclusive",
+        "--requeue",
+        "--open-mode=append",
+        "--job-name=add",
+        "--comment=hadar:steps=9,model=m,types=v100+k80,lose=yes",
+    } <= set(slurm.words)
     assert (
         slurm.words[-1].endswith(f"-m slurm_hadar.submission.run {job.folder}") and "hadar-srun -- " in slurm.words[-1]
     )
@@ -140,10 +156,17 @@ def test_what_is_raised_in_the_job_is_raised_here(slurm: Slurm) -> None:
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("CANCELLED", "was cancelled"), ("TIMEOUT", "reached its time limit"), ("OUT_OF_MEMORY", "not enough memory"),
-     ("NODE_FAIL", "lost its node"), ("FAILED", "failed before the function"), ("PREEMPTED", "ended as PREEMPTED"),
-     ("COMPLETED", "left no result"), ("", "not known to Slurm any more")],
-)  # fmt: skip
+    [
+        ("CANCELLED", "was cancelled"),
+        ("TIMEOUT", "reached its time limit"),
+        ("OUT_OF_MEMORY", "not enough memory"),
+        ("NODE_FAIL", "lost its node"),
+        ("FAILED", "failed before the function"),
+        ("PREEMPTED", "ended as PREEMPTED"),
+        ("COMPLETED", "left no result"),
+        ("", "not known to Slurm any more"),
+    ],
+)
 def test_a_job_that_ended_otherwise_says_how(slurm: Slurm, state: str, words: str) -> None:
     job = slurm_hadar.submit(add, 1, 2)
     (job.folder / "stderr").write_text("Killed\n")
@@ -174,7 +197,8 @@ def test_a_function_that_ends_the_process_has_no_result(slurm: Slurm) -> None:
         job.result()
 
 
-def test_cancelling(slurm: Slurm) -> None:
+@pytest.mark.usefixtures("slurm")
+def test_cancelling() -> None:
     job = slurm_hadar.submit(add, 1, 2)
     job.cancel()
 
@@ -238,7 +262,6 @@ def test_another_users_folder_is_not_read(slurm: Slurm) -> None:
 
 def test_words_for_sbatch() -> None:
     assert as_options({"cpus_per_task": 4, "exclusive": True, "mem": None, "hold": False}) == [
-        "--cpus-per-task=4", "--exclusive",
-    ]  # fmt: skip
-    assert comment_of({"steps": 5, "model": None, "pin": False, "types": {"v100"}}) == "hadar:steps=5,pin=no,types=v100"
-    assert json.dumps(comment_of({})) == '"hadar:"'
+        "--cpus-per-task=4",
+        "--exclusive",
+    ]

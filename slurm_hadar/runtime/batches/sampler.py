@@ -64,7 +64,8 @@ class SharedBatchSampler:
                 f"{shares.rank} of {shares.world}"
             )
         made = cls.__new__(cls)
-        made._sampler, made._drop_last, made._shares, made.first_turn = sampler, drop_last, shares, 0
+        # a second constructor
+        made._sampler, made._drop_last, made._shares, made.first_turn = sampler, drop_last, shares, 0  # noqa: SLF001
         return made
 
     def bind(self, shares: Shares) -> None:

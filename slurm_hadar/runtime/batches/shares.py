@@ -23,18 +23,18 @@ def share_out(total: int, rates: Sequence[float], most: int | None = None) -> tu
         raise ValueError(f"rates must be positive numbers, not {list(rates)}")
     if total < len(rates):
         raise ValueError(f"{total} samples cannot be shared by {len(rates)} workers: each needs at least one")
-    room = total if most is None else most
-    if room * len(rates) < total:
-        raise ValueError(f"{total} samples cannot be shared by {len(rates)} workers that take at most {room} each")
+    cap = total if most is None else most
+    if cap * len(rates) < total:
+        raise ValueError(f"{total} samples cannot be shared by {len(rates)} workers that take at most {cap} each")
     # never more than in the end: so much fits before the time at which all samples but one per worker would be done
     sure = (total - len(rates)) / sum(rates)
-    shares = [min(room, max(1, math.floor(sure * rate))) for rate in rates]
-    queue = [((n + 1) / rate, rank) for rank, (n, rate) in enumerate(zip(shares, rates, strict=True)) if n < room]
+    shares = [min(cap, max(1, math.floor(sure * rate))) for rate in rates]
+    queue = [((n + 1) / rate, rank) for rank, (n, rate) in enumerate(zip(shares, rates, strict=True)) if n < cap]
     heapq.heapify(queue)
     for _ in range(total - sum(shares)):
         _, rank = heapq.heappop(queue)
         shares[rank] += 1
-        if shares[rank] < room:
+        if shares[rank] < cap:
             heapq.heappush(queue, ((shares[rank] + 1) / rates[rank], rank))
     return tuple(shares)
 

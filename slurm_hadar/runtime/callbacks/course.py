@@ -8,7 +8,6 @@ which is summed, synced and renamed. It does so in the foreground, the training 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,16 +20,16 @@ from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.checkpoint import files
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
 from slurm_hadar.runtime.checkpoint.store import Checkpoint, Draft
+from slurm_hadar.runtime.checkpoint.trigger import SaveDecision, SaveEvery, Trigger
+from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks.run import fork_place
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
-from slurm_hadar.runtime.progress.endings import Ending, die
-from slurm_hadar.runtime.progress.link import Link, stand_still
+from slurm_hadar.runtime.progress.endings import Ending
+from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.workers.gang import Gang
 
-__all__ = ["Course", "Due", "Options"]
-
-AGREE_EVERY_S = 0.25
-VISIBLE_WITHIN_S = 30.0
+__all__ = ["Course", "CourseCallback", "Options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +43,6 @@ class Options:
     directory: str | Path | None = None
     model_name: str | None = None
     batch: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A save that is due at this step boundary; ``asked``: by the scheduler, which wants ``pause_s`` after it;
-    ``ends``: by a SIGTERM, which ends the process after it."""
-
-    asked: bool
-    pause_s: float
-    ends: bool = False
 
 
 class Course:
@@ -71,7 +60,7 @@ class Course:
     """
 
     def __init__(
-        self, options: Options, library: str, saves: bool = True, theirs: Callable[[Any], bool] = lambda handler: False
+        self, options: Options, library: str, saves: bool = True, theirs: Callable[[Any], bool] = lambda _handler: False
     ) -> None:
         if fork_place(os.environ, messages.restart_count(os.environ)) is not None:
             raise CheckpointError("a copy of a forked job (fork= in its comment) trains by slurm_hadar.train only")
@@ -81,10 +70,11 @@ class Course:
         self._store = store_here(options.directory, options.name, options.keep) if saves else None
         self._link = Link(self.gang, resumable=self._store is not None)
         self._pace = emulation.pace_here(self.gang.world, *workload_here(options.model_name, options.batch))
-        self._began = self._saved_at = self._checked_at = time.monotonic()
+        self._began = time.monotonic()
         self._found: Checkpoint | None = None
-        self._checked_step = self._next_check = 0
         self._ending = Ending(theirs)
+        every = SaveEvery(options.save_every_s, options.save_every_steps)
+        self._trigger = Trigger(self.gang, self._link, self._ending, self._pace, every)
 
     @property
     def saves(self) -> bool:
@@ -110,12 +100,14 @@ class Course:
                     error = f"{found.path} was not saved by this callback; remove it, or give the callback a name="
             except CheckpointError as problem:
                 error = str(problem)
-        found, error = self.gang.share((found, error))
+        found, error = self.gang.broadcast((found, error))
         if error is not None:
             raise CheckpointError(error)
         if found is None:
             return None
-        self._wait_until_visible(found)
+        if not self.gang.leads:
+            store, seen = self._store, found
+            when_visible(seen.path, lambda: store.verify(seen, sums=False))
         self._found, self.saved_step = found, found.step
         return found.path / self._library
 
@@ -125,10 +117,9 @@ class Course:
         if self._found is not None:
             self._link.loaded(self._found, time.monotonic() - self._began)
             if self.gang.leads:
-                print(f"hadar: resumed from {self._found.name}", file=sys.stderr, flush=True)
+                say(f"resumed from {self._found.name}")
             self._found = None
-        self._saved_at = self._checked_at = time.monotonic()
-        self._checked_step, self._next_check = step, step + 1
+        self._trigger.begin(step)
         if self._pace is not None:
             self._pace.restart()
         if self._store is not None:
@@ -138,37 +129,20 @@ class Course:
         """The training is over on all workers, or has failed on this one."""
         self._ending.__exit__()
 
-    def stepped(self, step: int) -> Due | None:
+    def stepped(self, step: int) -> SaveDecision | None:
         """``step`` steps are made: count, keep the pace, and see whether a save is due; the same on all workers."""
         self._link.count(step)
         if self._pace is not None:
             self._pace.wait()
-        every = self._options.save_every_steps
-        by_count = every is not None and step % every == 0
-        if self._store is None or (step < self._next_check and not by_count):
-            return None
-        asked, save, pause_ms, ahead, ends = self.gang.agree(self._decide(step) if self.gang.leads else (0, 0, 0, 0, 0))
-        self._next_check = step + ahead
-        self._checked_at, self._checked_step = time.monotonic(), step
-        return Due(bool(asked), pause_ms / 1000, bool(ends)) if save or by_count else None
+        return self._trigger.due(step) if self._store is not None else None
 
-    def fulfil(self, due: Due, step: int, write: Callable[[Path], None]) -> None:
+    def fulfil(self, due: SaveDecision, step: int, write: Callable[[Path], None]) -> None:
         """Save, answer who asked, and pause or end if told to. A save that fails is told on stderr; the training goes
         on."""
         self.try_save(step, write)
-        if due.ends:
-            if self.gang.leads and self.saved_step == step:
-                print(f"hadar: told to end (SIGTERM); step {step} is saved", file=sys.stderr, flush=True)
-            die()
-        if due.asked:
-            self._link.answer()
-        if due.pause_s:
-            stand_still(self._link, self.gang, due.pause_s)
-        if self._pace is not None:
-            self._pace.restart()
-        self._checked_at = time.monotonic()
+        self._trigger.follow(due, step, safe=self.saved_step == step)
 
-    def end(self, step: int, write: Callable[[Path], None], due: Due | None) -> None:
+    def end(self, step: int, write: Callable[[Path], None], due: SaveDecision | None) -> None:
         """The training is over: its last step is safe before the process goes on."""
         if self._store is not None and self.saved_step != step:
             self.try_save(step, write)
@@ -181,7 +155,7 @@ class Course:
             self.save(step, write)
         except CheckpointError as error:
             if self.gang.leads:
-                print(f"hadar: {error}; the training goes on", file=sys.stderr, flush=True)
+                say(f"{error}; the training goes on")
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Let each worker ``write`` into the folder that it is given, and make that the checkpoint of ``step``.
@@ -191,19 +165,19 @@ class Course:
         assert self._store is not None
         began = time.monotonic()
         draft, folder, error = self._open(step) if self.gang.leads else (None, None, None)
-        folder, error = self.gang.share((folder, error))
+        folder, error = self.gang.broadcast((folder, error))
         if error is None:
             failure = self._written(write, folder)
             failures = self.gang.gather(failure)
             if draft is not None and failures is not None:
                 error = self._commit(draft, step, failures)
-            error = self.gang.share(error)
-        self._saved_at = time.monotonic()
+            error = self.gang.broadcast(error)
+        self._trigger.saved()
         if error is not None:
             self._link.failed()
             raise CheckpointError(error)
         self.saved_step = step
-        self._link.saved(step, self._store.generation, self._saved_at - began, self._saved_at - began)
+        self._link.saved(step, self._store.generation, time.monotonic() - began)
 
     def _open(self, step: int) -> tuple[Draft | None, Path | None, str | None]:
         assert self._store is not None
@@ -245,26 +219,26 @@ class Course:
             draft.discard()
         return None
 
-    def _decide(self, step: int) -> tuple[int, int, int, int, int]:
-        """Rank 0: (was asked, save, pause in ms, steps until the next look, ends after it)."""
-        now = time.monotonic()
-        asked, pause_s = self._link.asked()
-        ends = self._ending.asked
-        every = self._options.save_every_s
-        overdue = every is not None and now - self._saved_at >= every
-        per_step_s = (now - self._checked_at) / max(1, step - self._checked_step)
-        ahead = self.gang.steps_until_look(AGREE_EVERY_S, per_step_s)
-        return int(asked), int(asked or ends or overdue), int(pause_s * 1000), ahead, int(ends)
 
-    def _wait_until_visible(self, found: Checkpoint) -> None:
-        """Other workers may see a shared file system later than rank 0 does."""
-        assert self._store is not None
-        deadline = time.monotonic() + VISIBLE_WITHIN_S
-        while not self.gang.leads:
-            try:
-                self._store.verify(found, sums=False)
-                return
-            except CheckpointError as error:
-                if time.monotonic() > deadline:
-                    raise CheckpointError(f"{found.path}, read by rank 0, cannot be read here: {error}") from error
-                time.sleep(0.5)
+class CourseCallback:
+    """What the callbacks of all libraries take, and hold on to while a training runs."""
+
+    def __init__(
+        self,
+        *,
+        save_every_s: float | None = 600.0,
+        save_every_steps: int | None = None,
+        keep: int = 2,
+        name: str | None = None,
+        directory: str | Path | None = None,
+        model_name: str | None = None,
+        batch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
+        self._course: Course | None = None
+        self._due: SaveDecision | None = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What the library needs before a training begins."""

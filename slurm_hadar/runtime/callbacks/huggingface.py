@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.callbacks.course import Course, Due, Options
+from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
 
 __all__ = ["HuggingFaceCallback"]
 
@@ -27,29 +27,16 @@ FINISHED = "finished"
 NEEDED = ("_maybe_log_save_evaluate", "_run_epoch", "_save_checkpoint")
 
 
-class _Hooks:
+class _Hooks(CourseCallback):
     """Progress, checkpoints on request and exact resuming for Hugging Face's Trainer.
 
     The arguments are those of :func:`slurm_hadar.train` of the same names. A step is one of ``max_steps``. With a
     hyperparameter search only progress is reported.
     """
 
-    def __init__(
-        self,
-        *,
-        save_every_s: float | None = 600.0,
-        save_every_steps: int | None = None,
-        keep: int = 2,
-        name: str | None = None,
-        directory: str | Path | None = None,
-        model_name: str | None = None,
-        batch: int | None = None,
-    ) -> None:
-        super().__init__()
-        self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
-        self._course: Course | None = None
-        self._due: Due | None = None
-        self._epoch_over = False
+    _epoch_over = False
+
+    def _prepare(self) -> None:
         _teach_trainer()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -74,17 +61,17 @@ class _Hooks:
         self._due, self._epoch_over = None, False
         self._course = Course(self._options, FOLDER, saves=not searching)
         folder = self._course.find()
-        settled = trainer._maybe_log_save_evaluate
+        original = trainer._maybe_log_save_evaluate
 
-        def settle(*args: Any, **kwargs: Any) -> Any:
-            result = settled(*args, **kwargs)
+        def log_save_evaluate(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
             self._between_steps(trainer)
             return result
 
         def make_no_step(*_: Any, **__: Any) -> None:
             trainer.control.should_training_stop = True
 
-        trainer._maybe_log_save_evaluate = settle
+        trainer._maybe_log_save_evaluate = log_save_evaluate
         if folder is not None and (folder / FINISHED).exists():
             trainer._run_epoch = make_no_step  # one that ended within an epoch would make a step more
         try:

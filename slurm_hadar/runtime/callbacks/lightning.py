@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.callbacks.course import Course, Due, Options
-from slurm_hadar.runtime.callbacks.loader import Place, positioned
+from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
+from slurm_hadar.runtime.callbacks.loader import Position, positioned
 from slurm_hadar.runtime.checkpoint import files, rng
 
 __all__ = ["LightningCallback"]
@@ -33,33 +33,18 @@ FLAVOURS = ("lightning.pytorch", "pytorch_lightning")
 NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
 
-class _Hooks:
+class _Hooks(CourseCallback):
     """Progress, checkpoints on request and exact resuming for Lightning's Trainer.
 
     The arguments are those of :func:`slurm_hadar.train` of the same names. A step is one optimizer step of the loop
     (``accumulate_grad_batches`` batches), whatever the number of optimizers.
     """
 
-    def __init__(
-        self,
-        *,
-        save_every_s: float | None = 600.0,
-        save_every_steps: int | None = None,
-        keep: int = 2,
-        name: str | None = None,
-        directory: str | Path | None = None,
-        model_name: str | None = None,
-        batch: int | None = None,
-    ) -> None:
-        super().__init__()
-        self._options = Options(save_every_s, save_every_steps, keep, name, directory, model_name, batch)
-        self._course: Course | None = None
-        self._step = 0
-        self._due: Due | None = None
-        self._loader: Any = None
-        self._start: Place | None = None
-        self._loaded: dict[str, Any] | None = None
-        self._finished = False
+    _step = 0
+    _loader: Any = None
+    _start: Position | None = None
+    _loaded: dict[str, Any] | None = None
+    _finished = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Claim the job's checkpoints; have the newest one loaded, whatever ``ckpt_path`` says."""
@@ -72,7 +57,7 @@ class _Hooks:
         signals = getattr(trainer, "_signal_connector", None)
         self._course = Course(
             self._options, FOLDER, saves=not trainer.fast_dev_run, theirs=lambda handler: _only_of(signals, handler)
-        )  # fmt: skip
+        )
         folder = self._course.find()
         if folder is not None:
             self._have_loaded(trainer, folder)
@@ -83,10 +68,10 @@ class _Hooks:
         assert self._course is not None
         states = folder / f"random-{self._course.gang.rank}.pt"
         if states.exists():  # a gang may have more workers than the one that saved
-            self._start = Place(**files.load(states))
+            self._start = Position(**files.load(states))
         connector = trainer._checkpoint_connector
 
-        def resume_start(checkpoint_path: Any = None, *_: Any, **__: Any) -> None:
+        def resume_start(*_: Any, **__: Any) -> None:
             del connector.resume_start
             with files.safe_classes():
                 connector.resume_start(folder / FILE, weights_only=not files.unsafe_allowed())
@@ -137,7 +122,7 @@ class _Hooks:
         self._step += 1
         self._due = self._course.stepped(self._step) or self._due
         if self._due is not None:
-            self._loader.note_states()
+            self._loader.capture_next()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self._loaded is not None:
@@ -147,7 +132,7 @@ class _Hooks:
             return
         due, self._due = self._due, None
         loader = self._loader
-        place = Place(batch_idx, loader.epoch_states, loader.states or rng.capture(loader.generators()))
+        place = Position(batch_idx, loader.epoch_states, loader.states or rng.capture(loader.generators()))
         self._course.fulfil(due, self._step, lambda folder: self._write(trainer, folder, place))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -158,7 +143,7 @@ class _Hooks:
         progress = trainer.fit_loop.epoch_progress.current
         whole = progress.processed == progress.ready
         used = trainer.fit_loop.epoch_loop.batch_progress.current.completed
-        place = Place(0, now, None) if whole else Place(used, self._loader.epoch_states, now)
+        place = Position(0, now, None) if whole else Position(used, self._loader.epoch_states, now)
         due, self._due, self._finished = self._due, None, trainer.should_stop
         self._course.end(self._step, lambda folder: self._write(trainer, folder, place), due)
 
@@ -176,7 +161,7 @@ class _Hooks:
         if self._course is not None:
             self._course.leave()
 
-    def _write(self, trainer: Any, folder: Path, place: Place) -> None:
+    def _write(self, trainer: Any, folder: Path, place: Position) -> None:
         """This worker's part of a checkpoint: Lightning's own, and the place in the data."""
         assert self._course is not None
         files.write_object(folder / f"random-{self._course.gang.rank}.pt", asdict(place))

@@ -15,11 +15,11 @@ from typing import Any
 from slurm_hadar.runtime.batches.data import enter, generators_of
 from slurm_hadar.runtime.checkpoint import rng
 
-__all__ = ["Place", "positioned"]
+__all__ = ["Position", "positioned"]
 
 
 @dataclass(slots=True)
-class Place:
+class Position:
     """Batches of the epoch that were used; this worker's random states at the epoch's beginning, and now.
 
     ``now`` None: the epoch has not begun yet.
@@ -53,7 +53,7 @@ class _Positions:
     _limits: Any
     flattened: list[Any]
     _iterator: Any
-    start: Place | None = None
+    start: Position | None = None
     epoch_states: dict[str, Any] | None = None
     states: dict[str, Any] | None = None
     _begun = True
@@ -76,7 +76,7 @@ class _Positions:
         """The user's own generators, whose states belong to the position."""
         return [g for loader in self.flattened for g in generators_of(loader)]
 
-    def note_states(self) -> None:
+    def capture_next(self) -> None:
         """Keep the random states just before the next batch is fetched, in ``states``."""
         self._wanted, self.states = True, None
 

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from slurm_hadar.runtime.checkpoint.turns import Turns
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link
 
 __all__ = ["Forgotten"]
 
-_LOOKS = (10, 100, 1000)  # turns of this run; and before its first save
+_CHECK_AFTER = (10, 100, 1000)  # turns of this run; and before its first save
 
 
 class Forgotten:
@@ -31,37 +32,37 @@ class Forgotten:
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
         self._told: set[str] = set()
-        self._looked = False
+        self._checked = False
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
         if turn == 1:
             self._before = {id(one): count for one, count in _going_on()}
-        elif turn in _LOOKS:
-            self.look()
+        elif turn in _CHECK_AFTER:
+            self.check()
 
     def before_save(self) -> None:
-        if not self._looked:
-            self.look()
+        if not self._checked:
+            self.check()
 
-    def look(self) -> None:
-        self._looked = True
+    def check(self) -> None:
+        self._checked = True
         found = {*self._turns.others, *self._trained()}
         if self._before is not None:
             found |= {
-                type(one).__name__ for one, count in _going_on()
+                type(one).__name__
+                for one, count in _going_on()
                 if id(one) not in self._known and self._before.get(id(one), count) != count
-            }  # fmt: skip
+            }
         new = sorted(found - self._told)
         if not new:
             return
         self._told |= found
         self._link.forgets(len(self._told))
-        print(
-            f"hadar: WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}. Give train() all "
+        say(
+            f"WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}. Give train() all "
             "models, optimizers and schedulers (a list or a dict of them), the rest as also={'name': object}.",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+        )
 
     def _trained(self) -> Iterable[str]:
         """Parameters that a saved optimizer trains, and that are in no saved model."""

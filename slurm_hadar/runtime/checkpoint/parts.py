@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint import sharded
 
-__all__ = ["also_of", "give_back", "named", "place_for", "restore_state", "state_of"]
+__all__ = ["also_of", "named", "targets_of", "restore", "state_of"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -54,21 +55,6 @@ def _not_plain(value: Any) -> Any:
     return None if isinstance(value, _PLAIN) else value
 
 
-def give_back(plain: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Into the very lists and dicts that the training has. Raises ValueError if they are not those that were saved."""
-    if plain.keys() != saved.keys():
-        raise ValueError(f"also= had {sorted(saved)}, and now has {sorted(plain)}")
-    for name, value in saved.items():
-        here = plain[name]
-        if isinstance(here, dict) and isinstance(value, dict):
-            here.clear()
-            here.update(value)
-        elif isinstance(here, list) and isinstance(value, list):
-            here[:] = value
-        else:
-            plain[name] = value
-
-
 def _unwrap(part: Any) -> Any:
     from torch.nn import DataParallel
     from torch.nn.parallel import DistributedDataParallel
@@ -78,7 +64,7 @@ def _unwrap(part: Any) -> Any:
         if isinstance(part, (DistributedDataParallel, DataParallel)):
             part = part.module
         elif hasattr(part, "_orig_mod"):
-            part = part._orig_mod
+            part = part._orig_mod  # noqa: SLF001 - torch.compile has no other name for it
         else:
             return part
 
@@ -96,23 +82,54 @@ def state_of(part: dict[str, Any]) -> dict[str, Any]:
     return {name: item.state_dict() for name, item in part.items()}
 
 
-def restore_state(part: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Raises what the objects raise if the state is not theirs."""
+def restore(
+    parts: Mapping[str, dict[str, Any]], saved: Mapping[str, Any], path: Path, advice: str, plain: dict[str, Any]
+) -> None:
+    """Give the parts, by kind and name, their states of ``saved``, and ``plain`` its content.
+
+    Raises CheckpointError with ``advice`` if what was saved at ``path`` is of another training.
+    """
+    try:
+        for kind, part in parts.items():
+            _restore_states(part, saved.get(kind, {}))
+        if "plain" in saved:  # what an older version has saved does not hold it
+            _give_back(plain, saved["plain"])
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error).splitlines() or [type(error).__name__]
+        raise CheckpointError(f"{path} does not fit this training: {reason[0]}; {advice}") from error
+
+
+def _restore_states(part: dict[str, Any], saved: dict[str, Any]) -> None:
     if part.keys() != saved.keys():
         raise ValueError(f"it has states of {sorted(saved)}, and the training of {sorted(part)}")
     for name, item in part.items():
         item.load_state_dict(sharded.walk(saved[name], _Living(item).distribute))
 
 
-def place_for(parts: dict[str, dict[str, Any]]) -> sharded.Place:
+def _give_back(plain: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Into the very lists and dicts that the training has. Raises ValueError if they are not those that were saved."""
+    if plain.keys() != saved.keys():
+        raise ValueError(f"also= had {sorted(saved)}, and now has {sorted(plain)}")
+    for name, value in saved.items():
+        here = plain[name]
+        if isinstance(here, dict) and isinstance(value, dict):
+            here.clear()
+            here.update(value)
+        elif isinstance(here, list) and isinstance(value, list):
+            here[:] = value
+        else:
+            plain[name] = value
+
+
+def targets_of(parts: dict[str, dict[str, Any]]) -> sharded.TargetOf:
     """Where to read the tensors of ``{kind: {name: object}}``: what is sharded here is read by the shard."""
     living = {(kind, name): _Living(item) for kind, part in parts.items() for name, item in part.items()}
 
-    def place(path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
+    def target_of(path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
         owner = living.get(path[:2])
-        return owner.place(path[2:], size, dtype) if owner is not None else None
+        return owner.target(path[2:], size, dtype) if owner is not None else None
 
-    return place
+    return target_of
 
 
 class _Living:
@@ -126,7 +143,7 @@ class _Living:
         self._item = item
         self._state: Any = None
 
-    def place(self, path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
+    def target(self, path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
         """An empty tensor, sharded as the present one is; None if that is not sharded or of another size."""
         import torch
 

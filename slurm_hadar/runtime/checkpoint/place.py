@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_hadar import messages
 from slurm_hadar.runtime.checkpoint.store import Store
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 
 __all__ = ["store_here", "workload_here"]
@@ -40,7 +40,7 @@ def _home(environ: Mapping[str, str]) -> Path | None:
         return directory
     found, why = own.place(directory.parent.parent, job)
     if why is not None and environ.get("SLURM_PROCID", "0") == "0":
-        print(f"hadar: {why}", file=sys.stderr, flush=True)
+        say(why)
     return found
 
 

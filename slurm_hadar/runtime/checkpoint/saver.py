@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -21,14 +20,15 @@ from typing import Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint import files, sharded
-from slurm_hadar.runtime.checkpoint.parts import place_for, state_of
+from slurm_hadar.runtime.checkpoint.parts import state_of, targets_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
+from slurm_hadar.runtime.checkpoint.visible import when_visible
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.workers.gang import Gang
 
 __all__ = ["Saver"]
 
-VISIBLE_WITHIN_S = 30.0
 WORD_EVERY_S = 60.0
 SHARDED_KINDS = ("model", "optimizer", "also")
 """What holds the bulk of a state; schedulers are a few numbers, and are pickled with the rest."""
@@ -39,13 +39,13 @@ class _Save:
     """One save from its agreement on. Rank 0 alone has ``draft``, ``metadata`` and ``plain`` (file name: bytes)."""
 
     step: int
-    share: sharded.Share
+    local: sharded.LocalPlan
     directory: Path
     began: float
     draft: Draft | None = None
     metadata: Any = None
     plain: dict[str, Any] = field(default_factory=dict)
-    source: sharded.Share | sharded.Stage | None = None
+    source: sharded.LocalPlan | sharded.Stage | None = None
     stall_s: float | None = None
     error: str | None = None
     alone: bool = False
@@ -57,22 +57,18 @@ class Saver:
 
     Parameters
     ----------
-    store: the checkpoints. gang: the workers. background: write beside the training what nobody waits for.
+    store: the checkpoints. gang: the workers. link: is told what was saved.
+    background: write beside the training what nobody waits for.
     """
 
-    def __init__(self, store: Store, gang: Gang, background: bool = True) -> None:
+    def __init__(self, store: Store, gang: Gang, link: Link, background: bool = True) -> None:
         self.background = background
         self.saved_step: int | None = None
-        self._store, self._gang = store, gang
+        self._store, self._gang, self._link = store, gang, link
         self._apart = gang.apart()
         self._stage = sharded.Stage()
-        self._link: Link | None = None
         self._current: _Save | None = None
         self._process = os.getpid()
-
-    def tell(self, link: Link) -> None:
-        """Where to report what was saved."""
-        self._link = link
 
     def save(self, step: int, parts: dict[str, Any], plain: dict[str, Any], random_states: Any, wait: bool) -> None:
         """Save ``step``; all ranks together. With ``wait`` it is safe on return, else it may fail later, on stderr.
@@ -80,19 +76,18 @@ class Saver:
         Raises CheckpointError if it failed; what was saved before is as it was.
         """
         began = time.monotonic()
-        self.settle()
+        self.wait_written()
         try:
             save = self._agree(step, parts, plain, random_states, began)
         except CheckpointError:
-            if self._link is not None:
-                self._link.failed()
+            self._link.failed()
             raise
         wait = wait or not self.background
         if wait:
-            save.source = save.share
+            save.source = save.local
         else:
             try:
-                save.source = self._stage.copy(save.share)
+                save.source = self._stage.copy(save.local)
             except Exception as error:  # out of host memory, say; the others hear of it with the outcome
                 save.error = files.reason_of(error)
             save.stall_s = time.monotonic() - began
@@ -100,10 +95,10 @@ class Saver:
         save.thread = threading.Thread(target=self._write, args=(save,), name="hadar-save", daemon=False)
         self._current = save
         save.thread.start()
-        if wait and (failed := self.settle()) is not None:
+        if wait and (failed := self.wait_written()) is not None:
             raise CheckpointError(failed)
 
-    def settle(self) -> str | None:
+    def wait_written(self) -> str | None:
         """Wait until nothing is being written any more; why the last save failed, if it did."""
         save, self._current = self._current, None
         if save is None or os.getpid() != self._process:  # a forked child has no part in its parent's writing
@@ -114,7 +109,7 @@ class Saver:
             save.thread.join(WORD_EVERY_S)
             if save.thread.is_alive():
                 waited_s = time.monotonic() - since
-                _say(f"checkpoint of step {save.step} is still being written; waiting for {waited_s:.0f} s")
+                say(f"checkpoint of step {save.step} is still being written; waiting for {waited_s:.0f} s")
         if save.error is None:
             self.saved_step = save.step
         return save.error
@@ -125,59 +120,59 @@ class Saver:
         None if there is none. Raises CheckpointError if a newer run has taken over.
         """
         found, content, error = None, None, None
-        place = place_for(parts)
+        target_of = targets_of(parts)
         if self._gang.leads:
             try:
                 self._store.claim()
-                found, content = _newest(self._store, place)
+                found, content = _newest(self._store, target_of)
             except CheckpointError as problem:
                 error = str(problem)
-        found, error = self._gang.share((found, error))
+        found, error = self._gang.broadcast((found, error))
         if error is not None:
             raise CheckpointError(error)
         if found is None:
             return None
         if content is None:
-            content = _load_when_visible(self._store, found, place)
+            content = when_visible(found.path, lambda: _load(self._store, found, target_of))
         self.saved_step = found.step
         return found, content
 
     def _agree(self, step: int, parts: Any, plain: Any, random_states: Any, began: float) -> _Save:
         """Who writes what, and into which directory. Raises CheckpointError, the same on all ranks."""
-        share, state, error = None, b"", None
+        local, state, error = None, b"", None
         try:
             form, tensors = sharded.split({k: state_of(parts[k]) for k in SHARDED_KINDS if k in parts})
-            share = sharded.Share(tensors, self._gang.leads)
+            local = sharded.LocalPlan(tensors, self._gang.leads)
             if self._gang.leads:
                 rest = {kind: state_of(part) for kind, part in parts.items() if kind not in form}
                 state = files.pickled({**form, **rest, **plain})
         except Exception as problem:  # a user's object that cannot be pickled, say: no reason to end the training
             error = f"checkpoint of step {step} was not written: {files.reason_of(problem)}"
-        offers = self._gang.gather((share.plan if share is not None else None, random_states, error))
+        prepared = self._gang.gather((local.plan if local is not None else None, random_states, error))
         save, answers = None, None
-        if offers is not None:
-            save, answers = self._divide(step, share, state, offers, began)
-        error, directory, plan = self._gang.deal(answers)
+        if prepared is not None:
+            save, answers = self._divide(step, local, state, prepared, began)
+        error, directory, plan = self._gang.scatter(answers)
         if error is not None:
             raise CheckpointError(error)
-        assert share is not None
-        share.take(plan)
-        return save or _Save(step, share, directory, began)
+        assert local is not None
+        local.finish(plan)
+        return save or _Save(step, local, directory, began)
 
     def _divide(
-        self, step: int, share: Any, state: Any, offers: list[Any], began: float
+        self, step: int, local: Any, state: Any, prepared: list[Any], began: float
     ) -> tuple[_Save | None, list[tuple[str | None, Path | None, Any]]]:
         """Rank 0: open the checkpoint and give each rank its share; or say to all why not."""
         draft = None
-        error = next((e for _, _, e in offers if e is not None), None)
+        error = next((e for _, _, e in prepared if e is not None), None)
         try:
             if error is None:
                 draft = self._store.begin(step)
                 directory = draft.path / TENSORS
                 directory.mkdir()
-                plans, metadata = share.divide([p for p, _, _ in offers], directory)
-                ranks = files.pickled([states for _, states, _ in offers])
-                save = _Save(step, share, directory, began, draft, metadata, {"state.pt": state, "ranks.pt": ranks})
+                plans, metadata = local.combine([p for p, _, _ in prepared], directory)
+                ranks = files.pickled([states for _, states, _ in prepared])
+                save = _Save(step, local, directory, began, draft, metadata, {"state.pt": state, "ranks.pt": ranks})
                 return save, [(None, directory, plan) for plan in plans]
         except CheckpointError as problem:
             error = str(problem)
@@ -187,14 +182,14 @@ class Saver:
             error = f"checkpoint of step {step} was not written: {files.reason_of(problem)}"
         if draft is not None:
             draft.discard()
-        return None, [(error, None, None)] * len(offers)
+        return None, [(error, None, None)] * len(prepared)
 
     def _write(self, save: _Save) -> None:
         """The second half, on all ranks; leaves the outcome in ``save.error``."""
         done: tuple[list[Any], dict[str, Any], str | None] = ([], {}, save.error)
         try:
             if save.source is not None:
-                done = (*sharded.write(save.share, save.source, save.directory), None)
+                done = (*sharded.write(save.local, save.source, save.directory), None)
         except Exception as problem:
             done = ([], {}, files.reason_of(problem))
         try:
@@ -203,7 +198,7 @@ class Saver:
         except RuntimeError as problem:
             error = self._alone(save, problem)
         try:
-            error = self._apart.share(error)
+            error = self._apart.broadcast(error)
         except RuntimeError as problem:
             # what rank 0 has published stands, whether the others hear of it or not
             error = error if self._gang.leads else self._alone(save, problem)
@@ -245,40 +240,25 @@ class Saver:
     def _report(self, save: _Save) -> None:
         save.plain.clear()
         if save.error is not None and save.stall_s is not None and self._gang.leads:
-            _say(f"{save.error}; the training goes on")
+            say(f"{save.error}; the training goes on")
         elif save.error is not None and save.alone and not self._gang.leads:
-            _say(f"rank {self._gang.rank}: {save.error}")
-        if self._link is None or not self._gang.leads:
-            return
+            say(f"rank {self._gang.rank}: {save.error}")
         if save.error is not None:
             self._link.failed()
         else:
-            save_s = time.monotonic() - save.began
-            stall_s = save_s if save.stall_s is None else save.stall_s
-            self._link.saved(save.step, self._store.generation, save_s, stall_s)
+            self._link.saved(save.step, self._store.generation, time.monotonic() - save.began, save.stall_s)
 
 
-def _newest(store: Store, place: sharded.Place) -> tuple[Checkpoint | None, dict[str, Any] | None]:
+def _newest(store: Store, target_of: sharded.TargetOf) -> tuple[Checkpoint | None, dict[str, Any] | None]:
     for checkpoint in store.good():
         try:
-            return checkpoint, store.load(checkpoint, place)
+            return checkpoint, store.load(checkpoint, target_of)
         except CheckpointError as error:
-            _say(f"checkpoint {checkpoint.name} is passed over: {error}")
+            say(f"checkpoint {checkpoint.name} is passed over: {error}")
     return None, None
 
 
-def _load_when_visible(store: Store, found: Checkpoint, place: sharded.Place) -> dict[str, Any]:
-    """Other ranks may see a shared file system later than rank 0 does. Its sums were rank 0's to look at."""
-    deadline = time.monotonic() + VISIBLE_WITHIN_S
-    while True:
-        try:
-            store.verify(found, sums=False)
-            return store.load(found, place)
-        except CheckpointError as error:
-            if time.monotonic() > deadline:
-                raise CheckpointError(f"{found.path}, read by rank 0, cannot be read here: {error}") from error
-            time.sleep(0.5)
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)
+def _load(store: Store, found: Checkpoint, target_of: sharded.TargetOf) -> dict[str, Any]:
+    """What rank 0 has found good: its sums need no second look."""
+    store.verify(found, sums=False)
+    return store.load(found, target_of)

@@ -25,7 +25,7 @@ from typing import Any
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint import files
 
-__all__ = ["Place", "Share", "Stage", "read", "split", "walk", "write", "write_metadata"]
+__all__ = ["TargetOf", "LocalPlan", "Stage", "read", "split", "walk", "write", "write_metadata"]
 
 MARK = "\0tensor"
 _FAULTS = (
@@ -56,7 +56,7 @@ _METADATA = {
 }
 """What stands in a ``.metadata``, by module."""
 
-Place = Callable[[tuple[Any, ...], Any, Any], Any]
+TargetOf = Callable[[tuple[Any, ...], Any, Any], Any]
 """(path in the state, size, dtype) to the tensor to read into, or None for a whole one on the CPU."""
 
 
@@ -91,7 +91,7 @@ def split(tree: Any) -> tuple[Any, dict[str, Any]]:
     return walk(tree, mark), tensors
 
 
-class Share:
+class LocalPlan:
     """What one rank has and will write.
 
     Parameters
@@ -108,12 +108,12 @@ class Share:
         self.planner.set_up_planner(own, is_coordinator=leads)
         self.plan: Any = self.planner.create_local_plan()
 
-    def divide(self, plans: list[Any], directory: Path) -> tuple[list[Any], Any]:
+    def combine(self, plans: list[Any], directory: Path) -> tuple[list[Any], Any]:
         """Rank 0: all ranks' final plans, and the metadata to be written last."""
         final, metadata = self.planner.create_global_plan(plans)
         return _writer(directory).prepare_global_plan(final), metadata
 
-    def take(self, plan: Any) -> None:
+    def finish(self, plan: Any) -> None:
         """This rank's final plan is known."""
         self.plan = self.planner.finish_plan(plan)
 
@@ -124,13 +124,13 @@ class Stage:
     def __init__(self) -> None:
         self._buffers: dict[Any, Any] = {}
 
-    def copy(self, share: Share) -> Stage:
+    def copy(self, local: LocalPlan) -> Stage:
         """Copy the share; done when this returns."""
         import torch
 
         buffers, devices = {}, set()
-        for item in share.plan.items:
-            found: Any = share.planner.resolve_data(item)  # a tensor: the planner was given nothing else
+        for item in local.plan.items:
+            found: Any = local.planner.resolve_data(item)  # a tensor: the planner was given nothing else
             tensor = found.detach()
             buffer = self._buffers.get(item.index)
             if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
@@ -149,15 +149,15 @@ class Stage:
         return self._buffers[item.index]
 
 
-def write(share: Share, source: Share | Stage, directory: Path) -> tuple[list[Any], dict[str, Any]]:
+def write(local: LocalPlan, source: LocalPlan | Stage, directory: Path) -> tuple[list[Any], dict[str, Any]]:
     """Write a rank's share: DCP's results, and the entries of its files for the manifest. Raises OSError."""
-    if not share.plan.items:
+    if not local.plan.items:
         return [], {}
     writer = _writer(directory)
     entries: dict[str, Any] = {}
     with _summing(writer, entries):
-        planner = source.planner if isinstance(source, Share) else source
-        results = writer.write_data(share.plan, planner).wait()
+        planner = source.planner if isinstance(source, LocalPlan) else source
+        results = writer.write_data(local.plan, planner).wait()
     return results, entries
 
 
@@ -170,16 +170,16 @@ def write_metadata(metadata: Any, results: list[list[Any]], directory: Path) -> 
     return {name.removesuffix(".tmp"): entry for name, entry in entries.items()}
 
 
-def read(directory: Path, form: Any, place: Place | None = None) -> Any:
+def read(directory: Path, form: Any, target_of: TargetOf | None = None) -> Any:
     """The state whose form is given, its tensors read from ``directory``. Raises CheckpointError."""
     try:
-        return _read(directory, form, place)
+        return _read(directory, form, target_of)
     except _FAULTS as error:
         reason = str(error).splitlines() or [""]
         raise CheckpointError(f"{directory} cannot be read: {type(error).__name__}: {reason[0]}") from error
 
 
-def _read(directory: Path, form: Any, place: Place | None) -> Any:
+def _read(directory: Path, form: Any, target_of: TargetOf | None) -> Any:
     import torch
     from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
 
@@ -193,7 +193,7 @@ def _read(directory: Path, form: Any, place: Place | None) -> Any:
             return None
         name = value[MARK]
         saved: Any = metadata.state_dict_metadata[name]
-        found = place(path, saved.size, saved.properties.dtype) if place else None
+        found = target_of(path, saved.size, saved.properties.dtype) if target_of else None
         targets[name] = torch.empty(saved.size, dtype=saved.properties.dtype) if found is None else found
         return targets[name]
 
@@ -250,7 +250,7 @@ def _summing(writer: Any, entries: dict[str, Any]) -> Iterator[None]:
     """Let DCP write through files that sum and sync."""
 
     @contextlib.contextmanager
-    def create_stream(path: Any, mode: str) -> Iterator[Any]:
+    def create_stream(path: Any, _mode: str) -> Iterator[Any]:
         with files.create(Path(path)) as file:
             yield file
         entries[Path(path).name] = file.entry

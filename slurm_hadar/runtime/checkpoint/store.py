@@ -29,15 +29,15 @@ import json
 import os
 import re
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint import files, sharded
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 
 __all__ = ["TENSORS", "Checkpoint", "Draft", "Store", "newest_step", "read_checkpoint"]
@@ -80,7 +80,6 @@ class Store:
     job: canonical job id, written into each manifest; another job's checkpoints are never loaded.
     generation: restart count of this run; None: one more than the last that used the directory (known after claim).
     keep: how many of the newest checkpoints stay (at least 1).
-    warn: told one line for each checkpoint that is passed over.
     token: the job's secret, where ``directory`` is the job's own: then all of it must be this user's, and manifests are
         sealed. None where the user has named a directory.
     """
@@ -91,7 +90,6 @@ class Store:
         job: str,
         generation: int | None = 0,
         keep: int = 2,
-        warn: Callable[[str], None] | None = None,
         token: str | None = None,
     ) -> None:
         if keep < 1:
@@ -99,7 +97,6 @@ class Store:
         self.directory = Path(directory)
         self.job, self._keep = job, keep
         self._given, self.generation = generation, generation or 0
-        self._warn = warn or _to_stderr
         self._token = token
 
     @property
@@ -178,7 +175,7 @@ class Store:
             try:
                 self.verify(checkpoint)
             except CheckpointError as error:
-                self._warn(f"checkpoint {checkpoint.name} is passed over: {error}")
+                say(f"checkpoint {checkpoint.name} is passed over: {error}")
             else:
                 yield checkpoint
 
@@ -211,16 +208,16 @@ class Store:
         said = json.dumps({k: v for k, v in content.items() if k != "seal"}, sort_keys=True)
         return hmac.new((self._token or "").encode(), said.encode(), hashlib.sha256).hexdigest()
 
-    def load(self, checkpoint: Checkpoint, place: sharded.Place | None = None) -> dict[str, Any]:
+    def load(self, checkpoint: Checkpoint, target_of: sharded.TargetOf | None = None) -> dict[str, Any]:
         """``{name: object}`` as given to :meth:`save`. Raises CheckpointError.
 
-        Tensors are whole and on the CPU, but where ``place`` gives another
+        Tensors are whole and on the CPU, but where ``target_of`` gives another
         (:func:`slurm_hadar.runtime.checkpoint.sharded.read`).
         """
         manifest = self.manifest(checkpoint)
         parts = {n.removesuffix(".pt"): files.load(checkpoint.path / n) for n in manifest["files"] if "/" not in n}
         if any(name.startswith(f"{TENSORS}/") for name in manifest["files"]):
-            parts["state"] = sharded.read(checkpoint.path / TENSORS, parts["state"], place)
+            parts["state"] = sharded.read(checkpoint.path / TENSORS, parts["state"], target_of)
         return parts
 
     def _claimed(self) -> int:
@@ -359,7 +356,3 @@ def _list(directory: Path) -> list[Checkpoint]:
             if match := _NAME.fullmatch(path.name):
                 found.append(Checkpoint(int(match[1]), int(match[2]), path))
     return sorted(found, reverse=True)
-
-
-def _to_stderr(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["MOST_TURNS", "Turns"]
+from slurm_hadar.runtime.joblog import say
+
+__all__ = ["Turns"]
 
 #: So many turns a save waits for one after which no gradient is outstanding; who has not stepped for so long is idle.
 MOST_TURNS = 256
@@ -30,7 +32,7 @@ class Turns:
     def __init__(self, optimizers: Iterable[Any]) -> None:
         torch = sys.modules.get("torch")  # who has not imported it trains without
         self._saved = [o for o in optimizers if torch is not None and isinstance(o, torch.optim.Optimizer)]
-        self._turn = 0
+        self._turn = self._waited = 0
         self._stepped: dict[int, tuple[int, Any]] = {}  # by optimizer: the turn, and the mark of its gradients then
         self._left: dict[int, tuple[Any, Any]] = {}  # a parameter and its gradient at the end of the last turn
         self._thrown: dict[int, int] = {}  # by optimizer: how often what was left was thrown away; below 0: it was used
@@ -42,7 +44,7 @@ class Turns:
         module = sys.modules.get("torch.optim.optimizer")
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if not self._hooks and module is not None and register is not None:
-            self._hooks = [register(self._note), module.register_optimizer_step_pre_hook(self._look_back)]
+            self._hooks = [register(self._after_step), module.register_optimizer_step_pre_hook(self._before_step)]
 
     def stop(self) -> None:
         for hook in self._hooks:
@@ -59,24 +61,33 @@ class Turns:
                 if left is not None:
                     self._left[id(optimizer)] = left, left.grad
 
-    def _look_back(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Before a step: whether the gradients that were left by the turn before are among those it uses."""
         parameter, gradient = self._left.pop(id(optimizer), (None, None))
         if parameter is not None:
             thrown = parameter.grad is not gradient
             self._thrown[id(optimizer)] = self._thrown.get(id(optimizer), 0) + 1 if thrown else -1
 
-    def _note(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         key = id(optimizer)
         if key not in self._stepped and key not in self._others and not _is_among(optimizer, self._saved):
             self._others[key] = _described(optimizer)
         if key not in self._others:
             self._stepped[key] = self._turn, _mark(optimizer)
 
-    @property
-    def clean(self) -> bool:
-        """Whether no gradient waits for an optimizer's step, right after :meth:`end`."""
-        return not self._hooks or not any(self._waits(o) for o in self._saved)
+    def ripe(self) -> bool:
+        """Whether a save that is due leaves out no gradient, right after :meth:`end`; or has waited for that for too
+        long, which is told."""
+        if not (self._hooks and any(self._waits(o) for o in self._saved)):
+            self._waited = 0
+            return True
+        self._waited += 1
+        if self._waited == MOST_TURNS:
+            say(
+                f"WARNING: in {MOST_TURNS} turns there was none after which no optimizer had gradients left to "
+                "use; checkpoints leave gradients out, so a move changes this training a little"
+            )
+        return self._waited >= MOST_TURNS
 
     def _waits(self, optimizer: Any) -> bool:
         if self._used(optimizer) or self._thrown.get(id(optimizer), 0) >= _THROWN_AWAY:
@@ -116,7 +127,7 @@ def _local(grad: Any) -> Any:
 
 def _is_more_than_zero(grad: Any) -> bool:
     grad = _local(grad)
-    return grad._nnz() > 0 if grad.is_sparse else bool(grad.any())
+    return grad._nnz() > 0 if grad.is_sparse else bool(grad.any())  # noqa: SLF001 - counts without looking at values
 
 
 def _mark(optimizer: Any) -> Any:
@@ -124,5 +135,5 @@ def _mark(optimizer: Any) -> Any:
     for parameter in _parameters(optimizer):
         if parameter.grad is not None:
             grad = _local(parameter.grad)
-            return id(grad), grad._version
+            return id(grad), grad._version  # noqa: SLF001 - PyTorch's own count of changes
     return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,9 +19,10 @@ from pathlib import Path
 from slurm_hadar import forks
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.forks import PeriodPlan, Span
-from slurm_hadar.runtime.forks.room import Commit, Offer, Room
+from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory, Offer
+from slurm_hadar.runtime.joblog import say
 
-__all__ = ["Member", "Period"]
+__all__ = ["Member", "PeriodLength"]
 
 POLL_S = 0.02
 PROBE_STEPS = 1000  # the share of a copy whose speed nobody knows; time ends its period
@@ -33,8 +33,10 @@ HARD_S = 5.0  # a copy that lives, but does not offer though the period is close
 TURN_S = 3.0  # the next copy's turn to consolidate, if the one before it has not done so
 COMPLAIN_S = 30.0
 
+Merge = Callable[[list[Offer], Commit, Path], None]
 
-class Period:
+
+class PeriodLength:
     """How long a period is: ``steps`` of the whole job, or ``seconds``; None for both = by what consolidations cost."""
 
     def __init__(self, steps: int | None = None, seconds: float | None = None) -> None:
@@ -54,17 +56,15 @@ class Member:
 
     Parameters
     ----------
-    room: where the copies meet. restart: how often Slurm has restarted this copy. period: its length, the same for all.
+    meeting: where the copies meet. restart: how often Slurm has restarted this copy. period: the same for all copies.
     merge: ``merge(offers, base, path)`` writes the consolidation of the offers to ``path``.
     """
 
-    def __init__(
-        self, room: Room, restart: int, period: Period, merge: Callable[[list[Offer], Commit, Path], None]
-    ) -> None:
-        self._room, self._restart, self._period, self._merge = room, restart, period, merge
+    def __init__(self, meeting: MeetingDirectory, restart: int, period: PeriodLength, merge: Merge) -> None:
+        self._meeting, self._restart, self._period, self._merge = meeting, restart, period, merge
         self._complained = 0.0
         self._waiting_since = 0.0
-        self.copy = room.copy
+        self.copy = meeting.copy
 
     # Beginning
 
@@ -75,42 +75,53 @@ class Member:
         """
         commit = self._newest_sound()
         if commit is None:
-            path = self._room.weights_path(0)
+            path = self._meeting.weights_path(0)
             self._written(path, write)
-            size, digest = self._room.measure(path)
+            size, digest = self._meeting.measure(path)
             to_do = forks.union([(0, total_steps)])
             shares = self._deal(to_do, {self.copy: 0.0}, None, None)
             first = Commit(
-                0, 0, total_steps, to_do, shares, {self.copy: 0.0}, path.name, size, digest, self.copy,
-                period_s=self._period.seconds(None), epoch_batches=epoch_batches, seed=seed,
-            )  # fmt: skip
-            self._room.publish(first)
+                0,
+                0,
+                total_steps,
+                to_do,
+                shares,
+                {self.copy: 0.0},
+                path.name,
+                size,
+                digest,
+                self.copy,
+                period_s=self._period.seconds(None),
+                epoch_batches=epoch_batches,
+                seed=seed,
+            )
+            self._meeting.publish(first)
             commit = self._newest_sound()
         if commit is None:
-            raise CheckpointError(f"{self._room.directory}: the first commit cannot be read back")
+            raise CheckpointError(f"{self._meeting.directory}: the first commit cannot be read back")
         if commit.total_steps != total_steps:
             raise CheckpointError(
-                f"{self._room.directory} belongs to a training of {commit.total_steps} steps, and this one has "
+                f"{self._meeting.directory} belongs to a training of {commit.total_steps} steps, and this one has "
                 f"{total_steps}; give all copies the same total_steps, and a new training a name of its own"
             )
         return commit
 
     def _newest_sound(self) -> Commit | None:
         """The newest commit whose weights are what they were; a damaged one is set aside."""
-        while (commit := self._room.newest()) is not None:
-            problem = self._room.check(commit)
+        while (commit := self._meeting.newest()) is not None:
+            problem = self._meeting.check(commit)
             if problem is None:
                 return commit
-            later = self._room.after(commit.number)
+            later = self._meeting.after(commit.number)
             if later is None:  # else it was only cleared away behind a newer one
-                _say(f"consolidation {commit.number} is passed over, its steps are done anew: {problem}")
-                self._room.reject(commit)
+                say(f"consolidation {commit.number} is passed over, its steps are done anew: {problem}")
+                self._meeting.reject(commit)
         return None
 
     def share(self, commit: Commit) -> tuple[Span, ...]:
         """What this copy is to do now; empty if it has no share, or if an earlier run of it has offered already."""
         mine = commit.shares.get(self.copy, ())
-        return () if mine and self.copy in self._room.offers(commit) else mine
+        return () if mine and self.copy in self._meeting.offers(commit) else mine
 
     # During a period
 
@@ -119,28 +130,33 @@ class Member:
 
         A copy with long steps (``step_s``) begins none that would end after the others' time is up: they would wait.
         """
-        if self._room.closing(commit.number) or self._room.after(commit.number) is not None:
+        if self._meeting.closing(commit.number) or self._meeting.after(commit.number) is not None:
             return True
         if commit.period_s is not None and trained_s >= commit.period_s:
-            self._room.close(commit.number)
+            self._meeting.close(commit.number)
             return True
         return commit.period_s is not None and step_s > LONG_STEP_S and trained_s + step_s > commit.period_s
 
     def close(self, commit: Commit) -> None:
         """End the period for all."""
-        self._room.close(commit.number)
+        self._meeting.close(commit.number)
 
     def offer(
-        self, commit: Commit, spans: tuple[Span, ...], seconds: float, stays: bool, stall_s: float | None,
+        self,
+        commit: Commit,
+        spans: tuple[Span, ...],
+        seconds: float,
+        stays: bool,
+        stall_s: float | None,
         write: Callable[[Path, str], None],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Offer what was made of the share; False if that cannot be counted any more or cannot be written."""
-        path = self._room.offer_path(commit.number, self.copy)
+        path = self._meeting.offer_path(commit.number, self.copy)
         offer = Offer(self.copy, self._restart, commit.number, spans, seconds, stays, stall_s, path)
-        if self._room.after(commit.number) is not None:
+        if self._meeting.after(commit.number) is not None:
             return False
         try:
-            self._room.offer(offer, write)
+            self._meeting.offer(offer, write)
         except CheckpointError as error:
             self._complain(f"{error}; this copy's {offer.steps} steps are not counted")
             return False
@@ -154,20 +170,20 @@ class Member:
         self._waiting_since = began = time.monotonic()
         closing_since: float | None = None
         if not offered:
-            self._room.join(commit.number)
+            self._meeting.join(commit.number)
             left_out = self.copy in commit.rates and self.copy not in commit.shares  # fewer steps were left than copies
             if not left_out:
-                self._room.close(commit.number)
+                self._meeting.close(commit.number)
         grace_s = max(early_s, self._grace_s(commit))
         while True:
-            later = self._room.after(commit.number)
+            later = self._meeting.after(commit.number)
             if later is not None:
                 return later
             now = time.monotonic()
-            if closing_since is None and self._room.closing(commit.number):
+            if closing_since is None and self._meeting.closing(commit.number):
                 closing_since = now
             if closing_since is None and now - began >= grace_s:
-                self._room.close(commit.number)
+                self._meeting.close(commit.number)
             self._maybe_merge(commit, now, closing_since)
             time.sleep(POLL_S)
 
@@ -180,12 +196,12 @@ class Member:
         return GRACE_S if commit.stall_s is None else max(LEAST_GRACE_S, 3 * commit.stall_s)
 
     def _maybe_merge(self, commit: Commit, now: float, closing_since: float | None) -> None:
-        offers = self._room.offers(commit)
+        offers = self._meeting.offers(commit)
         missing = commit.shares.keys() - offers.keys()
-        plan = self._room.plan() if missing else None
+        plan = self._meeting.plan() if missing else None
         if any(self._worth_waiting(commit, plan, copy, now, closing_since) for copy in missing):
             return
-        ready = sorted({c for c, o in offers.items() if o.stays} | self._room.joiners(commit.number) | {self.copy})
+        ready = sorted({c for c, o in offers.items() if o.stays} | self._meeting.joiners(commit.number) | {self.copy})
         turn_s = max(TURN_S, 5 * (commit.stall_s or 0.0))
         if now - self._waiting_since >= turn_s * ready.index(self.copy):
             self._make(commit, offers)
@@ -195,7 +211,7 @@ class Member:
     ) -> bool:
         """A live copy is waited for as long as its work is worth more than the time of those who wait."""
         gone = plan is not None and plan.after >= commit.number and copy not in plan.quotas
-        if gone or not self._room.alive(copy):
+        if gone or not self._meeting.alive(copy):
             return False
         if closing_since is None:
             return True
@@ -206,20 +222,20 @@ class Member:
     def _make(self, commit: Commit, offers: dict[int, Offer]) -> None:
         """Consolidate and publish; leave it to others if anything fails."""
         number = commit.number + 1
-        path = self._room.weights_path(number)
+        path = self._meeting.weights_path(number)
         used = [o for o in offers.values() if o.steps]
         try:
             if used and len(commit.shares) == 1:  # a copy alone: its weights are the consolidation
                 self._written(path, lambda fresh: os.link(used[0].path, fresh))
             elif used:
                 self._written(path, lambda fresh: self._merge(used, commit, fresh))
-            following = self._following(commit, number, offers, path if used else self._room.path_of(commit))
-            if not self._room.publish(following) and used:
-                later = self._room.after(commit.number)
+            following = self._following(commit, number, offers, path if used else self._meeting.path_of(commit))
+            if not self._meeting.publish(following) and used:
+                later = self._meeting.after(commit.number)
                 if later is None or later.weights != path.name:
                     path.unlink(missing_ok=True)
         except (CheckpointError, OSError) as error:
-            if self._room.after(commit.number) is None:
+            if self._meeting.after(commit.number) is None:
                 self._complain(f"consolidation {number} was not made: {error}")
                 self._waiting_since = time.monotonic()  # not again at once
                 time.sleep(POLL_S * 10)
@@ -229,24 +245,36 @@ class Member:
         to_do = forks.less(commit.to_do, done)
         step = commit.total_steps - forks.count(to_do)
         rates = {c: _rate(o, commit.rates.get(c, 0.0)) for c, o in offers.items() if o.stays}
-        for copy in self._room.joiners(commit.number):
+        for copy in self._meeting.joiners(commit.number):
             rates.setdefault(copy, commit.rates.get(copy, 0.0))
         rates.setdefault(self.copy, commit.rates.get(self.copy, 0.0))
         stalls = [o.stall_s for o in offers.values() if o.stall_s is not None]
         stall_s = statistics.median(stalls) if stalls else commit.stall_s
         plan = self._plan_for(rates)
         seconds = plan.period_s if plan is not None else self._period.seconds(stall_s)
-        size, digest = (commit.size, commit.sha256) if weights.name == commit.weights else self._room.measure(weights)
+        size, digest = (
+            (commit.size, commit.sha256) if weights.name == commit.weights else self._meeting.measure(weights)
+        )
         return replace(
-            commit, number=number, step=step, to_do=to_do, rates=rates, weights=weights.name, size=size, sha256=digest,
-            shares=self._deal(to_do, rates, seconds, plan) if to_do else {}, by=self.copy,
-            period_s=seconds, stall_s=stall_s, offered={c: o.steps for c, o in offers.items()},
+            commit,
+            number=number,
+            step=step,
+            to_do=to_do,
+            rates=rates,
+            weights=weights.name,
+            size=size,
+            sha256=digest,
+            shares=self._deal(to_do, rates, seconds, plan) if to_do else {},
+            by=self.copy,
+            period_s=seconds,
+            stall_s=stall_s,
+            offered={c: o.steps for c, o in offers.items()},
             closer=None if to_do else self.copy,
-        )  # fmt: skip
+        )
 
     def _plan_for(self, rates: Mapping[int, float]) -> PeriodPlan | None:
         """The tracker's plan, if there is one that covers all members."""
-        plan = self._room.plan()
+        plan = self._meeting.plan()
         covers = plan is not None and rates.keys() <= plan.quotas.keys() and any(plan.quotas[c] for c in rates)
         return plan if covers else None
 
@@ -287,7 +315,7 @@ class Member:
         now = time.monotonic()
         if now - self._complained > COMPLAIN_S or not self._complained:
             self._complained = now
-            _say(text)
+            say(text)
 
 
 def _rate(offer: Offer, before: float) -> float:
@@ -295,7 +323,3 @@ def _rate(offer: Offer, before: float) -> float:
     if offer.steps < 2 or offer.rate <= 0:
         return before
     return 0.5 * offer.rate + 0.5 * before if before else offer.rate
-
-
-def _say(text: str) -> None:
-    print(f"hadar: {text}", file=sys.stderr, flush=True)

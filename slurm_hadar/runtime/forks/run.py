@@ -6,29 +6,28 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar import forks
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.forks import Span
-from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.checkpoint import rng
-from slurm_hadar.runtime.checkpoint.parts import named, restore_state, state_of
-from slurm_hadar.runtime.emulation import Pace
+from slurm_hadar.runtime.checkpoint.parts import restore, state_of
+from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks import weights
-from slurm_hadar.runtime.forks.member import Member, Period
-from slurm_hadar.runtime.forks.room import Commit, Heartbeat, Offer, Room
+from slurm_hadar.runtime.forks.meeting import Commit, Heartbeat, MeetingDirectory, Offer
+from slurm_hadar.runtime.forks.member import Member, PeriodLength
 from slurm_hadar.runtime.forks.schedule import Boost, Clock, Follower
 from slurm_hadar.runtime.forks.weights import Outer, Source
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link, stand_still
-from slurm_hadar.runtime.workers.gang import Gang
+from slurm_hadar.runtime.spec import TrainingSpec
 
 __all__ = ["Consolidation", "ForkPlace", "ForkedRun", "fork_place"]
 
 LOOK_S = 0.05
-VISIBLE_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,11 @@ class ForkPlace:
     directory: Path
     copy: int
     restart: int
-    period: Period
+    period: PeriodLength
+
+    def below(self, name: str | None) -> ForkPlace:
+        """That of one of several trainings in a job."""
+        return replace(self, directory=self.directory / (name or ""))
 
 
 def fork_place(environ: Mapping[str, str], restart: int) -> ForkPlace | None:
@@ -79,13 +82,51 @@ def fork_place(environ: Mapping[str, str], restart: int) -> ForkPlace | None:
     return ForkPlace(Path(directory), int(copy), restart, _period(environ.get("HADAR_PERIOD", "")))
 
 
-def _period(text: str) -> Period:
+def _period(text: str) -> PeriodLength:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(s?)", text)
     if text and not match:
         raise ValueError(f"HADAR_PERIOD={text!r} must be steps such as 500 or seconds such as 30s")
     if match is None:
-        return Period()
-    return Period(seconds=float(match[1])) if match[2] else Period(steps=int(float(match[1])))
+        return PeriodLength()
+    return PeriodLength(seconds=float(match[1])) if match[2] else PeriodLength(steps=int(float(match[1])))
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodDecision:
+    """What a copy's leader decides after a step.
+
+    Parameters
+    ----------
+    over: the period is, for this copy. asked: the scheduler has asked for a save, and wants no steps for ``pause_s``
+    after it. look_after: steps until the workers agree again.
+    """
+
+    over: bool = False
+    asked: bool = False
+    pause_s: float = 0.0
+    look_after: int = 1
+
+
+class _OwnPeriod:
+    """A period as this copy goes through it: its share, what it has made of that, and the last decision."""
+
+    def __init__(self, share: tuple[Span, ...], own_steps: int) -> None:
+        self.share = share
+        self.began = self.looked_at = time.monotonic()
+        self.next_look = own_steps + 1
+        self.decision = PeriodDecision()
+        self.made: list[Span] = []
+
+    @property
+    def steps(self) -> int:
+        return forks.count(self.made)
+
+    def add(self, index: int) -> None:
+        """The step of this index is made."""
+        if self.made and self.made[-1][1] == index:
+            self.made[-1] = (self.made[-1][0], index + 1)
+        else:
+            self.made.append((index, index + 1))
 
 
 class ForkedRun:
@@ -96,37 +137,25 @@ class ForkedRun:
     weights; the others end their process (SystemExit) with exit code 0.
     """
 
-    def __init__(
-        self,
-        parts: dict[str, Any],
-        total_steps: int,
-        gang: Gang,
-        feed: Feed,
-        state: dict[str, Any],
-        place: ForkPlace,
-        consolidation: Consolidation,
-        pace: Pace | None,
-        worker_batch: int | None,
-    ) -> None:
-        self.total_steps, self.state, self.worker_batch = total_steps, state, worker_batch
+    def __init__(self, spec: TrainingSpec, place: ForkPlace, consolidation: Consolidation) -> None:
+        self.total_steps, self.worker_batch = spec.total_steps, spec.worker_batch
+        self.state, self.also = spec.state, spec.also
         self.copy, self.own_steps = place.copy, 0
-        self._parts = {kind: named(part) for kind, part in parts.items()}
-        self._gang, self._feed, self._pace, self._how = gang, feed, pace, consolidation
+        self._parts, self._gang, self._feed, self._pace = spec.parts, spec.gang, spec.feed, spec.pace
+        self._how = consolidation
         self._clock = Clock()
         self._schedule = Follower(self._parts["scheduler"], self._clock)
         self._boost = Boost(self._parts["optimizer"])
-        self._link = Link(gang, resumable=True)
-        self._in_step = self._wanted = False
-        self._made: list[Span] = []
+        self._link = Link(spec.gang, resumable=True)
+        self._wanted = False
         self._loaded: Commit | None = None
         self._stall_s: float | None = None
         self._lost_s = self._trained_s = 0.0
-        self._look_at, self._next_look = 0.0, 0
-        self._room, self._heartbeat, self._member = None, None, None
-        if gang.leads:
-            self._room = Room(place.directory, place.copy)
-            self._heartbeat = Heartbeat(self._room)
-            self._member = Member(self._room, place.restart, place.period, self._merge)
+        self._meeting, self._heartbeat, self._member = None, None, None
+        if self._gang.leads:
+            self._meeting = MeetingDirectory(place.directory, place.copy)
+            self._heartbeat = Heartbeat(self._meeting)
+            self._member = Member(self._meeting, place.restart, place.period, self._merge)
         self._directory = place.directory
         self._commit = self._begin(place)
 
@@ -151,18 +180,14 @@ class ForkedRun:
     def __iter__(self) -> Iterator[Any]:
         try:
             while not self._commit.complete:
-                asked, pause_s = 0, 0.0
-                share = self._gang.share(self._member.share(self._commit) if self._member else None)
-                began = time.monotonic()
+                share = self._gang.broadcast(self._member.share(self._commit) if self._member else None)
+                period = _OwnPeriod(share, self.own_steps)
                 if share:
-                    self._start_period(share)
-                    for batch in self._batches(share, began):
-                        self._in_step = True
-                        yield batch
-                        self._in_step = False
-                    asked, pause_s = self._asked
-                self._trained_s += time.monotonic() - began
-                self._consolidate(bool(share), time.monotonic() - began, asked, pause_s)
+                    self._start()
+                    yield from self._batches(period)
+                trained_s = time.monotonic() - period.began
+                self._trained_s += trained_s
+                self._consolidate(period, trained_s)
         finally:
             if self._heartbeat is not None:
                 self._heartbeat.stop()
@@ -179,7 +204,7 @@ class ForkedRun:
                 )
             except CheckpointError as problem:
                 error = str(problem)
-        commit, error = self._gang.share((commit, error))
+        commit, error = self._gang.broadcast((commit, error))
         if error is not None or commit is None:
             if self._heartbeat is not None:
                 self._heartbeat.stop()
@@ -189,35 +214,33 @@ class ForkedRun:
         # what is drawn in training (dropout, augmentation) must differ between copies, runs and workers
         rng.seed(commit.seed + 1, (place.copy * 1000 + place.restart) * 1000 + self._gang.rank)
         self._link.begin(0, self.total_steps)
-        self._note(self._commit)
+        self._report(self._commit)
         if self._gang.leads:
-            _say(f"copy {self.copy} begins with consolidation {commit.number}: step {commit.step} of the job")
+            say(f"copy {self.copy} begins with consolidation {commit.number}: step {commit.step} of the job")
         return self._commit
 
     def _leave(self) -> None:
         self._clock.begin(self.total_steps, 1.0, 0)
         if self._gang.leads:
             share = self._lost_s / (self._lost_s + self._trained_s) if self._trained_s else 0.0
-            _say(
+            say(
                 f"copy {self.copy} made {self.own_steps} of {self.total_steps} steps in {self._trained_s:.1f} s; "
                 f"consolidations cost it {share:.1%} of its time"
             )
         self._gang.leave_together()
         if self._commit.closer != self.copy:
             if self._gang.leads:
-                _say(f"all steps are done; copy {self._commit.closer} goes on to the end of the script")
+                say(f"all steps are done; copy {self._commit.closer} goes on to the end of the script")
             sys.stdout.flush()
             raise SystemExit(0)
 
     # A period
 
-    def _start_period(self, share: tuple[Span, ...]) -> None:
+    def _start(self) -> None:
         rates, dealt = self._commit.rates, sum(forks.count(spans) for spans in self._commit.shares.values())
         own = rates.get(self.copy, 0.0)
         self._clock.begin(self._commit.step, sum(rates.values()) / own if own else 1.0, dealt)
         self._boost.factor = self._at_once() ** self._how.lr_scale
-        self._made, self._asked = [], (0, 0.0)
-        self._look_at, self._next_look = time.monotonic(), self.own_steps + 1
         if self._pace is not None:
             self._pace.restart()
 
@@ -226,100 +249,93 @@ class ForkedRun:
         rates = [self._commit.rates.get(copy, 0.0) for copy in self._commit.shares]
         return sum(rates) / max(rates) if rates and max(rates) > 0 else 1.0
 
-    def _batches(self, share: tuple[Span, ...], began: float) -> Iterator[Any]:
+    def _batches(self, period: _OwnPeriod) -> Iterator[Any]:
         """The batches of the share, until the period is over. What comes after a ``yield`` is the end of a step."""
-        for start, stop in share:
+        for start, stop in period.share:
             self._feed.seek(start, self._commit.epoch_batches)
             for index in range(start, stop):
                 yield self._feed.next()
                 self._clock.made += 1
                 self.own_steps += 1
-                self._add(index)
+                period.add(index)
                 self._link.count(self.own_steps)
                 if self._pace is not None:
                     self._pace.wait()
-                if self._is_over(began):
+                if self._is_over(period):
                     return
 
-    def _add(self, index: int) -> None:
-        if self._made and self._made[-1][1] == index:
-            self._made[-1] = (self._made[-1][0], index + 1)
-        else:
-            self._made.append((index, index + 1))
-
-    def _is_over(self, began: float) -> bool:
+    def _is_over(self, period: _OwnPeriod) -> bool:
         """Look, now and then, whether the period shall end before the share is done; the same on all workers."""
         now = time.monotonic()
         if self._gang.world == 1:
-            if now - self._look_at < LOOK_S and not self._wanted:
+            if now - period.looked_at < LOOK_S and not self._wanted:
                 return False
-        elif self.own_steps < self._next_look:
+        elif self.own_steps < period.next_look:
             return False
-        decision = self._gang.agree(self._decide(now, began) if self._gang.leads else (0, 0, 0, 0))
-        over, asked, pause_ms, ahead = decision
-        self._look_at, self._next_look = now, self.own_steps + ahead
-        self._asked = (asked, pause_ms / 1000)
-        return bool(over)
+        decision = self._gang.agree(self._decide(now - period.began) if self._gang.leads else PeriodDecision())
+        period.looked_at, period.next_look, period.decision = now, self.own_steps + decision.look_after, decision
+        return decision.over
 
-    def _decide(self, now: float, began: float) -> tuple[int, int, int, int]:
-        """The leader: (period is over, a save was asked for, pause in ms, steps until the next look)."""
+    def _decide(self, trained_s: float) -> PeriodDecision:
+        """The leader's; ``trained_s`` since the period began for this copy."""
         assert self._member is not None
         asked, pause_s = self._link.asked()
         if self._wanted:
             self._wanted = False
             self._member.close(self._commit)
-        per_step_s = (now - began) / max(1, self._clock.made)
-        over = asked or self._member.ends(self._commit, now - began, per_step_s)
-        return int(over), int(asked), int(pause_s * 1000), self._gang.steps_until_look(LOOK_S, per_step_s)
+        per_step_s = trained_s / max(1, self._clock.made)
+        over = asked or self._member.ends(self._commit, trained_s, per_step_s)
+        return PeriodDecision(over, asked, pause_s, self._gang.steps_until_look(LOOK_S, per_step_s))
 
     # Between periods
 
-    def _consolidate(self, shared: bool, seconds: float, asked: int, pause_s: float) -> None:
-        began = time.monotonic()
-        offered = bool(self._gang.share(self._offer(seconds, not asked) if shared and self._gang.leads else None))
+    def _consolidate(self, period: _OwnPeriod, trained_s: float) -> None:
+        began, asked = time.monotonic(), period.decision.asked
+        may_offer = bool(period.share) and self._gang.leads
+        offered = bool(self._gang.broadcast(self._offer(period, trained_s) if may_offer else None))
         if asked:
-            self._answer(offered, time.monotonic() - began, pause_s)
+            self._answer(period, offered, time.monotonic() - began)
             began = time.monotonic()
         before = self._commit
-        following = self._gang.share(
-            self._member.next(before, offered and not asked, self._early_s(seconds)) if self._member else None
+        following = self._gang.broadcast(
+            self._member.next(before, offered and not asked, self._early_s(period, trained_s)) if self._member else None
         )
         alone = offered and following.number == before.number + 1 and [*before.shares] == [self.copy]
         if alone:
             self._commit = following
         else:
             self._load(following)
-        if not asked and shared:
+        if not asked and period.share:
             self._stall_s = time.monotonic() - began
             self._lost_s += self._stall_s
-        self._note(self._commit)
+        self._report(self._commit)
 
-    def _early_s(self, trained_s: float) -> float:
+    def _early_s(self, period: _OwnPeriod, trained_s: float) -> float:
         """How long before the end of the period this copy has stopped, since a step would have taken it beyond."""
         ends_s = self._commit.period_s
-        cut = forks.count(self._made) < forks.count(self._commit.shares.get(self.copy, ()))
+        cut = period.steps < forks.count(self._commit.shares.get(self.copy, ()))
         return max(0.0, ends_s - trained_s) if ends_s is not None and cut else 0.0
 
-    def _offer(self, seconds: float, stays: bool) -> bool:
+    def _offer(self, period: _OwnPeriod, trained_s: float) -> bool:
         assert self._member is not None
+        made, stays = tuple(period.made), not period.decision.asked
         try:
-            return self._member.offer(self._commit, tuple(self._made), seconds, stays, self._stall_s, self._write)
+            return self._member.offer(self._commit, made, trained_s, stays, self._stall_s, self._write)
         except CheckpointError as error:
-            _say(f"{error}; the steps of this period are not counted")
+            say(f"{error}; the steps of this period are not counted")
             return False
 
-    def _answer(self, saved: bool, seconds: float, pause_s: float) -> None:
+    def _answer(self, period: _OwnPeriod, saved: bool, took_s: float) -> None:
         """The scheduler has asked for a save: the offer is it. Then wait to be stopped, or told to go on."""
         if self._gang.leads:
             if saved:
-                steps = self._commit.step + forks.count(self._made)
-                self._link.saved(steps, self._commit.number, seconds, seconds)
+                self._link.saved(self._commit.step + period.steps, self._commit.number, took_s)
             else:
                 self._link.failed()
             self._link.answer()
-        stand_still(self._link, self._gang, pause_s)
+        stand_still(self._link, self._gang, period.decision.pause_s)
 
-    def _note(self, commit: Commit) -> None:
+    def _report(self, commit: Commit) -> None:
         if self._gang.leads:
             closes = commit.complete and commit.closer == self.copy
             self._link.consolidated(commit.number, commit.step, self._stall_s, closes)
@@ -328,7 +344,9 @@ class ForkedRun:
 
     def _write(self, path: Path, header: str) -> None:
         content = {kind: state_of(part) for kind, part in self._parts.items()}
-        tensors, plain = weights.pack({**content, "user": self.state, "clock": self._schedule.position})
+        tensors, plain = weights.pack(
+            {**content, "user": self.state, "plain": self.also, "clock": self._schedule.position}
+        )
         parameters = [
             f"model/{name}/{parameter}"
             for name, model in self._parts["model"].items()
@@ -338,30 +356,24 @@ class ForkedRun:
         weights.write(path, tensors, {"content": plain, "parameters": parameters}, header)
 
     def _merge(self, offers: list[Offer], base: Commit, path: Path) -> None:
-        assert self._room is not None
+        assert self._meeting is not None
         sources = [Source(o.path, o.steps) for o in sorted(offers, key=lambda o: o.copy)]
         try:
-            weights.consolidate(sources, path, self._room.path_of(base), self._how.outer)
+            weights.consolidate(sources, path, self._meeting.path_of(base), self._how.outer)
         except CheckpointError:
             for offer in offers:
                 if not _readable(offer.path):
-                    _say(f"the offer of copy {offer.copy} is damaged; its {offer.steps} steps are done anew")
-                    self._room.drop(offer)
+                    say(f"the offer of copy {offer.copy} is damaged; its {offer.steps} steps are done anew")
+                    self._meeting.drop(offer)
             raise
 
     def _load(self, commit: Commit) -> None:
         """Take over the weights of ``commit``, or of a newer one if that has been cleared away meanwhile."""
         commit, content = self._read(commit)
-        keep = {"optimizer"} if self._how.optimizer_state == "local" and self._loaded is not None else set()
-        try:
-            for kind, part in self._parts.items():
-                if kind not in keep:
-                    restore_state(part, content[kind])
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{self._directory / commit.weights} does not fit this training: {str(error).splitlines()[0]}; "
-                "all copies must run the same script with the same model"
-            ) from error
+        local = self._how.optimizer_state == "local" and self._loaded is not None
+        parts = {kind: part for kind, part in self._parts.items() if not (local and kind == "optimizer")}
+        advice = "all copies must run the same script with the same model"
+        restore(parts, content, self._directory / commit.weights, advice, self.also)
         self.state.clear()
         self.state.update(content["user"])
         self._commit = self._loaded = commit
@@ -371,35 +383,26 @@ class ForkedRun:
     def _read(self, commit: Commit) -> tuple[Commit, dict[str, Any]]:
         """All workers read the same file; the leader first, since it knows whether there is a newer one."""
         content, error = None, None
-        if self._room is not None:
-            commit, content, error = _read_newest(self._room, commit)
-        commit, error = self._gang.share((commit, error))
+        if self._meeting is not None:
+            commit, content, error = _read_newest(self._meeting, commit)
+        commit, error = self._gang.broadcast((commit, error))
         if error is not None:
             raise CheckpointError(error)
-        return commit, content if content is not None else _read_when_visible(self._directory / commit.weights)
+        if content is None:
+            path = self._directory / commit.weights
+            content = when_visible(path, lambda: _content(path))
+        return commit, content
 
 
-def _read_newest(room: Room, commit: Commit) -> tuple[Commit, dict[str, Any] | None, str | None]:
+def _read_newest(meeting: MeetingDirectory, commit: Commit) -> tuple[Commit, dict[str, Any] | None, str | None]:
     while True:
         try:
-            return commit, _content(room.path_of(commit)), None
+            return commit, _content(meeting.path_of(commit)), None
         except CheckpointError as error:
-            later = room.after(commit.number)
+            later = meeting.after(commit.number)
             if later is None:
                 return commit, None, str(error)
             commit = later
-
-
-def _read_when_visible(path: Path) -> dict[str, Any]:
-    """Other workers may see a shared file system later than the leader does."""
-    deadline = time.monotonic() + VISIBLE_WITHIN_S
-    while True:
-        try:
-            return _content(path)
-        except CheckpointError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -419,7 +422,3 @@ def _seed() -> int:
     import torch
 
     return torch.initial_seed() % 2**48
-
-
-def _say(text: str) -> None:
-    print(f"hadar: {text}", file=sys.stderr, flush=True)

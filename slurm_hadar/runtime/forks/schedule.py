@@ -90,11 +90,11 @@ class Boost:
                 optimizer.register_step_pre_hook(self._raise)
                 optimizer.register_step_post_hook(self._restore)
 
-    def _raise(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _raise(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._before[id(optimizer)] = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * self.factor
 
-    def _restore(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _restore(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         for group, rate in zip(optimizer.param_groups, self._before.pop(id(optimizer)), strict=True):
             group["lr"] = rate

@@ -8,7 +8,7 @@ What becomes of each kind of tensor (our definition; ``docs/hadare.md`` gives th
   of the means; running means as above;
 * whole numbers and booleans (``num_batches_tracked``) and Adam's ``step``: the largest;
 * learning rates and schedules that follow the job: those of the last consolidation, to be advanced to the present step;
-* other plain data (the user's ``state``): that of the copy that made most steps.
+* other plain data (the user's ``state``, numbers and lists of ``also``): that of the copy that made most steps.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ _last: int | None = None
 _seen: set[int] = set()
 
 
-def count_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+def count_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     """PyTorch's global step post-hook. One training step is one turn of the busiest optimizer."""
     if id(optimizer) == _last:
         _words[STEPS] += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +21,11 @@ from slurm_hadar.graphs.network import Network
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.messages import channel_paths
 from slurm_hadar.runtime.launch import nodelist
+from slurm_hadar.runtime.launch.slurmctld import Ask
 from slurm_hadar.runtime.launch.srun_options import values
 from slurm_hadar.runtime.rank import RANKS, write_ranks
 
 __all__ = ["Layout", "lay_out", "read_allocation"]
-
-Ask = Callable[[list[str]], str | None]
 
 _OWN = ("distribution", "nodelist", "exclude", "relative", "nodefile", "het-group", "pack-group", "ntasks-per-gpu",
         "ntasks-per-core", "ntasks-per-socket", "multi-prog", "pty")  # fmt: skip
@@ -111,9 +110,11 @@ def _by_host_file(mapped: GpuMap, ranks: tuple[str, str], given: Mapping[str, st
         return Layout(trouble=f"cannot write {path}: {error.strerror}")
     counted = () if "ntasks" in given else ("-n", str(len(mapped.hosts)))
     return Layout(
-        (*counted, "--distribution=arbitrary"), (ranks, ("SLURM_HOSTFILE", str(path))), mapped.hosts[0],
+        (*counted, "--distribution=arbitrary"),
+        (ranks, ("SLURM_HOSTFILE", str(path))),
+        mapped.hosts[0],
         ("ntasks-per-node", "nodes"),  # which the file says; Slurm since 24.11 refuses to be told twice
-    )  # fmt: skip
+    )
 
 
 def read_allocation(text: str) -> tuple[dict[str, int], dict[str, str]]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 
 __all__ = ["claim", "failure_before", "put_back"]
@@ -42,18 +42,18 @@ def claim(code: int, environ: Mapping[str, str] = os.environ) -> int:
     try:
         own.make(directory)
         number = sum(1 for _ in directory.glob(f"failed-{_job(environ)}-*")) + 1
-        descriptor = os.open(_note(directory, environ, run), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(_failure_file(directory, environ, run), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return 0
     except (OSError, CheckpointError) as error:
-        _say(f"not retried, since failures cannot be counted: {error}")
+        say(f"not retried, since failures cannot be counted: {error}")
         return 0
     os.write(descriptor, b"%d\n" % code)
     os.close(descriptor)
     if number > int(most):
-        _say(f"the command failed (exit code {code}), and retry={most} in the job's comment is used up")
+        say(f"the command failed (exit code {code}), and retry={most} in the job's comment is used up")
         return 0
-    _say(
+    say(
         f"the command failed (exit code {code}); retry {number} of {most}: the job goes back into the queue, and on "
         "from its last checkpoint"
     )
@@ -64,22 +64,22 @@ def put_back(environ: Mapping[str, str] = os.environ) -> None:
     """Ask Slurm, and wait to be ended; returns where it does not come to that."""
     code, said = _slurm("scontrol", "requeue", "incomplete", _job(environ))
     if code:
-        _say(f"not retried: Slurm does not put the job back: {said}")
+        say(f"not retried: Slurm does not put the job back: {said}")
     else:
         signal.sigtimedwait({signal.SIGTERM}, _STOP_S)
 
 
 def failure_before(environ: Mapping[str, str]) -> int:
     """The exit code by which the run before failed; 0 if it did not, or was not retried."""
-    note = _note(Path(environ["HADAR_JOB_DIR"]), environ, messages.restart_count(environ) - 1)
+    file = _failure_file(Path(environ["HADAR_JOB_DIR"]), environ, messages.restart_count(environ) - 1)
     try:
-        text = note.read_text()[:10].strip()
+        text = file.read_text()[:10].strip()
     except (OSError, ValueError):
         return 0
     return int(text) if text.isdecimal() else 0
 
 
-def _note(directory: Path, environ: Mapping[str, str], run: int) -> Path:
+def _failure_file(directory: Path, environ: Mapping[str, str], run: int) -> Path:
     return directory / f"failed-{_job(environ)}-{run}"
 
 
@@ -93,7 +93,3 @@ def _slurm(*command: str) -> tuple[int, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     return done.returncode, (done.stdout if not done.returncode else done.stderr).strip()
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ class Ending:
     is left alone, and so is a training that is not in the main thread; ``library`` tells handlers that are the
     library's, not the training's."""
 
-    def __init__(self, library: Callable[[Any], bool] = lambda handler: False) -> None:
+    def __init__(self, library: Callable[[Any], bool] = lambda _handler: False) -> None:
         self.asked = False
         self._library = library
         self._before: Any = None
@@ -25,17 +25,17 @@ class Ending:
     def __enter__(self) -> Ending:
         handler = signal.getsignal(signal.SIGTERM)
         if _may_handle() and (handler is signal.SIG_DFL or self._library(handler)):
-            self._before = signal.signal(signal.SIGTERM, self._note)
+            self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None and _may_handle() and signal.getsignal(signal.SIGTERM) == self._note:
+        if self._before is not None and _may_handle() and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._before)
         self._before = None
         if self.asked:
             die()
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _on_sigterm(self, _number: int, _frame: Any) -> None:
         self.asked = True
 
 

@@ -31,7 +31,7 @@ class Signals:
             signal.signal(signal.SIGUSR2, cls._on_signal)
 
     @classmethod
-    def _on_signal(cls, number: int, frame: Any) -> None:
+    def _on_signal(cls, _number: int, _frame: Any) -> None:
         cls.count += 1
 
 
@@ -78,12 +78,13 @@ class Link:
     def told_to_go_on(self) -> bool:
         return self._page is not None and self._page.words[self._shared.GO_ON] != self._go_on
 
-    def saved(self, step: int, generation: int, save_s: float, stall_s: float) -> None:
-        """A checkpoint is safe, ``save_s`` after it was begun, of which the training stood for ``stall_s``."""
+    def saved(self, step: int, generation: int, save_s: float, stall_s: float | None = None) -> None:
+        """A checkpoint is safe, ``save_s`` after it was begun, of which the training stood for ``stall_s``; None: for
+        all of it."""
         if self._page is not None:
             self._page.seconds[self._shared.SAVE_S] = save_s
-            self._page.seconds[self._shared.STALL_S] = stall_s
-            self._note(step, generation)
+            self._page.seconds[self._shared.STALL_S] = save_s if stall_s is None else stall_s
+            self._tell_checkpoint(step, generation)
             self._page.words[self._shared.SAVES] += 1
 
     def consolidated(self, number: int, steps: int, stall_s: float | None, closes: bool) -> None:
@@ -99,7 +100,7 @@ class Link:
     def loaded(self, found: Checkpoint, seconds: float) -> None:
         if self._page is not None:
             self._page.seconds[self._shared.LOAD_S] = seconds
-            self._note(found.step, found.generation)
+            self._tell_checkpoint(found.step, found.generation)
 
     def forgets(self, count: int) -> None:
         """So many things go on in the training that are in no checkpoint."""
@@ -110,7 +111,7 @@ class Link:
         if self._page is not None:
             self._page.words[self._shared.FAILURES] += 1
 
-    def _note(self, step: int, generation: int) -> None:
+    def _tell_checkpoint(self, step: int, generation: int) -> None:
         self._page.words[self._shared.SAVED_STEP] = step
         self._page.words[self._shared.GENERATION] = generation
 
@@ -119,6 +120,6 @@ def stand_still(link: Link, gang: Gang, seconds: float) -> None:
     """After a save that was asked for: make no step until the end, until told to go on, or until the time is over."""
     deadline = time.monotonic() + seconds
     with at_once():  # libraries note a SIGTERM for the next step, which does not come
-        while not gang.agree((int(time.monotonic() >= deadline or link.told_to_go_on()),))[0]:
+        while not gang.broadcast(time.monotonic() >= deadline or link.told_to_go_on()):
             if gang.leads:
                 time.sleep(PAUSE_POLL_S)

@@ -13,7 +13,6 @@ import os
 import select
 import socket
 import stat
-import sys
 import threading
 import time
 from collections import deque
@@ -25,10 +24,11 @@ from slurm_hadar import messages
 from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.messages import Order, Report
-from slurm_hadar.runtime.forks.room import note_plan
+from slurm_hadar.runtime.forks.meeting import write_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
-from slurm_hadar.runtime.launcher import VOUCH_LATER, vouch_later
+from slurm_hadar.runtime.launch.reports import VOUCH_LATER, vouch_later
 
 TICK_S = 1.0
 BUSY_TICK_S = 0.05
@@ -101,7 +101,7 @@ class Reporter:
         self._token = own.read_token(directory)
         self._node = environ.get("SLURMD_NODENAME") or socket.gethostname()
         self._step = messages.step_id(environ)
-        self._line = _Line(Path(environ.get("HADAR_SPOOL") or directory / messages.SPOOL_FILE))
+        self._connection = _Connection(Path(environ.get("HADAR_SPOOL") or directory / messages.SPOOL_FILE))
         self._pages: dict[Path, shared.Page] = {}
         self._meter = Meter()
         self._seq = 0
@@ -115,18 +115,18 @@ class Reporter:
         """Wait for a tick, an order or the agent; then do what is due. False when it is time to go."""
         page = self._page()
         waiting = page is not None and page.words[shared.ASKED] > page.words[shared.ANSWERED]
-        if self._line.wait(pipe, BUSY_TICK_S if waiting else TICK_S):
+        if self._connection.wait(pipe, BUSY_TICK_S if waiting else TICK_S):
             going_on = self._hear_agent(pipe)
             if not going_on:
                 return False
-        for order in self._line.orders(self._job):
+        for order in self._connection.orders(self._job):
             self._obey(order)
-        self._look(self._page())
-        self._line.keep_up(lambda: messages.encode(self._make("hello", self._page())))
+        self._report_due(self._page())
+        self._connection.keep_up(lambda: messages.encode(self._make("hello", self._page())))
         return True
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
     def _hear_agent(self, pipe: int) -> bool:
         """Lines from the agent: a wish to save (SIGUSR2), or the command's end."""
@@ -138,7 +138,7 @@ class Reporter:
             if line == b"save":
                 self._ask_to_save("signal from the scheduler", 0.0)
             elif line.startswith(b"bye "):
-                self._look(self._page())
+                self._report_due(self._page())
                 code, retry = map(int, line[4:].split())
                 self._report("bye", self._page(), exit_code=code, retry=retry or None)
                 return False
@@ -157,25 +157,25 @@ class Reporter:
         """Put the job tracker's plan where the copies of the forked job see it."""
         directory = os.environ.get("HADAR_FORK_DIR")
         if not directory:
-            _say("dropped a plan for a forked job: this job is not a copy of one")
+            say("dropped a plan for a forked job: this job is not a copy of one")
             return
         try:
-            note_plan(Path(directory), PeriodPlan.from_json(plan))
+            write_plan(Path(directory), PeriodPlan.from_json(plan))
         except (ChannelError, CheckpointError) as error:
-            _say(f"dropped an order: {error}")
+            say(f"dropped an order: {error}")
         except OSError as error:
-            _say(f"cannot write the plan of the forked job to {directory}: {error.strerror}")
+            say(f"cannot write the plan of the forked job to {directory}: {error.strerror}")
 
     def _ask_to_save(self, why: str, pause_s: float) -> None:
         page = self._page()
         if page is None or not page.words[shared.RESUMABLE]:
-            _say(f"asked to save ({why}), but the training does not use slurm_hadar.train here: nothing is saved")
+            say(f"asked to save ({why}), but the training does not use slurm_hadar.train here: nothing is saved")
             return
         page.seconds[shared.PAUSE_S] = pause_s
         page.words[shared.ASKED] += 1
-        _say(f"asked to save at step {page.words[shared.STEPS]}: {why}")
+        say(f"asked to save at step {page.words[shared.STEPS]}: {why}")
 
-    def _look(self, page: shared.Page | None) -> None:
+    def _report_due(self, page: shared.Page | None) -> None:
         """Report what is due: a finished save at once, progress at most every TICK_S, anything every QUIET_S."""
         if page is None:
             return
@@ -189,14 +189,14 @@ class Reporter:
         self._saves, self._failures = saves, failures
         if steps:
             self._meter.add(now, steps)
-        due_s = TICK_S if steps != self._reported_steps and self._line.live else QUIET_S
+        due_s = TICK_S if steps != self._reported_steps and self._connection.live else QUIET_S
         if now - self._reported_at >= due_s:
             self._report("report", page)
 
     def _report(self, kind: str, page: shared.Page | None, **ending: int | None) -> None:
         self._reported_at = time.monotonic()
         self._reported_steps = page.words[shared.STEPS] if page is not None else None
-        self._line.send(messages.encode(self._make(kind, page, **ending)))
+        self._connection.send(messages.encode(self._make(kind, page, **ending)))
 
     def _make(
         self, kind: str, page: shared.Page | None, exit_code: int | None = None, retry: int | None = None
@@ -249,7 +249,7 @@ class Reporter:
         return max(pages, key=lambda p: (p.words[shared.RESUMABLE], p.words[shared.STEPS]), default=None)
 
 
-class _Line:
+class _Connection:
     """Messages out, orders in: ZeroMQ while the controller answers, else the spool file.
 
     ``live`` says that the controller has answered a hello since the connection was made. Until then nothing but hellos
@@ -263,24 +263,24 @@ class _Line:
         self._unspooled: list[bytes] = []
         self._silent_since = time.monotonic()
         self._greeted_at: float | None = None
-        self._looked_at = 0.0
+        self._tried_at = 0.0
         self.live = False
         self._zmq: Any = None
         try:
             import zmq
         except ImportError as error:
-            _say(f"no pyzmq in this Python ({error}): reports go to {spool}")
+            say(f"no pyzmq in this Python ({error}): reports go to {spool}")
         else:
             self._zmq = zmq
         self._connect()
 
     def _connect(self) -> None:
         """Connect to the controller of the channel file; anew if another controller has written another file."""
-        self._looked_at = time.monotonic()
+        self._tried_at = time.monotonic()
         try:
             info = messages.find_channel(os.environ)
         except ChannelError as error:
-            _say(str(error))
+            say(str(error))
             return
         if self._zmq is None or info is None or info == self._info:
             return
@@ -328,7 +328,7 @@ class _Line:
             self._greeted_at = now if self._try(hello()) else None
         if self._unspooled and now - self._silent_since > WELCOME_S:
             self._write_spool()
-        if now - self._looked_at > RETRY_S:
+        if now - self._tried_at > RETRY_S:
             self._connect()
 
     def orders(self, job: str) -> list[Order]:
@@ -340,10 +340,10 @@ class _Line:
             except self._zmq.ZMQError:
                 break
             except ChannelError as error:
-                _say(f"dropped an order: {error}")
+                say(f"dropped an order: {error}")
                 continue
             if order.job != job:
-                _say(f"dropped an order for job {order.job}")
+                say(f"dropped an order for job {order.job}")
                 continue
             if not self.live:
                 self.live = True
@@ -382,7 +382,7 @@ class _Line:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            _say(f"cannot write {self._spool}: {error.strerror}")
+            say(f"cannot write {self._spool}: {error.strerror}")
 
 
 def _known(value: Any) -> Any:
@@ -398,7 +398,3 @@ def _peak_memory_bytes(pid: int) -> int | None:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)

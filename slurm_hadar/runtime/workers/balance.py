@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,14 +15,15 @@ from typing import Any
 
 from slurm_hadar.runtime.batches.shares import Shares, longest, share_out
 from slurm_hadar.runtime.emulation import Pace
+from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.workers.gang import Gang
 from slurm_hadar.runtime.workers.stopwatch import Stopwatch
 
 __all__ = ["BY_HAND", "Balance", "is_wanted"]
 
 BY_HAND = "by_hand"
-SETTLE = 8  # rounds after a change before speeds are compared: two to warm up, then some to measure
-LOOK_EVERY_S = 2.0
+ROUNDS_TO_SETTLE = 8  # rounds after a change before speeds are compared: two to warm up, then some to measure
+COMPARE_EVERY_S = 2.0
 MOST_TURNS_UNWATCHED = 10_000
 WORTH = 0.05  # a change must make the step shorter by this part: less is noise
 SURE = 0.2  # what is less than this must be seen twice in a row
@@ -69,8 +69,8 @@ class Balance:
         self._ahead = ahead
         self._now = shares.at(0)
         self._size = shares.total
-        self._next_look = SETTLE
-        self._looked_at, self._looked_turn = time.monotonic(), 0
+        self._next_comparison = ROUNDS_TO_SETTLE
+        self._compared_at, self._compared_turn = time.monotonic(), 0
         self._pace = pace
         self._computed = self._told = self._paced = self._doubted = False
         if not by_hand:
@@ -97,7 +97,7 @@ class Balance:
 
     def start(self) -> None:
         """The loop begins."""
-        self._looked_at = time.monotonic()
+        self._compared_at = time.monotonic()
         self._watch.run()
 
     def begin(self, turn: int, size: int | None = None) -> None:
@@ -128,17 +128,17 @@ class Balance:
         yield
         self._watch.run()
 
-    def settle(self, turn: int, step: int) -> None:
+    def rebalance(self, turn: int, step: int) -> None:
         """Between two turns, ``turn`` being the next: compare speeds if it is time, and share anew if it pays."""
-        if turn < self._next_look or self._watch.within_round:
+        if turn < self._next_comparison or self._watch.within_round:
             return
         now = time.monotonic()
-        turn_s = (now - self._looked_at) / max(1, turn - self._looked_turn)
-        self._looked_at, self._looked_turn = now, turn
-        told = self._gang.everyone((self._watch.take_rate() or 0.0, turn_s, float(self._ahead)))
+        turn_s = (now - self._compared_at) / max(1, turn - self._compared_turn)
+        self._compared_at, self._compared_turn = now, turn
+        told = self._gang.all_gather((self._watch.take_rate() or 0.0, turn_s, float(self._ahead)))
         rates, turn_s, ahead = [t[0] for t in told], max(t[1] for t in told), int(max(t[2] for t in told))
-        settle = SETTLE * self._watch.turns_per_round
-        self._next_look = turn + settle
+        turns_to_settle = ROUNDS_TO_SETTLE * self._watch.turns_per_round
+        self._next_comparison = turn + turns_to_settle
         if min(rates) <= 0:
             return
         chosen = share_out(self._shares.total, rates, self._most)
@@ -146,7 +146,9 @@ class Balance:
         before_s, after_s = longest(present, rates), longest(chosen, rates)
         if after_s > before_s * (1 - WORTH):
             self._doubted = False
-            self._next_look = turn + max(settle, min(MOST_TURNS_UNWATCHED, int(LOOK_EVERY_S / max(turn_s, 1e-9))))
+            self._next_comparison = turn + max(
+                turns_to_settle, min(MOST_TURNS_UNWATCHED, int(COMPARE_EVERY_S / max(turn_s, 1e-9)))
+            )
             return
         if after_s > before_s * (1 - SURE) and not self._doubted:
             self._doubted = True
@@ -154,9 +156,9 @@ class Balance:
         self._doubted = False
         begins = turn + math.ceil(ahead / self._watch.turns_per_round) * self._watch.turns_per_round
         self._shares.change(begins, chosen)
-        self._next_look = begins + settle
+        self._next_comparison = begins + turns_to_settle
         if self._gang.leads:
-            _say(
+            say(
                 f"from step {step + begins - turn} on {_listed(chosen)} of {self._shares.total} samples per worker, by "
                 f"speeds of {_listed([round(r, 1) for r in rates])} samples/s: {after_s:.3g} s instead of "
                 f"{before_s:.3g} s a step"
@@ -211,7 +213,7 @@ class Balance:
     def _tell_of_accumulation(self) -> None:
         told, self._told = self._told, True
         if self._gang.leads and not told:
-            _say(
+            say(
                 "gradients are being accumulated over batches that are shared differently, and are weighted by the "
                 "last one's shares: take a loader with drop_last=True"
             )
@@ -224,7 +226,7 @@ def _wrappers(model: Any) -> Iterator[Any]:
     for part in _parts(model):
         inner = part
         while not isinstance(inner, DistributedDataParallel) and hasattr(inner, "_orig_mod"):
-            inner = inner._orig_mod
+            inner = inner._orig_mod  # noqa: SLF001 - torch.compile has no other name for it
         if isinstance(inner, DistributedDataParallel):
             yield inner
 
@@ -244,7 +246,3 @@ def _listed(numbers: Any) -> str:
     if len(numbers) <= 16:
         return "+".join(str(n) for n in numbers)
     return f"{min(numbers)} to {max(numbers)}"
-
-
-def _say(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
+import dataclasses
 import datetime as dt
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["Gang"]
 
 MOST_STEPS_UNWATCHED = 10_000
 PATIENCE = dt.timedelta(hours=2)  # a save on a slow file system is waited for
 FAREWELL = dt.timedelta(seconds=10)
+
+_Decision = TypeVar("_Decision", bound="DataclassInstance")
 
 
 class Gang:
@@ -38,11 +43,7 @@ class Gang:
 
         Agreements of two threads on one process group would be taken for each other's.
         """
-        if self.world == 1:
-            return self
-        made = copy.copy(self)
-        made._group = self._dist.new_group(backend="gloo", timeout=PATIENCE)
-        return made
+        return self if self.world == 1 else Gang()
 
     def leave_together(self) -> None:
         """At the end of the process wait for the others before the connections are closed.
@@ -71,17 +72,19 @@ class Gang:
             return 1
         return max(1, min(MOST_STEPS_UNWATCHED, int(every_s / max(per_step_s, 1e-9))))
 
-    def agree(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Rank 0's whole numbers, on all ranks; the others' only say how many there are."""
+    def agree(self, decision: _Decision) -> _Decision:
+        """Rank 0's decision, on all ranks: a dataclass of truth values and numbers. The others give one of the same
+        class, whose content does not count."""
         if self.world == 1:
-            return values
+            return decision
         import torch
 
-        tensor = torch.tensor(values, dtype=torch.int64)
-        self._dist.broadcast(tensor, src=0, group=self._group)
-        return tuple(tensor.tolist())
+        given = dataclasses.astuple(decision)
+        wire = torch.tensor(given, dtype=torch.float64)
+        self._dist.broadcast(wire, src=0, group=self._group)
+        return type(decision)(*(type(mine)(said) for mine, said in zip(given, wire.tolist(), strict=True)))
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Rank 0's object, on all ranks."""
         if self.world == 1:
             return value
@@ -89,7 +92,7 @@ class Gang:
         self._dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
-    def everyone(self, values: tuple[float, ...]) -> list[tuple[float, ...]]:
+    def all_gather(self, values: tuple[float, ...]) -> list[tuple[float, ...]]:
         """All ranks' numbers by rank, on all ranks; each gives as many."""
         if self.world == 1:
             return [values]
@@ -108,7 +111,7 @@ class Gang:
         self._dist.gather_object(value, found, dst=0, group=self._group)
         return found
 
-    def deal(self, values: list[Any] | None) -> Any:
+    def scatter(self, values: list[Any] | None) -> Any:
         """Rank 0's objects, one to each rank, by rank; the others give None."""
         if self.world == 1:
             assert values is not None

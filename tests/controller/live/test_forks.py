@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.model import JobState
-from slurm_hadar.runtime.forks.room import Commit, Room
+from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory
 from tests.controller.live.test_training import environment
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -62,7 +62,7 @@ class Forked:
     @property
     def newest(self) -> Commit | None:
         rooms = list((self.live.work / ".hadar" / self.job_id).glob("fork-*"))
-        return Room(rooms[0], 99).newest() if rooms else None
+        return MeetingDirectory(rooms[0], 99).newest() if rooms else None
 
     def works_in(self, copies: int) -> bool:
         """Whether so many copies have steps in the newest consolidation."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from slurm_hadar.errors import CheckpointError  # noqa: E402
 from slurm_hadar.runtime.checkpoint import files, saver, sharded  # noqa: E402
 from slurm_hadar.runtime.checkpoint import store as checkpoint  # noqa: E402
 from slurm_hadar.runtime.inject import _hadar_progress as shared  # noqa: E402
+from tests.runtime.forkserver import Script  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -176,7 +178,7 @@ def test_a_newer_run_takes_over_while_it_is_written(
 
 LEAVING = """
 import os, sys, threading, torch, slurm_hadar
-from slurm_hadar.runtime import files
+from slurm_hadar.runtime.checkpoint import files
 layer = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
 run = slurm_hadar.train(layer, optimizer, total_steps=9, save_every_steps=2, directory=sys.argv[1])
@@ -198,12 +200,11 @@ sys.exit(3)
 
 
 @pytest.mark.parametrize("how", ["exit", "fork"])
-def test_leaving_while_it_is_written(tmp_path: Path, how: str) -> None:
+def test_leaving_while_it_is_written(tmp_path: Path, how: str, start_script: Callable[..., Script]) -> None:
     """A process that ends finishes its writing; a forked child that ends meanwhile neither hangs nor spoils it."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", LEAVING, str(tmp_path), how], env=env, timeout=120)
-    assert done.returncode == 3
-    ours = checkpoint.Store(tmp_path, "any", None)
+    done = start_script(LEAVING, dict(os.environ), str(tmp_path / "kept"), how)
+    assert done.wait(120) == 3
+    ours = checkpoint.Store(tmp_path / "kept", "any", None)
     assert [c.step for c in ours.good()] == [2]
 
 
@@ -242,10 +243,10 @@ def test_odd_tensors_and_names(tmp_path: Path) -> None:
     tree["s"] = torch.ones(2, 2).to_sparse()
     form, tensors = sharded.split(tree)
     assert list(tensors) == ["a.b.c", "a.b.c~", "l.0"]
-    share = sharded.Share(tensors, True)
-    (plan,), metadata = share.divide([share.plan], tmp_path)
-    share.take(plan)
-    results, entries = sharded.write(share, sharded.Stage().copy(share), tmp_path)
+    local = sharded.LocalPlan(tensors, True)
+    (plan,), metadata = local.combine([local.plan], tmp_path)
+    local.finish(plan)
+    results, entries = sharded.write(local, sharded.Stage().copy(local), tmp_path)
     entries |= sharded.write_metadata(metadata, [results], tmp_path)
     for name, entry in entries.items():
         files.verify(tmp_path / name, entry)

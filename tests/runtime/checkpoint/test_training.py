@@ -3,10 +3,11 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,9 @@ import hashlib, json, os, random, sys, torch, slurm_hadar
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
-many = "RANK" in os.environ
+many = "ALONE" not in os.environ
 if many: dist.init_process_group("gloo")
-rank = int(os.environ.get("RANK", 0))
+rank = int(os.environ["RANK"])
 torch.manual_seed(0); random.seed(0)
 nn = torch.nn
 net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 1))
@@ -50,56 +51,33 @@ if rank == 0: print(json.dumps({"weights": digest, "seen": run.state["seen"], "l
 """
 
 
-def train(env: dict, restart: int, stop: int, every: int) -> list[dict]:
-    """One run of the job; the lines it printed."""
-    env = {**env, "SLURM_RESTART_COUNT": str(restart), "EVERY": str(every)}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(stop)], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == (0 if stop > 60 else -9), done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+@pytest.fixture
+def train(run_gang: Any) -> Callable[..., list[dict]]:
+    """One run of the job with so many workers; the lines that rank 0 printed."""
 
+    def run(workers: int, env: dict, restart: int, stop: int, every: int) -> list[dict]:
+        env = {**env, "SLURM_RESTART_COUNT": str(restart), "EVERY": str(every)}
+        env |= {"ALONE": "1"} if workers == 1 else {}
+        done = run_gang(SCRIPT, env, workers, str(stop), seconds=300)
+        if workers == 1 or stop > 60:
+            assert [d.returncode for d in done] == [0 if stop > 60 else -9] * workers, [d.stderr for d in done]
+        return [json.loads(line) for line in done[0].stdout.splitlines()]
 
-def start_workers(script: str, env: dict, stop: int, world: int) -> list[subprocess.Popen[str]]:
-    """A gang of ``world`` processes that find each other on this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {**env, "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "lo"}
-    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(stop)],
-            env={**env, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-
-
-def train_two(env: dict, restart: int, stop: int, every: int) -> list[dict]:
-    """One run of the job with two workers, which meet over a file."""
-    workers = start_workers(SCRIPT, {**env, "SLURM_RESTART_COUNT": str(restart), "EVERY": str(every)}, stop, 2)
-    outputs = [w.communicate(timeout=300) for w in workers]
-    if stop > 60:
-        assert [w.returncode for w in workers] == [0, 0], outputs
-    return [json.loads(line) for line in outputs[0][0].splitlines()]
+    return run
 
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["async", "sync"])
-@pytest.mark.parametrize("run_once", [train, train_two], ids=["one worker", "two workers"])
-def test_moved_three_times_is_bit_identical(run_once, waiting, job_env, tmp_path) -> None:
+@pytest.mark.parametrize("workers", [1, 2], ids=["one worker", "two workers"])
+def test_moved_three_times_is_bit_identical(workers, waiting, train, job_env, tmp_path) -> None:
     """Killed three times between checkpoints, in different epochs: same losses, same weights, same everything.
 
     A save that is written beside the training may be cut off by the kill: then the one before counts.
     """
     job_env |= {"WAIT": "1"} if waiting else {}
-    expected = run_once({**job_env, "HADAR_JOB_DIR": str(tmp_path / "undisturbed")}, 0, 99, 1000)
+    expected = train(workers, {**job_env, "HADAR_JOB_DIR": str(tmp_path / "undisturbed")}, 0, 99, 1000)
     losses: dict[int, float] = {}
     for restart, stop in enumerate([9, 26, 45, 99]):
-        lines = run_once(job_env, restart, stop, 7)
+        lines = train(workers, job_env, restart, stop, 7)
         steps = [line for line in lines if "step" in line]
         last = 0 if restart == 0 else [9, 26, 45][restart - 1] // 7 * 7
         assert steps[0]["step"] in ({last} if waiting else {last, max(0, last - 7)})
@@ -108,13 +86,13 @@ def test_moved_three_times_is_bit_identical(run_once, waiting, job_env, tmp_path
     assert lines[-1] == expected[-1]
 
 
-def test_another_number_of_workers_goes_on(job_env) -> None:
+def test_another_number_of_workers_goes_on(train, job_env) -> None:
     """A job moved from two workers to one and back keeps its steps and its weights' history."""
     job_env["WAIT"] = "1"
-    train_two(job_env, 0, 20, 5)
-    lines = train(job_env, 1, 31, 5)
+    train(2, job_env, 0, 20, 5)
+    lines = train(1, job_env, 1, 31, 5)
     assert lines[0]["step"] == 20
-    lines = train_two(job_env, 2, 99, 5)
+    lines = train(2, job_env, 2, 99, 5)
     assert lines[0]["step"] == 30
     assert lines[-2]["step"] == 59
 
@@ -141,17 +119,21 @@ print(json.dumps({"weight": net.weight.item(), "worker_batch": run.worker_batch}
 """
 
 
-def train_elastic(env: dict, restart: int, stop: int, world: int) -> tuple[dict[int, tuple[int, list[float]]], dict]:
+@pytest.fixture
+def train_elastic(run_gang: Any) -> Callable[..., tuple[dict[int, tuple[int, list[float]]], dict]]:
     """One run with ``world`` workers: {step: (epoch, the samples of all workers, sorted)}, and rank 0's last words."""
-    workers = start_workers(ELASTIC, {**env, "SLURM_RESTART_COUNT": str(restart)}, stop, world)
-    outputs = [w.communicate(timeout=300) for w in workers]
-    assert stop < 21 or [w.returncode for w in workers] == [0] * world, outputs
-    lines = [[json.loads(line) for line in out.splitlines()] for out, _ in outputs]
-    steps: dict[int, tuple[int, list[float]]] = {}
-    for line in (entry for rank in lines for entry in rank if "step" in entry):
-        _, before = steps.get(line["step"], (0, []))
-        steps[line["step"]] = (line["epoch"], sorted([*before, *line["samples"]]))
-    return steps, lines[0][-1]
+
+    def run(env: dict, restart: int, stop: int, world: int) -> tuple[dict[int, tuple[int, list[float]]], dict]:
+        done = run_gang(ELASTIC, {**env, "SLURM_RESTART_COUNT": str(restart)}, world, str(stop), seconds=300)
+        assert stop < 21 or [d.returncode for d in done] == [0] * world, [d.stderr for d in done]
+        lines = [[json.loads(line) for line in d.stdout.splitlines()] for d in done]
+        steps: dict[int, tuple[int, list[float]]] = {}
+        for line in (entry for rank in lines for entry in rank if "step" in entry):
+            _, before = steps.get(line["step"], (0, []))
+            steps[line["step"]] = (line["epoch"], sorted([*before, *line["samples"]]))
+        return steps, lines[0][-1]
+
+    return run
 
 
 def elastic_alone() -> tuple[dict[int, tuple[int, list[float]]], float]:
@@ -171,7 +153,7 @@ def elastic_alone() -> tuple[dict[int, tuple[int, list[float]]], float]:
     return steps, net.weight.item()
 
 
-def test_an_elastic_training_sees_the_same_samples_in_each_step(job_env) -> None:
+def test_an_elastic_training_sees_the_same_samples_in_each_step(train_elastic, job_env) -> None:
     """Begun with two workers, ended with four: as many steps, each of them with the samples that a single worker would
     have had in it, so as many samples in all; the weights agree but for rounding."""
     first, _ = train_elastic(job_env, 0, 10, 2)
@@ -185,11 +167,11 @@ def test_an_elastic_training_sees_the_same_samples_in_each_step(job_env) -> None
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
     """At once, in words that say what to do; and a loader whose batches are its own affair is not silently kept."""
-    from slurm_hadar.runtime.training import _share
+    from slurm_hadar.runtime.training import _worker_batch
 
-    assert (_share(256, 4), _share(None, 3)) == (64, None)
+    assert (_worker_batch(256, 4), _worker_batch(None, 3)) == (64, None)
     with pytest.raises(ValueError, match="cannot be shared equally by 3 workers; say batch="):
-        _share(256, 3)
+        _worker_batch(256, 3)
     own = torch.utils.data.DataLoader(range(9), batch_sampler=[[0, 1], [2, 3]])
     with pytest.raises(ValueError, match="without a batch sampler of its own"):
         small(tmp_path, loader=own, global_batch=4)

@@ -36,9 +36,15 @@ class Training:
 
     def run(self, directory: Path | None, every: int, stop: int | None = None) -> None:
         run = slurm_hadar.train(
-            self.nets, self.optimizers, total_steps=TURNS, directory=directory, save_every_steps=every,
-            save_every_s=None, async_save=False, also={"mean": self.mean, "seen": self.seen, "count": 0},
-        )  # fmt: skip
+            self.nets,
+            self.optimizers,
+            total_steps=TURNS,
+            directory=directory,
+            save_every_steps=every,
+            save_every_s=None,
+            async_save=False,
+            also={"mean": self.mean, "seen": self.seen, "count": 0},
+        )
         for turn in run:
             for net, optimizer, steps_at in zip(self.nets, self.optimizers, self.steps_at, strict=True):
                 net(self.data[turn]).square().sum().backward()
@@ -83,8 +89,15 @@ def test_gradients_that_are_thrown_away_hold_no_save_up(tmp_path: Path, to_none:
     torch.manual_seed(0)
     one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
     first, second = (torch.optim.SGD(net.parameters(), lr=0.1) for net in (one, two))
-    run = slurm_hadar.train([one, two], [first, second], total_steps=20, directory=tmp_path, save_every_steps=6,
-                            save_every_s=None, async_save=False)  # fmt: skip
+    run = slurm_hadar.train(
+        [one, two],
+        [first, second],
+        total_steps=20,
+        directory=tmp_path,
+        save_every_steps=6,
+        save_every_s=None,
+        async_save=False,
+    )
     saved = []
     for turn in run:
         fake = one(torch.randn(4, 2))
@@ -107,7 +120,7 @@ def test_a_save_waits_for_the_optimizer(tmp_path: Path) -> None:
 
 
 def test_optimizers_that_never_step_together_are_saved_with_a_warning(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("slurm_hadar.runtime.training.MOST_TURNS", 8)
+    monkeypatch.setattr("slurm_hadar.runtime.checkpoint.turns.MOST_TURNS", 8)
     Training([[2], [1, 2]]).run(tmp_path, 5, stop=39)  # after turns 2, 4, 6, ... and 1, 3, 4, 6, 7, ...
     assert "WARNING" not in capsys.readouterr().err
 

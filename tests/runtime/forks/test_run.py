@@ -5,10 +5,8 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,8 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from slurm_hadar import forks  # noqa: E402
-from slurm_hadar.runtime.forks.room import Commit, Room, note_plan  # noqa: E402
+from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory, write_plan  # noqa: E402
+from tests.runtime.forkserver import Script  # noqa: E402
 
 SCRIPT = """
 import json, os, sys, time, torch, slurm_hadar
@@ -36,17 +35,19 @@ schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total)
 sampler = torch.utils.data.DistributedSampler(data, drop_last=True) if many else None
 loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=not many, sampler=sampler, drop_last=True)
 run = slurm_hadar.train(model, optimizer, total_steps=total, loader=loader, scheduler=schedule, state={"seen": 0},
-                        global_batch=8 if many else None)
+                        also={"best": 0.0, "seen": []}, global_batch=8 if many else None)
 print(json.dumps({"begun": run.step}), flush=True)
 log = open(os.environ["LOG"], "a", buffering=1)
 for x, y in run:
     loss = (model(x).squeeze() - y / 96).square().mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step(); schedule.step()
     run.state["seen"] += 1
-    log.write(json.dumps({"after": run._commit.number, "step": run.step, "lr": schedule.get_last_lr()[0],
+    run.also["best"] = run.step / total; run.also["seen"].append(run.step)
+    log.write(json.dumps({"after": run.consolidation, "step": run.step, "lr": schedule.get_last_lr()[0],
                           "samples": y.tolist()}) + "\\n")
     time.sleep(pause)
-print(json.dumps({"end": run.step, "lr": schedule.get_last_lr()[0],
+print(json.dumps({"end": run.step, "lr": schedule.get_last_lr()[0], "best": run.also["best"],
+                  "state": [run.state["seen"], len(run.also["seen"])],
                   "finite": all(bool(t.isfinite().all()) for t in net.state_dict().values())}), flush=True)
 """
 
@@ -54,26 +55,27 @@ print(json.dumps({"end": run.step, "lr": schedule.get_last_lr()[0],
 class Copies:
     """Starts, kills and reads copies of one job."""
 
-    def __init__(self, directory: Path, env: dict[str, str]) -> None:
-        self.directory, self._env = directory, env
-        self.room = directory / "fork"
-        self.started: list[subprocess.Popen[str]] = []
+    def __init__(self, directory: Path, env: dict[str, str], start_script: Callable[..., Script]) -> None:
+        self.directory, self.env, self.start_script = directory, env, start_script
+        self.meeting = directory / "fork"
 
     def start(self, copy: int, pause: float = 0.004, restart: int = 0, total: int = 600, period: str = "0.5s", **more):
         env = {
-            **self._env, "HADAR_FORK_DIR": str(self.room), "HADAR_FORK_COPY": str(copy), "HADAR_PERIOD": period,
-            "SLURM_RESTART_COUNT": str(restart), "LOG": str(self.directory / f"log-{copy}"), "TOTAL": str(total),
-            "PAUSE": str(pause), **more,
-        }  # fmt: skip
-        process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.started.append(process)
-        return process
+            **self.env,
+            "HADAR_FORK_DIR": str(self.meeting),
+            "HADAR_FORK_COPY": str(copy),
+            "HADAR_PERIOD": period,
+            "SLURM_RESTART_COUNT": str(restart),
+            "LOG": str(self.directory / f"log-{copy}"),
+            "TOTAL": str(total),
+            "PAUSE": str(pause),
+            **more,
+        }
+        return self.start_script(SCRIPT, env)
 
     @property
     def newest(self) -> Commit | None:
-        return Room(self.room, 99).newest()
+        return MeetingDirectory(self.meeting, 99).newest()
 
     def steps(self) -> int:
         return self.newest.step if self.newest else 0
@@ -84,15 +86,11 @@ class Copies:
 
 
 @pytest.fixture
-def copies(tmp_path: Path, job_env: dict[str, str]) -> Iterator[Copies]:
-    group = Copies(tmp_path, job_env)
-    yield group
-    for process in group.started:
-        process.kill()
-        process.communicate()
+def copies(tmp_path: Path, job_env: dict[str, str], start_script: Callable[..., Script]) -> Copies:
+    return Copies(tmp_path, job_env, start_script)
 
 
-def results(processes: list[subprocess.Popen[str]]) -> list[dict]:
+def results(processes: list[Script]) -> list[dict]:
     """What each said at its end; None for those that left it to another."""
     ends = []
     for process in processes:
@@ -108,7 +106,10 @@ def test_copies_of_unlike_speed_do_each_step_once(copies: Copies) -> None:
     total = 12 * 40  # 40 epochs
     ends = results([copies.start(c, pause, total=total) for c, pause in enumerate((0.002, 0.004, 0.012))])
 
-    assert ends == [{"end": total, "lr": pytest.approx(0.0, abs=1e-6), "finite": True}]
+    (end,) = ends
+    assert (end["end"], end["lr"], end["finite"]) == (total, pytest.approx(0.0, abs=1e-6), True)
+    # plain data of the user's, given as state or as also, is that of the copy that made most steps
+    assert end["best"] > 0.5 and end["state"][0] == end["state"][1] > 0
     logs = [copies.lines(c) for c in range(3)]
     assert sum(map(len, logs)) == total and all(logs)
     assert Counter(s for log in logs for line in log for s in line["samples"]) == dict.fromkeys(range(96), 40)
@@ -124,7 +125,7 @@ def test_steps_are_those_of_a_job_that_is_not_forked(copies: Copies) -> None:
     total = 12 * 10
     results([copies.start(c, total=total, period="25") for c in range(3)])
     together = Counter(tuple(sorted(line["samples"])) for c in range(3) for line in copies.lines(c))
-    alone = Copies(copies.directory / "alone", copies._env)
+    alone = Copies(copies.directory / "alone", copies.env, copies.start_script)
     alone.directory.mkdir()
     results([alone.start(0, 0.0, total=total)])
     assert together == Counter(tuple(sorted(line["samples"])) for line in alone.lines(0))
@@ -197,14 +198,14 @@ def test_the_trackers_plan_decides_the_shares(copies: Copies, waiting) -> None:
     """Copies that the plan names get what it says; a later plan replaces it, an older one does not."""
     processes = [copies.start(c, 0.002, total=3000, period="200") for c in range(2)]
     waiting(lambda: copies.newest and len(copies.newest.shares) == 2)
-    note_plan(copies.room, forks.PeriodPlan(2, 0, {0: 30, 1: 10}))
-    note_plan(copies.room, forks.PeriodPlan(1, 0, {0: 1, 1: 99}))
+    write_plan(copies.meeting, forks.PeriodPlan(2, 0, {0: 30, 1: 10}))
+    write_plan(copies.meeting, forks.PeriodPlan(1, 0, {0: 1, 1: 99}))
 
     def shares() -> dict[int, int]:
         return {c: forks.count(spans) for c, spans in copies.newest.shares.items()}
 
     waiting(lambda: shares() == {0: 30, 1: 10})
-    note_plan(copies.room, forks.PeriodPlan(3, 0, {0: 20, 1: 60}))
+    write_plan(copies.meeting, forks.PeriodPlan(3, 0, {0: 20, 1: 60}))
     waiting(lambda: shares() == {0: 20, 1: 60})
     for process in processes:
         process.kill()
@@ -217,7 +218,7 @@ def test_a_damaged_consolidation_is_passed_over(copies: Copies, waiting) -> None
     process.kill()
     process.wait()
     newest = copies.newest
-    path = copies.room / newest.weights
+    path = copies.meeting / newest.weights
     path.write_bytes(path.read_bytes()[:-10])
     again = copies.start(0, restart=1, total=400, period="50")
     _, err = again.communicate(timeout=120)
@@ -234,7 +235,7 @@ def test_another_training_is_refused_in_one_line(copies: Copies) -> None:
     assert other.returncode != 0 and "belongs to a training of 20 steps, and this one has 30" in err.splitlines()[-1]
 
 
-def test_a_gang_is_one_copy(copies: Copies, waiting) -> None:
+def test_a_gang_is_one_copy(copies: Copies) -> None:
     """Two workers of one copy and a lone copy share the steps; both workers load the same weights."""
     with_rank = {"WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1"}
     with_rank["MASTER_PORT"] = str(random.Random(copies.directory.name).randint(20000, 29999))

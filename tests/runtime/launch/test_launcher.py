@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar import comment, messages
+from slurm_hadar import messages
 from slurm_hadar.runtime import launcher
-from slurm_hadar.runtime.launch import nodelist
+from slurm_hadar.runtime.launch import nodelist, reports
+from slurm_hadar.runtime.launch.slurmctld import SEP, JobFacts, job_facts
+from slurm_hadar.runtime.launch.srun_options import split_command
 
 ROOT = Path(__file__).resolve().parents[3]
 WRAPPER = ROOT / "wrappers" / "hadar-srun"
@@ -22,9 +24,7 @@ FAKE = """#!{python}
 import json, os, sys
 with open({record!r}, "a") as file:
     file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
-squeue = {work_dir!r} + chr(31) + {comment!r}
-if "RestartCnt" in sys.argv[-1]: squeue = "{restarts}" + chr(31) + {submit!r} + chr(31) + {comment!r} + chr(31)
-squeue = {comment!r} if "--format=%k" in sys.argv else squeue
+squeue = "".join(field + chr(31) for field in ("{restarts}", {submit!r}, {work_dir!r}, {comment!r}))
 answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
 if answer: print(answer)
 sys.exit({code})
@@ -111,10 +111,9 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
     assert seen["HADAR_JOB_DIR"] == f"{env['SLURM_SUBMIT_DIR']}/.hadar/77"
     assert seen["HADAR_MASTER_ADDR"] == "10.1.2.3"
     assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
-    assert [c["argv"][-1] for c in fakes.calls("squeue")] == [
-        f"--Format=RestartCnt:{launcher.SEP},SubmitTime:{launcher.SEP},Comment:{launcher.SEP}",
-        f"--format=%Z{launcher.SEP}%k"
-    ]  # fmt: skip
+    (asked,) = fakes.calls("squeue")
+    fields = ("RestartCnt", "SubmitTime", "WorkDir", "Comment")
+    assert asked["argv"][-1] == "--Format=" + ",".join(f"{field}:{SEP}" for field in fields)
     assert done.stderr == ""
 
 
@@ -127,7 +126,7 @@ def test_a_graph_that_cannot_be_followed_is_one_line(fakes: Fakes, env: dict[str
     run({**env, "SLURM_JOB_NUM_NODES": "1"}, "--", "python", "train.py")
     first, second = fakes.calls("srun")
     assert first["argv"][1:] == ["-N", "2", "-n", "2", "--", "python", "train.py"]
-    assert "HADAR_RANKS" not in first["env"] and len(fakes.calls("squeue")) == 3 and second["argv"][2] == "1"
+    assert "HADAR_RANKS" not in first["env"] and len(fakes.calls("squeue")) == 2 and second["argv"][2] == "1"
 
 
 @pytest.mark.parametrize("shape", [["-n4"], ["-N", "1"], ["--ntasks=4"], ["--nodes", "1"], ["--ntasks-per-node=2"]])
@@ -193,7 +192,7 @@ def test_with_a_controller_the_agent_stands_before_the_command(fakes: Fakes, env
     key = messages.token_fingerprint(token_file.read_text().strip())
     updates = [c["argv"][1:] for c in fakes.calls("scontrol") if "update" in c["argv"]]
     assert updates == [["update", "JobId=77", f"Comment=hadar:model=lm,batch=5,key={key}"]]
-    assert launcher.VOUCH_LATER not in call["env"]
+    assert reports.VOUCH_LATER not in call["env"]
     fakes.install(comment=f"hadar:model=lm,batch=5,key={key}")
     run(env, "--", "python", "train.py")
     assert len([c for c in fakes.calls("scontrol") if "update" in c["argv"]]) == 1
@@ -228,22 +227,22 @@ def test_slurm_failing_is_one_line(fakes: Fakes, env: dict[str, str]) -> None:
     assert done.returncode == 0
     assert "squeue failed, going on without" in done.stderr
     assert "agent" in " ".join(fakes.calls("srun")[0]["argv"])
-    assert fakes.calls("srun")[0]["env"][launcher.VOUCH_LATER] == "1"
+    assert fakes.calls("srun")[0]["env"][reports.VOUCH_LATER] == "1"
 
 
 def test_what_slurm_did_not_take_is_published_later(
     fakes: Fakes, env: dict[str, str], monkeypatch: pytest.MonkeyPatch, poll: Any
 ) -> None:
     """As soon as it answers again, and with what the comment says by then."""
-    monkeypatch.setattr(launcher, "VOUCH_AGAIN_S", 0.01)
-    monkeypatch.setattr(launcher, "VOUCH_AGAIN_MOST_S", 0.05)
+    monkeypatch.setattr(reports, "VOUCH_AGAIN_S", 0.01)
+    monkeypatch.setattr(reports, "VOUCH_AGAIN_MOST_S", 0.05)
     monkeypatch.setenv("PATH", env["PATH"])
     with_channel(env)
     fakes.install(code=1, names="squeue scontrol")
     directory = Path(env["SLURM_SUBMIT_DIR"]) / "job"
     directory.mkdir(mode=0o700)
     later = threading.Thread(
-        target=launcher.vouch_later, args=({"HADAR_JOB_ID": "77", "HADAR_JOB_DIR": str(directory)},), daemon=True
+        target=reports.vouch_later, args=({"HADAR_JOB_ID": "77", "HADAR_JOB_DIR": str(directory)},), daemon=True
     )
     later.start()
     poll(lambda: len(fakes.calls("squeue")) >= 2)
@@ -252,8 +251,10 @@ def test_what_slurm_did_not_take_is_published_later(
     assert not later.is_alive()
     key = messages.token_fingerprint((directory / messages.TOKEN_FILE).read_text().strip())
     assert fakes.calls("scontrol")[-1]["argv"][1:] == [
-        "update", "JobId=77", f"Comment=hadar:model=lm,asked=4/2/2/8,key={key}"
-    ]  # fmt: skip
+        "update",
+        "JobId=77",
+        f"Comment=hadar:model=lm,asked=4/2/2/8,key={key}",
+    ]
 
 
 def test_a_terminal_gets_no_agent(fakes: Fakes, env: dict[str, str]) -> None:
@@ -263,7 +264,8 @@ def test_a_terminal_gets_no_agent(fakes: Fakes, env: dict[str, str]) -> None:
     assert fakes.calls("srun")[0]["argv"][1:] == ["--pty", "-N", "2", "-n", "2", "--", "bash"]
 
 
-def test_a_broken_channel_file_does_not_stop_the_job(fakes: Fakes, env: dict[str, str]) -> None:
+@pytest.mark.usefixtures("fakes")
+def test_a_broken_channel_file_does_not_stop_the_job(env: dict[str, str]) -> None:
     """A channel file cut short: one line, then plain srun."""
     (Path(env["SLURM_CONF"]).parent / messages.CHANNEL_FILE).write_text("{")
     done = run(env, "--", "true")
@@ -272,7 +274,8 @@ def test_a_broken_channel_file_does_not_stop_the_job(fakes: Fakes, env: dict[str
     assert messages.CHANNEL_FILE in done.stderr
 
 
-def test_restarts_are_announced(fakes: Fakes, env: dict[str, str]) -> None:
+@pytest.mark.usefixtures("fakes")
+def test_restarts_are_announced(env: dict[str, str]) -> None:
     """The log says which run it is, where, and from which step it goes on."""
     checkpoints = Path(env["SLURM_SUBMIT_DIR"]) / ".hadar" / "77" / messages.CHECKPOINTS_DIR
     (checkpoints / "gen-1-step-420").mkdir(parents=True)
@@ -311,17 +314,25 @@ def test_without_slurm_one_clear_line(env: dict[str, str], tmp_path: Path) -> No
 )
 def test_the_command_is_found_without_dashes(arguments: list[str], options: list[str]) -> None:
     """Without ``--`` the command begins where srun would see it begin."""
-    assert launcher.split_command(arguments) == (options, arguments[len(options) :])
+    assert split_command(arguments) == (options, arguments[len(options) :])
 
 
-def test_the_key_never_breaks_the_grammar() -> None:
-    """Whatever the comment was, with the key it parses, and a key of another directory is replaced."""
-    key, other = "0123456789abcdef", "f" * 16
-    for text in ("hadar:", "hadar:model=x", f"hadar:key={other},model=x", f"hadar:model=x,key={other}"):
-        got = launcher.with_key(text, key)
-        assert comment.parse(got).key == key
-        assert comment.parse(got).model == comment.parse(text).model
-        assert launcher.with_key(got, key) == got
+@pytest.mark.parametrize(
+    ("shown", "facts"),
+    [
+        ("1 |when |/a b |hadar:model=x |", JobFacts(1, "when", Path("/a b"), "hadar:model=x")),
+        ("0|when|/w", JobFacts(0, "when", Path("/w"), "")),
+        ("0|when|/w|hadar:|\n0|when|/w|other|", JobFacts(0, "when", Path("/w"), "hadar:")),
+        ("0|when|/w|two\nlines|", JobFacts(0, "when", Path("/w"), "two\nlines")),
+        ("N/A|when|/w||", None),
+        ("", None),
+        (None, None),
+    ],
+    ids=["all", "no comment", "heterogeneous", "lines", "no count", "nothing", "failed"],
+)
+def test_what_squeue_says_of_the_job(shown: str | None, facts: JobFacts | None) -> None:
+    """All in one call; the leader's of a heterogeneous job; nothing where Slurm does not tell."""
+    assert job_facts("77", lambda _command: shown and shown.replace("|", SEP).strip()) == facts
 
 
 @pytest.mark.parametrize(
@@ -369,8 +380,9 @@ def test_an_earlier_jobs_directory_is_set_aside(fakes: Fakes, env: dict[str, str
 @pytest.mark.parametrize(
     ("text", "age_s", "ours"), [("", 0, True), ("", 10**8, False), ("cut sho", 0, False)], ids=["empty", "old", "other"]
 )
+@pytest.mark.usefixtures("fakes")
 def test_a_mark_that_a_full_disk_left_empty(
-    fakes: Fakes, env: dict[str, str], tmp_path: Path, text: str, age_s: int, ours: bool
+    env: dict[str, str], tmp_path: Path, text: str, age_s: int, ours: bool
 ) -> None:
     """Made after the job was submitted it is the job's own, whose first run Slurm has forgotten."""
     run(env, "--", "true")

@@ -45,10 +45,12 @@ def test_around(environ: dict[str, str], options: list[str], told: bool) -> None
 @pytest.mark.parametrize(
     ("script", "environ", "lines"),
     [
-        ("srun -n 1 python", {}, 1), ("srun --overlap x", {}, 0), ("srun x", {"SLURM_OVERLAP": "1"}, 0),
+        ("srun -n 1 python", {}, 1),
+        ("srun --overlap x", {}, 0),
+        ("srun x", {"SLURM_OVERLAP": "1"}, 0),
         ("srun x", {"HADAR_STEP_SHARED": "1"}, 0),
     ],
-)  # fmt: skip
+)
 def test_an_srun_inside_says_what_it_is(
     job_env: dict[str, str], tmp_path: Path, script: str, environ: dict[str, str], lines: int
 ) -> None:
@@ -68,7 +70,7 @@ def test_an_srun_inside_says_what_it_is(
 def test_where_nothing_can_be_executed_path_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a /tmp that is mounted noexec."""
     (tmp_path / "srun").touch(0o755)
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).parent.name != "bin")
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).parent.name != "bin")
     assert nested.watched_path(tmp_path / "none", {"PATH": str(tmp_path)}) is None
     (tmp_path / "task").mkdir()
     assert nested.watched_path(tmp_path / "task", {"PATH": str(tmp_path)}) is None

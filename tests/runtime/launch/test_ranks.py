@@ -179,8 +179,15 @@ def test_ranks_are_read_back(nodes: int, each: int, random) -> None:
 
 
 def worker(**environ: str) -> dict[str, str]:
-    return {"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4", "SLURMD_NODENAME": "n2",
-            RANKS: "n1:1-4;n2:0,5-7", **environ}  # fmt: skip
+    return {
+        "RANK": "6",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "2",
+        "LOCAL_WORLD_SIZE": "4",
+        "SLURMD_NODENAME": "n2",
+        RANKS: "n1:1-4;n2:0,5-7",
+        **environ,
+    }
 
 
 def test_a_worker_takes_its_rank() -> None:
@@ -230,9 +237,16 @@ def test_the_script_runs_as_if_started_itself(tmp_path: Path) -> None:
 def test_options_are_read_as_srun_reads_them() -> None:
     words = ["-lN2", "-n", "8", "--ntasks-per-node", "4", "--exclusive", "-K", "--mem=5", "-t5", "-m", "block"]
     assert list(values(words)) == [
-        ("l", ""), ("nodes", "2"), ("ntasks", "8"), ("ntasks-per-node", "4"), ("exclusive", ""), ("K", ""),
-        ("mem", "5"), ("t", "5"), ("distribution", "block"),
-    ]  # fmt: skip
+        ("l", ""),
+        ("nodes", "2"),
+        ("ntasks", "8"),
+        ("ntasks-per-node", "4"),
+        ("exclusive", ""),
+        ("K", ""),
+        ("mem", "5"),
+        ("t", "5"),
+        ("distribution", "block"),
+    ]
     assert without(words, ["ntasks-per-node", "mem"]) == ["-lN2", "-n", "8", "--exclusive", "-K", "-t5", "-m", "block"]
     assert without(["-N", "2", "-N2", "--nodes=2", "--nodes", "2", "-n", "8"], ["nodes"]) == ["-n", "8"]
 

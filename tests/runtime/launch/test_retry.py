@@ -12,10 +12,15 @@ import pytest
 from slurm_hadar.runtime.launch import retry
 
 ROOT = Path(__file__).resolve().parents[3]
+# the agent, which here does not wait a whole second for an end from outside
+AGENT = (
+    "import sys; from slurm_hadar.runtime.launch import retry; retry._HEAR_S = 0.3; "
+    "from slurm_hadar.runtime.agent import main; sys.exit(main())"
+)
 
 
 @pytest.fixture
-def env(job_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def env(job_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """A task of a job that asks for two retries, and a Slurm that takes it back."""
     bin_ = tmp_path / "bin"
     bin_.mkdir()
@@ -27,7 +32,7 @@ def env(job_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def agent(env: dict[str, str], script: str, run: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "slurm_hadar.runtime.agent", "--", "sh", "-c", script]
+    command = [sys.executable, "-c", AGENT, "--", "sh", "-c", script]
     run_env = {**env, "SLURM_RESTART_COUNT": str(run)}
     return subprocess.run(command, env=run_env, capture_output=True, text=True, timeout=60)
 

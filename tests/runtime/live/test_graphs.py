@@ -73,8 +73,15 @@ class Job:
         (directory / "who.py").write_text(WHO)
         (directory / "job.sbatch").write_text(SCRIPT)
         options = ["--nodes=2", "--gres=gpu:4", "--ntasks-per-node=4", "--mem=400M", "--requeue", "--open-mode=append"]
-        argv = ["sbatch", "--parsable", *options, "--output=log", "--nodelist=v100-1,v100-2",
-                "--comment=hadar:graph=uneven.toml", "job.sbatch"]  # fmt: skip
+        argv = [
+            "sbatch",
+            "--parsable",
+            *options,
+            "--output=log",
+            "--nodelist=v100-1,v100-2",
+            "--comment=hadar:graph=uneven.toml",
+            "job.sbatch",
+        ]
         self.id = cluster.run(argv, env=env, cwd=directory).stdout.strip()
 
     @property
@@ -166,8 +173,17 @@ def test_an_uneven_job_has_as_many_ranks_as_gpus_on_each_node(
     script = "#!/bin/bash\nhadar-srun -n 6 -- bash -c 'echo \"srun 0 $SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID\"'\n"
     (short_tmp / "job.sbatch").write_text(script)
     env = {**cluster.env, "PATH": f"{ROOT / 'wrappers'}:{cluster.env['PATH']}", "HADAR_PYTHON": sys.executable}
-    argv = ["sbatch", "--parsable", "--gpus=6", "--nodes=2", "-n6", "--mem=100M", "--output=log",
-            "--comment=hadar:graph=gpt2/pp6", "job.sbatch"]  # fmt: skip
+    argv = [
+        "sbatch",
+        "--parsable",
+        "--gpus=6",
+        "--nodes=2",
+        "-n6",
+        "--mem=100M",
+        "--output=log",
+        "--comment=hadar:graph=gpt2/pp6",
+        "job.sbatch",
+    ]
     cluster.run(argv, env=env, cwd=short_tmp)
     log = short_tmp / "log"
     poll(lambda: log.exists() and log.read_text().count("srun 0") == 6, deadline_s=DEADLINE_S)

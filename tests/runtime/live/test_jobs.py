@@ -23,7 +23,7 @@ class Jobs:
     """Submits scripts to a cluster from a directory of their own."""
 
     def __init__(self, cluster: Any, directory: Path, poll: Callable[..., Any]) -> None:
-        self.cluster, self.directory, self._poll = cluster, directory, poll
+        self.cluster, self.directory, self.poll = cluster, directory, poll
         python = Path(sys.executable).parent
         self.env = {**cluster.env, "PATH": f"{ROOT / 'wrappers'}:{python}:{cluster.env['PATH']}"}
         self.env |= {"HADAR_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
@@ -43,7 +43,7 @@ class Jobs:
         return self.cluster.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"], check=False).stdout.strip()
 
     def wait(self, job: str, *states: str) -> None:
-        self._poll(lambda: self.state(job) in states, deadline_s=DEADLINE_S)
+        self.poll(lambda: self.state(job) in states, deadline_s=DEADLINE_S)
 
     def log(self, job: str) -> str:
         path = self.directory / f"my-training-{job}.log"
@@ -51,7 +51,7 @@ class Jobs:
 
     def finish(self, job: str) -> dict:
         """Wait for the job's end; the last line it printed."""
-        self._poll(lambda: self.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), deadline_s=DEADLINE_S)
+        self.poll(lambda: self.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), deadline_s=DEADLINE_S)
         assert self.state(job) == "COMPLETED", self.log(job)
         return json.loads([line for line in self.log(job).splitlines() if line.startswith("{")][-1])
 
@@ -77,9 +77,9 @@ def test_a_requeued_job_resumes_on_another_node(jobs: Jobs) -> None:
     arguments = f"{EXAMPLES}/recommender.py --steps 120 --batch 16"
     expected = jobs.finish(jobs.submit("single_gpu.sbatch", arguments, "--nodelist=v100-1", "--comment=hadar:"))
     job = jobs.submit("single_gpu.sbatch", arguments, "--nodelist=v100-1", "--comment=hadar:model=none,batch=16")
-    jobs._poll(lambda: _usr2(jobs, job), deadline_s=DEADLINE_S)
+    jobs.poll(lambda: _usr2(jobs, job), deadline_s=DEADLINE_S)
     checkpoints = jobs.directory / ".hadar" / job / messages.CHECKPOINTS_DIR
-    jobs._poll(lambda: list(checkpoints.glob("gen-0-*")), deadline_s=DEADLINE_S)
+    jobs.poll(lambda: list(checkpoints.glob("gen-0-*")), deadline_s=DEADLINE_S)
     jobs.cluster.run(["scontrol", "requeue", job])
     jobs.wait(job, "PENDING")
     jobs.cluster.run(["scontrol", "update", f"JobId={job}", "NodeList=p100-1", "StartTime=now+2"])
@@ -152,7 +152,7 @@ def test_an_unmodified_script_is_measured_through_the_channel(jobs: Jobs, listen
     job = jobs.submit("unmodified_script.sbatch", f"{EXAMPLES}/plain.py --steps 20000")
     jobs.wait(job, "COMPLETED")
     assert "done: loss" in jobs.log(job)
-    jobs._poll(lambda: listener.of_kind("bye"), deadline_s=DEADLINE_S)
+    jobs.poll(lambda: listener.of_kind("bye"), deadline_s=DEADLINE_S)
     bye = listener.of_kind("bye")[0]
     assert (bye.job, bye.steps, bye.exit_code, bye.resumable) == (job, 20000, 0, False)
     assert any(r.steps_per_s for r in listener.reports)
@@ -165,7 +165,7 @@ def test_array_tasks_are_told_apart(jobs: Jobs, listener: Any) -> None:
     """Each task of an array has its own id, directory, token and key."""
     jobs.env["HADAR_CHANNEL"] = str(listener.channel)
     job = jobs.submit("unmodified_script.sbatch", "-c 'import time; time.sleep(3)'", "--array=0-1")
-    jobs._poll(lambda: len(listener.of_kind("bye")) == 2, deadline_s=DEADLINE_S)
+    jobs.poll(lambda: len(listener.of_kind("bye")) == 2, deadline_s=DEADLINE_S)
     byes = {r.job: r.token for r in listener.of_kind("bye")}
     assert set(byes) == {f"{job}_0", f"{job}_1"}
     assert len(set(byes.values())) == 2
@@ -178,9 +178,9 @@ def test_a_save_by_the_controllers_signal(jobs: Jobs, listener: Any) -> None:
     """scancel --signal=USR2 reaches the agent, and the training saves; the job lives on."""
     jobs.env["HADAR_CHANNEL"] = str(listener.channel)
     job = jobs.submit("multi_node_ddp.sbatch", f"{EXAMPLES}/recommender.py --steps 100000", "--gres=gpu:1", "--nodes=2")
-    jobs._poll(lambda: any((r.steps or 0) > 3 for r in listener.reports), deadline_s=DEADLINE_S)
+    jobs.poll(lambda: any((r.steps or 0) > 3 for r in listener.reports), deadline_s=DEADLINE_S)
     jobs.cluster.run(["scancel", "--signal=USR2", job])
-    jobs._poll(lambda: listener.of_kind("saved"), deadline_s=DEADLINE_S)
+    jobs.poll(lambda: listener.of_kind("saved"), deadline_s=DEADLINE_S)
     saved = listener.of_kind("saved")[0]
     assert (saved.world, saved.resumable) == (2, True)
     assert jobs.state(job) == "RUNNING"
@@ -194,7 +194,7 @@ def test_steps_are_paced_to_the_emulated_speed(jobs: Jobs, listener: Any) -> Non
     cluster = json.loads((Path(jobs.env["SLURM_CONF"]).parent / "hadar-cluster.json").read_text())
     rate = cluster["speeds"]["resnet18:128"]["k80"]["1"]["one_node"]
     jobs.submit("single_gpu.sbatch", f"{EXAMPLES}/recommender.py --steps 30", "--nodelist=k80-1")
-    jobs._poll(lambda: listener.of_kind("bye"), deadline_s=DEADLINE_S)
+    jobs.poll(lambda: listener.of_kind("bye"), deadline_s=DEADLINE_S)
     rates = [r.steps_per_s for r in listener.reports if r.steps_per_s is not None]
     assert rates
     assert 0.5 * rate < rates[-1] < 1.15 * rate
@@ -206,10 +206,10 @@ def test_a_signal_arrives_once(jobs: Jobs, listener: Any) -> None:
     handler = "signal.signal(10, lambda *a: print(chr(43), flush=True))"
     body = f"import signal, time; {handler}; print(chr(42), flush=True); time.sleep(600)"
     job = jobs.submit("unmodified_script.sbatch", f'-c "{body}"')
-    jobs._poll(lambda: "*" in jobs.log(job), deadline_s=DEADLINE_S)
+    jobs.poll(lambda: "*" in jobs.log(job), deadline_s=DEADLINE_S)
     for count in (1, 2, 3):
         jobs.cluster.run(["scancel", "--signal=USR1", job])
-        jobs._poll(lambda count=count: jobs.log(job).count("+") >= count, deadline_s=DEADLINE_S)
+        jobs.poll(lambda count=count: jobs.log(job).count("+") >= count, deadline_s=DEADLINE_S)
     jobs.cluster.run(["scancel", job])
     jobs.wait(job, "CANCELLED")
     assert jobs.log(job).count("+") == 3

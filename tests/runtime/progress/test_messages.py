@@ -135,7 +135,7 @@ def test_restart_count() -> None:
     assert m.restart_count({"SLURM_RESTART_COUNT": "3"}) == 3
 
 
-def test_job_dir(tmp_path: object) -> None:
+def test_job_dir() -> None:
     """The job's directory is below the place of submission unless it is named."""
     assert m.job_dir({}) is None
     assert str(m.job_dir({"SLURM_JOB_ID": "5", "SLURM_SUBMIT_DIR": "/home/a"})) == "/home/a/.hadar/5"

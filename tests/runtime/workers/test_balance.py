@@ -18,7 +18,7 @@ from slurm_hadar.runtime.batches.sampler import SharedBatchSampler  # noqa: E402
 from slurm_hadar.runtime.batches.shares import Shares  # noqa: E402
 from slurm_hadar.runtime.emulation import Pace  # noqa: E402
 from slurm_hadar.runtime.workers import stopwatch  # noqa: E402
-from slurm_hadar.runtime.workers.balance import SETTLE, Balance, is_wanted  # noqa: E402
+from slurm_hadar.runtime.workers.balance import ROUNDS_TO_SETTLE, Balance, is_wanted  # noqa: E402
 from slurm_hadar.runtime.workers.stopwatch import Stopwatch  # noqa: E402
 
 # 44 samples in batches of 16: a short batch ends each epoch, for two workers as for four
@@ -43,7 +43,7 @@ else:
 how_balanced = {"even": False, "by_hand": "by_hand"}.get(how, True)
 run = slurm_hadar.train(model, optimizer, total_steps=12, loader=loader, global_batch=16, balanced=how_balanced,
                         save_every_steps=5, async_save=False)
-if run._balance is not None: run._balance._next_look = 1 << 60  # shares are the test's to choose
+if run._balance is not None: run._balance._next_comparison = 1 << 60  # shares are the test's to choose
 told = {int(k): tuple(v) for k, v in json.loads(os.environ["SHARES"]).items()}
 for i, x, y in run:
     every = 3 if how == "accumulate" else 1
@@ -209,7 +209,7 @@ class Alone:
         self.rates, self.turn_s = rates, turn_s
         self.asked = 0
 
-    def everyone(self, own: tuple[float, ...]) -> list[tuple[float, ...]]:
+    def all_gather(self, own: tuple[float, ...]) -> list[tuple[float, ...]]:
         self.asked += 1
         return [(rate, self.turn_s, own[2]) for rate in self.rates]
 
@@ -226,7 +226,7 @@ def turns(made: Balance, shares: Shares, count: int, begin: int = 0) -> list[tup
         seen.append(shares.at(turn))
         made.computed()
         made.end()
-        made.settle(turn + 1, turn + 1)
+        made.rebalance(turn + 1, turn + 1)
     return seen
 
 
@@ -235,7 +235,7 @@ def test_shares_change_when_it_pays(capsys: pytest.CaptureFixture) -> None:
     gang = Alone([3.0, 1.0])
     made, shares = balance(gang)
     seen = turns(made, shares, 40)
-    assert seen == [(32, 32)] * SETTLE + [(48, 16)] * (40 - SETTLE)
+    assert seen == [(32, 32)] * ROUNDS_TO_SETTLE + [(48, 16)] * (40 - ROUNDS_TO_SETTLE)
     assert capsys.readouterr().err == (
         "hadar: from step 8 on 48+16 of 64 samples per worker, by speeds of 3.0+1.0 samples/s: 16 s instead of 32 s a "
         "step\n"
@@ -252,13 +252,13 @@ def test_a_small_difference_must_last() -> None:
     """One of a tenth is believed when it is seen twice in a row; one that comes and goes never is."""
     gang = Alone([1.2, 1.0])
     made, shares = balance(gang)
-    assert turns(made, shares, 20) == [(32, 32)] * 2 * SETTLE + [(35, 29)] * (20 - 2 * SETTLE)
+    assert turns(made, shares, 20) == [(32, 32)] * 2 * ROUNDS_TO_SETTLE + [(35, 29)] * (20 - 2 * ROUNDS_TO_SETTLE)
     gang = Alone([1.0, 1.0])
     made, shares = balance(gang)
     turn = 0
     for look in range(20):
         gang.rates = [1.2, 1.0] if look % 2 else [1.0, 1.0]
-        ahead = made._next_look - turn
+        ahead = made._next_comparison - turn  # noqa: SLF001 - speeds change just before each look
         assert set(turns(made, shares, ahead, turn)) == {(32, 32)}
         turn += ahead
     assert gang.asked == 20
@@ -273,7 +273,7 @@ def test_nothing_changes_as_long_as_a_speed_is_unknown() -> None:
 def test_a_change_waits_for_what_was_dealt_out_already() -> None:
     """With a loader that draws ahead the shares change behind its last batch."""
     made, shares = balance(Alone([3.0, 1.0]), ahead=4)
-    assert turns(made, shares, 30) == [(32, 32)] * (SETTLE + 4) + [(48, 16)] * (26 - SETTLE)
+    assert turns(made, shares, 30) == [(32, 32)] * (ROUNDS_TO_SETTLE + 4) + [(48, 16)] * (26 - ROUNDS_TO_SETTLE)
 
 
 def test_a_worker_is_not_given_more_than_it_can_take() -> None:

@@ -34,7 +34,7 @@ from slurm_hadar.forks import PeriodPlan, Span, count
 from slurm_hadar.runtime.checkpoint import files
 from slurm_hadar.runtime.launch import own
 
-__all__ = ["PLAN_FILE", "Commit", "Heartbeat", "Offer", "Room", "note_plan"]
+__all__ = ["PLAN_FILE", "Commit", "Heartbeat", "Offer", "MeetingDirectory", "write_plan"]
 
 FORMAT = 1
 PLAN_FILE = "plan.json"
@@ -132,7 +132,7 @@ class Offer:
         return json.dumps(content)
 
 
-class Room:
+class MeetingDirectory:
     """The directory as one copy sees it. Methods raise CheckpointError where the disk fails.
 
     Parameters
@@ -328,8 +328,8 @@ class Room:
 class Heartbeat:
     """Touches this copy's sign of life from a thread, so that a copy in a long step does not pass for dead."""
 
-    def __init__(self, room: Room) -> None:
-        self._path = room.directory / "alive" / str(room.copy)
+    def __init__(self, meeting: MeetingDirectory) -> None:
+        self._path = meeting.directory / "alive" / str(meeting.copy)
         self._stop = threading.Event()
         self._beat()
         self._thread = threading.Thread(target=self._run, name="hadar-alive", daemon=True)
@@ -353,7 +353,7 @@ class Heartbeat:
         fresh.replace(self._path)
 
 
-def note_plan(directory: Path, plan: PeriodPlan) -> None:
+def write_plan(directory: Path, plan: PeriodPlan) -> None:
     """Leave the tracker's plan for the copies, unless a later one is there. Raises OSError, CheckpointError."""
     path = directory / PLAN_FILE
     with contextlib.suppress(OSError, ChannelError):

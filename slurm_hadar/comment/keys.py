@@ -1,41 +1,17 @@
-"""What a job tells the scheduler about itself: ``--comment=hadar:key=value,key=value``.
-
-This is the one place where the grammar lives::
-
-    comment = "hadar:" [ pair *( "," pair ) ]
-    pair    = key "=" value            each key at most once; no spaces, commas or quotes in a value
-
-``hadar:`` alone opts the job in and says nothing more. Unknown keys are refused, with the list of the valid ones:
-see :data:`KEYS`. Every number is bounded, so that whoever reckons with one never meets an infinity.
-"""
+"""The keys of a comment: what each means, and how its value is read."""
 
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from slurm_hadar.errors import CommentError
 from slurm_hadar.model import Fork, Mix
 
-__all__ = [
-    "KEYS",
-    "MOST_BYTES",
-    "MOST_SIZES",
-    "PREFIX",
-    "JobComment",
-    "is_ours",
-    "looks_like_ours",
-    "parse",
-    "read",
-    "render",
-]
+__all__ = ["KEYS", "MOST_SIZES", "JobComment"]
 
-PREFIX = "hadar:"
-MOST_BYTES = 2048  # of the whole comment; looked at before anything else is
 MOST_SIZES = 8  # of an elastic gang: each is weighed on each GPU type in every round
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY_HASH = re.compile(r"[0-9a-f]{16}")
@@ -50,9 +26,7 @@ _TIME = re.compile(
 _MEMORY = re.compile(r"([1-9][0-9]{0,3})[gG]")
 _GRAPH = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})((?:/(?:pp|dp|tp|mb)[1-9][0-9]{0,3})*)", re.ASCII)
 _GRAPH_FILE = re.compile(r"[A-Za-z0-9._/+@-]{1,250}\.toml", re.ASCII)
-_PLAIN = re.compile(r"[!-~]{1,512}")  # what scontrol takes unquoted and unchanged
 _SHAPE = re.compile(r"([1-9][0-9]{0,8}(?:/[1-9][0-9]{0,8}){3})(?:/([0-9a-f]{32}))?")
-_BLANKS = " \t\n\r\v\f"
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -319,127 +293,3 @@ KEYS: Mapping[str, _Key] = {
     ),
     "key": _Key(_hash, "0123456789abcdef", "written by hadar-srun: fingerprint of the job's report token"),
 }
-
-
-def is_ours(comment: str) -> bool:
-    """Whether a Slurm comment is addressed to this scheduler at all."""
-    return comment.startswith(PREFIX)
-
-
-def looks_like_ours(comment: str) -> bool:
-    """Whether its owner seems to have meant it for this scheduler, which does not read it: ``Hadar:``, ``hadar,``."""
-    return not is_ours(comment) and re.match(r"\s*hadar(?![A-Za-z0-9])", comment[:32], re.IGNORECASE) is not None
-
-
-def parse(comment: str) -> JobComment:
-    """Read a ``hadar:`` comment.
-
-    Raises CommentError naming the key, what is wrong with it, and what would be right.
-    """
-    if not is_ours(comment):
-        raise CommentError(f"comment does not start with {PREFIX!r}")
-    if (fault := _too_long(comment)) is not None:
-        raise CommentError(fault)
-    body = comment[len(PREFIX) :].strip(_BLANKS)
-    found: dict[str, Any] = {}
-    seen: set[str] = set()
-    for pair in body.split(",") if body else []:
-        key, equals, value = pair.partition("=")
-        if key not in KEYS:
-            raise CommentError(f"unknown key {key!r} in the hadar: comment; valid keys: {', '.join(KEYS)}")
-        if not equals or not value:
-            raise CommentError(f"key {key!r} in the hadar: comment needs a value, such as {key}={KEYS[key].example}")
-        if key in seen:
-            raise CommentError(f"key {key!r} stands twice in the hadar: comment")
-        seen.add(key)
-        try:
-            found.update(KEYS[key].read(value))
-        except ValueError as error:
-            raise CommentError(
-                f"{key}={value} in the hadar: comment {error}, such as {key}={KEYS[key].example}"
-            ) from None
-    return JobComment(**found)
-
-
-def _too_long(comment: str) -> str | None:
-    size = len(comment.encode(errors="replace"))
-    return None if size <= MOST_BYTES else f"the hadar: comment has {size} bytes; at most {MOST_BYTES} are read"
-
-
-def with_asked(text: str, shape: tuple[int, int, int, int], mac: str) -> str | None:
-    """The comment with ``asked=`` for this shape (GPUs, nodes, tasks, CPUs) and its MAC in it, all else as its owner
-    wrote it; None if it says so already, or cannot be read."""
-    comment, fault = read(text)
-    if not is_ours(text) or fault is not None or (comment.asked, comment.asked_mac) == (shape, mac):
-        return None
-    pairs = [p for p in text[len(PREFIX) :].strip(_BLANKS).split(",") if p and not p.startswith("asked=")]
-    changed = PREFIX + ",".join([*pairs, f"asked={_joined(shape, mac)}"])
-    return changed if _PLAIN.fullmatch(changed) and read(changed)[1] is None else None
-
-
-def _joined(shape: tuple[int, int, int, int], mac: str | None) -> str:
-    return "/".join([*map(str, shape), *([mac] if mac is not None else [])])
-
-
-def read(text: str) -> tuple[JobComment, str | None]:
-    """What a Slurm comment tells us, and why it cannot be read: None if it can be, or is not addressed to us.
-
-    What cannot be read tells nothing.
-    """
-    if not is_ours(text):
-        return JobComment(), None
-    if (fault := _too_long(text)) is not None:  # before it is kept: others' texts must not fill the memory
-        return JobComment(), fault
-    return _read(text)
-
-
-@functools.lru_cache(maxsize=4096)
-def _read(text: str) -> tuple[JobComment, str | None]:
-    try:
-        return parse(text), None
-    except CommentError as error:
-        return JobComment(), str(error)
-
-
-def render(comment: JobComment) -> str:
-    """The comment text that parses back to ``comment``."""
-    pairs = []
-    for field in fields(comment):
-        value = getattr(comment, field.name)
-        if value is None or field.name == "asked_mac":
-            continue
-        pairs.append(
-            f"asked={_joined(value, comment.asked_mac)}" if field.name == "asked" else _pair(field.name, value)
-        )
-    return PREFIX + ",".join(pairs)
-
-
-def _pair(name: str, value: Any) -> str:
-    if name == "deadline_after_s":
-        return f"deadline={_plain(value)}s"
-    if name == "deadline":
-        return "deadline=" + dt.datetime.fromtimestamp(value, dt.UTC).isoformat()
-    if name == "period_s":
-        return f"period={_plain(value)}s"
-    if name == "period_steps":
-        return f"period={value}"
-    if name == "nodes":
-        low, high = value
-        return f"nodes={low}" if low == high else f"nodes={low}-{high}"
-    if name == "mem_gb":
-        return f"mem={value}g"
-    if name == "max_time_s":
-        return f"max_time={_plain(value)}s"
-    if name == "gpus":
-        return f"gpus={value[0]}-{value[-1]}" if isinstance(value, range) else f"gpus={'+'.join(map(str, value))}"
-    if isinstance(value, bool):
-        return f"{name}={'yes' if value else 'no'}"
-    if isinstance(value, frozenset):
-        return f"{name}={'+'.join(sorted(value))}"
-    if isinstance(value, float):
-        return f"{name}={_plain(value)}"
-    return f"{name}={value}"
-
-
-def _plain(value: float) -> str:
-    return f"{value:.9f}".rstrip("0").rstrip(".")

@@ -1,0 +1,75 @@
+"""The job's directory as its batch script finds it: its own, or an earlier job's with the same id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from slurm_hadar import messages
+from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime.checkpoint.files import reason_of
+from slurm_hadar.runtime.joblog import say
+from slurm_hadar.runtime.launch import own
+
+__all__ = ["OWNER_FILE", "find", "first_submitted", "set_aside_foreign"]
+
+OWNER_FILE = "owner"
+
+
+def find(environ: Mapping[str, str]) -> Path:
+    """As the user says, or where the job's files are safe from other users. If they are safe nowhere, that is said
+    here, and a training that wants to save there refuses."""
+    usual = messages.job_dir(environ, Path.cwd())
+    assert usual is not None
+    if environ.get("HADAR_JOB_DIR"):
+        return usual
+    try:
+        found, why = own.place(usual.parent.parent, usual.name)
+    except CheckpointError as error:
+        say(str(error))
+        return usual
+    if why is not None:
+        say(why)
+    return found
+
+
+def set_aside_foreign(environ: Mapping[str, str], submitted: str) -> None:
+    """Keep a job from resuming another one's training.
+
+    Job ids begin anew on a new cluster, and wrap on an old one. A job that starts for the first time has left nothing
+    behind: what stands in its directory with another owner is an earlier job's, and is renamed.
+    """
+    job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
+    owner, mark = f"{environ.get('SLURM_CLUSTER_NAME', '')} {job} {submitted}\n", directory / OWNER_FILE
+    try:
+        if directory.exists() and not _is_owners(mark, owner, submitted):
+            aside = directory.with_name(f"{directory.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
+            directory.rename(aside)
+            say(f"{directory} was an earlier job's with the same id; moved to {aside.name}")
+        own.make(directory)
+        mark.write_text(owner)
+    except (OSError, CheckpointError) as error:
+        say(f"cannot write {mark}: {reason_of(error)}; an earlier job's checkpoints may be taken for this one's")
+
+
+def _is_owners(mark: Path, owner: str, submitted: str) -> bool:
+    """Whether the directory with this mark is the job's. A mark that a full disk has left empty counts if it was made
+    after the job was submitted: a slurmctld that is killed forgets that the job has run before."""
+    if not mark.exists():
+        return False
+    if said := mark.read_text():
+        return said == owner
+    try:
+        return mark.stat().st_mtime >= datetime.fromisoformat(submitted).timestamp()
+    except ValueError:  # times as a user wants to see them
+        return False
+
+
+def first_submitted(directory: Path) -> str:
+    """When the job was submitted first, as its first run has noted it: Slurm forgets that when it restarts the job.
+
+    Raises OSError or IndexError where that is not to be read.
+    """
+    return (directory / OWNER_FILE).read_text().split()[-1]

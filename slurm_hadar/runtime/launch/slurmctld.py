@@ -1,0 +1,73 @@
+"""What Slurm is asked in the batch script, and how patiently: one call tells all that the launcher wants to know."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.runtime.joblog import say
+
+__all__ = ["SEP", "Ask", "JobFacts", "ask", "ask_patiently", "job_facts"]
+
+Ask = Callable[[list[str]], str | None]
+"""Runs a command of Slurm's; what it printed, or None."""
+
+CALL_S = 10.0
+PAUSES_S = (1.0, 3.0, 10.0)
+SEP = "\x1f"
+FORMAT = "".join(f"{field}:{SEP}," for field in ("RestartCnt", "SubmitTime", "WorkDir", "Comment")).removesuffix(",")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What Slurm says of the job now.
+
+    Parameters
+    ----------
+    restarts: how often it was restarted. submitted: when, as Slurm writes it; a requeue changes it.
+    work_dir: its working directory. comment: as its owner or job_submit.lua wrote it.
+    """
+
+    restarts: int
+    submitted: str
+    work_dir: Path
+    comment: str
+
+
+def job_facts(job: str, ask: Ask) -> JobFacts | None:
+    """The facts of the job with this canonical id; None where Slurm does not tell."""
+    shown = ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", f"--Format={FORMAT}"])
+    fields = [field.strip() for field in (shown or "").split(SEP, 3)]
+    fields += [""] * (4 - len(fields))  # what is empty at the end of the output is not in it
+    restarts, submitted, work_dir, text = fields
+    if not restarts.isdecimal() or not submitted:
+        return None
+    first, _, _ = text.partition(f"{SEP}\n")  # the leader's, of a heterogeneous job
+    return JobFacts(int(restarts), submitted, Path(work_dir), first)
+
+
+def ask(command: list[str]) -> str | None:
+    """The output of a Slurm command, or None (said once on stderr) if it failed or took too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        say(f"{command[0]} failed, going on without: {error}")
+        return None
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        say(f"{command[0]} failed, going on without: {reason}")
+        return None
+    return done.stdout.strip()
+
+
+def ask_patiently(command: list[str]) -> str | None:
+    """As :func:`ask`, again and again while slurmctld is busy or restarting."""
+    for pause_s in PAUSES_S:
+        answer = ask(command)
+        if answer is not None:
+            return answer
+        time.sleep(pause_s)
+    return ask(command)
