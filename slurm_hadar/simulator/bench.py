@@ -17,7 +17,8 @@ from slurm_hadar.errors import ConfigError, PolicyError
 from slurm_hadar.model import Form, Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
-from slurm_hadar.policies.toolkit.arena import Arena, find_gang
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.table import reference
 
@@ -90,16 +91,15 @@ def _job(number: int, rng: random.Random, speeds_of: Callable[..., dict[str, Spe
 def _started(snapshot: Snapshot, gpus: int) -> Iterator[Job]:
     """The jobs, the first of them running until ``gpus`` GPUs are held."""
     arena = Arena.of(snapshot)
-    free, running = arena.free.copy(), {}
+    ledger, running = Ledger(arena), {}
     for job in snapshot.steerable_jobs:
         if gpus < job.form.workers:
             continue
         pools = sorted(arena.reach(job).by_type.items(), key=lambda item: -job.speeds[item[0]].steps_per_s)
-        gang = next((g for _, slots in pools if (g := find_gang(job.form, [(s,) for s in slots], free))), None)
+        gang = next((g for _, slots in pools if (g := ledger.find(job.form, slots))), None)
         if gang is None:
             continue
-        for slot, count in gang:
-            free[slot] -= count
+        ledger.take(gang)
         gpus -= job.form.workers
         running[job.job_id] = arena.placement(gang)
     for job in snapshot.jobs:

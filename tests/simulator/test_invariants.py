@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from slurm_hadar.model import Mix, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.policies.toolkit.arena import Arena, find_gang
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.gangs import find_gang
 from slurm_hadar.simulator.run import SimOptions, bounds_of, cluster_nodes, simulate
 from slurm_hadar.simulator.traces import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import draw_faults

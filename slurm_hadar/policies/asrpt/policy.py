@@ -12,8 +12,9 @@ from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.asrpt.virtual_machine import Arrival, VirtualMachine
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
-from slurm_hadar.policies.toolkit.arena import Arena, Gang, find_gang
-from slurm_hadar.policies.toolkit.dealer import Dealer
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.gangs import Gang, find_on_type
+from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 
 __all__ = ["Asrpt", "Spjf", "Spwf", "WcsDuration", "WcsSubTime", "WcsWorkload"]
 
@@ -81,17 +82,17 @@ class Asrpt(Policy):
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
-        dealer = Dealer(Arena.of(snapshot))
-        hall = _Hall(self, dealer)
-        for job in dealer.arena.movers:
+        builder = PlanBuilder(Arena.of(snapshot))
+        hall = _Hall(self, builder)
+        for job in builder.arena.movers:
             if job.running:
-                dealer.keep(job)
+                builder.keep(job)
         machine = self._virtual(snapshot, hall) if self.order == "srpt" else None
         waits = hall.serve(self._queue(hall, machine))
         memory = {"offered": dict(sorted(hall.offered.items()))}
         if machine is not None:
             memory["virtual"] = machine.memory()
-        return dealer.plan(self.name, lambda job: waits.get(job.job_id) or hall.not_yet(job), memory=memory)
+        return builder.plan(self.name, lambda job: waits.get(job.job_id) or hall.not_yet(job), memory=memory)
 
     def _virtual(self, snapshot: Snapshot, hall: _Hall) -> VirtualMachine:
         """The virtual machine at the time of the snapshot."""
@@ -106,7 +107,7 @@ class Asrpt(Policy):
 
     def _queue(self, hall: _Hall, machine: VirtualMachine | None) -> list[Job]:
         """Those who may start, in order."""
-        waiting = [j for j in hall.dealer.arena.movers if not j.running and j.job_id in hall.sizes]
+        waiting = [j for j in hall.builder.arena.movers if not j.running and j.job_id in hall.sizes]
         if self.order == "submission":
             return waiting
         if machine is not None:
@@ -174,7 +175,7 @@ class _Hall:
     """
 
     rules: Asrpt
-    dealer: Dealer
+    builder: PlanBuilder
     sizes: dict[str, _Size] = field(default_factory=dict)
     offered: dict[str, float] = field(default_factory=dict)
     reserved: list[_Reservation] = field(default_factory=list)
@@ -182,7 +183,7 @@ class _Hall:
     _changes: int = 0
 
     def __post_init__(self) -> None:
-        for job in self.dealer.arena.snapshot.steerable_jobs:
+        for job in self.builder.arena.snapshot.steerable_jobs:
             kind = self._kind_of(job)
             if kind is not None:
                 steps = job.steps_to_go(kind.best_rate, self.rules.unknown_runtime_s)
@@ -190,17 +191,17 @@ class _Hall:
 
     def _kind_of(self, job: Job) -> _Kind | None:
         """None for a job that no single type could take."""
-        key = (id(job.speeds), job.partition, job.form)  # the snapshot keeps the speeds, and jobs alike share them
+        key = (tuple(job.speeds.items()), job.partition, job.form)
         if key not in self._kinds:
-            by_type = self.dealer.arena.reach(job).by_type
-            places = self._look(job, by_type, self.dealer.arena.capacity)
+            by_type = self.builder.arena.reach(job).by_type
+            places = self._look(job, by_type, self.builder.arena.capacity)
             self._kinds[key] = self._make_kind(job, {t: len(gang) for t, gang in places.items()}) if places else None
         return self._kinds[key]
 
     def _make_kind(self, job: Job, nodes: dict[str, int]) -> _Kind:
         spreads = job.form.max_nodes > 1 and job.form.workers > 1
         best, worst, together = 0.0, math.inf, 0.0
-        gpus = self.dealer.arena.gpus
+        gpus = self.builder.arena.gpus
         for gpu_type, count in nodes.items():
             speed = job.speeds[gpu_type]
             best, worst = max(best, speed.on(count)), min(worst, speed.steps_per_s * (speed.apart if spreads else 1.0))
@@ -228,15 +229,15 @@ class _Hall:
         return waits
 
     def _start(self, job: Job, gang: Gang | None) -> None:
-        self.dealer.give(job, gang)
+        self.builder.give(job, gang)
         self._changes += 1
 
     def _offer(self, job: Job, size: _Size) -> _Offer:
         """The best place that the job may have; looked for once for all jobs of its kind until something changes."""
         kind = size.kind
         if kind.seen != self._changes:
-            kind.free, kind.unreserved, kind.seen = self._best(job, kind, self.dealer.free), None, self._changes
-        if kind.free is None or self.dealer.arena.snapshot.time + size.best_s * kind.free.slower > kind.free.until:
+            kind.free, kind.unreserved, kind.seen = self._best(job, kind, self.builder.ledger.free), None, self._changes
+        if kind.free is None or self.builder.arena.snapshot.time + size.best_s * kind.free.slower > kind.free.until:
             if kind.unreserved is None:
                 kind.unreserved = self._best(job, kind, self._less_reserved())
             return kind.unreserved
@@ -252,7 +253,7 @@ class _Hall:
 
     def _harmless_until(self, gang: Gang) -> float:
         """The earliest reservation for which too little would be left."""
-        free = self.dealer.free
+        free = self.builder.ledger.free
         harmed = (
             reservation.at
             for reservation in self.reserved
@@ -261,7 +262,7 @@ class _Hall:
         return min(harmed, default=math.inf)
 
     def _less_reserved(self) -> list[int]:
-        free = list(self.dealer.free)
+        free = list(self.builder.ledger.free)
         for reservation in self.reserved:
             for slot, count in reservation.hold.items():
                 free[slot] = max(0, free[slot] - count)
@@ -271,10 +272,10 @@ class _Hall:
         self, job: Job, types: Iterable[str], free: list[int], most: dict[str, int] | None = None
     ) -> dict[str, Gang]:
         """A place on each of ``types`` that has one, on at most ``most[type]`` nodes."""
-        by_type, found = self.dealer.arena.reach(job).by_type, {}
+        by_type, found = self.builder.arena.reach(job).by_type, {}
         for gpu_type in types:
             form = job.form if most is None else replace(job.form, max_nodes=most[gpu_type])
-            gang = find_gang(form, [(s,) for s in by_type[gpu_type]], free)
+            gang = find_on_type(form, by_type[gpu_type], free)
             if gang:
                 found[gpu_type] = gang
         return found
@@ -313,7 +314,7 @@ class _Hall:
     @functools.cached_property
     def _leaving(self) -> list[tuple[float, Gang]]:
         """When jobs that run are expected to end, and what they hold; at once, if they are overdue."""
-        arena, leaving = self.dealer.arena, []
+        arena, leaving = self.builder.arena, []
         now = arena.snapshot.time
         for job in arena.snapshot.steerable_jobs:
             rate = job.rate(job.placement)
@@ -329,7 +330,7 @@ class _Hall:
         rules = self.rules
         if not rules.kappa or size.kind.sensitivity < rules.kappa or slower <= 1.0 + rules.epsilon:
             return None
-        snapshot = self.dealer.arena.snapshot
+        snapshot = self.builder.arena.snapshot
         since = snapshot.memory.get("offered", {}).get(job.job_id, snapshot.time)
         left_s = since + rules.theta * (slower - 1.0) * size.best_s - snapshot.time
         if left_s <= 0:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from slurm_hadar.model import Job, Mix, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.policies.toolkit.arena import Arena, Gang, node_counts, open_nodes
+from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
+from slurm_hadar.policies.toolkit.gangs import Gang, node_counts
+from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.waits import Obstacles, holders, listing
 
 __all__ = ["Fifo"]
@@ -35,12 +37,11 @@ class Fifo(Policy):
         obstacles = Obstacles(arena)
         placements = dict(arena.kept)
         waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
-        free = arena.free.copy()
+        ledger = Ledger(arena)
         for job in arena.movers:
             if job.running:
                 placements[job.job_id] = job.placement
-                for slot, count in arena.gang(job.placement):
-                    free[slot] = max(0, free[slot] - count)
+                ledger.occupy(arena.gang(job.placement))
         closed: dict[str, str] = {}
         shut: dict[
             frozenset[str], Wait
@@ -52,11 +53,10 @@ class Fifo(Policy):
             if nodes in shut:
                 waits[job.job_id] = obstacles.of(job) or shut[nodes]
                 continue
-            gang = first_fit(arena, job, free, closed)
+            gang = first_fit(ledger, job, closed)
             if gang:
                 placements[job.job_id] = arena.placement(gang)
-                for slot, count in gang:
-                    free[slot] -= count
+                ledger.take(gang)
                 continue
             obstacle = obstacles.of(job)
             waits[job.job_id] = obstacle or _queued(arena, job, placements, closed)
@@ -67,17 +67,17 @@ class Fifo(Policy):
         return Plan(self.name, placements, waits)
 
 
-def first_fit(arena: Arena, job: Job, free: Sequence[int], closed: dict[str, str]) -> Gang | None:
+def first_fit(ledger: Ledger, job: Job, closed: Container[str]) -> Gang | None:
     """The first place in node order, on nodes that are not ``closed``; the fewest nodes the form allows."""
-    for nodes in _pools(arena, job, closed):
+    for nodes in _pools(ledger.arena, job, closed):
         for count in node_counts(job.form):
-            gang = _first_nodes(job, count, nodes, free)
+            gang = _first_nodes(job, count, nodes, ledger.free)
             if gang:
                 return gang
     return None
 
 
-def _pools(arena: Arena, job: Job, closed: dict[str, str]) -> Iterator[list[list[int]]]:
+def _pools(arena: Arena, job: Job, closed: Container[str]) -> Iterator[list[list[int]]]:
     """Slots per node: one type after the other as they first appear, or all types together if the job may mix."""
     reach = arena.reach(job)
     if job.form.mix is Mix.NEVER:

@@ -12,7 +12,7 @@ from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.hadar.lookahead.plan import LookAhead
 from slurm_hadar.policies.hadar.objectives import FAIR_SHARES
 from slurm_hadar.policies.hadar.paper.bids import Bidder, Market, make_bidders, round_era
-from slurm_hadar.policies.hadar.paper.dual import Board, Draft, draft_plans
+from slurm_hadar.policies.hadar.paper.dual import Draft, draft_plans
 from slurm_hadar.policies.hadar.paper.prices import Prices, round_prices
 from slurm_hadar.policies.hadar.paper.utilities import Utility, make_utility
 from slurm_hadar.policies.hadar.paper.waits import explain_waits
@@ -123,9 +123,8 @@ class Hadar(Policy):
         era = round_era(arena, self.unknown_runtime_s)
         market = Market(arena, self.utility, era, self.switch_gain, self.patience_s)
         bidders = make_bidders(market, self.unknown_runtime_s)
-        board = Board.of(arena.free, arena.type_of, bidders)
         prices = round_prices(bidders, arena.gpus)
-        draft = _best(draft_plans(bidders, board, prices, self.effort, self.fill))
+        draft = _best(draft_plans(bidders, arena, prices, self.effort, self.fill))
         placements = dict(arena.kept)
         for bidder in bidders:
             choice = draft.choices.get(bidder.job.job_id)
@@ -136,7 +135,7 @@ class Hadar(Policy):
 
     def _written_out(self, decision: _Decision) -> Plan:
         arena, draft = decision.arena, decision.draft
-        final = decision.prices.at(draft.board.totals)
+        final = decision.prices.at(draft.ledger.by_type)
         waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
         waits |= explain_waits(arena, decision.bidders, decision.placements, final)
         return Plan(

@@ -12,7 +12,9 @@ from slurm_hadar.controller.journal import Event
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, unmovable_reason
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.model import Node, Placement, Snapshot
-from slurm_hadar.policies.toolkit.unsteered import Rooms
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.ledger import Ledger
+from slurm_hadar.policies.toolkit.unsteered import place_by_slurm
 from slurm_hadar.simulator.foresight import Foresight
 from slurm_hadar.simulator.virtual.faults import Faults
 from slurm_hadar.simulator.virtual.jobs import VirtualJob
@@ -271,14 +273,17 @@ class VirtualCluster(Cluster[Sight]):
         seen = [j for j in reversed(self._queue) if j.arrival + delay_s <= self._now]
         if not seen:
             return
-        rooms = Rooms(self._nodes.values(), (j.placement for j in self._running.values()))
+        arena = Arena.of(Snapshot(self._now, self._shown_nodes, ()))
+        ledger = Ledger(arena)
+        for job in self._running.values():
+            ledger.take(arena.gang(job.placement))
         for job in seen:
-            placement = rooms.choose(job.template)
+            placement = place_by_slurm(ledger, job.template)
             if placement:
                 self._queue.remove(job)
                 self._active[job.job_id] = job
                 self._start_job(job, placement, 0.0)
-                rooms.take(placement)
+                ledger.take(arena.gang(placement))
 
     def _switch(self, name: str, back: bool) -> bool:
         """A node fails or comes back; whether jobs were thrown off it."""

@@ -101,6 +101,27 @@ def test_a_mixed_gang_takes_nothing_from_others(job, snapshot):
     assert "several types" in plan.waits["9"].why
 
 
+# Where gangs go
+
+
+def test_wide_gangs_are_laid_out_before_narrow_ones(job, snapshot):
+    """Gangs of 1, 2, 3 and 2, in this order of density, fill two nodes of four only if the widest is placed first."""
+    nodes = (Node("a", {"v100": 4}), Node("b", {"v100": 4}))
+    steps = {"1": (1, 1e3), "2": (2, 2e3), "3": (3, 3e3), "4": (2, 5e3)}
+    jobs = [job(name, form=Form(workers), steps=n, p100=None, k80=None) for name, (workers, n) in steps.items()]
+    plan = get("hadar").allocate(snapshot(jobs, nodes))
+    assert set(plan.placements) == {"1", "2", "3", "4"}
+
+
+def test_running_jobs_stay_where_a_newcomer_fits_beside_them(job, running, snapshot):
+    """A wide newcomer takes the free node although running jobs come first in line."""
+    nodes = (Node("a", {"v100": 4}), Node("b", {"v100": 4}))
+    here = [running(str(i), {"b": {"v100": 1}}, steps=5e4) for i in range(1, 4)]
+    plan = get("hadar").allocate(snapshot([*here, job("9", form=Form(4), steps=1e5)], nodes))
+    assert all(plan.placements[j.job_id] == j.placement for j in here)
+    assert plan.placements["9"] == Placement.of({"a": {"v100": 4}})
+
+
 # What is left over
 
 

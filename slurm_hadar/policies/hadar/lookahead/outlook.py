@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_hadar.model import Form, Job, Mix, Speed
-from slurm_hadar.policies.toolkit.arena import Arena, node_counts, open_nodes
+from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
+from slurm_hadar.policies.toolkit.gangs import node_counts
 
 __all__ = ["PREFERRED", "JobClass", "Outlook", "Pool", "survey"]
 
@@ -39,9 +40,9 @@ class Pool:
     slots: tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class JobClass:
-    """What jobs with the same form, partition and factors have in common, per column.
+    """What jobs with the same form, partition and factors have in common, per column. There is one of each.
 
     ``workers``: gang size; ``forms``: the form with that gang size and these numbers of nodes; ``slots``: those of the
     pool's slots that are open to it, None for all of them; ``nodes``: the fewest nodes of the pool that can take the

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from slurm_hadar.model import Mix, Placement, Plan, Snapshot
-from slurm_hadar.policies.hadar.lookahead.floor import Floor
 from slurm_hadar.policies.hadar.lookahead.knapsack import choose, first_fit
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.mixing import mixed_gang
@@ -19,7 +18,9 @@ from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook, 
 from slurm_hadar.policies.hadar.lookahead.prices import Aim, Queues, Target, assign, balance, per_pool, set_target
 from slurm_hadar.policies.hadar.lookahead.waits import explain, payoff_of
 from slurm_hadar.policies.hadar.objectives import delay_costs
-from slurm_hadar.policies.toolkit.arena import Arena, Gang
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.gangs import Gang
+from slurm_hadar.policies.toolkit.ledger import Ledger
 
 __all__ = ["LookAhead"]
 
@@ -101,7 +102,7 @@ class _Round:
 
     def __post_init__(self) -> None:
         outlook = self.outlook
-        self.floor = Floor(outlook)
+        self.ledger = Ledger(outlook.arena)
         self.placements = dict(outlook.arena.kept)
         self.worth = np.zeros(len(outlook.jobs))
         self.placed = np.zeros(len(outlook.jobs), bool)
@@ -111,6 +112,10 @@ class _Round:
         self.still = False
         self.weights = np.ones(len(outlook.jobs))
         self.queues = Queues(none.astype(int), none, none, none, np.zeros(len(outlook.pools)))
+
+    def _free(self, pool: int) -> int:
+        """GPUs of the pool that nobody was given yet."""
+        return sum(self.ledger.free[slot] for slot in self.outlook.pools[pool].slots)
 
     # What to do
 
@@ -243,7 +248,7 @@ class _Round:
         """The jobs to run on the pool: critical ones first, the longest of them first, then the others by density."""
         outlook, queues = self.outlook, self.queues
         inside = np.flatnonzero((outlook.pool_of[queues.column] == pool) & ~self.placed)
-        free = self.floor.free(pool)
+        free = self._free(pool)
         if not len(inside) or free <= 0:
             return inside[:0]
         stays = outlook.held[inside] == queues.column[inside]
@@ -273,28 +278,30 @@ class _Round:
         outlook = self.outlook
         staying = {int(r) for r in chosen if outlook.held[r] == column[r]}
         for row in staying:
-            self.floor.expect(self.gangs[row])
+            self.ledger.hold(self.gangs[row])
         rank = {int(row): i for i, row in enumerate(chosen)}
         room = [outlook.pools[p].room for p in outlook.pool_of]
         width = {row: min(room[column[row]], int(outlook.workers[row, column[row]])) for row in rank}
         for row in sorted(rank, key=lambda r: (-width[r], r not in staying, rank[r])):
             if row in staying:
-                self.floor.forget(self.gangs[row])
-                if self.floor.can_stay(self.gangs[row]):
+                self.ledger.let_go(self.gangs[row])
+                if self.ledger.is_free(self.gangs[row]):
                     self._place(row, self.gangs[row])
                     continue
             self._start(row, int(column[row]))
 
     def _start(self, row: int, column: int) -> bool:
         own = self.outlook.classes[row]
-        gang = self.floor.find(own.forms[column], int(self.outlook.pool_of[column]), own.slots[column])
+        slots = own.slots[column]
+        pool = self.outlook.pools[self.outlook.pool_of[column]]
+        gang = self.ledger.find(own.forms[column], pool.slots if slots is None else slots)
         if gang is not None:
             self._place(row, gang)
         return gang is not None
 
     def _place(self, row: int, gang: Gang) -> None:
         job = self.outlook.jobs[row]
-        self.floor.take(gang)
+        self.ledger.take(gang)
         self.placed[row] = True
         self.placements[job.job_id] = self.outlook.arena.placement(gang)
 
@@ -310,8 +317,8 @@ class _Round:
         )
         for job in left:
             gang = outlook.arena.gang(job.placement)
-            if self.floor.can_stay(gang):
-                self.floor.take(gang)
+            if self.ledger.is_free(gang):
+                self.ledger.take(gang)
                 self.placements[job.job_id] = job.placement
                 if job.job_id in row_of:
                     self.placed[row_of[job.job_id]] = True
@@ -327,7 +334,7 @@ class _Round:
 
     def _fill_column(self, pool: int, column: int, worth: Floats, own: Floats) -> None:
         outlook = self.outlook
-        free = self.floor.free(pool)
+        free = self._free(pool)
         if free <= 0:
             return
         run_s = outlook.run_s[:, column]
@@ -340,12 +347,12 @@ class _Round:
         values = np.zeros(len(workers))
         values[rows] = density * workers[rows]
         self._lay_out(choose(order, workers, values, free), np.full(len(workers), column))
+        free = self._free(pool)
         for row in order:
-            free = self.floor.free(pool)
             if free <= 0:
                 break
-            if not self.placed[row] and workers[row] <= free:
-                self._start(int(row), column)
+            if not self.placed[row] and workers[row] <= free and self._start(int(row), column):
+                free -= int(workers[row])
 
     def _gains(self, rows: Ints, column: int) -> np.ndarray:
         """Whether the progress made until its turn comes is worth the restart; always, where its turn is here or where
@@ -370,9 +377,9 @@ class _Round:
         for job in [outlook.jobs[r] for r in mixers] + outlook.loose:
             if job.job_id in self.placements:
                 continue
-            gang = mixed_gang(outlook.arena, self.floor, job)
+            gang = mixed_gang(self.ledger, job)
             if gang is not None:
-                self.floor.take(gang)
+                self.ledger.take(gang)
                 self.placements[job.job_id] = outlook.arena.placement(gang)
 
     # What it cost

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.model import EMPTY, Job, Placement, Tier, Wait
-from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Outlook
+from slurm_hadar.policies.hadar.lookahead.outlook import Floats, JobClass, Outlook
 from slurm_hadar.policies.hadar.lookahead.prices import Queues
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles, listing
@@ -46,7 +46,7 @@ def explain(
     able = np.isfinite(outlook.run_s)
     for job in waiting:
         row = rows.get(job.job_id)
-        obstacle = obstacles.of(job, None if row is None else (id(outlook.classes[row]), able[row].tobytes()))
+        obstacle = obstacles.of(job, None if row is None else (outlook.classes[row], able[row].tobytes()))
         if obstacle is not None:
             waits[job.job_id] = obstacle
         elif row is None:
@@ -63,9 +63,9 @@ class _ByClass:
 
     def __init__(self, arena: Arena) -> None:
         self._obstacles = Obstacles(arena)
-        self._known: dict[tuple, Wait | None] = {}
+        self._known: dict[tuple[JobClass, bytes], Wait | None] = {}
 
-    def of(self, job: Job, job_class: tuple | None) -> Wait | None:
+    def of(self, job: Job, job_class: tuple[JobClass, bytes] | None) -> Wait | None:
         if job_class is None:
             return self._obstacles.of(job)
         if job_class not in self._known:

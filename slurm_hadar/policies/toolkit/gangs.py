@@ -1,0 +1,130 @@
+"""The search for a place for a gang among the free GPUs of slots."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from slurm_hadar.model import Form
+
+__all__ = ["Gang", "find_gang", "find_on_type", "node_counts"]
+
+#: Which slots a gang takes and how many GPUs of each: ``((slot, count), ...)``.
+Gang = tuple[tuple[int, int], ...]
+
+
+class _Candidate(NamedTuple):
+    """A node with free GPUs: how many, how many of them nobody holds, its place in the order given, and its slots."""
+
+    free: int
+    unheld: int
+    order: int
+    slots: Sequence[int]
+
+
+@functools.lru_cache(maxsize=4096)
+def node_counts(form: Form) -> tuple[int, ...]:
+    """Over how many nodes the gang may lie, fewest first."""
+    most = min(form.max_nodes, form.workers)
+    return tuple(m for m in range(max(1, form.min_nodes), most + 1) if not form.uniform or form.workers % m == 0)
+
+
+def find_gang(
+    form: Form,
+    nodes: Iterable[Sequence[int]],
+    free: Sequence[int],
+    held: Sequence[int] | None = None,
+    speed: Sequence[float] | None = None,
+) -> Gang | None:
+    """A place for the gang: fewest nodes first, then the least disturbance, then the tightest fit.
+
+    Parameters
+    ----------
+    nodes: for each node the slots that may be used there, in the order in which they shall be used up.
+    free: free GPUs per slot.
+    held: of those, how many are in the hands of running jobs that may lose them; taking them comes last.
+    speed: of one worker on each slot; if given, the fastest nodes come before all else.
+
+    Returns None if the gang does not fit. O(H log H) for H nodes and each admissible node count.
+    """
+    found = []
+    for order, slots in enumerate(nodes):
+        there = sum(free[s] for s in slots)
+        if there > 0:
+            found.append(_Candidate(there, there - (sum(held[s] for s in slots) if held else 0), order, slots))
+    return _placed(form, found, free, speed)
+
+
+def find_on_type(
+    form: Form, slots: Iterable[int], free: Sequence[int], held: Sequence[int] | None = None
+) -> Gang | None:
+    """:func:`find_gang` on nodes with one slot each, which is the usual case, and found sooner. O(slots)."""
+    if held is None:
+        found = [_Candidate(free[s], free[s], i, (s,)) for i, s in enumerate(slots) if free[s] > 0]
+    else:
+        found = [_Candidate(free[s], free[s] - held[s], i, (s,)) for i, s in enumerate(slots) if free[s] > 0]
+    return _placed(form, found, free, None)
+
+
+def _placed(
+    form: Form, candidates: list[_Candidate], free: Sequence[int], speed: Sequence[float] | None
+) -> Gang | None:
+    if sum(c.free for c in candidates) < form.workers:
+        return None
+    for count in node_counts(form):
+        if len(candidates) < count:
+            continue
+        if form.uniform or count == 1:
+            gang = _even(form.workers // count, count, candidates, free, speed)
+        else:
+            gang = _uneven(form.workers, count, candidates, free, speed)
+        if gang:
+            return gang
+    return None
+
+
+def _even(
+    each: int, count: int, candidates: list[_Candidate], free: Sequence[int], speed: Sequence[float] | None
+) -> Gang | None:
+    """``each`` workers on every one of ``count`` nodes."""
+    fitting = [c for c in candidates if c.free >= each]
+    if len(fitting) < count:
+        return None
+
+    def rank(node: _Candidate) -> tuple:
+        quickness = 0.0 if speed is None else sum(n * speed[s] for s, n in _take(each, node.slots, free))
+        return -quickness, max(0, each - node.unheld), node.free, node.order
+
+    chosen = [min(fitting, key=rank)] if count == 1 else sorted(fitting, key=rank)[:count]
+    return tuple(pair for node in chosen for pair in _take(each, node.slots, free))
+
+
+def _uneven(
+    workers: int, count: int, candidates: list[_Candidate], free: Sequence[int], speed: Sequence[float] | None
+) -> Gang | None:
+    """Roomiest nodes first, or those with the fastest GPU; each of the ``count`` nodes gets at least one worker."""
+
+    def rank(node: _Candidate) -> tuple:
+        quickness = 0.0 if speed is None else max(speed[s] for s in node.slots if free[s] > 0)
+        return -quickness, -node.unheld, -node.free, node.order
+
+    chosen = sorted(candidates, key=rank)[:count]
+    if sum(c.free for c in chosen) < workers:
+        chosen = sorted(candidates, key=lambda c: (-c.free, c.order))[:count]
+    left, gang = workers, []
+    for position, node in enumerate(chosen):
+        here = min(node.free, left - (count - position - 1))
+        gang.extend(_take(here, node.slots, free))
+        left -= here
+    return tuple(gang) if left == 0 else None
+
+
+def _take(count: int, slots: Sequence[int], free: Sequence[int]) -> list[tuple[int, int]]:
+    taken = []
+    for slot in slots:
+        here = min(count, free[slot])
+        if here > 0:
+            taken.append((slot, here))
+            count -= here
+    return taken
