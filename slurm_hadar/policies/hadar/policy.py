@@ -9,7 +9,8 @@ from typing import ClassVar
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import EMPTY, JobState, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
-from slurm_hadar.policies.hadar.lookahead.plan import LookAhead
+from slurm_hadar.policies.hadar.lookahead.plan import look_ahead
+from slurm_hadar.policies.hadar.lookahead.rules import Rules
 from slurm_hadar.policies.hadar.objectives import FAIR_SHARES
 from slurm_hadar.policies.hadar.paper.bids import Bidder, Market, make_bidders, round_era
 from slurm_hadar.policies.hadar.paper.dual import Draft, draft_plans
@@ -92,7 +93,7 @@ class Hadar(Policy):
         all, so the sum of utilities rises with each and the steps come to an end; there are seldom more than one.
         """
         if self.prices == "lookahead":
-            return self._look_ahead.plan(snapshot, self.name)
+            return look_ahead(self._rules, snapshot, self.name)
         state = snapshot
         for _ in range(_MOST_STEPS):
             decision = self._decide(state)
@@ -112,11 +113,16 @@ class Hadar(Policy):
         return self.frontier if self.objective == "jct" else 0.0
 
     @property
-    def _look_ahead(self) -> LookAhead:
-        return LookAhead(
-            self.objective, self._frontier, self.fairness, self.fair_share, self.switch_gain, self.unknown_runtime_s,
-            self.patience_s,
-        )  # fmt: skip
+    def _rules(self) -> Rules:
+        return Rules(
+            objective=self.objective,
+            frontier=self._frontier,
+            fairness=self.fairness,
+            fair_share=self.fair_share,
+            switch_gain=self.switch_gain,
+            unknown_runtime_s=self.unknown_runtime_s,
+            patience_s=self.patience_s,
+        )
 
     def _decide(self, snapshot: Snapshot) -> _Decision:
         arena = Arena.of(snapshot)

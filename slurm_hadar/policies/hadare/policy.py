@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Fork, Plan, Snapshot, Wait
+from slurm_hadar.policies.hadar.lookahead.plan import look_ahead_weighed
 from slurm_hadar.policies.hadar.policy import Hadar
 from slurm_hadar.policies.hadare.base_plan import BasePlan
 from slurm_hadar.policies.hadare.deal import Deal, deal_copies
@@ -89,7 +90,7 @@ class HadarE(Hadar):
 
     def _base(self, seen: Snapshot) -> tuple[Plan, Mapping[str, float]]:
         if self.prices == "lookahead":
-            return self._look_ahead.weighed(seen, self.name)
+            return look_ahead_weighed(self._rules, seen, self.name)
         return super().allocate(seen), {j.job_id: j.weight for j in seen.jobs}
 
 

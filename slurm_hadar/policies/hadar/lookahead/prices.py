@@ -90,7 +90,7 @@ def per_pool(outlook: Outlook, area: Floats) -> Floats:
     return area.reshape(len(area), -1, pools).min(axis=1)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Queues:
     """Who waits for which column, and the prices that follow.
 
