@@ -15,7 +15,8 @@ from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.gangs import find_gang
-from slurm_hadar.simulator.run import SimOptions, bounds_of, cluster_nodes, simulate
+from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
+from slurm_hadar.simulator.stage import cluster_nodes
 from slurm_hadar.simulator.traces import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import draw_faults
 
@@ -178,7 +179,7 @@ def test_the_books_agree(trace: Trace, options: SimOptions) -> None:
     by_intervals = sum(i.count * (i.end_s - i.start_s) for i in result.intervals)
     assert by_jobs == pytest.approx(by_intervals)
     assert 0 <= summary["gru"] <= 1 + 1e-9 and 0 <= summary["cru"] <= 1 + 1e-9
-    assert summary["gru"] <= summary["cru"] * len(result.gpus) * 4 + 1e-9
+    assert summary["gru"] <= summary["cru"] * len(result.setting.cluster.gpus) * 4 + 1e-9
     assert all(0 <= u <= 1 + 1e-9 for u in summary["utilisation"].values())
     for row in result.rounds:
         held = defaultdict(int)

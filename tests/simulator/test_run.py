@@ -10,7 +10,8 @@ import pytest
 from slurm_hadar.errors import ClusterError, ConfigError, PolicyError, TraceError
 from slurm_hadar.model import Mix, Plan, Tier, Wait
 from slurm_hadar.policies import registry
-from slurm_hadar.simulator.run import SimOptions, simulate, unlimited
+from slurm_hadar.simulator.options import unlimited
+from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import Faults, Outage
 
@@ -182,7 +183,7 @@ def test_gavels_model(job, trace) -> None:
     assert [(i.node, i.count) for i in result.intervals] == [("v100", 4), ("v100", 1)]
     assert row(result, "a").steps == 2000 and row(result, "a").completion_s == 500
     assert row(result, "b").first_start_s == 500  # the second round ended with its only job
-    assert (result.nodes, result.summary()["model"]) == (1, "gavel")
+    assert (result.setting.cluster.nodes, result.summary()["model"]) == (1, "gavel")
 
 
 def test_gavels_model_moves_for_nothing(job, trace, scripted) -> None:
@@ -390,7 +391,7 @@ def test_a_scheduler_inside_slurm_waits_for_no_round() -> None:
     assert [(j.first_start_s, j.completion_s) for j in result.jobs] == [
         (0.0, 600.0), (600.0, 650.0), (10_000.0, 10_050.0),
     ]  # fmt: skip
-    assert len(result.rounds) <= 2 * 6 and result.round_s == 30.0
+    assert len(result.rounds) <= 2 * 6 and result.setting.round_s == 30.0
     stuck = (jobs[0], replace(jobs[1], job_id="2", workers=8, nodes=(2, 2)))
     outage = Faults((Outage("v100-1", 50.0, 700.0),))
     failed = simulate(Trace("t", "csv", stuck), registry.get("slurm"), SimOptions("v100:2x4", faults=outage))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import GuardSection
@@ -20,7 +20,7 @@ from slurm_hadar.simulator.virtual.faults import Faults
 from slurm_hadar.simulator.virtual.jobs import VirtualJob
 from slurm_hadar.simulator.virtual.usage import Usage
 
-__all__ = ["Interval", "Sight", "Timing", "VirtualCluster"]
+__all__ = ["Interval", "Scenario", "Sight", "Timing", "VirtualCluster"]
 
 _PATIENCE_ROUNDS = 200  # rounds without a single step before the simulation jumps ahead or gives up
 _PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives up
@@ -54,6 +54,21 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Scenario:
+    """What there is and what comes: the nodes, the jobs, and the ids of those (``wanted``) after whose end the
+    simulation ends. ``origin``: the zero of the trace on the virtual clock, from which the times of ``faults`` count.
+    ``foresight`` predicts the jobs' steps, which are hidden then.
+    """
+
+    nodes: Sequence[Node]
+    jobs: Sequence[VirtualJob]
+    wanted: Sequence[str]
+    origin: float
+    faults: Faults
+    foresight: Foresight | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Interval:
     """GPUs of one type on one node that a job, or a copy of it, held from ``start_s`` to ``end_s``."""
 
@@ -81,31 +96,15 @@ class VirtualCluster(Cluster[Sight]):
 
     A job that is done in the middle of a round is done at its exact time; its GPUs go to others at the next round.
     Times without any job are skipped.
-
-    Parameters
-    ----------
-    nodes: the cluster. jobs: in order of arrival. wanted: ids of the jobs after whose end the simulation ends.
-    faults: outages; their times count from ``origin``, the zero of the trace.
-    foresight: predicts the jobs' steps, which are hidden then.
     """
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        jobs: Sequence[VirtualJob],
-        wanted: Iterable[str],
-        timing: Timing,
-        guard: GuardSection,
-        usage_half_life_s: float,
-        faults: Faults,
-        origin: float,
-        foresight: Foresight | None = None,
-    ) -> None:
-        self._foresight = foresight
+    def __init__(self, scenario: Scenario, timing: Timing, guard: GuardSection, usage_half_life_s: float) -> None:
+        nodes, jobs, faults, origin = scenario.nodes, scenario.jobs, scenario.faults, scenario.origin
+        self._foresight = scenario.foresight
         self.isolated = Quarantine(self.now)
         self._nodes = {n.name: n for n in nodes}
         self._queue = sorted(jobs, key=lambda j: j.arrival)[::-1]
-        self._wanted = {*wanted}
+        self._wanted = {*scenario.wanted}
         self._timing = timing
         self._guard = guard
         self._faults = faults
