@@ -79,7 +79,7 @@ def _mean(values: Iterable[float]) -> float:
     return sum(kept) / len(kept)
 
 
-def _verdict(value: float, least: float) -> str:
+def verdict(value: float, least: float) -> str:
     return "reached" if value >= least else f"missed by {(least - value) / least:.1%}"
 
 
@@ -165,14 +165,14 @@ def _goals(book: Book) -> str:
         gains = [their[metric] / our[metric] for our, their in zip(ours, theirs, strict=True)]
         mean = _mean(t[metric] for t in theirs) / _mean(o[metric] for o in ours)
         cells = [gangs, f"`frontier={frontier}`", f"{'TTD' if metric else 'average JCT'} against {other}", f"{least:g}"]
-        rows.append([*cells, f"{mean:.3f}", *(f"{g:.3f}" for g in gains), _seed_verdicts(mean, gains, least)])
+        rows.append([*cells, f"{mean:.3f}", *(f"{g:.3f}" for g in gains), seed_verdicts(mean, gains, least)])
     return _table("gangs | setting | gain | at least | of the means | seed 0 | seed 1 | seed 2 | goal", rows)
 
 
-def _seed_verdicts(mean: float, gains: Sequence[float], least: float) -> str:
+def seed_verdicts(mean: float, gains: Sequence[float], least: float) -> str:
     """Of the means, and of each seed that fell short of it."""
-    short = [f"seed {seed} {_verdict(gain, least)}" for seed, gain in enumerate(gains) if gain < least]
-    return "; ".join([_verdict(mean, least), *short])
+    short = [f"seed {seed} {verdict(gain, least)}" for seed, gain in enumerate(gains) if gain < least]
+    return "; ".join([verdict(mean, least), *short])
 
 
 def poisson_part(book: Book) -> str:
@@ -184,7 +184,7 @@ def poisson_part(book: Book) -> str:
         hours = (bound["floor_s"], ours["avg_jct_s"], las["avg_jct_s"], peer.avg_jct_s)
         rows.append([
             trace.removeprefix("poisson_").replace("_3000", ""), *(f"{s / HOUR:.2f}" for s in hours),
-            f"{gain:.3f}", f"{most:.3f}", _verdict(gain, 1.3), f"{ours['avg_jct_s'] / bound['floor_s']:.3f}",
+            f"{gain:.3f}", f"{most:.3f}", verdict(gain, 1.3), f"{ours['avg_jct_s'] / bound['floor_s']:.3f}",
             f"{bound['best_type_gpus']['v100']:.0f}",
             f"{ours['ftf_max']:.2f}", f"{las['ftf_max']:.2f}", f"{ours['moves_per_job']:.1f}",
             f"{las['moves_per_job']:.1f}",
@@ -228,7 +228,7 @@ def _kept_lead(book: Book, trace: str) -> str:
     )
     return (
         f"Lead in average JCT over `gavel_las` on {trace}: {here:.3f} here, {there:.3f} in model `gavel`. Here over "
-        f"there: {here / there:.2f} (goal 0.9: {_verdict(here / there, 0.9)})."
+        f"there: {here / there:.2f} (goal 0.9: {verdict(here / there, 0.9)})."
     )
 
 

@@ -25,7 +25,7 @@ class WidestFirst(Policy):
     share: float = 0.0
 
     def __post_init__(self) -> None:
-        self._require(share=0.0)
+        self.require_at_least(share=0.0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""

@@ -77,18 +77,18 @@ def stage_by_stage(graph: JobGraph, room: Room, order: Sequence[int] = (), *, wh
     """Whole stages one after the other, in this order (default: of the pipeline): the best where gradients are heavy
     and activations light. With ``whole``, GPUs may stay free here if that keeps a stage in one piece."""
     place = {s: i for i, s in enumerate(order or range(len(graph.stages)))}
-    return grow(graph, room, lambda left, held, able: min(able, key=place.__getitem__), whole=whole)
+    return grow(graph, room, lambda _left, _held, able: min(able, key=place.__getitem__), whole=whole)
 
 
 def pipe_by_pipe(graph: JobGraph, room: Room) -> Held | None:
     """Whole pipelines one after the other: the best where activations are heavy and gradients light."""
     size = [s.replicas for s in graph.stages]
-    return grow(graph, room, lambda left, held, able: min(able, key=lambda s: ((held[s] + 1) / size[s], s)))
+    return grow(graph, room, lambda _left, held, able: min(able, key=lambda s: ((held[s] + 1) / size[s], s)))
 
 
 def pack(graph: JobGraph, room: Room) -> Held | None:
     """The widest bundles first: fits whenever :func:`fits` is exact and says so."""
-    return grow(graph, room, lambda left, held, able: max(able, key=lambda s: (graph.stages[s].width, -s)))
+    return grow(graph, room, lambda _left, _held, able: max(able, key=lambda s: (graph.stages[s].width, -s)))
 
 
 def grow(graph: JobGraph, room: Room, choose: _Chooser, *, whole: bool = False) -> Held | None:

@@ -271,7 +271,7 @@ def utilisation(
 
     look = Look.of(dark)
     held = {label: list(rows) for label, rows in intervals.items()}
-    end, late = _horizon(held, end_s)
+    end, late = horizon(held, end_s)
     unit = unit_of(end)
     edges = np.linspace(0.0, end, _BINS + 1)
     total = max(1, sum(gpus.values()))
@@ -279,7 +279,7 @@ def utilisation(
         left, right = axes[0]
         left.get_gridspec().set_width_ratios([2.4, 1])
         for index, (label, rows) in enumerate(held.items()):
-            middles, share = (edges[:-1] + edges[1:]) / 2 / unit.seconds, _held(rows, edges) / total
+            middles, share = (edges[:-1] + edges[1:]) / 2 / unit.seconds, held_per_bin(rows, edges) / total
             left.plot(middles, share, color=look.colour(index), lw=1.6, ls=_DASHES[index % len(_DASHES)],
                       label=label + late.get(label, ""))  # fmt: skip
         left.set(xlabel=f"{unit.words} since {since}", xlim=(0, end / unit.seconds), ylim=(0, 1.04), title="GPUs held")
@@ -301,7 +301,7 @@ def utilisation(
     return buffer.getvalue()
 
 
-def _horizon(panels: Mapping[str, Sequence[Interval]], end_s: float | None = None) -> tuple[float, dict[str, str]]:
+def horizon(panels: Mapping[str, Sequence[Interval]], end_s: float | None = None) -> tuple[float, dict[str, str]]:
     """The end of the time axis in seconds, and what to say of the policies that go beyond it."""
     if end_s is not None:
         return end_s, {}
@@ -313,7 +313,7 @@ def _horizon(panels: Mapping[str, Sequence[Interval]], end_s: float | None = Non
     return end, late
 
 
-def _held(rows: Iterable[Interval], edges: Any) -> Any:
+def held_per_bin(rows: Iterable[Interval], edges: Any) -> Any:
     """Mean number of GPUs held in each bin, exactly: by the integral of the step function of holdings."""
     import numpy as np
 
@@ -345,13 +345,13 @@ def gantt(
     panels = {label: list(rows) for label, rows in intervals.items()}
     colours = _colours(look, panels, models)
     total = max(1, sum(lanes.values()))
-    end, late = _horizon(panels, end_s)
+    end, late = horizon(panels, end_s)
     unit = unit_of(end)
     height = 0.9 + len(panels) * (0.45 + min(4.0, max(1.2, 0.045 * total)))
     with _figure(look, max(1, len(panels)), 1, 10, height) as (figure, axes, buffer):
         for axis, (label, rows) in zip(axes[:, 0], panels.items(), strict=True):
             shapes, fill = [], []
-            for lane, row in _bars(rows, lanes):
+            for lane, row in bars_of(rows, lanes):
                 left, right = row[4] / unit.seconds, row[5] / unit.seconds
                 shapes.append(((left, lane), (left, lane + 0.92), (right, lane + 0.92), (right, lane)))
                 fill.append(colours.get(models.get(row[0], ""), look.other))
@@ -395,7 +395,7 @@ def _colours(look: Look, panels: Mapping[str, Iterable[Interval]], models: Mappi
     return {model: look.colour(i) for i, model in enumerate(sorted(ranked[: len(look.series)]))}
 
 
-def _bars(rows: Iterable[Interval], lanes: Lanes) -> Iterator[tuple[int, Interval]]:
+def bars_of(rows: Iterable[Interval], lanes: Lanes) -> Iterator[tuple[int, Interval]]:
     """Each interval's GPUs on the lanes of its node that came free first; GPUs of one type on a node are alike."""
     free: dict[tuple[str, str], list[tuple[float, int]]] = {}
     base = 0

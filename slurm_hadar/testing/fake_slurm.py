@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.messages import token_fingerprint
@@ -216,15 +217,10 @@ class FakeSlurm(Backend):
                 return "Node count specification invalid"
             count = int(least)
             changed = replace(changed, num_nodes=count, max_nodes=count)
-        if fields.get("NumTasks"):
-            changed = replace(changed, num_tasks=int(fields["NumTasks"]))
-        if fields.get("NumCPUs"):
-            changed = replace(changed, num_cpus=int(fields["NumCPUs"]))
-        if fields.get("Comment"):
-            changed = replace(changed, comment=fields["Comment"])
-        if fields.get("StartTime"):
-            changed = replace(changed, eligible=_moment(fields["StartTime"]))
-        self.jobs[job.job_id] = changed
+        told: dict[str, Any] = {
+            name: read(fields[field]) for field, (name, read) in _FIELDS.items() if fields.get(field)
+        }
+        self.jobs[job.job_id] = replace(changed, **told)
         return None
 
     def _schedule(self) -> None:
@@ -278,3 +274,12 @@ class FakeSlurm(Backend):
 
 def _moment(text: str) -> float:
     return time.time() + (float(text.partition("+")[2]) if "+" in text else 0.0)
+
+
+#: Fields of an update that set one of a job's: which, and how they are read.
+_FIELDS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "NumTasks": ("num_tasks", int),
+    "NumCPUs": ("num_cpus", int),
+    "Comment": ("comment", str),
+    "StartTime": ("eligible", _moment),
+}

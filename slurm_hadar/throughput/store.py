@@ -166,7 +166,7 @@ class _Known:
         return sorted([*own, *(m for m in self.medians if m.pair not in pairs)], key=_order)
 
 
-class _NewerStore(StoreError):
+class _NewerStoreError(StoreError):
     """The tables are those of a later version of this program."""
 
 
@@ -197,7 +197,7 @@ class ThroughputStore:
         """Bring the tables to :data:`VERSION`; what an older program had is copied to a file beside first."""
         found = self._version()
         if found > VERSION:
-            raise _NewerStore(
+            raise _NewerStoreError(
                 f"the measured speeds in {self._file() or 'memory'} were written by a newer slurm_hadar "
                 f"(version {found}); upgrade this one"
             )
@@ -270,7 +270,7 @@ class ThroughputStore:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             return cls(connection, alpha)
-        except _NewerStore:
+        except _NewerStoreError:
             if connection is not None:
                 connection.close()
             raise

@@ -39,9 +39,9 @@ def test_nothing_beats_the_bounds(results):
 
 
 def test_a_verdict_tells_by_how_much():
-    assert policies_page._verdict(1.5, 1.5) == "reached"
-    assert policies_page._verdict(1.2, 1.5) == "missed by 20.0%"
-    assert policies_page._seed_verdicts(1.5, [1.6, 1.2], 1.5) == "reached; seed 1 missed by 20.0%"
+    assert policies_page.verdict(1.5, 1.5) == "reached"
+    assert policies_page.verdict(1.2, 1.5) == "missed by 20.0%"
+    assert policies_page.seed_verdicts(1.5, [1.6, 1.2], 1.5) == "reached; seed 1 missed by 20.0%"
 
 
 def test_a_case_is_run_and_bounded():

@@ -176,7 +176,7 @@ def test_copies_need_nodes():
         SimOptions(model="gavel", fork=Fork.AUTO)
 
 
-def test_the_column_fork(tmp_path):
+def test_the_column_fork():
     text = "job_id,arrival_s,gpus,steps,model,fork\na,0,1,100000,resnet18,spread\nb,0,1,100000,resnet18,\n"
     trace = table_csv.read(text.splitlines(), "t.csv")
     assert [j.fork for j in trace.jobs] == [Fork.SPREAD, None]

@@ -254,7 +254,7 @@ def test_the_number_of_rounds_can_be_limited(job, trace) -> None:
 class _Bad(type(registry.get("fifo"))):
     name = "bad"
 
-    def allocate(self, snapshot):
+    def allocate(self, _snapshot):
         return Plan(self.name)
 
 

@@ -88,7 +88,8 @@ def test_damaged_file_is_a_store_error(tmp_path):
 def test_file_damaged_later_is_a_store_error(tmp_path):
     """Damage that appears while the store is open is reported as such, not as a foreign exception."""
     store = ThroughputStore.open(tmp_path / "speeds.sqlite")
-    store._connection.execute("DROP TABLE throughput_measurement")
+    with sqlite3.connect(tmp_path / "speeds.sqlite") as other:
+        other.execute("DROP TABLE throughput_measurement")
     with pytest.raises(StoreError, match="cannot be read"):
         store.of("a")
     store.close()
@@ -111,9 +112,9 @@ def test_impossible_rates_in_the_file_are_forgotten(tmp_path, rate, caplog):
     for workload in ("a", "b"):
         store.record(workload, "v100", 1, 2.0, 0.0)
         store.note_estimate(workload, "k80", 1, 1.0, "published", 0.0)
-    for table in ("measurement", "estimate"):
-        store._connection.execute(f"UPDATE throughput_{table} SET steps_per_s = ? WHERE workload = 'a'", (rate,))
-    store._connection.commit()
+    with sqlite3.connect(path) as other:
+        for table in ("measurement", "estimate"):
+            other.execute(f"UPDATE throughput_{table} SET steps_per_s = ? WHERE workload = 'a'", (rate,))
     assert store.of("a") == []
     store.close()
 

@@ -78,7 +78,7 @@ class Asrpt(Policy):
             raise ConfigError(f"policy {self.name}: order={self.order!r} must be one of {', '.join(_ORDERS)}")
         if not 0.0 < self.pace <= 1.0:
             raise ConfigError(f"policy {self.name}: pace={self.pace} must be above 0 and at most 1")
-        self._require(kappa=0.0, theta=0.0, epsilon=0.0, reserve=0, unknown_runtime_s=1.0)
+        self.require_at_least(kappa=0.0, theta=0.0, epsilon=0.0, reserve=0, unknown_runtime_s=1.0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""

@@ -51,7 +51,7 @@ class Slurm(Policy):
     resolution_s: float = 60.0
 
     def __post_init__(self) -> None:
-        self._require(interval_s=1.0, depth=0, window_s=0.0, resolution_s=1.0)
+        self.require_at_least(interval_s=1.0, depth=0, window_s=0.0, resolution_s=1.0)
 
     @property
     def at_once_s(self) -> float:

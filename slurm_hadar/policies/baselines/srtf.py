@@ -38,7 +38,7 @@ class Srtf(Policy):
     unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def __post_init__(self) -> None:
-        self._require(unknown_runtime_s=1.0)
+        self.require_at_least(unknown_runtime_s=1.0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""

@@ -58,7 +58,7 @@ class Tiresias(Policy):
 
     def __post_init__(self) -> None:
         _thresholds(self.thresholds)
-        self._require(starvation=0, consolidate_below=0)
+        self.require_at_least(starvation=0, consolidate_below=0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""

@@ -55,7 +55,7 @@ class SharePolicy(Policy):
     unknown_runtime_s: float
 
     def __post_init__(self) -> None:
-        self._require(reset_s=0.0, unknown_runtime_s=1.0)
+        self.require_at_least(reset_s=0.0, unknown_runtime_s=1.0)
 
     @abc.abstractmethod
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:

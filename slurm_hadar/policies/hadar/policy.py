@@ -82,7 +82,7 @@ class Hadar(Policy):
                 raise ConfigError(f"policy {self.name}: {key}={getattr(self, key)!r} must be one of {', '.join(valid)}")
         if not 0.0 <= self.fairness <= 1.0:
             raise ConfigError(f"policy {self.name}: fairness={self.fairness} must lie between 0 and 1")
-        self._require(switch_gain=0.0, unknown_runtime_s=1.0, patience_s=0.0, effort=1)
+        self.require_at_least(switch_gain=0.0, unknown_runtime_s=1.0, patience_s=0.0, effort=1)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round.

@@ -165,6 +165,7 @@ class VirtualCluster(Cluster[Sight]):
             job.stop(self._now)
 
     def observe(self, acting_only: bool) -> Sight:
+        del acting_only  # there are no partitions here that are in a mode of their own
         self._began = self._now
         self._rounds += 1
         self._admit()
@@ -181,7 +182,7 @@ class VirtualCluster(Cluster[Sight]):
     def out_of_order(self) -> str:
         return ""
 
-    def carry_out(self, number: int, seen: Sight, changes: Sequence[Change]) -> Outcome:
+    def carry_out(self, _number: int, _seen: Sight, changes: Sequence[Change]) -> Outcome:
         stops = [c for c in changes if c.kind.stops]
         for change in stops:
             self._stop_job(self._active[change.job_id], change.kind)

@@ -78,11 +78,11 @@ class VirtualJob:
         """The jobs that end with it: itself, or all copies of its parent."""
         return (self,)
 
-    def resumes(self, now: float) -> bool:
+    def resumes(self, _now: float) -> bool:
         """Whether a start now has something to go on from, and costs a restart."""
         return self.starts > 0
 
-    def waiting(self, now: float) -> Job:
+    def waiting(self, _now: float) -> Job:
         """The job as a policy sees it while it does not run."""
         return self.idle
 

@@ -64,7 +64,7 @@ def test_an_elastic_job_shrinks_when_others_come_and_grows_when_they_are_gone(jo
     assert width(policy.allocate(deserted), "1") == 4
 
 
-def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job, running, snapshot):
+def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job, snapshot):
     """Two more GPUs are worth it to a job with much left, and not to one that is nearly done."""
     long = replace(elastic(job, "1", steps=1e5), state=JobState.RUNNING, placement=Placement.of({"a": {"v100": 2}}))
     nearly = replace(long, total_steps=90.0)
@@ -140,7 +140,7 @@ def test_no_fill_for_a_job_whose_turn_comes_before_a_restart_pays(job, running, 
     assert meanwhile(3600.0, restart_s=30.0) == {}
 
 
-def test_jobs_on_a_draining_node_stay_or_move(job, running, snapshot):
+def test_jobs_on_a_draining_node_stay_or_move(running, snapshot):
     """It moves to a free node, and stays where it is if there is none; it is not stopped for nothing."""
     drained = Node("a", {"v100": 2}, available=False, state="draining", reason="fan")
     holder = running("1", {"a": {"v100": 2}}, steps=1e6)
