@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from slurm_hadar.model import Form
 
@@ -14,13 +13,8 @@ __all__ = ["Gang", "find_gang", "find_on_type", "node_counts"]
 Gang = tuple[tuple[int, int], ...]
 
 
-class _Candidate(NamedTuple):
-    """A node with free GPUs: how many, how many of them nobody holds, its place in the order given, and its slots."""
-
-    free: int
-    unheld: int
-    order: int
-    slots: Sequence[int]
+#: A node with free GPUs: how many, how many of them no running job holds, and its slots. Plain, as there are so many.
+_Candidate = tuple[int, int, Sequence[int]]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -49,10 +43,10 @@ def find_gang(
     Returns None if the gang does not fit. O(H log H) for H nodes and each admissible node count.
     """
     found = []
-    for order, slots in enumerate(nodes):
+    for slots in nodes:
         there = sum(free[s] for s in slots)
         if there > 0:
-            found.append(_Candidate(there, there - (sum(held[s] for s in slots) if held else 0), order, slots))
+            found.append((there, there - (sum(held[s] for s in slots) if held else 0), slots))
     return _placed(form, found, free, speed)
 
 
@@ -60,18 +54,16 @@ def find_on_type(
     form: Form, slots: Iterable[int], free: Sequence[int], held: Sequence[int] | None = None
 ) -> Gang | None:
     """:func:`find_gang` on nodes with one slot each, which is the usual case, and found sooner. O(slots)."""
+    counts = node_counts(form)
+    least = form.workers // counts[-1] if counts and form.uniform else 1  # nodes with less are of no use
     if held is None:
-        found = [_Candidate(free[s], free[s], i, (s,)) for i, s in enumerate(slots) if free[s] > 0]
-    else:
-        found = [_Candidate(free[s], free[s] - held[s], i, (s,)) for i, s in enumerate(slots) if free[s] > 0]
-    return _placed(form, found, free, None)
+        held = (0,) * len(free)
+    return _placed(form, [(free[s], free[s] - held[s], (s,)) for s in slots if free[s] >= least], free, None)
 
 
 def _placed(
     form: Form, candidates: list[_Candidate], free: Sequence[int], speed: Sequence[float] | None
 ) -> Gang | None:
-    if sum(c.free for c in candidates) < form.workers:
-        return None
     for count in node_counts(form):
         if len(candidates) < count:
             continue
@@ -88,16 +80,19 @@ def _even(
     each: int, count: int, candidates: list[_Candidate], free: Sequence[int], speed: Sequence[float] | None
 ) -> Gang | None:
     """``each`` workers on every one of ``count`` nodes."""
-    fitting = [c for c in candidates if c.free >= each]
-    if len(fitting) < count:
+    # (speed lost, workers that others have to make way for, free GPUs, position)
+    ranked = [
+        (0.0, each - unheld if unheld < each else 0, there, i)
+        for i, (there, unheld, _) in enumerate(candidates)
+        if there >= each
+    ]
+    if len(ranked) < count:
         return None
-
-    def rank(node: _Candidate) -> tuple:
-        quickness = 0.0 if speed is None else sum(n * speed[s] for s, n in _take(each, node.slots, free))
-        return -quickness, max(0, each - node.unheld), node.free, node.order
-
-    chosen = [min(fitting, key=rank)] if count == 1 else sorted(fitting, key=rank)[:count]
-    return tuple(pair for node in chosen for pair in _take(each, node.slots, free))
+    if speed is not None:
+        gained = {i: sum(n * speed[s] for s, n in _take(each, candidates[i][2], free)) for *_, i in ranked}
+        ranked = [(-gained[i], taken, there, i) for _, taken, there, i in ranked]
+    chosen = [min(ranked)] if count == 1 else sorted(ranked)[:count]
+    return tuple(pair for *_, i in chosen for pair in _take(each, candidates[i][2], free))
 
 
 def _uneven(
@@ -106,16 +101,17 @@ def _uneven(
     """Roomiest nodes first, or those with the fastest GPU; each of the ``count`` nodes gets at least one worker."""
 
     def rank(node: _Candidate) -> tuple:
-        quickness = 0.0 if speed is None else max(speed[s] for s in node.slots if free[s] > 0)
-        return -quickness, -node.unheld, -node.free, node.order
+        there, unheld, slots = node
+        quickness = 0.0 if speed is None else max(speed[s] for s in slots if free[s] > 0)
+        return -quickness, -unheld, -there
 
     chosen = sorted(candidates, key=rank)[:count]
-    if sum(c.free for c in chosen) < workers:
-        chosen = sorted(candidates, key=lambda c: (-c.free, c.order))[:count]
+    if sum(there for there, _, _ in chosen) < workers:
+        chosen = sorted(candidates, key=lambda node: -node[0])[:count]
     left, gang = workers, []
-    for position, node in enumerate(chosen):
-        here = min(node.free, left - (count - position - 1))
-        gang.extend(_take(here, node.slots, free))
+    for position, (there, _, slots) in enumerate(chosen):
+        here = min(there, left - (count - position - 1))
+        gang.extend(_take(here, slots, free))
         left -= here
     return tuple(gang) if left == 0 else None
 
