@@ -24,7 +24,7 @@ from slurm_hadar.simulator.options import DEFAULT_CLUSTER, SimOptions
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import bounds_of
 from slurm_hadar.simulator.run import simulate as run_simulation
-from slurm_hadar.simulator.stage import cluster_nodes
+from slurm_hadar.simulator.setup import cluster_nodes
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace, table_csv
 from slurm_hadar.simulator.virtual.faults import Faults, draw_faults, read_faults

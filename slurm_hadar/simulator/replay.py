@@ -11,7 +11,7 @@ from typing import Any
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator.metrics import JobRow
 from slurm_hadar.simulator.result import ClusterShape, Setting, SimResult
-from slurm_hadar.simulator.stage import cluster_nodes
+from slurm_hadar.simulator.setup import cluster_nodes
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.virtual.cluster import Interval
 from slurm_hadar.slurm.accounting import AccountedJob

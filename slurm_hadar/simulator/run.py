@@ -19,9 +19,9 @@ from slurm_hadar.policies.base import Policy
 from slurm_hadar.simulator.metrics import job_rows
 from slurm_hadar.simulator.options import SimOptions, unlimited
 from slurm_hadar.simulator.result import ClusterShape, RoundRow, Setting, SimResult
-from slurm_hadar.simulator.stage import EPOCH, Stage
+from slurm_hadar.simulator.setup import EPOCH, Setup
 from slurm_hadar.simulator.traces.model import Trace
-from slurm_hadar.simulator.virtual.cluster import Sight, Timing, VirtualCluster
+from slurm_hadar.simulator.virtual.cluster import Observation, Timing, VirtualCluster
 from slurm_hadar.simulator.virtual.forked import ForkedJob, best_rates
 from slurm_hadar.throughput.table import ReferenceTable, reference
 
@@ -58,29 +58,29 @@ def bounds_of(
 
     Only the measured jobs count, and of those only the ones that fit somewhere. Raises TraceError or ClusterError.
     """
-    stage = Stage(trace, options or SimOptions(), table or reference())
-    ours = {*stage.counted} - stage.refused.keys()
-    jobs = [j for j in stage.jobs if j.job_id in ours]
-    copies = {j.job_id: best_rates(j.template, stage.nodes, len(j.copies)) for j in jobs if isinstance(j, ForkedJob)}
+    setup = Setup(trace, options or SimOptions(), table or reference())
+    ours = {*setup.counted} - setup.refused.keys()
+    jobs = [j for j in setup.jobs if j.job_id in ours]
+    copies = {j.job_id: best_rates(j.template, setup.nodes, len(j.copies)) for j in jobs if isinstance(j, ForkedJob)}
     from slurm_hadar.simulator.bounds import lower_bounds  # SciPy, which simulations alone do without
 
-    return lower_bounds([j.template for j in jobs], stage.nodes, jct=jct, copies=copies)
+    return lower_bounds([j.template for j in jobs], setup.nodes, jct=jct, copies=copies)
 
 
 class _Run:
     """One simulation from start to end."""
 
     def __init__(self, trace: Trace, policy: Policy, options: SimOptions, table: ReferenceTable) -> None:
-        self.stage = stage = Stage(trace, options, table)
+        self.setup = setup = Setup(trace, options, table)
         self.options, self.guard = options, options.guard or unlimited()
         self.cluster = VirtualCluster(
-            stage.scenario(), _timing(options, policy.at_once_s), self.guard, options.usage_half_life_s
+            setup.scenario(), _timing(options, policy.at_once_s), self.guard, options.usage_half_life_s
         )
         self.policy = _Timed(policy)
         self.recorder = _Light(self.cluster)
 
     def go(self, on_round: Callable[[int, int], None] | None) -> None:
-        total = len(self.stage.counted)
+        total = len(self.setup.counted)
 
         def after(result: RoundResult) -> None:
             if result.record.note:
@@ -90,7 +90,7 @@ class _Run:
                     f"policy {self.policy.name} leaves the jobs to Slurm, which is not simulated; use fifo"
                 )
             if on_round is not None:
-                on_round(total - self.cluster.to_go - len(self.stage.refused.keys() & {*self.stage.counted}), total)
+                on_round(total - self.cluster.to_go - len(self.setup.refused.keys() & {*self.setup.counted}), total)
 
         options = self.options
         section = ControllerSection(mode=Mode.ACT, round_s=options.round_s, event_round_s=options.event_round_s)
@@ -99,18 +99,18 @@ class _Run:
         self.cluster.close()
 
     def result(self, params: Mapping[str, Any]) -> SimResult:
-        options, stage = self.options, self.stage
+        options, setup = self.options, self.setup
         return SimResult(
             Setting(
                 policy=self.policy.name,
                 params=params,
                 seed=options.seed,
-                trace=stage.trace.name,
+                trace=setup.trace.name,
                 model=options.model,
                 round_s=self.policy.at_once_s or options.round_s,
-                cluster=ClusterShape(options.cluster, stage.gpus, len(stage.nodes)),
+                cluster=ClusterShape(options.cluster, setup.gpus, len(setup.nodes)),
             ),
-            jobs=tuple(job_rows(stage.jobs, EPOCH, stage.counted, stage.refused, stage.gpus)),
+            jobs=tuple(job_rows(setup.jobs, EPOCH, setup.counted, setup.refused, setup.gpus)),
             rounds=tuple(replace(r, time_s=r.time_s - EPOCH) for r in self.recorder.rounds),
             intervals=tuple(
                 replace(i, start_s=i.start_s - EPOCH, end_s=i.end_s - EPOCH) for i in self.cluster.intervals
@@ -123,8 +123,8 @@ class _Run:
 
     def _unfinished(self) -> dict[str, str]:
         """Measured jobs that were not done, and why."""
-        ours = {*self.stage.counted}
-        unfinished = {j: why for j, why in self.stage.refused.items() if j in ours}
+        ours = {*self.setup.counted}
+        unfinished = {j: why for j, why in self.setup.refused.items() if j in ours}
         for job in self.cluster.active:
             if job.trace.job_id not in ours:
                 continue
@@ -137,18 +137,18 @@ class _Run:
         return unfinished
 
     def _assumptions(self) -> tuple[str, ...]:
-        lines = list(self.stage.trace.assumptions)
+        lines = list(self.setup.trace.assumptions)
         if self.options.predictor is not None:
             lines.append(f"jobs do not state their steps; policies are told what {self.options.predictor} expects")
         if self.options.history is not None:
             known = f"{len(self.options.history.jobs)} jobs of {self.options.history.name}"
             lines.append(f"the predictor has learned from {known} before the first job arrives")
-        if self.stage.rates.guessed:
-            some = sorted(self.stage.rates.guessed)
+        if self.setup.rates.guessed:
+            some = sorted(self.setup.rates.guessed)
             more = f" and {len(some) - 3} more" if len(some) > 3 else ""
             lines.append(f"speeds not in the throughput table are estimated: {', '.join(some[:3])}{more}")
-        if self.stage.unforked:
-            lines.append(f"{self.stage.unforked} jobs are not forked: their gang fits on no single node")
+        if self.setup.unforked:
+            lines.append(f"{self.setup.unforked} jobs are not forked: their gang fits on no single node")
         return tuple(lines)
 
 
@@ -211,7 +211,7 @@ class _Light(Recorder):
     def planned(self, _number: int, _snapshot: Snapshot, plan: Plan, _changes: Sequence[Change]) -> None:
         self._waits = plan
 
-    def conclude(self, _number: int, record: RoundRecord, _seen: Sight, _outcome: Outcome) -> None:  # type: ignore[override]
+    def conclude(self, _number: int, record: RoundRecord, _seen: Observation, _outcome: Outcome) -> None:  # type: ignore[override]
         cluster = self._cluster
         self.rounds.append(RoundRow(record.time, cluster.active_jobs, cluster.running_jobs, dict(cluster.busy)))
 

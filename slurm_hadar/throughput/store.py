@@ -374,7 +374,7 @@ class ThroughputStore:
         known.medians = [_median(same) for same in by_pair.values() if len(same) >= LEAST_USERS]
         return known
 
-    def note_estimate(
+    def record_estimate(
         self,
         workload: str,
         gpu_type: str,

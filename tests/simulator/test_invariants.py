@@ -16,7 +16,7 @@ from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.gangs import find_gang
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
-from slurm_hadar.simulator.stage import cluster_nodes
+from slurm_hadar.simulator.setup import cluster_nodes
 from slurm_hadar.simulator.traces import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import draw_faults
 

@@ -144,7 +144,7 @@ def test_errors_of_estimates_can_be_reported():
     """Estimates noted before the truth was known are compared with it afterwards."""
     known = store()
     estimator = Estimator(reference(), known)
-    estimator.note("resnet18:64", 1, estimator.speeds("resnet18", 64, 1, ["v100", "k80"]), 0.0)
+    estimator.record_estimates("resnet18:64", 1, estimator.speeds("resnet18", 64, 1, ["v100", "k80"]), 0.0)
     known.record("resnet18:64", "v100", 1, 10.0, 1.0)
     (error,) = known.errors()
     assert error.gpu_type == "v100" and "published" in error.source

@@ -83,31 +83,35 @@ class Asrpt(Policy):
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
         builder = PlanBuilder(Arena.of(snapshot))
-        hall = _Hall(self, builder)
+        dispatcher = _Dispatcher(self, builder)
         for job in builder.arena.movers:
             if job.running:
                 builder.keep(job)
-        machine = self._virtual(snapshot, hall) if self.order == "srpt" else None
-        waits = hall.serve(self._queue(hall, machine))
-        memory = {"offered": dict(sorted(hall.offered.items()))}
+        machine = self._virtual(snapshot, dispatcher) if self.order == "srpt" else None
+        waits = dispatcher.serve(self._queue(dispatcher, machine))
+        memory = {"offered": dict(sorted(dispatcher.offered.items()))}
         if machine is not None:
             memory["virtual"] = machine.memory()
-        return builder.plan(self.name, lambda job: waits.get(job.job_id) or hall.not_yet(job), memory=memory)
+        return builder.plan(self.name, lambda job: waits.get(job.job_id) or dispatcher.not_yet(job), memory=memory)
 
-    def _virtual(self, snapshot: Snapshot, hall: _Hall) -> VirtualMachine:
+    def _virtual(self, snapshot: Snapshot, dispatcher: _Dispatcher) -> VirtualMachine:
         """The virtual machine at the time of the snapshot."""
         started = min((job.arrival for job in snapshot.steerable_jobs), default=snapshot.time)
         machine = VirtualMachine.read(snapshot.memory.get("virtual", {}), min(started, snapshot.time))
         present = {job.job_id for job in snapshot.steerable_jobs}
         machine.forget([job for job in (*machine.left_s, *machine.done_at) if job not in present])
-        new = [job for job in snapshot.steerable_jobs if not machine.knows(job.job_id) and job.job_id in hall.sizes]
+        new = [
+            job for job in snapshot.steerable_jobs if not machine.knows(job.job_id) and job.job_id in dispatcher.sizes
+        ]
         pace = 1.0 if self.strict else self.pace
-        machine.advance((Arrival(j.arrival, j.job_id, hall.sizes[j.job_id].work_s / pace) for j in new), snapshot.time)
+        machine.advance(
+            (Arrival(j.arrival, j.job_id, dispatcher.sizes[j.job_id].work_s / pace) for j in new), snapshot.time
+        )
         return machine
 
-    def _queue(self, hall: _Hall, machine: VirtualMachine | None) -> list[Job]:
+    def _queue(self, dispatcher: _Dispatcher, machine: VirtualMachine | None) -> list[Job]:
         """Those who may start, in order."""
-        waiting = [j for j in hall.builder.arena.movers if not j.running and j.job_id in hall.sizes]
+        waiting = [j for j in dispatcher.builder.arena.movers if not j.running and j.job_id in dispatcher.sizes]
         if self.order == "submission":
             return waiting
         if machine is not None:
@@ -115,12 +119,12 @@ class Asrpt(Policy):
             waiting = [j for j in waiting if j.job_id in key]
         else:
             by_work = self.order == "workload"
-            key = {j.job_id: hall.sizes[j.job_id].best_s * (j.form.workers if by_work else 1) for j in waiting}
+            key = {j.job_id: dispatcher.sizes[j.job_id].best_s * (j.form.workers if by_work else 1) for j in waiting}
         return sorted(waiting, key=lambda j: (key[j.job_id], j.arrival, j.job_id))
 
 
 @dataclass(frozen=True, slots=True)
-class _Offer:
+class _Place:
     """A free place, if there is one, and how many times slower it is than the best; who would be there longer than
     until ``until`` keeps others from what they have reserved."""
 
@@ -143,8 +147,8 @@ class _Kind:
     best_rate: float
     sensitivity: float
     work_s: float
-    free: _Offer | None = None
-    unreserved: _Offer | None = None
+    free: _Place | None = None
+    unreserved: _Place | None = None
     seen: int = -1
 
 
@@ -168,7 +172,7 @@ class _Reservation:
 
 
 @dataclass
-class _Hall:
+class _Dispatcher:
     """The waiting gangs of one round, and who of them starts.
 
     ``offered[job]``: since when a job could have started, but for its wish for a better place.
@@ -194,7 +198,7 @@ class _Hall:
         key = (tuple(job.speeds.items()), job.partition, job.form)
         if key not in self._kinds:
             by_type = self.builder.arena.reach(job).by_type
-            places = self._look(job, by_type, self.builder.arena.capacity)
+            places = self._places(job, by_type, self.builder.arena.capacity)
             self._kinds[key] = self._make_kind(job, {t: len(gang) for t, gang in places.items()}) if places else None
         return self._kinds[key]
 
@@ -217,10 +221,10 @@ class _Hall:
                 waits[job.job_id] = Wait(Tier.POLICY, f"is behind job {head.job_id}, which nobody may overtake")
                 continue
             size = self.sizes[job.job_id]
-            offer = self._offer(job, size)
-            wait = self._no_room(job, size) if offer.gang is None else self._patience(job, size, offer.slower)
+            place = self._place_for(job, size)
+            wait = self._no_room(job, size) if place.gang is None else self._patience(job, size, place.slower)
             if wait is None:
-                self._start(job, offer.gang)
+                self._start(job, place.gang)
             else:
                 waits[job.job_id] = wait
                 head = head or job
@@ -232,7 +236,7 @@ class _Hall:
         self.builder.give(job, gang)
         self._changes += 1
 
-    def _offer(self, job: Job, size: _Size) -> _Offer:
+    def _place_for(self, job: Job, size: _Size) -> _Place:
         """The best place that the job may have; looked for once for all jobs of its kind until something changes."""
         kind = size.kind
         if kind.seen != self._changes:
@@ -243,13 +247,13 @@ class _Hall:
             return kind.unreserved
         return kind.free
 
-    def _best(self, job: Job, kind: _Kind, free: list[int]) -> _Offer:
+    def _best(self, job: Job, kind: _Kind, free: list[int]) -> _Place:
         best, chosen = 0.0, None
-        for gpu_type, gang in self._look(job, kind.nodes, free).items():
+        for gpu_type, gang in self._places(job, kind.nodes, free).items():
             rate = job.speeds[gpu_type].on(len(gang))
             if rate > best:
                 best, chosen = rate, gang
-        return _Offer() if chosen is None else _Offer(chosen, kind.best_rate / best, self._harmless_until(chosen))
+        return _Place() if chosen is None else _Place(chosen, kind.best_rate / best, self._harmless_until(chosen))
 
     def _harmless_until(self, gang: Gang) -> float:
         """The earliest reservation for which too little would be left."""
@@ -268,7 +272,7 @@ class _Hall:
                 free[slot] = max(0, free[slot] - count)
         return free
 
-    def _look(
+    def _places(
         self, job: Job, types: Iterable[str], free: list[int], most: dict[str, int] | None = None
     ) -> dict[str, Gang]:
         """A place on each of ``types`` that has one, on at most ``most[type]`` nodes."""
@@ -293,7 +297,7 @@ class _Hall:
         while first <= last:  # what is free only grows with time
             middle = (first + last) // 2
             free = self._free_after(now_free, middle)
-            places = self._look(job, good, free, good)
+            places = self._places(job, good, free, good)
             if places:
                 found, last = (self._leaving[middle][0], next(iter(places.values())), free), middle - 1
             else:

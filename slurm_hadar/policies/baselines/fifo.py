@@ -34,14 +34,14 @@ class Fifo(Policy):
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
         arena = Arena.of(snapshot)
-        line = _Line(arena)
+        queue = _FifoQueue(arena)
         for job in arena.movers:
             if not job.running:
-                line.serve(job)
-        return Plan(self.name, line.placements, line.waits)
+                queue.serve(job)
+        return Plan(self.name, queue.placements, queue.waits)
 
 
-class _Line:
+class _FifoQueue:
     """The jobs in order of arrival: who has got what, why the others wait, and which nodes that closes.
 
     ``closed``: each node that a waiting job might use, with the first such job. ``shut``: sets of nodes that are all

@@ -59,14 +59,16 @@ class Slurm(Policy):
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
-        desk = _Desk(snapshot)
-        queue = sorted((j for j in desk.arena.movers if not j.running), key=lambda j: (j.arrival, by_number(j.job_id)))
-        waiting = desk.in_order(queue)
+        timeline = _Timeline(snapshot)
+        queue = sorted(
+            (j for j in timeline.arena.movers if not j.running), key=lambda j: (j.arrival, by_number(j.job_id))
+        )
+        waiting = timeline.in_order(queue)
         # between two looks of its own, backfill does not know of what has happened
         if snapshot.round_s > self.interval_s or snapshot.time % self.interval_s == 0:
-            waiting = desk.backfill(waiting, self)
-        waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in desk.arena.odd.items()}
-        return Plan(self.name, desk.placements, {**waits, **desk.reasons(waiting)})
+            waiting = timeline.backfill(waiting, self)
+        waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in timeline.arena.odd.items()}
+        return Plan(self.name, timeline.placements, {**waits, **timeline.reasons(waiting)})
 
 
 @dataclass
@@ -94,7 +96,7 @@ class _Promises:
             bisect.insort(self.edges, edge)
 
 
-class _Desk:
+class _Timeline:
     """The GPUs of one snapshot, when those in use come free, and what is given to whom.
 
     A node's position in Slurm's order is its bit.

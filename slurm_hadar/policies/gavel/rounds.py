@@ -1,7 +1,7 @@
 """Gavel's round mechanism: how target shares become placements, round after round.
 
 Source: Gavel (OSDI 2020), section 5, and its simulator. Each round, a job's priority on a GPU type is its target share
-there over the time it has received there since the targets were set. The types are dealt out one after the other, to
+there over the time it has received there since the targets were set. The types are given out one after the other, to
 the jobs in the order of their priorities; GPUs that nobody is due go to whoever can use them. New targets are computed
 only when jobs or GPUs have come or gone, and not more often than every ``reset_s`` seconds.
 
@@ -21,7 +21,7 @@ from slurm_hadar.model import Job
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 
-__all__ = ["ShareTally", "deal"]
+__all__ = ["ShareTally", "place_by_share"]
 
 
 @dataclass
@@ -101,7 +101,7 @@ class ShareTally:
         }
 
 
-def deal(
+def place_by_share(
     builder: PlanBuilder,
     jobs: Sequence[Job],
     usable: NDArray[np.bool_],
@@ -114,7 +114,7 @@ def deal(
     Parameters
     ----------
     jobs: the rows of the tally, in order of arrival; ``usable`` (jobs, types) says where each can run.
-    order: in which order the types are dealt out, as columns of the tally.
+    order: in which order the types are given out, as columns of the tally.
     round_s: a job counts as having received half a round on every type, so that new targets do not start with ties.
     """
     priority = tally.share / (tally.got + round_s / 2)

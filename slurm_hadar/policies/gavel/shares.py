@@ -13,7 +13,7 @@ from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.gavel.lp import Load
-from slurm_hadar.policies.gavel.rounds import ShareTally, deal
+from slurm_hadar.policies.gavel.rounds import ShareTally, place_by_share
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 from slurm_hadar.throughput.gpus import find
@@ -75,7 +75,9 @@ class SharePolicy(Policy):
         if jobs and tally.due(now, self.reset_s):
             share, noted = self.shares(self._targets(jobs, types, rates, gpus, now, noted))
             tally.reset(share, now)
-        deal(builder, jobs, rates > 0, tally, self._order(types, rates, now, snapshot.round_s), snapshot.round_s)
+        place_by_share(
+            builder, jobs, rates > 0, tally, self._order(types, rates, now, snapshot.round_s), snapshot.round_s
+        )
         for job in builder.arena.movers:
             if not speeds[job.job_id]:
                 builder.place_mixed(job)
@@ -109,7 +111,7 @@ class SharePolicy(Policy):
         )
 
     def _order(self, types: tuple[str, ...], rates: Field, now: float, round_s: float) -> Sequence[int]:
-        """In which order the types are dealt out: the fastest first; in turns if all count as equally fast.
+        """In which order the types are given out: the fastest first; in turns if all count as equally fast.
 
         Which is fastest is a matter of the hardware, as in Gavel, so that the order does not change with the jobs that
         are left; only where a type is not in the data sheets is it a matter of the jobs' mean speed.

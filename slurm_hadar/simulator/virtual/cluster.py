@@ -18,9 +18,9 @@ from slurm_hadar.policies.toolkit.unsteered import place_by_slurm
 from slurm_hadar.simulator.foresight import Foresight
 from slurm_hadar.simulator.virtual.faults import Faults
 from slurm_hadar.simulator.virtual.jobs import VirtualJob
-from slurm_hadar.simulator.virtual.usage import Usage
+from slurm_hadar.simulator.virtual.usage import UsageSums
 
-__all__ = ["Interval", "Scenario", "Sight", "Timing", "VirtualCluster"]
+__all__ = ["Interval", "Scenario", "Observation", "Timing", "VirtualCluster"]
 
 _PATIENCE_ROUNDS = 200  # rounds without a single step before the simulation jumps ahead or gives up
 _PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives up
@@ -81,7 +81,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """What the loop is shown in one round."""
 
     snapshot: Snapshot
@@ -91,7 +91,7 @@ class Sight:
     read_s: float = 0.0
 
 
-class VirtualCluster(Cluster[Sight]):
+class VirtualCluster(Cluster[Observation]):
     """Nodes and jobs that exist only on a virtual clock.
 
     A job that is done in the middle of a round is done at its exact time; its GPUs go to others at the next round.
@@ -116,7 +116,7 @@ class VirtualCluster(Cluster[Sight]):
         self._active: dict[str, VirtualJob] = {}
         self._running: dict[str, VirtualJob] = {}
         self._finished: list[tuple[str, str]] = []
-        self._usage = {"user": Usage(usage_half_life_s), "account": Usage(usage_half_life_s)}
+        self._usage = {"user": UsageSums(usage_half_life_s), "account": UsageSums(usage_half_life_s)}
         self._shown_nodes: tuple[Node, ...] = tuple(nodes)
         self._idle_rounds = self._vain_jumps = self._rounds = 0
         self._reports: list[float] = []
@@ -164,7 +164,7 @@ class VirtualCluster(Cluster[Sight]):
             self._leave(job, self._now)
             job.stop(self._now)
 
-    def observe(self, acting_only: bool) -> Sight:
+    def observe(self, acting_only: bool) -> Observation:
         del acting_only  # there are no partitions here that are in a mode of their own
         self._began = self._now
         self._rounds += 1
@@ -177,12 +177,12 @@ class VirtualCluster(Cluster[Sight]):
         users, accounts = (self._usage[kind].at(self._now) for kind in ("user", "account"))
         snapshot = Snapshot(self._now, self._shown_nodes, jobs, (), self._timing.round_s, users, accounts)
         finished, self._finished = tuple(self._finished), []
-        return Sight(snapshot, finished)
+        return Observation(snapshot, finished)
 
     def out_of_order(self) -> str:
         return ""
 
-    def carry_out(self, _number: int, _seen: Sight, changes: Sequence[Change]) -> Outcome:
+    def carry_out(self, _number: int, _seen: Observation, changes: Sequence[Change]) -> Outcome:
         stops = [c for c in changes if c.kind.stops]
         for change in stops:
             self._stop_job(self._active[change.job_id], change.kind)
@@ -192,7 +192,7 @@ class VirtualCluster(Cluster[Sight]):
                 self._start_job(self._active[change.job_id], change.new, delay_s)
         return Outcome(list(changes))
 
-    def conclude(self, seen: Sight) -> None:
+    def conclude(self, seen: Observation) -> None:
         """Nothing: the jobs themselves remember."""
 
     def pause(self) -> None:

@@ -212,8 +212,8 @@ class _Classes:
             form = job.form if not job.form.sizes else replace(job.form, workers=size, sizes=())
             for index, pool in enumerate(self._pools):
                 speed = job.speeds_at(size).get(pool.gpu_type) if several else None
-                rooms = self._rooms(pool, open_slots[index])
-                parts[order, index] = ([] if speed is None else _levels(form, speed, rooms)) or [form]
+                gpus_per_node = self._gpus_of(pool, open_slots[index])
+                parts[order, index] = ([] if speed is None else _levels(form, speed, gpus_per_node)) or [form]
         levels = max(map(len, parts.values()), default=1)
         made = JobClass([], [], open_slots * (len(sizes) * levels), [], [])
         for level, order, index in itertools.product(range(levels), range(len(sizes)), range(len(self._pools))):
@@ -226,12 +226,12 @@ class _Classes:
             made.nodes.append(self._fewest_nodes(form, pool, open_slots[index]) if able else 0)
         return made
 
-    def _rooms(self, pool: Pool, slots: tuple[int, ...] | None) -> list[int]:
+    def _gpus_of(self, pool: Pool, slots: tuple[int, ...] | None) -> list[int]:
         return [self._arena.capacity[s] for s in (pool.slots if slots is None else slots)]
 
     def _fewest_nodes(self, form: Form, pool: Pool, slots: tuple[int, ...] | None) -> int:
-        rooms = self._rooms(pool, slots)
-        return next((nodes for nodes in node_counts(form) if _holds(form, nodes, rooms)), 0)
+        gpus_per_node = self._gpus_of(pool, slots)
+        return next((nodes for nodes in node_counts(form) if _holds(form, nodes, gpus_per_node)), 0)
 
     def rates(self, job: Job, job_class: JobClass) -> list[float]:
         """Steps/s per column, on the fewest nodes that can take the gang; 0 where it cannot run."""
@@ -262,10 +262,10 @@ class _Classes:
         return self._open[key]
 
 
-def _levels(form: Form, speed: Speed, rooms: Sequence[int]) -> list[Form]:
+def _levels(form: Form, speed: Speed, gpus_per_node: Sequence[int]) -> list[Form]:
     """The form limited to the numbers of nodes on which the job is about as fast as on the fewest, and then to those on
     which it is slower."""
-    counts = [n for n in node_counts(form) if _holds(form, n, rooms)]
+    counts = [n for n in node_counts(form) if _holds(form, n, gpus_per_node)]
     levels: list[list[int]] = []
     for count in counts:
         if not levels or (len(levels) < _LEVELS and speed.factor(count) < _ALIKE * speed.factor(levels[-1][0])):
@@ -274,9 +274,9 @@ def _levels(form: Form, speed: Speed, rooms: Sequence[int]) -> list[Form]:
     return [replace(form, min_nodes=level[0], max_nodes=level[-1]) for level in levels]
 
 
-def _holds(form: Form, nodes: int, rooms: Sequence[int]) -> bool:
-    """Whether a gang fits on exactly ``nodes`` of the nodes that have ``rooms`` GPUs."""
+def _holds(form: Form, nodes: int, gpus_per_node: Sequence[int]) -> bool:
+    """Whether a gang fits on exactly ``nodes`` of the nodes that have ``gpus_per_node`` GPUs."""
     if form.uniform or nodes == 1:
-        return sum(1 for r in rooms if r * nodes >= form.workers) >= nodes
-    largest = sorted((r for r in rooms if r > 0), reverse=True)[:nodes]
+        return sum(1 for r in gpus_per_node if r * nodes >= form.workers) >= nodes
+    largest = sorted((r for r in gpus_per_node if r > 0), reverse=True)[:nodes]
     return len(largest) == nodes and sum(largest) >= form.workers

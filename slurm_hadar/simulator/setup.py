@@ -19,7 +19,7 @@ from slurm_hadar.simulator.virtual.forked import ForkedJob, copies_for
 from slurm_hadar.simulator.virtual.jobs import VirtualJob, form_of, restart_cost_s
 from slurm_hadar.throughput.table import ReferenceTable
 
-__all__ = ["EPOCH", "Stage", "cluster_nodes"]
+__all__ = ["EPOCH", "Setup", "cluster_nodes"]
 
 #: The virtual clock's value at the trace's zero.
 EPOCH = 1_000_000_000.0
@@ -38,7 +38,7 @@ def cluster_nodes(text: str, *, by_node: bool = True) -> tuple[Node, ...]:
     return tuple(Node(t, {t: n}) for t, n in totals.items())
 
 
-class Stage:
+class Setup:
     """What is set up before the first round: nodes, speeds and jobs."""
 
     def __init__(self, trace: Trace, options: SimOptions, table: ReferenceTable) -> None:
