@@ -174,8 +174,11 @@ def _regions(graph: JobGraph, topology: Topology, servers: _Servers) -> Iterator
     below = [
         [r for r in servers if r[0] in members] for members in map(frozenset, (g.servers for g in topology.groups))
     ]
-    enough = [(len(chosen), sum(f for _, f in region), i) for i, region in enumerate(below)
-              if (chosen := pick_servers(graph, region) if region else None)]  # fmt: skip
+    enough = [
+        (len(chosen), sum(f for _, f in region), i)
+        for i, region in enumerate(below)
+        if (chosen := pick_servers(graph, region) if region else None)
+    ]
     if enough:
         yield below[min(enough)[2]]
     else:

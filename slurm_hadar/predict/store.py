@@ -96,10 +96,18 @@ class VersionStore:
         content = buffer.getvalue()
         name = f"{max((int(n) for n in self.names()), default=0) + 1:04d}"
         version = Version(
-            name, created, training.predictor, training.refused or "", forest.grown_by if forest else "",
-            forest.samples if forest else 0, len(taught), source, tuple(gpu_types),
-            training.report.as_dict() if training.report else {}, hashlib.sha256(content).hexdigest(),
-        )  # fmt: skip
+            name,
+            created,
+            training.predictor,
+            training.refused or "",
+            forest.grown_by if forest else "",
+            forest.samples if forest else 0,
+            len(taught),
+            source,
+            tuple(gpu_types),
+            training.report.as_dict() if training.report else {},
+            hashlib.sha256(content).hexdigest(),
+        )
         manifest = {"format": FORMAT, "features": list(FEATURES), **{k: getattr(version, k) for k in version.__slots__}}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -82,10 +82,16 @@ def _job(number: int, rng: random.Random, speeds_of: Callable[..., dict[str, Spe
     alone_s = 10.0 ** rng.uniform(3.0, 5.5)
     total = alone_s * max(s.steps_per_s for s in speeds.values())
     return Job(
-        str(number + 1), Form(workers, max_nodes=min(workers, nodes)), user=f"user{rng.randrange(50)}", model=model,
-        batch=batch, arrival=_NOW - 86400.0 * rng.random(), total_steps=total, done_steps=rng.random() ** 2 * total,
+        str(number + 1),
+        Form(workers, max_nodes=min(workers, nodes)),
+        user=f"user{rng.randrange(50)}",
+        model=model,
+        batch=batch,
+        arrival=_NOW - 86400.0 * rng.random(),
+        total_steps=total,
+        done_steps=rng.random() ** 2 * total,
         speeds=speeds,
-    )  # fmt: skip
+    )
 
 
 def _started(snapshot: Snapshot, gpus: int) -> Iterator[Job]:

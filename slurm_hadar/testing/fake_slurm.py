@@ -58,13 +58,38 @@ class FakeSlurm(Backend):
         number = self._submitted
         now = float(int(time.time()))
         job = SlurmJob(
-            job_id=str(number), raw_id=number, state=JobState.PENDING, state_text="PENDING", reason="Resources",
-            user="alice", account="", qos="", partition="all", nodes=(), req_nodes=(), features="",
-            gpus=(GpuRequest("node", (("", gpus),)),), num_nodes=nodes, max_nodes=nodes, num_tasks=nodes,
-            num_cpus=nodes, time_limit_s=None, submit=now, eligible=now, start=None, end=None, requeue=True,
-            restarts=0, batch=True, priority=100, dependency="", array_id=None, het_id=None, name=f"job{number}",
+            job_id=str(number),
+            raw_id=number,
+            state=JobState.PENDING,
+            state_text="PENDING",
+            reason="Resources",
+            user="alice",
+            account="",
+            qos="",
+            partition="all",
+            nodes=(),
+            req_nodes=(),
+            features="",
+            gpus=(GpuRequest("node", (("", gpus),)),),
+            num_nodes=nodes,
+            max_nodes=nodes,
+            num_tasks=nodes,
+            num_cpus=nodes,
+            time_limit_s=None,
+            submit=now,
+            eligible=now,
+            start=None,
+            end=None,
+            requeue=True,
+            restarts=0,
+            batch=True,
+            priority=100,
+            dependency="",
+            array_id=None,
+            het_id=None,
+            name=f"job{number}",
             comment=comment,
-        )  # fmt: skip
+        )
         job = replace(job, **fields)  # type: ignore[arg-type]
         self.jobs[job.job_id] = job
         return job.job_id
@@ -192,9 +217,17 @@ class FakeSlurm(Backend):
             return "Job is pending execution"
         now = float(int(time.time()))
         self.jobs[job.job_id] = replace(
-            job, state=JobState.PENDING, state_text="PENDING", reason="BeginTime", nodes=(), start=None,
-            end=None, restarts=job.restarts + 1, submit=now, eligible=now + 121,
-        )  # fmt: skip
+            job,
+            state=JobState.PENDING,
+            state_text="PENDING",
+            reason="BeginTime",
+            nodes=(),
+            start=None,
+            end=None,
+            restarts=job.restarts + 1,
+            submit=now,
+            eligible=now + 121,
+        )
         return None
 
     def _update(self, job: SlurmJob, fields: dict[str, str]) -> str | None:

@@ -452,9 +452,17 @@ def _median(same: list[Measurement]) -> Measurement:
     """Of one pair, as several users measured it."""
     first = same[0]
     return Measurement(
-        first.workload, first.gpu_type, first.gpus, first.spread, statistics.median(m.steps_per_s for m in same),
-        sum(m.samples for m in same), max(m.updated_at for m in same), first.nodes, "", len(same),
-    )  # fmt: skip
+        first.workload,
+        first.gpu_type,
+        first.gpus,
+        first.spread,
+        statistics.median(m.steps_per_s for m in same),
+        sum(m.samples for m in same),
+        max(m.updated_at for m in same),
+        first.nodes,
+        "",
+        len(same),
+    )
 
 
 def _order(measured: Measurement) -> tuple[str, int, int, int, str]:

@@ -48,9 +48,13 @@ def test_contenders() -> None:
     first, second = read_contenders("fifo, hadar:frontier=0.5:objective=jct")
     assert (first.label, second.label) == ("fifo", "hadar:frontier=0.5:objective=jct")
     assert second.params == {"frontier": "0.5", "objective": "jct"}
-    for text, words in [("fifo,fifo", "fifo stands twice"), ("fiffo", "no policy is called 'fiffo'"),
-                        ("hadar:frontier", "must read key=value"), ("hadar:x=1", "no parameter 'x'"),
-                        ("fifo,", "no policy is called ''")]:  # fmt: skip
+    for text, words in [
+        ("fifo,fifo", "fifo stands twice"),
+        ("fiffo", "no policy is called 'fiffo'"),
+        ("hadar:frontier", "must read key=value"),
+        ("hadar:x=1", "no parameter 'x'"),
+        ("fifo,", "no policy is called ''"),
+    ]:
         with pytest.raises(ConfigError, match=words):
             read_contenders(text)
 
@@ -111,8 +115,11 @@ def read_page(text: str) -> str:
 
 def test_the_page_is_one_file_with_everything(content: dict) -> None:
     """Well formed, nothing fetched, table, assumptions and command in it; others' texts are text, not markup."""
-    evil = {**content, "policies": [{**content["policies"][0], "label": "<b>fifo"}, content["policies"][1]],
-            "failed": {"x": "<script>"}}  # fmt: skip
+    evil = {
+        **content,
+        "policies": [{**content["policies"][0], "label": "<b>fifo"}, content["policies"][1]],
+        "failed": {"x": "<script>"},
+    }
     words = read_page(compare_page(evil))
 
     for policy in content["policies"]:

@@ -121,7 +121,7 @@ def _change(path: Path, **what: object) -> None:
         (lambda f: (f / "current").write_bytes(b"\xff"), "current: cannot be read"),
         (lambda f: (f / "current").write_text("0009"), "0009.json: is missing"),
     ],
-)  # fmt: skip
+)
 def test_damage_is_told(store: VersionStore, training, history, damage, error: str) -> None:
     add(store, training, history[:60])
     damage(store.folder)

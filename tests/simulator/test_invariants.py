@@ -72,10 +72,15 @@ def options(draw: st.DrawFn) -> SimOptions:
     names = [n.name for n in cluster_nodes(cluster)]
     faults = draw_faults(names, 4e3, 1e3, draw(st.integers(0, 5)), 1e5, 150.0 if draw(st.booleans()) else 0.0)
     return SimOptions(
-        cluster, model, event_round_s=draw(st.sampled_from((0.0, 30.0))), save_s=draw(st.sampled_from((0.0, 10.0))),
-        self_start_s=draw(st.sampled_from((None, 1.25, 60.0))), phase_s=draw(st.sampled_from((None, 0.0, 5e3))),
-        faults=faults if faulty else SimOptions().faults, max_rounds=3000,
-    )  # fmt: skip
+        cluster,
+        model,
+        event_round_s=draw(st.sampled_from((0.0, 30.0))),
+        save_s=draw(st.sampled_from((0.0, 10.0))),
+        self_start_s=draw(st.sampled_from((None, 1.25, 60.0))),
+        phase_s=draw(st.sampled_from((None, 0.0, 5e3))),
+        faults=faults if faulty else SimOptions().faults,
+        max_rounds=3000,
+    )
 
 
 def runs_of(result) -> dict:

@@ -172,9 +172,13 @@ def test_other_sizes_of_an_elastic_gang_follow_one_law(model: str, batch: int | 
 
 @pytest.mark.parametrize(
     ("model", "batch", "key", "filed"),
-    [("resnet18", 64, None, "resnet18:32"), ("resnet18", None, None, "resnet18"), ("", None, "ann/train", "ann/train"),
-     ("", 64, "ann/train", "ann/train")],
-)  # fmt: skip
+    [
+        ("resnet18", 64, None, "resnet18:32"),
+        ("resnet18", None, None, "resnet18"),
+        ("", None, "ann/train", "ann/train"),
+        ("", 64, "ann/train", "ann/train"),
+    ],
+)
 def test_a_measured_size_of_an_elastic_gang_speaks_for_the_others(model, batch, key, filed):
     """Measured with 8 where 4 were asked for: exact there, and by the law everywhere else."""
     known = store()

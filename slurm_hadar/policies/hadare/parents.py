@@ -90,10 +90,16 @@ def parents_of(snapshot: Snapshot, mode: Fork | None, unknown_runtime_s: float) 
         if lead is None:
             continue
         parent = Parent(
-            family, mode or lead.fork or Fork.AUTO, lead, _name(snapshot, family, lead),
-            lead.steps_to_go(lead.best_rate(), unknown_runtime_s), lead.weight,
-            held, spare=list(family.waiting), running=list(family.running),
-        )  # fmt: skip
+            family,
+            mode or lead.fork or Fork.AUTO,
+            lead,
+            _name(snapshot, family, lead),
+            lead.steps_to_go(lead.best_rate(), unknown_runtime_s),
+            lead.weight,
+            held,
+            spare=list(family.waiting),
+            running=list(family.running),
+        )
         for copy in held:
             parent.give(copy, copy.placement)
         found.append(parent)

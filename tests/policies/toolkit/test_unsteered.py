@@ -95,8 +95,15 @@ def test_a_real_slurm_chooses_alike(slurm_cluster: Any, poll: Any) -> None:
         ledger = ledger_of([Node(n, {n.split("-")[0]: 4}) for n in NODES], held.values())
         expected = place_by_slurm(ledger, job(workers))
         assert expected, "the test would prove nothing on a full cluster"
-        command = ["sbatch", "--parsable", f"--gres=gpu:{workers}", f"-c{workers}", "--output=/dev/null", "--wrap",
-                   "sleep 600"]  # fmt: skip
+        command = [
+            "sbatch",
+            "--parsable",
+            f"--gres=gpu:{workers}",
+            f"-c{workers}",
+            "--output=/dev/null",
+            "--wrap",
+            "sleep 600",
+        ]
         job_id = slurm_cluster.run(command).stdout.strip()
         node = poll(lambda job_id=job_id: place_of(job_id))
         assert (node,) == expected.nodes, f"{workers} GPUs with {held}"

@@ -121,10 +121,22 @@ def survey(arena: Arena, unknown_runtime_s: float) -> Outlook:
         run_s = steps[:, None] / rates
     gpus, free, ahead = _room(arena, pools, unknown_runtime_s)
     return Outlook(
-        arena, jobs, loose, pools, classes, run_s, workers, np.tile(np.arange(len(pools)), orders), steps,
-        _held(arena, jobs, classes, pools), np.array([j.running for j in jobs], bool),
-        np.array([j.restart_cost_s for j in jobs], float), gpus, free, ahead,
-    )  # fmt: skip
+        arena,
+        jobs,
+        loose,
+        pools,
+        classes,
+        run_s,
+        workers,
+        np.tile(np.arange(len(pools)), orders),
+        steps,
+        _held(arena, jobs, classes, pools),
+        np.array([j.running for j in jobs], bool),
+        np.array([j.restart_cost_s for j in jobs], float),
+        gpus,
+        free,
+        ahead,
+    )
 
 
 def _remaining_steps(jobs: Sequence[Job], rates: Floats, unknown_runtime_s: float) -> Floats:
