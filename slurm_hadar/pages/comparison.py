@@ -10,8 +10,8 @@ from slurm_hadar.errors import TraceError
 from slurm_hadar.pages import html as page
 from slurm_hadar.pages import plots
 from slurm_hadar.simulator.compare import KIND
+from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.replay import deviations
-from slurm_hadar.simulator.setup import cluster_nodes
 from slurm_hadar.units import lasting
 
 __all__ = ["check_document", "compare_page", "pictures", "results_in_short", "write_pictures"]

@@ -17,6 +17,7 @@ from scipy import optimize, sparse
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Job, Mix, Node, Speed
+from slurm_hadar.simulator.nodes import gpus_by_type
 
 __all__ = ["lower_bounds"]
 
@@ -48,10 +49,7 @@ def lower_bounds(
     """
     if not jobs:
         return {}
-    capacity: dict[str, int] = {}
-    for node in nodes:
-        for gpu_type, count in node.gpus.items():
-            capacity[gpu_type] = capacity.get(gpu_type, 0) + count
+    capacity = gpus_by_type(nodes)
     ways = _columns(jobs, nodes, capacity)
     gpus = np.array([float(capacity[t]) for t in capacity])
     first = min(job.arrival for job in jobs)

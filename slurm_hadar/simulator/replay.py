@@ -10,8 +10,8 @@ from typing import Any
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator.metrics import JobRow
+from slurm_hadar.simulator.nodes import cluster_nodes, gpus_by_type
 from slurm_hadar.simulator.result import ClusterShape, Setting, SimResult
-from slurm_hadar.simulator.setup import cluster_nodes
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.virtual.cluster import Interval
 from slurm_hadar.slurm.accounting import AccountedJob
@@ -180,11 +180,8 @@ def past(records: Sequence[AccountedJob], trace: Trace, site: Site) -> SimResult
         )
         intervals += [Interval(job.job_id, site.names.get(n, n), gpu_type, count, a, b) for n, count, a, b in held]
     nodes = cluster_nodes(site.spec)
-    gpus: Counter[str] = Counter()
-    for node in nodes:
-        gpus.update(node.gpus)
     last = max((row.completion_s or 0.0 for row in rows), default=0.0)
-    shape = ClusterShape(site.spec, dict(gpus), len(nodes))
+    shape = ClusterShape(site.spec, gpus_by_type(nodes), len(nodes))
     setting = Setting(HAPPENED, {}, seed=0, trace=trace.name, model="nodes", round_s=0.0, cluster=shape)
     return SimResult(setting, tuple(rows), rounds=(), intervals=tuple(intervals), decide_s=(), end_s=last)
 

@@ -46,9 +46,7 @@ def simulate(
     Raises TraceError or ClusterError for bad input, PolicyError if the policy breaks its contract or abstains.
     """
     options = options or SimOptions()
-    run = _Run(trace, policy, options, table or reference())
-    run.go(on_round)
-    return run.result(dict(params or {}))
+    return _Run(trace, policy, options, table or reference()).simulated(dict(params or {}), on_round)
 
 
 def bounds_of(
@@ -79,7 +77,12 @@ class _Run:
         self.policy = _Timed(policy)
         self.recorder = _Light(self.cluster)
 
-    def go(self, on_round: Callable[[int, int], None] | None) -> None:
+    def simulated(self, params: Mapping[str, Any], on_round: Callable[[int, int], None] | None) -> SimResult:
+        """Let the rounds pass, and sum up."""
+        self._let_pass(on_round)
+        return self._result(params)
+
+    def _let_pass(self, on_round: Callable[[int, int], None] | None) -> None:
         total = len(self.setup.counted)
 
         def after(result: RoundResult) -> None:
@@ -98,7 +101,7 @@ class _Run:
         Controller(self.cluster, self.policy, config, self.recorder, after).run()
         self.cluster.close()
 
-    def result(self, params: Mapping[str, Any]) -> SimResult:
+    def _result(self, params: Mapping[str, Any]) -> SimResult:
         options, setup = self.options, self.setup
         return SimResult(
             Setting(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_hadar.cluster.spec import parse_nodes
 from slurm_hadar.errors import TraceError
 from slurm_hadar.graphs.factors import Fleet
-from slurm_hadar.model import Node, Snapshot
+from slurm_hadar.model import Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles
 from slurm_hadar.simulator.foresight import Foresight
+from slurm_hadar.simulator.nodes import cluster_nodes, gpus_by_type
 from slurm_hadar.simulator.options import SimOptions
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -19,23 +19,10 @@ from slurm_hadar.simulator.virtual.forked import ForkedJob, copies_for
 from slurm_hadar.simulator.virtual.jobs import VirtualJob, form_of, restart_cost_s
 from slurm_hadar.throughput.table import ReferenceTable
 
-__all__ = ["EPOCH", "Setup", "cluster_nodes"]
+__all__ = ["EPOCH", "Setup"]
 
 #: The virtual clock's value at the trace's zero.
 EPOCH = 1_000_000_000.0
-_MOST_NODES = 100_000
-
-
-def cluster_nodes(text: str, *, by_node: bool = True) -> tuple[Node, ...]:
-    """The nodes that ``type:nodesxGPUs,...`` stands for; without boundaries, one per type that has all its GPUs."""
-    nodes = [Node(n.name, dict(n.gpus)) for n in parse_nodes(text, _MOST_NODES)]
-    if by_node:
-        return tuple(nodes)
-    totals: dict[str, int] = {}
-    for node in nodes:
-        for gpu_type, count in node.gpus.items():
-            totals[gpu_type] = totals.get(gpu_type, 0) + count
-    return tuple(Node(t, {t: n}) for t, n in totals.items())
 
 
 class Setup:
@@ -44,8 +31,7 @@ class Setup:
     def __init__(self, trace: Trace, options: SimOptions, table: ReferenceTable) -> None:
         self.trace, self.options, self.by_node = trace, options, options.model == "nodes"
         self.nodes = cluster_nodes(options.cluster, by_node=self.by_node)
-        types = dict.fromkeys(t for n in self.nodes for t in n.gpus)
-        self.gpus = {t: sum(n.gpus.get(t, 0) for n in self.nodes) for t in types}
+        self.gpus = gpus_by_type(self.nodes)
         self.rates = Rates(table, self.gpus, summed=not self.by_node, fleet=self._fleet())
         self.unforked = 0
         self.jobs = [self._job(job) for job in sorted(trace.jobs, key=lambda j: j.arrival_s)]

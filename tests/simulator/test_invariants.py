@@ -15,8 +15,8 @@ from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.gangs import find_gang
+from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
-from slurm_hadar.simulator.setup import cluster_nodes
 from slurm_hadar.simulator.traces import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import draw_faults
 

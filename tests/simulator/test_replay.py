@@ -9,9 +9,9 @@ import pytest
 from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Mix
 from slurm_hadar.policies import get
+from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.replay import HAPPENED, deviations, past, site_of_accounting, site_of_slurm, spec_type
 from slurm_hadar.simulator.run import SimOptions, simulate
-from slurm_hadar.simulator.setup import cluster_nodes
 from slurm_hadar.simulator.traces import read_text
 from slurm_hadar.slurm.accounting import parse_accounting
 from slurm_hadar.slurm.state import SlurmNode

@@ -232,9 +232,6 @@ def round_era(arena: Arena, unknown_runtime_s: float) -> Era:
     The bound is the larger of the longest best run time and the fluid bound of
     :mod:`slurm_hadar.policies.hadar.lookahead.makespan`.
     """
-    capacity = dict.fromkeys(arena.types, 0)
-    for slot, count in enumerate(arena.capacity):
-        capacity[arena.type_of[slot]] += count
     work, wanted, longest = [], 0, 1.0
     for job in arena.movers:
         rates = {t: job.speeds[t].steps_per_s for t in arena.reach(job).by_type}
@@ -246,8 +243,8 @@ def round_era(arena: Arena, unknown_runtime_s: float) -> Era:
         longest = max(longest, steps / max(rates.values()))
     if not work:
         return Era(round_s=arena.snapshot.round_s)
-    prices, bound = shadow_prices(np.array(work), np.array([float(n) for n in capacity.values()]))
-    gpus = sum(capacity.values())
+    prices, bound = shadow_prices(np.array(work), np.array([float(n) for n in arena.gpus.values()]))
+    gpus = sum(arena.gpus.values())
     return Era(
         contention=max(1.0, wanted / gpus),
         makespan_s=max(longest, bound),
