@@ -3,8 +3,7 @@
 Both are linear programmes over the time that jobs spend on GPU types. They leave out node boundaries (but not that a
 gang larger than every node runs at its spread speed), restarts, rounds and the order within an interval, so they bound
 every schedule from below. A forked job may run in as many ways at a time as it has copies; consolidations are left out.
-Our definition; the interval-indexed form follows Schulz and Skutella (SIAM J. Discrete
-Math. 15, 2002).
+Our definition; the interval-indexed form follows Schulz and Skutella (SIAM J. Discrete Math. 15, 2002).
 """
 
 from __future__ import annotations
@@ -137,8 +136,8 @@ def _solve(cost: np.ndarray, blocks: list[sparse.coo_matrix], limits: list[np.nd
 
 def _ttd(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alone) -> float:
     """Least T with: every job's work is done; a job runs in one way at a time (a forked one in as many as it has
-    copies), from its arrival to T, and not faster than alone; and for some
-    times t, what arrives at t or later fits on each type between t and T."""
+    copies), from its arrival to T, and not faster than alone; and for some times t, what arrives at t or later fits on
+    each type between t and T."""
     jobs, columns = len(arrivals), len(ways.job)
     each = np.arange(columns)
     done = sparse.coo_matrix((-ways.share, (ways.job, each)), (jobs, columns + 1))

@@ -84,8 +84,7 @@ def empty_clusters(draw: st.DrawFn, least: int = 0) -> tuple[Node, ...]:
 @st.composite
 def snapshots(draw: st.DrawFn, max_jobs: int = 8) -> Snapshot:
     """A cluster at work: taken GPUs, partitions, running, pending, pinned, unmovable, completing and suspended jobs,
-    copies of forked jobs,
-    and nodes that were drained while jobs run there. What runs never exceeds what there is."""
+    copies of forked jobs, and nodes that were drained while jobs run there. What runs never exceeds what there is."""
     nodes = draw(empty_clusters())
     names = tuple(n.name for n in nodes)
     partitions = draw(_partitions(names))

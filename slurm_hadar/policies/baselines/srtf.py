@@ -25,8 +25,7 @@ class Srtf(Policy):
     Parameters
     ----------
     service: order by remaining time times GPUs instead: shortest remaining service first (SRSF), the oracle that
-    Tiresias
-        (NSDI 2019) is compared with.
+        Tiresias (NSDI 2019) is compared with.
     unknown_runtime_s: the run time on the best type that is assumed of a job whose steps nobody states or predicts.
 
     Complexity: O(jobs * types * nodes log nodes).

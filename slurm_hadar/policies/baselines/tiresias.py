@@ -39,13 +39,12 @@ class Tiresias(Policy):
     Parameters
     ----------
     thresholds: GPU-seconds at which a job leaves the first, second, ... queue, ascending, separated by commas. The
-    default is
-        1, 10 and 100 GPU-hours (our choice; the authors' simulator has 3250,7200, for traces of shorter jobs).
+        default is 1, 10 and 100 GPU-hours (our choice; the authors' simulator has 3250,7200, for traces of shorter
+        jobs).
     starvation: a job that waits this many times as long as it has run since it was last promoted goes back to the first
         queue and starts counting anew; 0 never. (The authors' PROMOTEKNOB; off by default as there.)
     consolidate_below: the profile-based placement: gangs that on several nodes run at less than this factor of their
-    speed
-        wait for as few nodes as their form allows; 0 spreads any gang where it has to.
+        speed wait for as few nodes as their form allows; 0 spreads any gang where it has to.
 
     Complexity: O(jobs * types * nodes log nodes).
     """

@@ -16,7 +16,8 @@ __all__ = ["fill"]
 
 
 def fill(ledger: Ledger, parents: Sequence[Parent], *, longest_first: bool) -> None:
-    """Give new copies what is free, one after the other, until none is worth its start; changes all arguments."""
+    """Give new copies what is free, one after the other, until none is worth its start; changes ``ledger`` and
+    ``parents``."""
     able = [p for p in parents if p.forkable and p.spare and p.rate > 0]
     if not able or not any(n > 0 for n in ledger.free):
         return
@@ -26,7 +27,7 @@ def fill(ledger: Ledger, parents: Sequence[Parent], *, longest_first: bool) -> N
 
 
 class _Filling:
-    """Dealing idle GPUs out as arrays over parents (p), slots (s) and gang sizes (k); one copy at a time."""
+    """Parents (p), slots (s) and gang sizes (k) as arrays, kept up to date copy by copy."""
 
     def __init__(self, ledger: Ledger, parents: Sequence[Parent]) -> None:
         self.ledger, self.parents, self.arena = ledger, parents, ledger.arena
