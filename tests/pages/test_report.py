@@ -38,13 +38,10 @@ def journal(tmp_path: Path) -> Journal:
     ]:
         record = RoundRecord(NOW - (5 - hour) * 3600, mode, "hadar", 4, 3, 2, 1, moves=hour == 2, read_s=0.5)
         journal.add_decisions(journal.add_round(record), record.time, decisions)
-    journal.save_jobs(
-        [
-            JobRecord("1", arrival=NOW - 5 * 3600, workers=4, ended=NOW - 3600, steps=10, total_steps=20, moves=1),
-            JobRecord("2", arrival=NOW - 6 * 3600),
-            JobRecord("0", arrival=0.0, ended=NOW - 90_000),
-        ]
-    )
+    journal.save_jobs([
+        JobRecord("1", arrival=NOW - 5 * 3600, workers=4, ended=NOW - 3600, steps=10, total_steps=20, moves=1),
+        JobRecord("2", arrival=NOW - 6 * 3600), JobRecord("0", arrival=0.0, ended=NOW - 90_000),
+    ])  # fmt: skip
     usage = Usage(journal, HALF_LIFE_S)
     usage.book("ann<", "lab", {"v100": 7201.0e6}, 1e-6, NOW - HALF_LIFE_S)
     usage.save()
@@ -56,16 +53,9 @@ def test_the_page_tells_what_was_done(journal: Journal) -> None:
     errors = [EstimateError("resnet18:64", "v100", 2, False, "by the data sheets", 15.0, 10.0, NOW)]
     words = read_page(journal_page(journal, errors, HALF_LIFE_S, NOW - 86400, NOW, "hadar report --journal"))
 
-    for said in (
-        "4 rounds in mode act with policy hadar, advise with policy hadar; 0 starts, 1 moves",
-        "1 jobs ended; from submission to end they took 4.00 h on average",
-        "<faster> there",
-        "v100-1 4 x v100",
-        "10 of 20",
-        "ann<",
-        "+50 %",
-        "by the data sheets",
-    ):
+    for said in ("4 rounds in mode act with policy hadar, advise with policy hadar; 0 starts, 1 moves",
+                 "1 jobs ended; from submission to end they took 4.00 h on average", "<faster> there",
+                 "v100-1 4 x v100", "10 of 20", "ann<", "+50 %", "by the data sheets"):  # fmt: skip
         assert said in words
     assert "only advice" not in words and "stopped" in words
     row = words[words.index("ann<") :].split("\n")[0]
@@ -75,10 +65,8 @@ def test_the_page_tells_what_was_done(journal: Journal) -> None:
 def test_what_was_gained_and_what_would_have_been(journal: Journal) -> None:
     """Of rounds that acted, and of those that only looked; nothing older than the page."""
     for hours, mode, gain in [
-        (30, "act", (3600.0, 36_000.0)),
-        (3, "act", (7200.0, 10_800.0)),
-        (2, "observe", (0.0, 0.0)),
-    ]:
+        (30, "act", (3600.0, 36_000.0)), (3, "act", (7200.0, 10_800.0)), (2, "observe", (0.0, 0.0)),
+    ]:  # fmt: skip
         moment = NOW - hours * 3600
         journal.add_sight(moment, SightChanges(gain=Gain(moment, mode, *gain, gain[0] / 2, 0.0, 4.0, 5.0)))
 
@@ -123,22 +111,14 @@ def short(tmp_path: Path) -> Journal:
         journal.add_round(RoundRecord(BEGAN + minute * MINUTE, "observe", "hadar", 3, len(here), 0, len(here)))
     sight = SightChanges()
     for node, gpu_type, count in (("k80-1", "k80", 2), ("v100-1", "v100", 4), ("k80-2", "k80", 2)):
-        sight.nodes[node] = json.dumps(
-            {"gpus": {gpu_type: count}, "taken": {}, "available": True, "state": "idle", "reason": "", "partitions": []}
-        )
+        sight.nodes[node] = json.dumps({"gpus": {gpu_type: count}, "taken": {}, "available": True, "state": "idle",
+                                        "reason": "", "partitions": []})  # fmt: skip
     for job, node, gpu_type, count, start, end in TRUTH:
         gone = None if end >= 40 else BEGAN + math.ceil(end) * MINUTE
         sight.runs.append(Run(job, BEGAN + start * MINUTE, gone, Placement.of({node: {gpu_type: count}}), False))
     journal.add_sight(NOW, sight)
-    journal.save_jobs(
-        JobRecord(
-            job,
-            arrival=BEGAN + (start - 1) * MINUTE,
-            workers=count,
-            ended=None if end >= 40 else BEGAN + math.ceil(end) * MINUTE,
-        )
-        for job, _, _, count, start, end in TRUTH
-    )
+    journal.save_jobs(JobRecord(job, arrival=BEGAN + (start - 1) * MINUTE, workers=count, ended=None if end >= 40 else
+                                BEGAN + math.ceil(end) * MINUTE) for job, _, _, count, start, end in TRUTH)  # fmt: skip
     return journal
 
 
@@ -197,10 +177,8 @@ def test_what_the_pictures_of_a_journal_show(short: Journal, drawn: list[Figure]
     """Curves and bars have the numbers that the truth gives, and no more GPUs than there are."""
     journal_page(short, [], HALF_LIFE_S, NOW - 7 * 86400, NOW, "x")
 
-    queue, use, who = (
-        next(f for f in drawn if title in [a.get_title(loc="left") for a in f.axes])
-        for title in ("jobs in the queue", "GPUs held", "all jobs")
-    )
+    queue, use, who = (next(f for f in drawn if title in [a.get_title(loc="left") for a in f.axes])
+                       for title in ("jobs in the queue", "GPUs held", "all jobs"))  # fmt: skip
     for minute, count in list(zip(*queue.axes[0].lines[0].get_data(), strict=True))[:41]:
         assert count == sum(1 for j in TRUTH if j[4] <= round(minute) < j[5])
     curve = use.axes[0].lines[0].get_ydata()
@@ -221,7 +199,7 @@ def test_what_the_pictures_of_a_journal_show(short: Journal, drawn: list[Figure]
 @given(
     runs=st.lists(st.tuples(st.integers(-50, 90), st.integers(1, 60), st.integers(1, 4)), max_size=20),
     gpus=st.integers(4, 8),
-)
+)  # fmt: skip
 def test_no_node_holds_more_than_it_has(runs: list[tuple[int, int, int]], gpus: int) -> None:
     """Whatever the journal says of ends, begins are kept and no GPU has two jobs at once."""
     journal, sight = Journal(":memory:"), SightChanges()
