@@ -43,9 +43,14 @@ def measure(megabytes: float, saves: int, background: bool, directory: Path) -> 
     x = torch.randn(8, 1024)
     total = EVERY_STEPS * (saves + 1)
     run = slurm_hadar.train(
-        net, optimizer, total_steps=total, save_every_s=None, save_every_steps=EVERY_STEPS, async_save=background,
+        net,
+        optimizer,
+        total_steps=total,
+        save_every_s=None,
+        save_every_steps=EVERY_STEPS,
+        async_save=background,
         directory=directory,
-    )  # fmt: skip
+    )
     page = shared.open_page(0, 1)
     assert page is not None
     found: dict[str, list[float]] = {"stall_s": [], "save_s": [], "busy": [], "free": []}

@@ -63,9 +63,19 @@ def agents(info: ChannelInfo, tokens: dict[str, str], seconds: float, answers: Q
         if due[number] <= now:
             hello, job = turns[number] % HELLO_EVERY == 0, jobs[number]
             report = Report(
-                "hello" if hello else "report", job, 0, time.time_ns() // 1000, tokens[job], time.time(), "node",
-                steps=turns[number] * 10, total_steps=10**6, steps_per_s=10.0, world=1, resumable=True,
-            )  # fmt: skip
+                "hello" if hello else "report",
+                job,
+                0,
+                time.time_ns() // 1000,
+                tokens[job],
+                time.time(),
+                "node",
+                steps=turns[number] * 10,
+                total_steps=10**6,
+                steps_per_s=10.0,
+                world=1,
+                resumable=True,
+            )
             if hello:
                 asked[sockets[number]] = now
             sockets[number].send(encode(report), zmq.NOBLOCK)
@@ -155,11 +165,18 @@ def measure(cluster: PrivateCluster, folder: Path, count: int, seconds: float) -
     log = (state / "controller.log").read_text()
     asked_of_slurm = {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)}
     return {
-        "agents": len(tokens), "seconds": round(took_s, 1), "answers": len(lags),
-        "lag_median_ms": _ms(lags, 0.5), "lag_p99_ms": _ms(lags, 0.99), "lag_max_ms": _ms(lags, 1.0),
-        "rss_start_mib": idle[0], "rss_median_mib": statistics.median(s[0] for s in samples), "rss_peak_mib": peak,
-        "rounds": _rounds(log), "calls": asked_of_slurm,
-    }  # fmt: skip
+        "agents": len(tokens),
+        "seconds": round(took_s, 1),
+        "answers": len(lags),
+        "lag_median_ms": _ms(lags, 0.5),
+        "lag_p99_ms": _ms(lags, 0.99),
+        "lag_max_ms": _ms(lags, 1.0),
+        "rss_start_mib": idle[0],
+        "rss_median_mib": statistics.median(s[0] for s in samples),
+        "rss_peak_mib": peak,
+        "rounds": _rounds(log),
+        "calls": asked_of_slurm,
+    }
 
 
 def _ms(ordered: list[float], share: float) -> float:

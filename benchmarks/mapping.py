@@ -205,8 +205,13 @@ def measure(instances: int, seed: int, compute: float = 1.0) -> dict[str, Any]:
     methods = {
         n: _summary(gaps[n]) | {"missed": missed[n], "mean_ms": round(1e3 * took[n] / instances, 3)} for n in gaps
     }
-    return {"instances": instances, "seed": seed, "methods": methods,
-            "worst_placement_above_alpha_max": scattered, "map_graph_above_alpha_max": above}  # fmt: skip
+    return {
+        "instances": instances,
+        "seed": seed,
+        "methods": methods,
+        "worst_placement_above_alpha_max": scattered,
+        "map_graph_above_alpha_max": above,
+    }
 
 
 def large(seed: int) -> dict[str, float]:
@@ -252,8 +257,10 @@ def main(instances: int, seed: int, path: Path | None) -> None:
         _print(result)
         methods = result["methods"]
         bad |= methods["map_graph"]["alpha_mean"] > TARGET or methods["map_graph, least bytes"]["cut_mean"] > TARGET
-    click.echo("CPU ms of one map_graph on 1,000 servers with 0 to 8 GPUs free: "
-               + ", ".join(f"{name}: {ms:g}" for name, ms in took.items()))  # fmt: skip
+    click.echo(
+        "CPU ms of one map_graph on 1,000 servers with 0 to 8 GPUs free: "
+        + ", ".join(f"{name}: {ms:g}" for name, ms in took.items())
+    )
     sys.exit(1 if bad else 0)
 
 
@@ -263,11 +270,16 @@ def _print(result: dict[str, Any]) -> None:
     titles = [f"{h:>{n + 3 * (h.endswith('mean'))}}" for h, n in zip(heads, wide * 2, strict=True)]
     click.echo(" " * 33 + "".join(titles) + "  missed      ms")
     for name, row in result["methods"].items():
-        cells = [f"{100 * row[f'{what}_{column}']:{n + 3 * (column == 'mean')}.1f}"
-                 for what in ("cut", "alpha") for column, n in zip(columns, wide, strict=True)]  # fmt: skip
+        cells = [
+            f"{100 * row[f'{what}_{column}']:{n + 3 * (column == 'mean')}.1f}"
+            for what in ("cut", "alpha")
+            for column, n in zip(columns, wide, strict=True)
+        ]
         click.echo(f"{name:33}{''.join(cells)}{row['missed']:8}{row['mean_ms']:8.2f}")
-    click.echo(f"slower than alpha_max: {result['map_graph_above_alpha_max']} placements of map_graph, "
-               f"{result['worst_placement_above_alpha_max']} of the worst possible\n")  # fmt: skip
+    click.echo(
+        f"slower than alpha_max: {result['map_graph_above_alpha_max']} placements of map_graph, "
+        f"{result['worst_placement_above_alpha_max']} of the worst possible\n"
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import HOUR, Peer, read_peers
-from slurm_hadar.pages.plots import Reached, trade_off
+from slurm_hadar.pages.trade_off import Reached, trade_off
 
 DATA = Path(__file__).parent / "data"
 COMMAND = "python -m benchmarks.policies TRACES --throughputs TABLE --section"
@@ -56,8 +56,12 @@ def write(results: Mapping[str, Any], out: Path) -> None:
     """``policies.md`` and ``frontier.png`` in ``out``, with the sections that there are results of."""
     book = Book(results, read_peers(DATA)[1])
     parts = [INTRO]
-    for section, part in (("static", static_part), ("poisson", poisson_part), ("nodes", nodes_part),
-                          ("decisions", decisions_part)):  # fmt: skip
+    for section, part in (
+        ("static", static_part),
+        ("poisson", poisson_part),
+        ("nodes", nodes_part),
+        ("decisions", decisions_part),
+    ):
         if section in results:
             parts.append(part(book))
     (out / "policies.md").write_text(_joined(parts) + "\n", encoding="utf-8")
@@ -79,7 +83,7 @@ def _mean(values: Iterable[float]) -> float:
     return sum(kept) / len(kept)
 
 
-def _verdict(value: float, least: float) -> str:
+def verdict(value: float, least: float) -> str:
     return "reached" if value >= least else f"missed by {(least - value) / least:.1%}"
 
 
@@ -151,13 +155,19 @@ def _goals(book: Book) -> str:
     jct, ttd = 0, 1
     las, fifo, allox = (f"Gavel's `{name}`" for name in ("max_min_fairness_perf", "fifo_fixed", "allox"))
     goals = [
-        ("multi", jct, las, f"{DEFAULT:g}", 1.5), ("multi", jct, fifo, f"{DEFAULT:g}", 3.5),
-        ("multi", jct, las, "0.5", 1.4), ("multi", ttd, las, "0.5", 1.15),
-        ("multi", jct, las, "0.75", 1.4), ("multi", ttd, las, "0.75", 1.15),
-        ("single", jct, allox, f"{DEFAULT:g}", 1.0), ("single", ttd, allox, f"{DEFAULT:g}", 1.25),
-        ("single", jct, allox, "0.5", 1.0), ("single", ttd, allox, "0.5", 1.25),
-        ("multi", ttd, BOUNDS, "1", 0.99), ("single", ttd, BOUNDS, "1", 0.99),
-    ]  # fmt: skip
+        ("multi", jct, las, f"{DEFAULT:g}", 1.5),
+        ("multi", jct, fifo, f"{DEFAULT:g}", 3.5),
+        ("multi", jct, las, "0.5", 1.4),
+        ("multi", ttd, las, "0.5", 1.15),
+        ("multi", jct, las, "0.75", 1.4),
+        ("multi", ttd, las, "0.75", 1.15),
+        ("single", jct, allox, f"{DEFAULT:g}", 1.0),
+        ("single", ttd, allox, f"{DEFAULT:g}", 1.25),
+        ("single", jct, allox, "0.5", 1.0),
+        ("single", ttd, allox, "0.5", 1.25),
+        ("multi", ttd, BOUNDS, "1", 0.99),
+        ("single", ttd, BOUNDS, "1", 0.99),
+    ]
     rows = []
     for gangs, metric, other, frontier, least in goals:
         ours = next(pairs[gangs][n] for n in pairs[gangs] if n.startswith(f"`hadar:frontier={frontier}`"))
@@ -165,14 +175,14 @@ def _goals(book: Book) -> str:
         gains = [their[metric] / our[metric] for our, their in zip(ours, theirs, strict=True)]
         mean = _mean(t[metric] for t in theirs) / _mean(o[metric] for o in ours)
         cells = [gangs, f"`frontier={frontier}`", f"{'TTD' if metric else 'average JCT'} against {other}", f"{least:g}"]
-        rows.append([*cells, f"{mean:.3f}", *(f"{g:.3f}" for g in gains), _seed_verdicts(mean, gains, least)])
+        rows.append([*cells, f"{mean:.3f}", *(f"{g:.3f}" for g in gains), seed_verdicts(mean, gains, least)])
     return _table("gangs | setting | gain | at least | of the means | seed 0 | seed 1 | seed 2 | goal", rows)
 
 
-def _seed_verdicts(mean: float, gains: Sequence[float], least: float) -> str:
+def seed_verdicts(mean: float, gains: Sequence[float], least: float) -> str:
     """Of the means, and of each seed that fell short of it."""
-    short = [f"seed {seed} {_verdict(gain, least)}" for seed, gain in enumerate(gains) if gain < least]
-    return "; ".join([_verdict(mean, least), *short])
+    short = [f"seed {seed} {verdict(gain, least)}" for seed, gain in enumerate(gains) if gain < least]
+    return "; ".join([verdict(mean, least), *short])
 
 
 def poisson_part(book: Book) -> str:
@@ -182,13 +192,21 @@ def poisson_part(book: Book) -> str:
         peer, bound = book.peer(trace, "max_min_fairness_perf"), book.bound("poisson", trace)
         gain, most = peer.avg_jct_s / ours["avg_jct_s"], peer.avg_jct_s / bound["floor_s"]
         hours = (bound["floor_s"], ours["avg_jct_s"], las["avg_jct_s"], peer.avg_jct_s)
-        rows.append([
-            trace.removeprefix("poisson_").replace("_3000", ""), *(f"{s / HOUR:.2f}" for s in hours),
-            f"{gain:.3f}", f"{most:.3f}", _verdict(gain, 1.3), f"{ours['avg_jct_s'] / bound['floor_s']:.3f}",
-            f"{bound['best_type_gpus']['v100']:.0f}",
-            f"{ours['ftf_max']:.2f}", f"{las['ftf_max']:.2f}", f"{ours['moves_per_job']:.1f}",
-            f"{las['moves_per_job']:.1f}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                trace.removeprefix("poisson_").replace("_3000", ""),
+                *(f"{s / HOUR:.2f}" for s in hours),
+                f"{gain:.3f}",
+                f"{most:.3f}",
+                verdict(gain, 1.3),
+                f"{ours['avg_jct_s'] / bound['floor_s']:.3f}",
+                f"{bound['best_type_gpus']['v100']:.0f}",
+                f"{ours['ftf_max']:.2f}",
+                f"{las['ftf_max']:.2f}",
+                f"{ours['moves_per_job']:.1f}",
+                f"{las['moves_per_job']:.1f}",
+            ]
+        )
     header = (
         "jobs per hour, seed | floor | `hadar` | `gavel_las` here | Gavel's `max_min_fairness_perf` | gain over that "
         "| most that is possible | goal 1.3 | `hadar` / floor | V100s asked for | `ftf_max` `hadar` | `ftf_max` "
@@ -203,11 +221,17 @@ def nodes_part(book: Book) -> str:
         ours = book.run("nodes", trace, "hadar")
         runs = [r for r in book.results["nodes"]["runs"] if r["trace"] == trace]
         rows = [
-            [f"`{_told(r)}`", f"{r['avg_jct_s'] / HOUR:.2f}", f"{r['ttd_s'] / HOUR:.1f}", f"{r['moves_per_job']:.1f}",
-             f"{r['restarts_per_job']:.1f}", f"{r['avg_jct_s'] / ours['avg_jct_s']:.2f}",
-             f"{r['ttd_s'] / ours['ttd_s']:.2f}"]
+            [
+                f"`{_told(r)}`",
+                f"{r['avg_jct_s'] / HOUR:.2f}",
+                f"{r['ttd_s'] / HOUR:.1f}",
+                f"{r['moves_per_job']:.1f}",
+                f"{r['restarts_per_job']:.1f}",
+                f"{r['avg_jct_s'] / ours['avg_jct_s']:.2f}",
+                f"{r['ttd_s'] / ours['ttd_s']:.2f}",
+            ]
             for r in sorted(runs, key=lambda r: float(r["avg_jct_s"]))
-        ]  # fmt: skip
+        ]
         header = (
             f"{trace} | avg JCT h | TTD h | moves per job | restarts per job | JCT of this / default `hadar` | TTD of "
             "this / default `hadar`"
@@ -228,17 +252,23 @@ def _kept_lead(book: Book, trace: str) -> str:
     )
     return (
         f"Lead in average JCT over `gavel_las` on {trace}: {here:.3f} here, {there:.3f} in model `gavel`. Here over "
-        f"there: {here / there:.2f} (goal 0.9: {_verdict(here / there, 0.9)})."
+        f"there: {here / there:.2f} (goal 0.9: {verdict(here / there, 0.9)})."
     )
 
 
 def decisions_part(book: Book) -> str:
     found = book.results["decisions"]
     rows = [
-        [f"{r['jobs']:,}", f"{r['gpus']:,}", f"{r['nodes']:,}", f"{r['placed']:,}", f"{r['decide_cpu_s'] * 1e3:,.1f}",
-         f"{r['peak_memory_bytes'] / 2**20:,.0f}"]
+        [
+            f"{r['jobs']:,}",
+            f"{r['gpus']:,}",
+            f"{r['nodes']:,}",
+            f"{r['placed']:,}",
+            f"{r['decide_cpu_s'] * 1e3:,.1f}",
+            f"{r['peak_memory_bytes'] / 2**20:,.0f}",
+        ]
         for r in found["results"]
-    ]  # fmt: skip
+    ]
     header = "jobs | GPUs | nodes | placed | CPU ms | peak memory MiB"
     parts = [DECISIONS, _table(header, rows)]
     if found["exponent"] is not None:

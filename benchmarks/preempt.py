@@ -95,8 +95,17 @@ def wait_for(path: Path, word: str, count: int, deadline_s: float = 120.0) -> fl
 
 def submit(cluster: PrivateCluster, work: Path, name: str) -> str:
     path = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
-    command = ["sbatch", "--parsable", "--gres=gpu:2", "--begin=now", "--comment=hadar:model=resnet18,batch=64",
-               f"--chdir={work}", f"--output={work}/{name}.out", str(work / "job.sh"), name]  # fmt: skip
+    command = [
+        "sbatch",
+        "--parsable",
+        "--gres=gpu:2",
+        "--begin=now",
+        "--comment=hadar:model=resnet18,batch=64",
+        f"--chdir={work}",
+        f"--output={work}/{name}.out",
+        str(work / "job.sh"),
+        name,
+    ]
     return cluster.run(command, check=True, env={**cluster.env, "PATH": path}, cwd=work).stdout.strip()
 
 

@@ -86,8 +86,17 @@ def train(cluster: PrivateCluster, work: Path, name: str, nodes: str, **how: Any
     bins = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
     python_path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     env = {**cluster.env, "PATH": bins, "PYTHONPATH": python_path, "UNEVEN": told}
-    argv = ["sbatch", "--parsable", "--wait", "--gres=gpu:1", f"--nodelist={nodes}", f"-N{nodes.count(',') + 1}",
-            f"--chdir={work}", f"--output={work}/{name}.out", str(work / "job.sh")]  # fmt: skip
+    argv = [
+        "sbatch",
+        "--parsable",
+        "--wait",
+        "--gres=gpu:1",
+        f"--nodelist={nodes}",
+        f"-N{nodes.count(',') + 1}",
+        f"--chdir={work}",
+        f"--output={work}/{name}.out",
+        str(work / "job.sh"),
+    ]
     done = cluster.run(argv, check=False, env=env, cwd=work, timeout_s=600)
     if done.returncode or not out.exists():
         log = (work / f"{name}.out").read_text() if (work / f"{name}.out").exists() else done.stderr
@@ -108,8 +117,9 @@ def changed(cluster: PrivateCluster, work: Path, fastest: float, seconds: float)
     slow = fastest / RATIO * BATCH
     at = SETTLED + int(seconds * fastest * 2 / 3)
     steps = at + int(seconds * fastest / RATIO) + SETTLED
-    result = train(cluster, work, "changed", "v100-1,k80-1", steps=steps, balanced=True, throttle_from=at,
-                   throttle_to=slow)  # fmt: skip
+    result = train(
+        cluster, work, "changed", "v100-1,k80-1", steps=steps, balanced=True, throttle_from=at, throttle_to=slow
+    )
     shares = [share for _, share in result["times"]]
     again = next((i for i in range(at, steps) if shares[i] <= BATCH * 1.2), None)
     if again is None:

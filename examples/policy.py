@@ -8,7 +8,7 @@ from typing import ClassVar
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import Policy
 from slurm_hadar.policies.toolkit.arena import Arena
-from slurm_hadar.policies.toolkit.dealer import Dealer
+from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,22 @@ class WidestFirst(Policy):
     share: float = 0.0
 
     def __post_init__(self) -> None:
-        self._require(share=0.0)
+        self.require_at_least(share=0.0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
-        dealer = Dealer(Arena.of(snapshot))
-        for job in dealer.arena.movers:
+        builder = PlanBuilder(Arena.of(snapshot))
+        for job in builder.arena.movers:
             if job.running:
-                dealer.keep(job)
-        waiting = [job for job in dealer.arena.movers if not job.running]
+                builder.keep(job)
+        waiting = [job for job in builder.arena.movers if not job.running]
         for job in sorted(waiting, key=lambda j: (-j.form.workers, j.arrival, j.job_id)):
-            rates = dealer.rates(job)
+            rates = builder.rates(job)
             fast = [t for t in rates if rates[t] >= self.share * max(rates.values())]
             # any() stops at the first type on which there was room
-            if not any(dealer.place(job, t) for t in sorted(fast, key=lambda t: (-rates[t], t))):
-                dealer.place_mixed(job)
-        return dealer.plan(self.name, _why)
+            if not any(builder.place(job, t) for t in sorted(fast, key=lambda t: (-rates[t], t))):
+                builder.place_mixed(job)
+        return builder.plan(self.name, _why)
 
 
 def _why(job: Job) -> Wait:

@@ -21,7 +21,7 @@ __all__ = ["Costs", "Pair", "compare", "figures", "trace_as_run", "virtual"]
 
 @dataclass(frozen=True)
 class Costs:
-    """What the simulator must be told of a cluster, in seconds: see :class:`slurm_hadar.simulator.run.SimOptions`."""
+    """What the simulator must be told of a cluster, in seconds (:class:`slurm_hadar.simulator.options.SimOptions`)."""
 
     self_start_s: float
     start_s: float

@@ -181,16 +181,16 @@ def _train(config: Config, gather: Callable[[], _History], seed: int, as_json: b
     folder = state_dir(config) / PREDICTOR
     attempts, began = Attempts(folder), time.time()
     with attempts.alone():
-        attempts.note(Attempt(began))
+        attempts.save(Attempt(began))
         notes: tuple[str, ...] = ()
         try:
             history = gather()
             notes = history.notes
             version, report = _store(config, VersionStore(folder), history, seed)
         except HadarError as error:
-            attempts.note(Attempt(began, time.time(), detail=str(error), notes=notes))
+            attempts.save(Attempt(began, time.time(), detail=str(error), notes=notes))
             raise
-        attempts.note(Attempt(began, time.time(), version.name, version.predictor, version.refused, notes))
+        attempts.save(Attempt(began, time.time(), version.name, version.predictor, version.refused, notes))
     if as_json:
         found = _document(history, report, version.refused or None)
         print_json({**found, "version": version.name, "predictor": version.predictor})

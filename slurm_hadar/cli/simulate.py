@@ -20,8 +20,10 @@ from slurm_hadar.controller.observe.job_graphs import network_of
 from slurm_hadar.forks import OVERHEAD
 from slurm_hadar.model import Fork, Mix
 from slurm_hadar.policies import registry
+from slurm_hadar.simulator.nodes import cluster_nodes
+from slurm_hadar.simulator.options import DEFAULT_CLUSTER, SimOptions
 from slurm_hadar.simulator.result import SimResult
-from slurm_hadar.simulator.run import DEFAULT_CLUSTER, SimOptions, bounds_of, cluster_nodes
+from slurm_hadar.simulator.run import bounds_of
 from slurm_hadar.simulator.run import simulate as run_simulation
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace, table_csv

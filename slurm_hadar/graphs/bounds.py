@@ -90,14 +90,14 @@ def _unlike_placements(graph: JobGraph, topology: Topology) -> Iterator[Counts]:
 
 
 def every_placement(
-    graph: JobGraph, room: Sequence[tuple[int, int]], like: frozenset[int] | set[int] = frozenset()
+    graph: JobGraph, servers: Sequence[tuple[int, int]], like: frozenset[int] | set[int] = frozenset()
 ) -> Iterator[Counts]:
-    """Every way to place the job on the servers of ``room`` (server, free GPUs), exhaustively.
+    """Every way to place the job on ``servers`` (pairs of a server and its free GPUs), exhaustively.
 
     A server in ``like`` equals the one before it, and holds no more than that one (in the order of tuples).
     """
     widths = [s.width for s in graph.stages]
-    later = [sum(free for _, free in room[i:]) for i in range(len(room) + 1)]
+    later = [sum(free for _, free in servers[i:]) for i in range(len(servers) + 1)]
 
     def place(i: int, left: tuple[int, ...], above: tuple[int, ...] | None) -> Iterator[dict[int, tuple[int, ...]]]:
         if not any(left):
@@ -105,7 +105,7 @@ def every_placement(
             return
         if sum(n * w for n, w in zip(left, widths, strict=True)) > later[i]:
             return
-        server, free = room[i]
+        server, free = servers[i]
         for here in _fillings(left, widths, free):
             if server in like and above is not None and here > above:
                 continue

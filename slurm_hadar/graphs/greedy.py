@@ -11,34 +11,44 @@ from collections.abc import Callable, Sequence
 
 from slurm_hadar.graphs.graph import JobGraph
 
-__all__ = ["Held", "Room", "fits", "grow", "heavy_edge", "pack", "pick_servers", "pipe_by_pipe", "stage_by_stage"]
+__all__ = [
+    "Held",
+    "FreeServers",
+    "fits",
+    "grow",
+    "heavy_edge",
+    "pack",
+    "pick_servers",
+    "pipe_by_pipe",
+    "stage_by_stage",
+]
 
 #: Replicas of each stage per server: what :data:`slurm_hadar.graphs.alpha.Counts` is read from.
 Held = dict[int, list[int]]
 #: Servers to fill, in this order, with their free GPUs.
-Room = Sequence[tuple[int, int]]
+FreeServers = Sequence[tuple[int, int]]
 
 _Chooser = Callable[[list[int], list[int], list[int]], int]
 
 
-def pick_servers(graph: JobGraph, room: Room) -> list[tuple[int, int]] | None:
-    """The shortest run of ``room`` that the job fits into, the last server replaced by the smallest that will do.
+def pick_servers(graph: JobGraph, servers: FreeServers) -> list[tuple[int, int]] | None:
+    """The shortest run of ``servers`` that the job fits into, the last server replaced by the smallest that will do.
 
-    Equally small ones: the first in ``room``. None where it does not fit at all.
+    Equally small ones: the first in ``servers``. None where it does not fit at all.
     """
-    size = _fewest(graph, room)
+    size = _fewest(graph, servers)
     if size is None:
         return None
-    chosen = list(room[:size])
-    rest = sorted(range(size - 1, len(room)), key=lambda i: (room[i][1], i))
-    usable = (i for i in rest if fits(graph, _all(graph), [free for _, free in (*chosen[:-1], room[i])]))
-    chosen[-1] = room[next(usable)]
+    chosen = list(servers[:size])
+    rest = sorted(range(size - 1, len(servers)), key=lambda i: (servers[i][1], i))
+    usable = (i for i in rest if fits(graph, _all(graph), [free for _, free in (*chosen[:-1], servers[i])]))
+    chosen[-1] = servers[next(usable)]
     return chosen
 
 
-def _fewest(graph: JobGraph, room: Room) -> int | None:
-    low, high = 1, len(room)
-    free = [f for _, f in room]
+def _fewest(graph: JobGraph, servers: FreeServers) -> int | None:
+    low, high = 1, len(servers)
+    free = [f for _, f in servers]
     if not fits(graph, _all(graph), free):
         return None
     while low < high:
@@ -67,39 +77,41 @@ def fits(graph: JobGraph, left: Sequence[int], free: Sequence[int]) -> bool:
     return True
 
 
-def heavy_edge(graph: JobGraph, room: Room) -> Held | None:
-    """Fill the servers of ``room`` one after the other: from the heaviest edge, always the bundle that exchanges most
-    with those already there. None where bundles of unlike widths do not fit this way."""
-    return grow(graph, room, lambda left, held, able: _heaviest(graph, left, held, able))
+def heavy_edge(graph: JobGraph, servers: FreeServers) -> Held | None:
+    """Fill ``servers`` one after the other: from the heaviest edge, always the bundle that exchanges most with those
+    already there. None where bundles of unlike widths do not fit this way."""
+    return grow(graph, servers, lambda left, held, able: _heaviest(graph, left, held, able))
 
 
-def stage_by_stage(graph: JobGraph, room: Room, order: Sequence[int] = (), *, whole: bool = False) -> Held | None:
+def stage_by_stage(
+    graph: JobGraph, servers: FreeServers, order: Sequence[int] = (), *, whole: bool = False
+) -> Held | None:
     """Whole stages one after the other, in this order (default: of the pipeline): the best where gradients are heavy
     and activations light. With ``whole``, GPUs may stay free here if that keeps a stage in one piece."""
     place = {s: i for i, s in enumerate(order or range(len(graph.stages)))}
-    return grow(graph, room, lambda left, held, able: min(able, key=place.__getitem__), whole=whole)
+    return grow(graph, servers, lambda _left, _held, able: min(able, key=place.__getitem__), whole=whole)
 
 
-def pipe_by_pipe(graph: JobGraph, room: Room) -> Held | None:
+def pipe_by_pipe(graph: JobGraph, servers: FreeServers) -> Held | None:
     """Whole pipelines one after the other: the best where activations are heavy and gradients light."""
     size = [s.replicas for s in graph.stages]
-    return grow(graph, room, lambda left, held, able: min(able, key=lambda s: ((held[s] + 1) / size[s], s)))
+    return grow(graph, servers, lambda _left, held, able: min(able, key=lambda s: ((held[s] + 1) / size[s], s)))
 
 
-def pack(graph: JobGraph, room: Room) -> Held | None:
+def pack(graph: JobGraph, servers: FreeServers) -> Held | None:
     """The widest bundles first: fits whenever :func:`fits` is exact and says so."""
-    return grow(graph, room, lambda left, held, able: max(able, key=lambda s: (graph.stages[s].width, -s)))
+    return grow(graph, servers, lambda _left, _held, able: max(able, key=lambda s: (graph.stages[s].width, -s)))
 
 
-def grow(graph: JobGraph, room: Room, choose: _Chooser, *, whole: bool = False) -> Held | None:
+def grow(graph: JobGraph, servers: FreeServers, choose: _Chooser, *, whole: bool = False) -> Held | None:
     """Fill one server after the other with the stage that ``choose(left, held here, able)`` names.
 
     ``able``: stages with a replica left that fits here and leaves a place for all others; with ``whole`` none that
     would be broken although everything left has a place later. None if some are left over.
     """
     left, placed = _all(graph), {}
-    later = _room_later(graph, room)
-    for (server, free), after in zip(room, later, strict=True):
+    later = _free_later(graph, servers)
+    for (server, free), after in zip(servers, later, strict=True):
         held = [0] * len(left)
         while able := _able(graph, left, free, after):
             if whole and _leaves_room(graph, left, 0, 0, after):
@@ -117,10 +129,10 @@ def grow(graph: JobGraph, room: Room, choose: _Chooser, *, whole: bool = False) 
     return None
 
 
-def _room_later(graph: JobGraph, room: Room) -> list[dict[int, int]]:
+def _free_later(graph: JobGraph, servers: FreeServers) -> list[dict[int, int]]:
     """Per server: for each width, the GPUs usable for such bundles on the servers after it."""
     later = [dict.fromkeys(graph.widths, 0)]
-    for _, free in reversed(room[1:]):
+    for _, free in reversed(servers[1:]):
         later.append({w: n + free - free % w for w, n in later[-1].items()})
     return later[::-1]
 

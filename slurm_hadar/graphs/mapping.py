@@ -24,7 +24,7 @@ __all__ = ["GpuMap", "arrange", "map_graph"]
 _MOST_STARTS = 6  # are timed and refined
 _MOST_SEEDS = 8  # stages to begin with
 
-_Room = list[tuple[int, int]]
+_Servers = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ def map_graph(
     bytes between servers; the other breaks ties. Deterministic. Raises GraphError if ``free`` is not one count per
     server within its GPUs.
     """
-    room = _room(graph, topology, free)
-    if not fits(graph, [s.replicas for s in graph.stages], [f for _, f in room]):
+    servers = _servers_of(graph, topology, free)
+    if not fits(graph, [s.replicas for s in graph.stages], [f for _, f in servers]):
         return None
     placements: list[Held] = []
-    for region in _regions(graph, topology, room):
+    for region in _regions(graph, topology, servers):
         placements += _placements(graph, region, kernighan_lin)
     if not placements:
         return None
@@ -88,7 +88,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def _room(graph: JobGraph, topology: Topology, free: Sequence[int] | None) -> _Room:
+def _servers_of(graph: JobGraph, topology: Topology, free: Sequence[int] | None) -> _Servers:
     """Free servers, those first that hold most; of equals the one that wastes least, then the one with the faster
     NIC."""
     given = topology.gpus if free is None else free
@@ -102,7 +102,7 @@ def _room(graph: JobGraph, topology: Topology, free: Sequence[int] | None) -> _R
     return sorted(found, key=lambda r: (-(r[1] - r[1] % unit), r[1], -topology.outside[r[0]], r[0]))
 
 
-def _placements(graph: JobGraph, region: _Room, kernighan_lin: bool) -> list[Held]:
+def _placements(graph: JobGraph, region: _Servers, kernighan_lin: bool) -> list[Held]:
     """Placements worth timing: the starts with the smallest cuts, plain Heavy-Edge among them, and each refined."""
     chosen = pick_servers(graph, region)
     if chosen is None:
@@ -112,30 +112,30 @@ def _placements(graph: JobGraph, region: _Room, kernighan_lin: bool) -> list[Hel
     if len(chosen) == 1:
         return list(filter(None, [heavy_edge(graph, chosen)]))
     # the smallest last server leaves no choice: so also with larger ones, and with one more
-    rooms = [chosen, region[: len(chosen)], region[: len(chosen) + 1]]
-    starts = _unlike(start for room in rooms for start in _starts(graph, room))
+    regions = [chosen, region[: len(chosen)], region[: len(chosen) + 1]]
+    starts = _unlike(start for servers in regions for start in _starts(graph, servers))
     if not starts:
         packed = pack(graph, region)
         starts = [packed] if packed else []
     kept = starts[:1] + sorted(starts[1:], key=lambda h: _rounded(cut(graph, h)))[: _MOST_STARTS - 1]
-    kept = _unlike(kept + list(filter(None, (pipe_by_pipe(graph, _even(graph, room)) for room in rooms))))
+    kept = _unlike(kept + list(filter(None, (pipe_by_pipe(graph, _even(graph, servers)) for servers in regions))))
     if kernighan_lin:
         free = dict(region)
         kept += [refine(graph, start, free) for start in kept]
     return _unlike(kept)
 
 
-def _even(graph: JobGraph, room: _Room) -> _Room:
+def _even(graph: JobGraph, servers: _Servers) -> _Servers:
     """The same share of the job for each server: with little to compute, the NIC with the most traffic sets the
     pace."""
-    share = -(-graph.gpus // len(room))
-    return [(m, min(free, share)) for m, free in room]
+    share = -(-graph.gpus // len(servers))
+    return [(m, min(free, share)) for m, free in servers]
 
 
-def _starts(graph: JobGraph, room: _Room) -> Iterator[Held]:
-    found = [heavy_edge(graph, room), pipe_by_pipe(graph, room)]
+def _starts(graph: JobGraph, servers: _Servers) -> Iterator[Held]:
+    found = [heavy_edge(graph, servers), pipe_by_pipe(graph, servers)]
     found += [
-        stage_by_stage(graph, room, order, whole=w) for order in _orders(len(graph.stages)) for w in (True, False)
+        stage_by_stage(graph, servers, order, whole=w) for order in _orders(len(graph.stages)) for w in (True, False)
     ]
     return filter(None, found)
 
@@ -154,11 +154,11 @@ def _unlike(placements: Iterable[Held]) -> list[Held]:
     return list({tuple(sorted((m, tuple(h)) for m, h in held.items())): held for held in placements}.values())
 
 
-def _plain(graph: JobGraph, room: _Room) -> Held:
+def _plain(graph: JobGraph, servers: _Servers) -> Held:
     """A single stage: only the number of servers counts, so they are filled up. The same as Heavy-Edge, without its
     steps."""
     left, width, held = graph.stages[0].replicas, graph.stages[0].width, {}
-    for server, free in room:
+    for server, free in servers:
         here = min(left, free // width)
         left -= here
         if here:
@@ -166,30 +166,35 @@ def _plain(graph: JobGraph, room: _Room) -> Held:
     return held
 
 
-def _regions(graph: JobGraph, topology: Topology, room: _Room) -> Iterator[_Room]:
+def _regions(graph: JobGraph, topology: Topology, servers: _Servers) -> Iterator[_Servers]:
     """Servers to choose from: all; those below the one switch that suits best; all, switch by switch."""
-    yield room
+    yield servers
     if not topology.groups:
         return
-    below = [[r for r in room if r[0] in members] for members in map(frozenset, (g.servers for g in topology.groups))]
-    enough = [(len(chosen), sum(f for _, f in region), i) for i, region in enumerate(below)
-              if (chosen := pick_servers(graph, region) if region else None)]  # fmt: skip
+    below = [
+        [r for r in servers if r[0] in members] for members in map(frozenset, (g.servers for g in topology.groups))
+    ]
+    enough = [
+        (len(chosen), sum(f for _, f in region), i)
+        for i, region in enumerate(below)
+        if (chosen := pick_servers(graph, region) if region else None)
+    ]
     if enough:
         yield below[min(enough)[2]]
     else:
-        yield _switch_by_switch(topology, room)
+        yield _switch_by_switch(topology, servers)
 
 
-def _switch_by_switch(topology: Topology, room: _Room) -> _Room:
+def _switch_by_switch(topology: Topology, servers: _Servers) -> _Servers:
     """All servers, next to each other those that share the smallest switch; the switch with most free GPUs first."""
     leaf: dict[int, int] = {}
     for i, group in enumerate(topology.groups):
         for m in group.servers:
             leaf.setdefault(m, i)
     total: dict[int, int] = {}
-    for m, free in room:
+    for m, free in servers:
         total[leaf.get(m, -1)] = total.get(leaf.get(m, -1), 0) + free
-    return sorted(room, key=lambda r: (-total[leaf.get(r[0], -1)], leaf.get(r[0], -1)))
+    return sorted(servers, key=lambda r: (-total[leaf.get(r[0], -1)], leaf.get(r[0], -1)))
 
 
 def arrange(graph: JobGraph, topology: Topology, held: Counts, speed: float = 1.0) -> GpuMap:

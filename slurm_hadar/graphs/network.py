@@ -79,9 +79,7 @@ class Network:
         impossible.
         """
         own = {node: self.links(types[node], node) for node in gpus}
-        made = Topology.of(
-            gpus, inside={n: b[0] for n, b in own.items()}, outside={n: b[1] for n, b in own.items()}
-        )  # fmt: skip
+        made = Topology.of(gpus, inside={n: b[0] for n, b in own.items()}, outside={n: b[1] for n, b in own.items()})
         if not self.switches:
             return made
         uplinks = {s: self._uplink(s, below, around) for s, below in self.switches.items()}

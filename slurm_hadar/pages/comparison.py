@@ -10,8 +10,8 @@ from slurm_hadar.errors import TraceError
 from slurm_hadar.pages import html as page
 from slurm_hadar.pages import plots
 from slurm_hadar.simulator.compare import KIND
+from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.replay import deviations
-from slurm_hadar.simulator.run import cluster_nodes
 from slurm_hadar.units import lasting
 
 __all__ = ["check_document", "compare_page", "pictures", "results_in_short", "write_pictures"]
@@ -37,12 +37,23 @@ def check_document(content: Any, name: str) -> dict[str, Any]:
         label = ":".join([content["policy"], *(f"{k}={v}" for k, v in content.get("params", {}).items())])
         bounds = {"ttd_s": content.get("lower_bound_ttd_s"), "avg_jct_s": content.get("lower_bound_avg_jct_s")}
         return {
-            "kind": KIND, "version": 1, "command": "", "created": "", "trace": content.get("trace", ""),
-            "cluster": content.get("cluster", ""), "model": content.get("model", ""),
-            "round_s": content.get("round_s"), "seed": content.get("seed"), "gpus": {}, "nodes": 0,
-            "bounds": {k: v for k, v in bounds.items() if v}, "assumptions": content.get("assumptions", []),
-            "failed": {}, "job_fields": [], "policies": [{**content, "label": label, "job_rows": [], "intervals": []}],
-        }  # fmt: skip
+            "kind": KIND,
+            "version": 1,
+            "command": "",
+            "created": "",
+            "trace": content.get("trace", ""),
+            "cluster": content.get("cluster", ""),
+            "model": content.get("model", ""),
+            "round_s": content.get("round_s"),
+            "seed": content.get("seed"),
+            "gpus": {},
+            "nodes": 0,
+            "bounds": {k: v for k, v in bounds.items() if v},
+            "assumptions": content.get("assumptions", []),
+            "failed": {},
+            "job_fields": [],
+            "policies": [{**content, "label": label, "job_rows": [], "intervals": []}],
+        }
     raise TraceError(f"{name} is neither a compare.json of hadar compare nor a result of hadar simulate --json")
 
 
@@ -84,8 +95,9 @@ def compare_page(document: Mapping[str, Any], title: str = "Policies compared") 
     policies = document["policies"]
     body = [page.paragraph(line) for line in (*_findings(policies), *deviations(policies))]
     body += [page.paragraph(f"{label} failed: {why}") for label, why in document["failed"].items()]
-    body.append(page.section("Results", _table(policies), page.details("What the columns mean",
-                                                                        page.listing(_DEFINITIONS))))  # fmt: skip
+    body.append(
+        page.section("Results", _table(policies), page.details("What the columns mean", page.listing(_DEFINITIONS)))
+    )
     body += _figures(document)
     undone = {p["label"]: p.get("unfinished") for p in policies if p.get("unfinished")}
     for label, jobs in undone.items():
@@ -104,8 +116,11 @@ def compare_page(document: Mapping[str, Any], title: str = "Policies compared") 
 def results_in_short(document: Mapping[str, Any]) -> list[str]:
     """The findings and the table of results, for another page."""
     policies = document["policies"]
-    return [page.paragraph(_lead(document)),
-            *(page.paragraph(f) for f in (*_findings(policies), *deviations(policies))), _table(policies)]  # fmt: skip
+    return [
+        page.paragraph(_lead(document)),
+        *(page.paragraph(f) for f in (*_findings(policies), *deviations(policies))),
+        _table(policies),
+    ]
 
 
 def _lead(document: Mapping[str, Any]) -> str:
@@ -144,12 +159,20 @@ def _table(policies: Sequence[Mapping[str, Any]]) -> str:
     for i, p in enumerate(policies):
         fair = "-" if p.get("ftf_mean") is None else (f"{p['ftf_mean']:.2f}", f"worst {p['ftf_max']:.2f}")
         moves = p.get("moves_per_job") if p.get("rounds") else None
-        rows.append([
-            p["label"], shown(i, "avg_jct_s", "lower_bound_avg_jct_s"), shown(i, "p50_jct_s"), shown(i, "p95_jct_s"),
-            shown(i, "ttd_s", "lower_bound_ttd_s"), shown(i, "avg_queueing_s"), fair,
-            page.percent(p.get("gru")), "-" if moves is None else f"{moves:.2f}",
-            f"{1000 * p.get('decide_mean_s', 0.0):.1f} ms" if p.get("rounds") else "-",
-        ])  # fmt: skip
+        rows.append(
+            [
+                p["label"],
+                shown(i, "avg_jct_s", "lower_bound_avg_jct_s"),
+                shown(i, "p50_jct_s"),
+                shown(i, "p95_jct_s"),
+                shown(i, "ttd_s", "lower_bound_ttd_s"),
+                shown(i, "avg_queueing_s"),
+                fair,
+                page.percent(p.get("gru")),
+                "-" if moves is None else f"{moves:.2f}",
+                f"{1000 * p.get('decide_mean_s', 0.0):.1f} ms" if p.get("rounds") else "-",
+            ]
+        )
     return page.table(_HEAD, rows)
 
 
@@ -178,7 +201,10 @@ def _setting(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"Rounds of {document['round_s']:g} s, seed {document['seed']}")
     bounds = document["bounds"]
     if bounds:
-        found = [f"{name} {lasting(bounds[key])}" for key, name in (("avg_jct_s", "average JCT"), ("ttd_s", "TTD"))
-                 if bounds.get(key)]  # fmt: skip
+        found = [
+            f"{name} {lasting(bounds[key])}"
+            for key, name in (("avg_jct_s", "average JCT"), ("ttd_s", "TTD"))
+            if bounds.get(key)
+        ]
         lines.append("Lower bounds: " + ", ".join(found))
     return lines

@@ -97,8 +97,11 @@ def held_in(journal: Reader, window: Window) -> Held:
             row = Interval(run.job_id, node, gpu_type, count, run.began - window.since, end - window.since)
             by_lane.setdefault((node, gpu_type), []).append((row, run.steered))
     rows = [pair for lane, held in by_lane.items() for pair in _fitting(held, known.get(lane))]
-    shown = [(replace(row, start_s=max(0.0, row.start_s)), steered) for row, steered in rows
-             if row.end_s > max(0.0, row.start_s)]  # fmt: skip
+    shown = [
+        (replace(row, start_s=max(0.0, row.start_s)), steered)
+        for row, steered in rows
+        if row.end_s > max(0.0, row.start_s)
+    ]
     intervals = [row for row, _ in shown]
     began: dict[str, float] = {}
     for run in runs:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import io
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,15 +18,16 @@ from slurm_hadar.names import by_number
 from slurm_hadar.units import lasting, number, unit_of
 
 __all__ = [
+    "HOUR_S",
     "Interval",
     "Look",
     "Lanes",
     "counts",
+    "drawing",
     "gantt",
     "jct_cdf",
     "lanes_of",
     "overview",
-    "trade_off",
     "utilisation",
 ]
 
@@ -37,15 +37,8 @@ Interval = Sequence[Any]
 #: GPUs of one type on one node, in the order to be drawn: {(node, GPU type): count}
 Lanes = Mapping[tuple[str, str], int]
 
-#: (label, average JCT in seconds, TTD in seconds)
-Reached = tuple[str, float, float]
-
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
-_HOUR_S = 3600.0
-_SIDES = ((7, 0, "left", "center"), (0, 6, "center", "bottom"), (0, -6, "center", "top"), (5, 5, "left", "bottom"),
-          (5, -5, "left", "top"), (-5, 5, "right", "bottom"), (-7, 0, "right", "center"), (-5, -5, "right", "top"),
-          (14, 14, "left", "bottom"), (14, -14, "left", "top"), (-14, -14, "right", "top"))  # fmt: skip
-_BEYOND = (_SIDES[3], *_SIDES)  # a falling convex curve leaves that corner free
+HOUR_S = 3600.0
 _BINS = 240
 _MOST_TIMES_QUICKEST = 3.0
 
@@ -73,20 +66,35 @@ class Look:
 
 
 @contextmanager
-def _figure(look: Look, rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, Any, io.BytesIO]]:
+def drawing(look: Look, rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, Any, io.BytesIO]]:
     """A figure in our look; its PNG is in the buffer when the block is left."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     style: dict[Any, Any] = {
-        "figure.facecolor": look.paper, "axes.facecolor": look.paper, "savefig.facecolor": look.paper,
-        "text.color": look.ink, "axes.labelcolor": look.ink, "axes.edgecolor": look.faint, "xtick.color": look.ink,
-        "ytick.color": look.ink, "grid.color": look.faint, "font.family": "DejaVu Sans", "font.size": 10,
-        "axes.titlesize": 11, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
-        "axes.axisbelow": True, "axes.formatter.useoffset": False, "axes.formatter.limits": (-6, 9),
-        "legend.frameon": False, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
-    }  # fmt: skip
+        "figure.facecolor": look.paper,
+        "axes.facecolor": look.paper,
+        "savefig.facecolor": look.paper,
+        "text.color": look.ink,
+        "axes.labelcolor": look.ink,
+        "axes.edgecolor": look.faint,
+        "xtick.color": look.ink,
+        "ytick.color": look.ink,
+        "grid.color": look.faint,
+        "font.family": "DejaVu Sans",
+        "font.size": 10,
+        "axes.titlesize": 11,
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.formatter.useoffset": False,
+        "axes.formatter.limits": (-6, 9),
+        "legend.frameon": False,
+        "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
+    }
     buffer = io.BytesIO()
     with mpl.rc_context(style):
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -98,7 +106,7 @@ def _figure(look: Look, rows: int, columns: int, width: float, height: float) ->
 def overview(policies: Sequence[Mapping[str, Any]], bounds: Mapping[str, float], dark: bool = False) -> bytes:
     """Average JCT and TTD of each policy as bars, with the lower bounds as lines."""
     look = Look.of(dark)
-    with _figure(look, 1, 2, 10, 0.9 + 0.42 * len(policies)) as (_, axes, buffer):
+    with drawing(look, 1, 2, 10, 0.9 + 0.42 * len(policies)) as (_, axes, buffer):
         for axis, key, bound, title in (
             (axes[0, 0], "avg_jct_s", bounds.get("avg_jct_s"), "Average job completion time"),
             (axes[0, 1], "ttd_s", bounds.get("ttd_s"), "Total time duration, the makespan"),
@@ -124,9 +132,15 @@ def overview(policies: Sequence[Mapping[str, Any]], bounds: Mapping[str, float],
 def _bound(axis: Any, look: Look, at: float) -> None:
     axis.axvline(at, color=look.ink, lw=1.2, ls=(0, (4, 2)))
     axis.annotate(
-        f"lower bound {number(at)}", (at, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top",
-        fontsize=8, xytext=(-4, -1), textcoords="offset points",
-    )  # fmt: skip
+        f"lower bound {number(at)}",
+        (at, 1.0),
+        xycoords=("data", "axes fraction"),
+        ha="right",
+        va="top",
+        fontsize=8,
+        xytext=(-4, -1),
+        textcoords="offset points",
+    )
 
 
 def jct_cdf(jcts_s: Mapping[str, Sequence[float]], dark: bool = False) -> bytes:
@@ -134,9 +148,9 @@ def jct_cdf(jcts_s: Mapping[str, Sequence[float]], dark: bool = False) -> bytes:
     import numpy as np
 
     look = Look.of(dark)
-    with _figure(look, 1, 1, 10, 4.4) as (_, axes, buffer):
+    with drawing(look, 1, 1, 10, 4.4) as (_, axes, buffer):
         axis = axes[0, 0]
-        every = np.concatenate([np.asarray(v, float) for v in jcts_s.values() if len(v)] or [np.array([_HOUR_S])])
+        every = np.concatenate([np.asarray(v, float) for v in jcts_s.values() if len(v)] or [np.array([HOUR_S])])
         wide = float(every.max()) > 20 * float(np.median(every))
         unit = unit_of(float(np.median(every) if wide else every.max()))
         for index, (label, values) in enumerate(jcts_s.items()):
@@ -145,9 +159,15 @@ def jct_cdf(jcts_s: Mapping[str, Sequence[float]], dark: bool = False) -> bytes:
             times = np.sort(np.asarray(values, float))
             share = np.arange(1, len(times) + 1) / len(times)
             least = float(every.min()) / unit.seconds if wide else 0.0
-            axis.step([least, *times / unit.seconds], [0.0, *share], where="post", lw=1.8, color=look.colour(index),
-                      ls=_DASHES[index % len(_DASHES)],
-                      label=f"{label}: average {lasting(float(times.mean()))}")  # fmt: skip
+            axis.step(
+                [least, *times / unit.seconds],
+                [0.0, *share],
+                where="post",
+                lw=1.8,
+                color=look.colour(index),
+                ls=_DASHES[index % len(_DASHES)],
+                label=f"{label}: average {lasting(float(times.mean()))}",
+            )
         if wide:
             axis.set_xscale("log")
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -164,12 +184,19 @@ def counts(
     """Counts over time from 0 to ``end_s``, each a list of (seconds, count) that holds until the next; ``since`` says
     when 0 is."""
     look, unit = Look.of(dark), unit_of(end_s)
-    with _figure(look, 1, 1, 10, 3.4) as (figure, axes, buffer):
+    with drawing(look, 1, 1, 10, 3.4) as (figure, axes, buffer):
         axis = axes[0, 0]
         for index, (label, points) in enumerate(series.items()):
             held = [*points, (end_s, points[-1][1])] if points else []
-            axis.step([t / unit.seconds for t, _ in held], [n for _, n in held], where="post", label=label, lw=1.6,
-                      color=look.colour(index), ls=_DASHES[index % len(_DASHES)])  # fmt: skip
+            axis.step(
+                [t / unit.seconds for t, _ in held],
+                [n for _, n in held],
+                where="post",
+                label=label,
+                lw=1.6,
+                color=look.colour(index),
+                ls=_DASHES[index % len(_DASHES)],
+            )
         axis.set(xlabel=f"{unit.words} since {since}", xlim=(0, end_s / unit.seconds), title=what)
         axis.set_ylim(bottom=0)
         axis.yaxis.get_major_locator().set_params(integer=True)
@@ -178,91 +205,14 @@ def counts(
     return buffer.getvalue()
 
 
-def trade_off(
-    panels: Mapping[str, tuple[Sequence[Reached], Sequence[Reached], Mapping[str, float]]], curve_label: str,
-    dark: bool = False,
-) -> bytes:  # fmt: skip
-    """Average JCT against TTD on logarithmic axes: per panel a curve over a policy's parameter, other policies as
-    points, and the lower bounds as dashed lines. Points that lie almost on one another share a label."""
-    look = Look.of(dark)
-    with _figure(look, 1, len(panels), 7.0 * len(panels), 6.6) as (figure, axes, buffer):
-        for axis, (title, (curve, points, bounds)) in zip(axes[0], panels.items(), strict=True):
-            _hours(axis, [*curve, *points], bounds)
-            axis.set(title=title, xlabel="average JCT (h)", ylabel="TTD, the makespan (h)")
-            axis.grid(True, which="both", lw=0.4)
-            axis.axvline(bounds["avg_jct_s"] / _HOUR_S, color=look.ink, lw=1.2, ls=(0, (4, 2)), label="lower bounds")
-            axis.axhline(bounds["ttd_s"] / _HOUR_S, color=look.ink, lw=1.2, ls=(0, (4, 2)))
-            for rows, colour, line, label in ((points, look.colour(1), "", "Gavel's simulator"),
-                                              (curve, look.colour(0), "-", curve_label)):  # fmt: skip
-                axis.plot([x / _HOUR_S for _, x, _ in rows], [y / _HOUR_S for _, _, y in rows], marker="o", ms=5,
-                          ls=line, color=colour, label=label)  # fmt: skip
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # labels are placed in what is now fixed
-        for axis, (curve, points, _) in zip(axes[0], panels.values(), strict=True):
-            ours = (_merged(curve, ", "), look.colour(0), _BEYOND)
-            _labels(axis, (ours, (_merged(points, "\n"), look.colour(1), _SIDES)))
-    return buffer.getvalue()
-
-
-def _hours(axis: Any, rows: Sequence[Reached], bounds: Mapping[str, float]) -> None:
-    """Logarithmic axes from a little below the bounds to beyond the points, with ticks that can be read."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    for side, at, bound in (("x", 1, bounds["avg_jct_s"]), ("y", 2, bounds["ttd_s"])):
-        most = max(float(row[at]) for row in rows)
-        axis.set(**{f"{side}scale": "log", f"{side}lim": (0.88 * bound / _HOUR_S, 1.25 * most / _HOUR_S)})
-        scale = axis.xaxis if side == "x" else axis.yaxis
-        scale.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
-        scale.set_minor_locator(NullLocator())
-        scale.set_major_formatter(lambda value, _: f"{value:g}")
-
-
-def _merged(points: Sequence[Reached], joint: str) -> list[Reached]:
-    """Points within 4 % of one another in both directions as one, with all their names."""
-    groups: list[list[Reached]] = []
-    for point in points:
-        near = (g for g in groups if all(abs(point[i] / g[0][i] - 1.0) < 0.04 for i in (1, 2)))  # type: ignore[operator]
-        group = next(near, None)
-        if group is None:
-            groups.append([point])
-        else:
-            group.append(point)
-    return [(joint.join(p[0] for p in g), g[0][1], g[0][2]) for g in groups]
-
-
-def _labels(axis: Any, series: Iterable[tuple[Sequence[Reached], str, Sequence[Any]]]) -> None:
-    """Each label beside its point, on the first of its sides where it covers least of points, lines and other labels.
-    Those on the right are placed first, since a label goes to the right if it can."""
-    renderer = axis.figure.canvas.get_renderer()
-    rows = [(row, colour, sides) for points, colour, sides in series for row in sorted(points, key=lambda p: -p[1])]
-    spots = [axis.transData.transform((x / _HOUR_S, y / _HOUR_S)) for (_, x, y), _, _ in rows]
-    for line in axis.lines:
-        knots = line.get_transform().transform(line.get_xydata()) if line.get_linestyle() != "None" else ()
-        spots += [a + share / 100 * (b - a) for a, b in itertools.pairwise(knots) for share in range(100)]
-    taken: list[Any] = []
-    for (label, x, y), colour, sides in rows:
-        tried: list[tuple[int, int, Any, Any]] = []
-        for dx, dy, ha, va in sides:
-            text = axis.annotate(label, (x / _HOUR_S, y / _HOUR_S), xytext=(dx, dy), textcoords="offset points", ha=ha,
-                                 va=va, fontsize=8, color=colour, linespacing=1.0)  # fmt: skip
-            extent = text.get_window_extent(renderer)
-            around = extent.padded(2)
-            covers = sum(extent.padded(-1).overlaps(other) for other in taken) + sum(
-                around.contains(*spot) for spot in spots
-            )
-            outside = not (axis.bbox.x0 <= extent.x0 and extent.x1 <= axis.bbox.x1)
-            tried.append((covers + 2 * outside, len(tried), text, extent))
-            text.remove()
-        _, _, text, extent = min(tried, key=lambda t: t[:2])
-        axis.add_artist(text)
-        taken.append(extent)
-
-
 def utilisation(
-    intervals: Mapping[str, Iterable[Interval]], gpus: Mapping[str, int], by_type: Mapping[str, Mapping[str, float]],
-    dark: bool = False, since: str = "the first arrival", end_s: float | None = None,
-) -> bytes:  # fmt: skip
+    intervals: Mapping[str, Iterable[Interval]],
+    gpus: Mapping[str, int],
+    by_type: Mapping[str, Mapping[str, float]],
+    dark: bool = False,
+    since: str = "the first arrival",
+    end_s: float | None = None,
+) -> bytes:
     """The share of all GPUs held over time, by policy, and beside it the mean by GPU type.
 
     ``by_type`` is {policy: {GPU type: share of 0 to 1}}. Time begins and ends as in :func:`gantt`.
@@ -271,23 +221,30 @@ def utilisation(
 
     look = Look.of(dark)
     held = {label: list(rows) for label, rows in intervals.items()}
-    end, late = _horizon(held, end_s)
+    end, late = horizon(held, end_s)
     unit = unit_of(end)
     edges = np.linspace(0.0, end, _BINS + 1)
     total = max(1, sum(gpus.values()))
-    with _figure(look, 1, 2, 10, 3.8) as (figure, axes, buffer):
+    with drawing(look, 1, 2, 10, 3.8) as (figure, axes, buffer):
         left, right = axes[0]
         left.get_gridspec().set_width_ratios([2.4, 1])
         for index, (label, rows) in enumerate(held.items()):
-            middles, share = (edges[:-1] + edges[1:]) / 2 / unit.seconds, _held(rows, edges) / total
-            left.plot(middles, share, color=look.colour(index), lw=1.6, ls=_DASHES[index % len(_DASHES)],
-                      label=label + late.get(label, ""))  # fmt: skip
+            middles, share = (edges[:-1] + edges[1:]) / 2 / unit.seconds, held_per_bin(rows, edges) / total
+            left.plot(
+                middles,
+                share,
+                color=look.colour(index),
+                lw=1.6,
+                ls=_DASHES[index % len(_DASHES)],
+                label=label + late.get(label, ""),
+            )
         left.set(xlabel=f"{unit.words} since {since}", xlim=(0, end / unit.seconds), ylim=(0, 1.04), title="GPUs held")
         left.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         left.grid(True, lw=0.5)
         if len(held) > 1:
-            figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(held)),
-                          handlelength=3)  # fmt: skip
+            figure.legend(
+                *left.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(held)), handlelength=3
+            )
         width = 0.8 / max(1, len(held))
         for index, label in enumerate(held):
             shares = [by_type.get(label, {}).get(t) or 0.0 for t in gpus]
@@ -301,19 +258,19 @@ def utilisation(
     return buffer.getvalue()
 
 
-def _horizon(panels: Mapping[str, Sequence[Interval]], end_s: float | None = None) -> tuple[float, dict[str, str]]:
+def horizon(panels: Mapping[str, Sequence[Interval]], end_s: float | None = None) -> tuple[float, dict[str, str]]:
     """The end of the time axis in seconds, and what to say of the policies that go beyond it."""
     if end_s is not None:
         return end_s, {}
     ends = {label: max(row[5] for row in rows) for label, rows in panels.items() if rows}
     if not ends:
-        return _HOUR_S, {}
+        return HOUR_S, {}
     end = min(max(ends.values()), _MOST_TIMES_QUICKEST * min(ends.values()))
     late = {label: f" (cut off, ends after {lasting(e)})" for label, e in ends.items() if e > end}
     return end, late
 
 
-def _held(rows: Iterable[Interval], edges: Any) -> Any:
+def held_per_bin(rows: Iterable[Interval], edges: Any) -> Any:
     """Mean number of GPUs held in each bin, exactly: by the integral of the step function of holdings."""
     import numpy as np
 
@@ -330,9 +287,13 @@ def _held(rows: Iterable[Interval], edges: Any) -> Any:
 
 
 def gantt(
-    intervals: Mapping[str, Iterable[Interval]], models: Mapping[str, str], lanes: Lanes,
-    dark: bool = False, since: str = "the first arrival", end_s: float | None = None,
-) -> bytes:  # fmt: skip
+    intervals: Mapping[str, Iterable[Interval]],
+    models: Mapping[str, str],
+    lanes: Lanes,
+    dark: bool = False,
+    since: str = "the first arrival",
+    end_s: float | None = None,
+) -> bytes:
     """Who held which GPUs when: one panel per policy, one line per GPU, colours by model.
 
     ``models`` maps jobs to what colours them. ``since`` says when second 0 is, at which time begins. It ends at
@@ -345,13 +306,13 @@ def gantt(
     panels = {label: list(rows) for label, rows in intervals.items()}
     colours = _colours(look, panels, models)
     total = max(1, sum(lanes.values()))
-    end, late = _horizon(panels, end_s)
+    end, late = horizon(panels, end_s)
     unit = unit_of(end)
     height = 0.9 + len(panels) * (0.45 + min(4.0, max(1.2, 0.045 * total)))
-    with _figure(look, max(1, len(panels)), 1, 10, height) as (figure, axes, buffer):
+    with drawing(look, max(1, len(panels)), 1, 10, height) as (figure, axes, buffer):
         for axis, (label, rows) in zip(axes[:, 0], panels.items(), strict=True):
             shapes, fill = [], []
-            for lane, row in _bars(rows, lanes):
+            for lane, row in bars_of(rows, lanes):
                 left, right = row[4] / unit.seconds, row[5] / unit.seconds
                 shapes.append(((left, lane), (left, lane + 0.92), (right, lane + 0.92), (right, lane)))
                 fill.append(colours.get(models.get(row[0], ""), look.other))
@@ -395,7 +356,7 @@ def _colours(look: Look, panels: Mapping[str, Iterable[Interval]], models: Mappi
     return {model: look.colour(i) for i, model in enumerate(sorted(ranked[: len(look.series)]))}
 
 
-def _bars(rows: Iterable[Interval], lanes: Lanes) -> Iterator[tuple[int, Interval]]:
+def bars_of(rows: Iterable[Interval], lanes: Lanes) -> Iterator[tuple[int, Interval]]:
     """Each interval's GPUs on the lanes of its node that came free first; GPUs of one type on a node are alike."""
     free: dict[tuple[str, str], list[tuple[float, int]]] = {}
     base = 0

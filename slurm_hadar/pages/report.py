@@ -94,9 +94,10 @@ def _queue(rounds: Sequence[Mapping[str, Any]], window: Window) -> str:
     }
     words = "Curves: jobs in the queue, steered and running, over time."
     since = page.when(window.since)
-    return page.section("The queue", page.figure(
-        lambda dark: plots.counts(series, since, window.length_s, "jobs in the queue", dark), words
-    ))  # fmt: skip
+    return page.section(
+        "The queue",
+        page.figure(lambda dark: plots.counts(series, since, window.length_s, "jobs in the queue", dark), words),
+    )
 
 
 def _gpus(held: Held, window: Window) -> list[str]:
@@ -139,8 +140,10 @@ def _moves(decisions: Sequence[Mapping[str, Any]]) -> str:
     moves = [d for d in decisions if d["kind"] in ("move", "preempt")]
     if not moves:
         return page.paragraph("No job was moved or stopped.")
-    rows = [[page.when(d["time"]), d["job_id"], _place(d["old"]), _place(d["new"]) or "stopped", d["why"]]
-            for d in reversed(moves[-_MOST_ROWS:])]  # fmt: skip
+    rows = [
+        [page.when(d["time"]), d["job_id"], _place(d["old"]), _place(d["new"]) or "stopped", d["why"]]
+        for d in reversed(moves[-_MOST_ROWS:])
+    ]
     said = page.table(["when", "job", "from", "to", "why"], rows, text_columns=(2, 3, 4))
     return said + (
         page.paragraph(f"The last {_MOST_ROWS} of {len(moves)}.", dim=True) if len(moves) > _MOST_ROWS else ""
@@ -154,10 +157,21 @@ def _jobs(records: Sequence[JobRecord], began: Mapping[str, float]) -> str:
     for r in reversed(records[-_MOST_ROWS:]):
         steps = f"{r.steps:.0f}" + (f" of {r.total_steps:.0f}" if r.total_steps else "")
         start = began.get(r.job_id)
-        rows.append([r.job_id, str(r.workers), page.when(r.arrival), page.when(start) if start else "-",
-                     page.when(r.ended) if r.ended else "-",
-                     lasting(r.ended - r.arrival if r.ended else None), lasting(r.attained_s), str(r.moves),
-                     str(r.restarts), steps, f"{r.lost_steps:.0f}"])  # fmt: skip
+        rows.append(
+            [
+                r.job_id,
+                str(r.workers),
+                page.when(r.arrival),
+                page.when(start) if start else "-",
+                page.when(r.ended) if r.ended else "-",
+                lasting(r.ended - r.arrival if r.ended else None),
+                lasting(r.attained_s),
+                str(r.moves),
+                str(r.restarts),
+                steps,
+                f"{r.lost_steps:.0f}",
+            ]
+        )
     head = [
         "job",
         "GPUs asked",
@@ -180,10 +194,16 @@ def _cut(count: int) -> str:
 
 def _errors(errors: Sequence[EstimateError]) -> str:
     rows = [
-        [e.workload, f"{e.gpus} x {e.gpu_type}" + (" spread" if e.spread else ""), f"{e.estimated:.3g}",
-         f"{e.measured:.3g}", f"{100 * e.relative:+.0f} %", e.source]
+        [
+            e.workload,
+            f"{e.gpus} x {e.gpu_type}" + (" spread" if e.spread else ""),
+            f"{e.estimated:.3g}",
+            f"{e.measured:.3g}",
+            f"{100 * e.relative:+.0f} %",
+            e.source,
+        ]
         for e in sorted(errors, key=lambda e: -abs(e.relative))[:_MOST_ROWS]
-    ]  # fmt: skip
+    ]
     middle = statistics.median(abs(e.relative) for e in errors)
     return page.paragraph(f"Off by {100 * middle:.0f} % in the middle, over {len(errors)} pairs.") + page.table(
         ["workload", "gang", "estimate (steps/s)", "measured", "error", "estimated from"], rows, text_columns=(5,)

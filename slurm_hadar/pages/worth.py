@@ -33,17 +33,21 @@ def worth_by_rounds(gains: Iterable[Mapping[str, Any]]) -> str:
     done, looked = saved(entries), shadow(entries)
     parts = []
     if done is not None:
-        parts.append(page.paragraph(
-            f"Mode act, {done['rounds']} rounds since {page.when(done['since'])}: {headline(done)}; for "
-            f"{100 * done['measured_share']:.0f} % of the GPU-hours the speed was measured here."
-        ))  # fmt: skip
+        parts.append(
+            page.paragraph(
+                f"Mode act, {done['rounds']} rounds since {page.when(done['since'])}: {headline(done)}; for "
+                f"{100 * done['measured_share']:.0f} % of the GPU-hours the speed was measured here."
+            )
+        )
     if looked is not None:
-        parts.append(page.paragraph(
-            f"Modes observe and advise, {looked['rounds']} rounds since {page.when(looked['since'])}: had the "
-            f"decisions been carried out, the GPUs would have done {100 * looked['share']:+.1f} % work in each round, "
-            "jobs that they would have started or stopped included. Each round by itself; what moves cost is not "
-            "taken off."
-        ))  # fmt: skip
+        parts.append(
+            page.paragraph(
+                f"Modes observe and advise, {looked['rounds']} rounds since {page.when(looked['since'])}: had the "
+                f"decisions been carried out, the GPUs would have done {100 * looked['share']:+.1f} % work in each "
+                "round, jobs that they would have started or stopped included. Each round by itself; what moves cost "
+                "is not taken off."
+            )
+        )
     parts.append(page.paragraph(_HOW if parts else _NOT_KNOWN, dim=True))
     return page.section("What it gained, or would have", *parts)
 

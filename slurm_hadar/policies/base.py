@@ -50,7 +50,7 @@ class Policy(abc.ABC):
             own = cls.allocate if cls.forks else one_copy_each(cls.allocate)
             cls.allocate = within_bounds(own)  # type: ignore[assignment, method-assign]
 
-    def _require(self, **least: float) -> None:
+    def require_at_least(self, **least: float) -> None:
         """Raise ConfigError for the first of these parameters that is not a finite number of at least so much."""
         for key, bound in least.items():
             value = getattr(self, key)

@@ -49,6 +49,12 @@ def _refused(snapshot: Snapshot, job: Job, placement: Placement) -> str | None:
     refusal = job.form.refusal(placement)
     if refusal:
         return f"placement {placement} has {refusal}"
+    return _closed_node(snapshot, job, placement) or (
+        f"has no speed above zero on {placement}" if job.rate(placement) <= 0 else None
+    )
+
+
+def _closed_node(snapshot: Snapshot, job: Job, placement: Placement) -> str | None:
     nodes = open_nodes(snapshot, job)
     for name in placement.nodes:
         node = snapshot.node.get(name)
@@ -56,8 +62,6 @@ def _refused(snapshot: Snapshot, job: Job, placement: Placement) -> str | None:
             return f"node {name} is not available" if node else f"node {name} does not exist"
         if name not in nodes:
             return f"node {name} is not in partition {job.partition}"
-    if job.rate(placement) <= 0:
-        return f"has no speed above zero on {placement}"
     return None
 
 
@@ -78,11 +82,11 @@ def _over_capacity(arena: Arena, plan: Plan) -> list[str]:
             used[node, gpu_type] += count
             if job is not None and placement != job.placement:
                 new.add((node, gpu_type))
-    room = {(n.name, t): c for n in arena.snapshot.nodes for t, c in n.steerable_gpus.items()}
+    most = {(n.name, t): c for n in arena.snapshot.nodes for t, c in n.steerable_gpus.items()}
     return [
-        f"{node}: {used[node, gpu_type]} {gpu_type} in use where {room.get((node, gpu_type), 0)} may be handed out"
+        f"{node}: {used[node, gpu_type]} {gpu_type} in use where {most.get((node, gpu_type), 0)} may be handed out"
         for node, gpu_type in sorted(new)
-        if used[node, gpu_type] > room.get((node, gpu_type), 0)
+        if used[node, gpu_type] > most.get((node, gpu_type), 0)
     ]
 
 

@@ -55,7 +55,7 @@ class Attempts:
         except (OSError, ValueError, TypeError):
             return None
 
-    def note(self, attempt: Attempt) -> None:
+    def save(self, attempt: Attempt) -> None:
         """Make this the last one. Raises PredictionError if it cannot be written."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

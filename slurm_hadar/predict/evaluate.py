@@ -82,9 +82,13 @@ def score(name: str, predicted: Sequence[float], true: Sequence[float]) -> Score
     missed = float(((log_t - log_p) ** 2).sum())
     r2 = 1 - missed / around if around > 0 else (1.0 if missed == 0 else -math.inf)
     return Score(
-        name, r2, float(np.abs(p / t - 1).mean()), _rank(p, t), max(1.0, float((p / t).max())),
+        name,
+        r2,
+        float(np.abs(p / t - 1).mean()),
+        _rank(p, t),
+        max(1.0, float((p / t).max())),
         max(1.0, float((t / p).max())),
-    )  # fmt: skip
+    )
 
 
 def _rank(p: NDArray[np.float64], t: NDArray[np.float64]) -> float | None:
@@ -115,8 +119,12 @@ def evaluate(jobs: Sequence[HistoryJob], trees: int = TREES, seed: int = 0) -> R
     known = samples(before)
     forest = grow(known, trees, seed)
     predictors: tuple[Predictor, ...] = (
-        ForestPredictor(forest), GroupMedian(), GroupMean(), UserMean(), GlobalMean(),
-    )  # fmt: skip
+        ForestPredictor(forest),
+        GroupMedian(),
+        GroupMean(),
+        UserMean(),
+        GlobalMean(),
+    )
     answers: list[list[Prediction]] = [[] for _ in predictors]
     true = []
     for job, past in walk(jobs):
@@ -129,13 +137,15 @@ def evaluate(jobs: Sequence[HistoryJob], trees: int = TREES, seed: int = 0) -> R
             found.append(prediction.scaled(1 / job.steps_per_s))
     if len(true) < _FEWEST_TESTS:
         raise PredictionError(f"{len(true)} jobs in the last fifth of the history: at least {_FEWEST_TESTS} are needed")
-    scores = tuple(
-        score(p.name, [a.steps for a in found], true) for p, found in zip(predictors, answers, strict=True)
-    )  # fmt: skip
+    scores = tuple(score(p.name, [a.steps for a in found], true) for p, found in zip(predictors, answers, strict=True))
     return Report(
-        len(known), len(true), split, sum(a.runs == 0 for a in answers[0]) / len(true),
-        sum(a.low <= t <= a.high for a, t in zip(answers[0], true, strict=True)) / len(true), scores,
-    )  # fmt: skip
+        len(known),
+        len(true),
+        split,
+        sum(a.runs == 0 for a in answers[0]) / len(true),
+        sum(a.low <= t <= a.high for a, t in zip(answers[0], true, strict=True)) / len(true),
+        scores,
+    )
 
 
 def refusal(report: Report) -> str | None:

@@ -141,11 +141,19 @@ class Past:
         )
         of_user = (0.0, guess, guess) if user is None else (math.log1p(user.count), user.mean, user.median)
         return (
-            *of_series, math.log(age_s), *of_user, guess if shape is None else shape.median,
-            everybody.mean if model is None else model.mean, everybody.median, math.log2(job.gpus),
-            math.log1p(job.cpus), math.log1p(job.memory_gb), math.sin(angle), math.cos(angle),
+            *of_series,
+            math.log(age_s),
+            *of_user,
+            guess if shape is None else shape.median,
+            everybody.mean if model is None else model.mean,
+            everybody.median,
+            math.log2(job.gpus),
+            math.log1p(job.cpus),
+            math.log1p(job.memory_gb),
+            math.sin(angle),
+            math.cos(angle),
             (days + _EPOCH_WEEKDAY) % 7,
-        )  # fmt: skip
+        )
 
 
 def _keys(job: Submission) -> dict[str, tuple[str, object]]:

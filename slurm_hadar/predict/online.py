@@ -90,18 +90,18 @@ class OnlineForest(Online):
 
     def learn(self, jobs: Sequence[HistoryJob], now: float) -> list[HistoryJob]:
         for job, past in walk(jobs):
-            self._note(job, past)
+            self._keep_features(job, past)
         return super().learn(jobs, now)
 
     def submitted(self, job: Submission) -> Prediction | None:
-        self._note(job, self.past)
+        self._keep_features(job, self.past)
         if self._new and len(self._samples) >= FEWEST and job.submit - self._grown >= self._every_s:
             self._forest.forest = grow(self._samples[-_MOST_SAMPLES:], self._trees, self._seed)
             self._grown, self._new = job.submit, 0
             self.forests += 1
         return super().submitted(job)
 
-    def _note(self, job: Submission, past: Past) -> None:
+    def _keep_features(self, job: Submission, past: Past) -> None:
         """Keep the features that a job has when it is submitted."""
         row = past.row(job)
         if row is not None:

@@ -61,7 +61,7 @@ class Predictor(Protocol):
 
     name: str
 
-    def predict(self, job: Submission, past: Past) -> Prediction | None: ...
+    def predict(self, job: Submission, past: Past, /) -> Prediction | None: ...
 
 
 def _sure(steps: float, runs: int, source: str, outlives: float = OUTLIVES) -> Prediction:
@@ -73,7 +73,7 @@ class Nobody:
 
     name = "none"
 
-    def predict(self, job: Submission, past: Past) -> Prediction | None:
+    def predict(self, _job: Submission, _past: Past) -> Prediction | None:
         return None
 
 

@@ -81,7 +81,7 @@ class VersionStore:
     foreign or cannot be read or written, with the fix."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def add(
         self, training: Training, history: Sequence[HistoryJob], source: str, gpu_types: Iterable[str], created: float
@@ -96,32 +96,40 @@ class VersionStore:
         content = buffer.getvalue()
         name = f"{max((int(n) for n in self.names()), default=0) + 1:04d}"
         version = Version(
-            name, created, training.predictor, training.refused or "", forest.grown_by if forest else "",
-            forest.samples if forest else 0, len(taught), source, tuple(gpu_types),
-            training.report.as_dict() if training.report else {}, hashlib.sha256(content).hexdigest(),
-        )  # fmt: skip
+            name,
+            created,
+            training.predictor,
+            training.refused or "",
+            forest.grown_by if forest else "",
+            forest.samples if forest else 0,
+            len(taught),
+            source,
+            tuple(gpu_types),
+            training.report.as_dict() if training.report else {},
+            hashlib.sha256(content).hexdigest(),
+        )
         manifest = {"format": FORMAT, "features": list(FEATURES), **{k: getattr(version, k) for k in version.__slots__}}
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            _write(self._folder / f"{name}.npz", content)
-            _write(self._folder / f"{name}.json", json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n")
-            _write(self._folder / "current", f"{name}\n".encode())
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_durably(self.folder / f"{name}.npz", content)
+            write_durably(self.folder / f"{name}.json", json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n")
+            write_durably(self.folder / "current", f"{name}\n".encode())
         except OSError as error:
-            raise PredictionError(f"{self._folder}: cannot be written: {error.strerror}") from None
+            raise PredictionError(f"{self.folder}: cannot be written: {error.strerror}") from None
         self._prune(name)
         return version
 
     def names(self) -> list[str]:
         """All versions that have a manifest, oldest first."""
         try:
-            found = [p.stem for p in self._folder.glob("*.json") if _NAME.fullmatch(p.stem)]
+            found = [p.stem for p in self.folder.glob("*.json") if _NAME.fullmatch(p.stem)]
         except OSError as error:
-            raise PredictionError(f"{self._folder}: cannot be read: {error.strerror}") from None
+            raise PredictionError(f"{self.folder}: cannot be read: {error.strerror}") from None
         return sorted(found, key=int)
 
     def current(self) -> str | None:
         """The name of the version in use; None if there is none yet."""
-        path = self._folder / "current"
+        path = self.folder / "current"
         try:
             name = path.read_text(encoding="utf-8").strip()
         except FileNotFoundError:
@@ -136,9 +144,9 @@ class VersionStore:
         """Read a version, by default the current one. The arrays are opened only if they match their manifest."""
         chosen = name or self.current()
         if chosen is None:
-            raise PredictionError(f"{self._folder}: holds no predictor yet; {_RETRAIN}")
+            raise PredictionError(f"{self.folder}: holds no predictor yet; {_RETRAIN}")
         version = self._manifest(chosen)
-        path = self._folder / f"{chosen}.npz"
+        path = self.folder / f"{chosen}.npz"
         content = _read(path)
         if hashlib.sha256(content).hexdigest() != version.sha256:
             raise PredictionError(f"{path}: is damaged: it is not what its manifest says; {_RETRAIN}")
@@ -152,7 +160,7 @@ class VersionStore:
         return Stored(version, forest, from_rows(rows, str(path)))
 
     def _manifest(self, name: str) -> Version:
-        path = self._folder / f"{name}.json"
+        path = self.folder / f"{name}.json"
         try:
             found = _brought_forward(json.loads(_read(path)), path)
             if found["features"] != list(FEATURES):
@@ -174,7 +182,7 @@ class VersionStore:
             if name != current:
                 for suffix in ("json", "npz"):
                     with contextlib.suppress(OSError):
-                        (self._folder / f"{name}.{suffix}").unlink()
+                        (self.folder / f"{name}.{suffix}").unlink()
 
 
 def _brought_forward(manifest: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -199,7 +207,7 @@ def _read(path: Path) -> bytes:
         raise PredictionError(f"{path}: cannot be read: {error.strerror}; {_RETRAIN}") from None
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes) -> None:
     """Whole or not at all, also when the machine goes down."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as stream:

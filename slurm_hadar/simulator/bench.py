@@ -17,7 +17,8 @@ from slurm_hadar.errors import ConfigError, PolicyError
 from slurm_hadar.model import Form, Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
-from slurm_hadar.policies.toolkit.arena import Arena, find_gang
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.table import reference
 
@@ -81,25 +82,30 @@ def _job(number: int, rng: random.Random, speeds_of: Callable[..., dict[str, Spe
     alone_s = 10.0 ** rng.uniform(3.0, 5.5)
     total = alone_s * max(s.steps_per_s for s in speeds.values())
     return Job(
-        str(number + 1), Form(workers, max_nodes=min(workers, nodes)), user=f"user{rng.randrange(50)}", model=model,
-        batch=batch, arrival=_NOW - 86400.0 * rng.random(), total_steps=total, done_steps=rng.random() ** 2 * total,
+        str(number + 1),
+        Form(workers, max_nodes=min(workers, nodes)),
+        user=f"user{rng.randrange(50)}",
+        model=model,
+        batch=batch,
+        arrival=_NOW - 86400.0 * rng.random(),
+        total_steps=total,
+        done_steps=rng.random() ** 2 * total,
         speeds=speeds,
-    )  # fmt: skip
+    )
 
 
 def _started(snapshot: Snapshot, gpus: int) -> Iterator[Job]:
     """The jobs, the first of them running until ``gpus`` GPUs are held."""
     arena = Arena.of(snapshot)
-    free, running = arena.free.copy(), {}
+    ledger, running = Ledger(arena), {}
     for job in snapshot.steerable_jobs:
         if gpus < job.form.workers:
             continue
         pools = sorted(arena.reach(job).by_type.items(), key=lambda item: -job.speeds[item[0]].steps_per_s)
-        gang = next((g for _, slots in pools if (g := find_gang(job.form, [(s,) for s in slots], free))), None)
+        gang = next((g for _, slots in pools if (g := ledger.find(job.form, slots))), None)
         if gang is None:
             continue
-        for slot, count in gang:
-            free[slot] -= count
+        ledger.take(gang)
         gpus -= job.form.workers
         running[job.job_id] = arena.placement(gang)
     for job in snapshot.jobs:

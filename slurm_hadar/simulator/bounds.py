@@ -3,8 +3,7 @@
 Both are linear programmes over the time that jobs spend on GPU types. They leave out node boundaries (but not that a
 gang larger than every node runs at its spread speed), restarts, rounds and the order within an interval, so they bound
 every schedule from below. A forked job may run in as many ways at a time as it has copies; consolidations are left out.
-Our definition; the interval-indexed form follows Schulz and Skutella (SIAM J. Discrete
-Math. 15, 2002).
+Our definition; the interval-indexed form follows Schulz and Skutella (SIAM J. Discrete Math. 15, 2002).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from scipy import optimize, sparse
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Job, Mix, Node, Speed
+from slurm_hadar.simulator.nodes import gpus_by_type
 
 __all__ = ["lower_bounds"]
 
@@ -48,19 +48,16 @@ def lower_bounds(
     """
     if not jobs:
         return {}
-    capacity: dict[str, int] = {}
-    for node in nodes:
-        for gpu_type, count in node.gpus.items():
-            capacity[gpu_type] = capacity.get(gpu_type, 0) + count
+    capacity = gpus_by_type(nodes)
     ways = _columns(jobs, nodes, capacity)
-    room = np.array([float(capacity[t]) for t in capacity])
+    gpus = np.array([float(capacity[t]) for t in capacity])
     first = min(job.arrival for job in jobs)
     arrivals = np.array([job.arrival - first for job in jobs])
     alone = _Alone.of(jobs, ways, copies or {})
-    ttd_s = _ttd(ways, arrivals, room, alone)
+    ttd_s = _ttd(ways, arrivals, gpus, alone)
     found = {"ttd_s": ttd_s}
     if jct:
-        found["avg_jct_s"] = _avg_jct(ways, arrivals, room, alone, _HORIZON * ttd_s)
+        found["avg_jct_s"] = _avg_jct(ways, arrivals, gpus, alone, _HORIZON * ttd_s)
     return found
 
 
@@ -137,10 +134,10 @@ def _solve(cost: np.ndarray, blocks: list[sparse.coo_matrix], limits: list[np.nd
     return float(solved.fun)
 
 
-def _ttd(ways: _Columns, arrivals: np.ndarray, room: np.ndarray, lone: _Alone) -> float:
+def _ttd(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alone) -> float:
     """Least T with: every job's work is done; a job runs in one way at a time (a forked one in as many as it has
-    copies), from its arrival to T, and not faster than alone; and for some
-    times t, what arrives at t or later fits on each type between t and T."""
+    copies), from its arrival to T, and not faster than alone; and for some times t, what arrives at t or later fits on
+    each type between t and T."""
     jobs, columns = len(arrivals), len(ways.job)
     each = np.arange(columns)
     done = sparse.coo_matrix((-ways.share, (ways.job, each)), (jobs, columns + 1))
@@ -150,15 +147,15 @@ def _ttd(ways: _Columns, arrivals: np.ndarray, room: np.ndarray, lone: _Alone) -
     times = np.unique(np.quantile(arrivals, np.linspace(0, 1, _RELEASES), method="lower"))
     for moment in times:
         late = arrivals[ways.job] >= moment
-        rows = np.r_[ways.gpu_type[late], np.arange(len(room))]
-        cols = np.r_[each[late], np.full(len(room), columns)]
-        blocks.append(sparse.coo_matrix((np.r_[ways.gpus[late], -room], (rows, cols)), (len(room), columns + 1)))
-        limits.append(-room * moment)
+        rows = np.r_[ways.gpu_type[late], np.arange(len(gpus))]
+        cols = np.r_[each[late], np.full(len(gpus), columns)]
+        blocks.append(sparse.coo_matrix((np.r_[ways.gpus[late], -gpus], (rows, cols)), (len(gpus), columns + 1)))
+        limits.append(-gpus * moment)
     last = float((arrivals + lone.shortest_s).max())
     return max(last, _solve(np.r_[np.zeros(columns), 1.0], blocks, limits, "TTD"))
 
 
-def _avg_jct(ways: _Columns, arrivals: np.ndarray, room: np.ndarray, lone: _Alone, horizon_s: float) -> float:
+def _avg_jct(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alone, horizon_s: float) -> float:
     """Mean over jobs of max(a + p, M + p/2) - a, minimised over the fractions of work per interval.
 
     M is the fraction-weighted begin of the intervals, which no mean busy time is below; p is the job's shortest run
@@ -168,7 +165,7 @@ def _avg_jct(ways: _Columns, arrivals: np.ndarray, room: np.ndarray, lone: _Alon
     intervals = min(_MOST_INTERVALS, max(_LEAST_INTERVALS, _MOST_VARIABLES // len(ways.job)))
     starts = _grid(arrivals, shortest_s, horizon_s, intervals)
     ends = np.r_[starts[1:], np.inf]
-    n_jobs, n_types = len(arrivals), len(room)
+    n_jobs, n_types = len(arrivals), len(gpus)
     # variables: seconds of column c in interval k where the job is there before its end; then the jobs' ends
     column, interval = np.nonzero(ends[None, :] > arrivals[ways.job][:, None])
     job, count = ways.job[column], len(column)
@@ -191,7 +188,7 @@ def _avg_jct(ways: _Columns, arrivals: np.ndarray, room: np.ndarray, lone: _Alon
     held = ways.gpus[column[ending]]
     blocks.append(sparse.coo_matrix((held, (cell, ending)), (n_types * len(starts), shape[1])))
     length = np.where(np.isfinite(ends), ends - starts, 0.0)
-    limits.append((room[:, None] * length[None, :]).ravel())
+    limits.append((gpus[:, None] * length[None, :]).ravel())
     cost = np.r_[np.zeros(count), np.ones(n_jobs)]
     total = _solve(cost, blocks, limits, "average JCT")
     return total / n_jobs - float(arrivals.mean())

@@ -161,16 +161,27 @@ def document(comparison: Comparison, command: str, created: float, assumptions: 
     """
     if not comparison.results:
         raise ConfigError("; ".join(f"{label}: {why}" for label, why in comparison.failed.items()))
-    *_, setting = comparison.results.values()  # not what happened, which was no simulation
+    *_, last = comparison.results.values()  # not what happened, which was no simulation
+    setting, cluster = last.setting, last.setting.cluster
     lines = dict.fromkeys([*assumptions, *(line for r in comparison.results.values() for line in r.assumptions)])
     return {
-        "kind": KIND, "version": 1, "command": command,
+        "kind": KIND,
+        "version": 1,
+        "command": command,
         "created": dt.datetime.fromtimestamp(created, dt.UTC).isoformat(timespec="seconds"),
-        "trace": setting.trace, "cluster": setting.cluster, "model": setting.model, "round_s": setting.round_s,
-        "seed": setting.seed, "gpus": dict(setting.gpus), "nodes": setting.nodes, "bounds": dict(comparison.bounds),
-        "assumptions": list(lines), "failed": dict(comparison.failed), "job_fields": list(_JOB_FIELDS),
+        "trace": setting.trace,
+        "cluster": cluster.spec,
+        "model": setting.model,
+        "round_s": setting.round_s,
+        "seed": setting.seed,
+        "gpus": dict(cluster.gpus),
+        "nodes": cluster.nodes,
+        "bounds": dict(comparison.bounds),
+        "assumptions": list(lines),
+        "failed": dict(comparison.failed),
+        "job_fields": list(_JOB_FIELDS),
         "policies": [_policy(label, result) for label, result in comparison.results.items()],
-    }  # fmt: skip
+    }
 
 
 def _policy(label: str, result: SimResult) -> dict[str, Any]:

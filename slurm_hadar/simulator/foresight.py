@@ -33,9 +33,14 @@ class Foresight:
     """
 
     def __init__(
-        self, name: str, jobs: Sequence[VirtualJob], rates: Rates, origin: float, seed: int,
+        self,
+        name: str,
+        jobs: Sequence[VirtualJob],
+        rates: Rates,
+        origin: float,
+        seed: int,
         earlier: Iterable[TraceJob] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         truth = {job.trace.job_id: job.trace.steps for job in jobs}
         self._online: Online = named(name, truth, seed)
         self._rates, self._origin = rates, origin

@@ -18,9 +18,18 @@ def submission_of(job: TraceJob, rates: Rates, origin: float = 0.0) -> Submissio
     speeds = rates.of(job, job.workers)
     best = max((s.steps_per_s for s in speeds.values()), default=1.0)
     return Submission(
-        job.job_id, origin + job.arrival_s, job.user, job.group or job.name, job.workers, job.asked, job.model,
-        job.batch, job.cpus, job.memory_gb, best,
-    )  # fmt: skip
+        job.job_id,
+        origin + job.arrival_s,
+        job.user,
+        job.group or job.name,
+        job.workers,
+        job.asked,
+        job.model,
+        job.batch,
+        job.cpus,
+        job.memory_gb,
+        best,
+    )
 
 
 def gpu_types_of(trace: Trace, table: ReferenceTable) -> tuple[str, ...]:

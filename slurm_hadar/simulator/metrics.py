@@ -30,16 +30,16 @@ class JobRow:
     completion_s: float | None
     jct_s: float | None
     queueing_s: float | None
-    restarts: int
-    moves: int
-    preemptions: int
     gpu_s: Mapping[str, float]
     steps: float
-    lost_steps: float
-    isolated_s: float | None
-    rho: float | None
     deadline_s: float | None
-    counted: bool
+    restarts: int = 0
+    moves: int = 0
+    preemptions: int = 0
+    lost_steps: float = 0.0
+    isolated_s: float | None = None
+    rho: float | None = None
+    counted: bool = True
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -66,12 +66,28 @@ def _row(job: VirtualJob | ForkedJob, origin: float, counted: bool, crowd: _Crow
     jct_s = None if done is None else done - job.arrival
     isolated = None if done is None else isolated_s(job, crowd.mean(job.arrival, done), gpus)
     return JobRow(
-        job.job_id, trace.user, trace.account, trace.model, trace.batch, trace.workers, trace.arrival_s,
-        None if job.first_start is None else job.first_start - origin, None if done is None else done - origin,
-        jct_s, None if jct_s is None else max(0.0, jct_s - job.held_s), max(0, job.starts - 1), job.moves,
-        job.preemptions, dict(job.busy), job.total, job.lost_steps, isolated,
-        jct_s / isolated if jct_s is not None and isolated else None, trace.deadline_s, counted,
-    )  # fmt: skip
+        job_id=job.job_id,
+        user=trace.user,
+        account=trace.account,
+        model=trace.model,
+        batch=trace.batch,
+        gpus=trace.workers,
+        arrival_s=trace.arrival_s,
+        first_start_s=None if job.first_start is None else job.first_start - origin,
+        completion_s=None if done is None else done - origin,
+        jct_s=jct_s,
+        queueing_s=None if jct_s is None else max(0.0, jct_s - job.held_s),
+        gpu_s=dict(job.busy),
+        steps=job.total,
+        deadline_s=trace.deadline_s,
+        restarts=max(0, job.starts - 1),
+        moves=job.moves,
+        preemptions=job.preemptions,
+        lost_steps=job.lost_steps,
+        isolated_s=isolated,
+        rho=jct_s / isolated if jct_s is not None and isolated else None,
+        counted=counted,
+    )
 
 
 class _Crowd:

@@ -10,8 +10,8 @@ from typing import Any
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.simulator.metrics import JobRow
-from slurm_hadar.simulator.result import SimResult
-from slurm_hadar.simulator.run import cluster_nodes
+from slurm_hadar.simulator.nodes import cluster_nodes, gpus_by_type
+from slurm_hadar.simulator.result import ClusterShape, Setting, SimResult
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.virtual.cluster import Interval
 from slurm_hadar.slurm.accounting import AccountedJob
@@ -160,21 +160,30 @@ def past(records: Sequence[AccountedJob], trace: Trace, site: Site) -> SimResult
         end, ran_s = (ends[job.job_id] or 0.0) - first, job.ran_s or 0.0
         jct_s = end - job.arrival_s
         started = None if job.waited_s is None else job.arrival_s + job.waited_s
-        rows.append(JobRow(
-            job.job_id, job.user, job.account, job.model, job.batch, job.workers, job.arrival_s, started, end, jct_s,
-            max(0.0, jct_s - ran_s), 0, 0, 0, {gpu_type: ran_s * job.workers}, job.steps, 0.0, None, None,
-            job.deadline_s, True,
-        ))  # fmt: skip
+        rows.append(
+            JobRow(
+                job_id=job.job_id,
+                user=job.user,
+                account=job.account,
+                model=job.model,
+                batch=job.batch,
+                gpus=job.workers,
+                arrival_s=job.arrival_s,
+                first_start_s=started,
+                completion_s=end,
+                jct_s=jct_s,
+                queueing_s=max(0.0, jct_s - ran_s),
+                gpu_s={gpu_type: ran_s * job.workers},
+                steps=job.steps,
+                deadline_s=job.deadline_s,
+            )
+        )
         intervals += [Interval(job.job_id, site.names.get(n, n), gpu_type, count, a, b) for n, count, a, b in held]
     nodes = cluster_nodes(site.spec)
-    gpus: Counter[str] = Counter()
-    for node in nodes:
-        gpus.update(node.gpus)
     last = max((row.completion_s or 0.0 for row in rows), default=0.0)
-    return SimResult(
-        HAPPENED, {}, 0, site.spec, "nodes", trace.name, 0.0, dict(gpus), len(nodes), tuple(rows), (), tuple(intervals),
-        (), last,
-    )  # fmt: skip
+    shape = ClusterShape(site.spec, gpus_by_type(nodes), len(nodes))
+    setting = Setting(HAPPENED, {}, seed=0, trace=trace.name, model="nodes", round_s=0.0, cluster=shape)
+    return SimResult(setting, tuple(rows), rounds=(), intervals=tuple(intervals), decide_s=(), end_s=last)
 
 
 def deviations(policies: Sequence[Mapping[str, Any]]) -> list[str]:

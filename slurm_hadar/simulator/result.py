@@ -11,7 +11,7 @@ from typing import Any
 from slurm_hadar.simulator.metrics import JobRow, busy_seconds, percentile
 from slurm_hadar.simulator.virtual.cluster import Interval
 
-__all__ = ["RoundRow", "SimResult"]
+__all__ = ["ClusterShape", "RoundRow", "Setting", "SimResult"]
 
 _CSV = ("job_id", "arrival_s", "first_start_s", "completion_s", "jct_s", "restarts", "moves", "queueing_s", "gpus",
         "model", "batch", "user", "account", "isolated_s", "rho", "counted")  # fmt: skip
@@ -27,24 +27,37 @@ class RoundRow:
     busy: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class SimResult:
-    """One policy on one trace.
+@dataclass(frozen=True, slots=True)
+class ClusterShape:
+    """The cluster: what was asked for as ``type:nodesxGPUs,...``, GPUs per type, and nodes in all."""
 
-    ``gpus`` counts per type, ``nodes`` in all. ``decide_s`` is the CPU time of each decision. ``end_s`` is when the
-    simulation ended on the trace's clock. ``unfinished`` maps jobs to the reason why they were not done.
-    ``bounds`` has the lower bounds that were asked for.
-    """
+    spec: str
+    gpus: Mapping[str, int]
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What was simulated: a policy with its parameters, on a trace and a cluster. ``round_s``: length of a round."""
 
     policy: str
     params: Mapping[str, Any]
     seed: int
-    cluster: str
-    model: str
     trace: str
+    model: str
     round_s: float
-    gpus: Mapping[str, int]
-    nodes: int
+    cluster: ClusterShape
+
+
+@dataclass(frozen=True)
+class SimResult:
+    """One policy on one trace.
+
+    ``decide_s`` is the CPU time of each decision. ``end_s`` is when the simulation ended on the trace's clock.
+    ``unfinished`` maps jobs to the reason why they were not done. ``bounds`` has the lower bounds that were asked for.
+    """
+
+    setting: Setting
     jobs: tuple[JobRow, ...]
     rounds: tuple[RoundRow, ...]
     intervals: tuple[Interval, ...]
@@ -61,26 +74,50 @@ class SimResult:
 
     def summary(self) -> dict[str, Any]:
         """The keys of ``hadar simulate --json``; None where nothing was done that could be measured."""
-        done = self.counted
+        setting, done = self.setting, self.counted
         jcts = [j.jct_s for j in done if j.jct_s is not None]
         rhos = [j.rho for j in done if j.rho is not None]
         return {
-            "policy": self.policy, "params": dict(self.params), "seed": self.seed, "cluster": self.cluster,
-            "model": self.model, "trace": self.trace, "round_s": self.round_s, "jobs": len(done),
-            "avg_jct_s": _mean(jcts), "p50_jct_s": percentile(jcts, 0.5), "p95_jct_s": percentile(jcts, 0.95),
-            "p99_jct_s": percentile(jcts, 0.99), "max_jct_s": max(jcts, default=None), "ttd_s": self._ttd_s(),
+            "policy": setting.policy,
+            "params": dict(setting.params),
+            "seed": setting.seed,
+            "cluster": setting.cluster.spec,
+            "model": setting.model,
+            "trace": setting.trace,
+            "round_s": setting.round_s,
+            "jobs": len(done),
+            "avg_jct_s": _mean(jcts),
+            "p50_jct_s": percentile(jcts, 0.5),
+            "p95_jct_s": percentile(jcts, 0.95),
+            "p99_jct_s": percentile(jcts, 0.99),
+            "max_jct_s": max(jcts, default=None),
+            "ttd_s": self._ttd_s(),
             **self._utilisation(),
             "avg_queueing_s": _mean([j.queueing_s for j in done if j.queueing_s is not None]),
-            "ftf_mean": _mean(rhos), "ftf_max": max(rhos, default=None), "rounds": len(self.rounds),
-            "restarts": sum(j.restarts for j in done), "moves": sum(j.moves for j in done),
+            "ftf_mean": _mean(rhos),
+            "ftf_max": max(rhos, default=None),
+            "rounds": len(self.rounds),
+            **self._changes(),
+            "deadlines_missed": self._late(),
+            "decide_total_s": sum(self.decide_s),
+            "decide_mean_s": _mean(self.decide_s) or 0.0,
+            "decide_max_s": max(self.decide_s, default=0.0),
+            "lower_bound_ttd_s": self.bounds.get("ttd_s"),
+            "lower_bound_avg_jct_s": self.bounds.get("avg_jct_s"),
+            "unfinished": dict(self.unfinished),
+            "assumptions": list(self.assumptions),
+        }
+
+    def _changes(self) -> dict[str, Any]:
+        """How often jobs were started again and moved, and what failures cost them."""
+        done = self.counted
+        return {
+            "restarts": sum(j.restarts for j in done),
+            "moves": sum(j.moves for j in done),
             "moves_per_job": _mean([float(j.moves) for j in done]),
             "restarts_per_job": _mean([float(j.restarts) for j in done]),
-            "lost_steps": sum(j.lost_steps for j in done), "deadlines_missed": self._late(),
-            "decide_total_s": sum(self.decide_s), "decide_mean_s": _mean(self.decide_s) or 0.0,
-            "decide_max_s": max(self.decide_s, default=0.0), "lower_bound_ttd_s": self.bounds.get("ttd_s"),
-            "lower_bound_avg_jct_s": self.bounds.get("avg_jct_s"), "unfinished": dict(self.unfinished),
-            "assumptions": list(self.assumptions),
-        }  # fmt: skip
+            "lost_steps": sum(j.lost_steps for j in done),
+        }
 
     def _ttd_s(self) -> float | None:
         done = self.counted
@@ -90,20 +127,23 @@ class SimResult:
 
     def _utilisation(self) -> dict[str, Any]:
         """Over the time in which there were jobs: idle gaps between arrivals are nobody's to use."""
-        span_s = self._active_s()
+        span_s, cluster = self._active_s(), self.setting.cluster
         by_type, node_s = busy_seconds(self.intervals)
         if span_s <= 0:
-            return {"gru": None, "cru": None, "utilisation": dict.fromkeys(self.gpus)}
+            return {"gru": None, "cru": None, "utilisation": dict.fromkeys(cluster.gpus)}
         return {
-            "gru": sum(by_type.values()) / (sum(self.gpus.values()) * span_s),
-            "cru": node_s / (self.nodes * span_s),
-            "utilisation": {t: by_type.get(t, 0.0) / (n * span_s) for t, n in self.gpus.items()},
+            "gru": sum(by_type.values()) / (sum(cluster.gpus.values()) * span_s),
+            "cru": node_s / (cluster.nodes * span_s),
+            "utilisation": {t: by_type.get(t, 0.0) / (n * span_s) for t, n in cluster.gpus.items()},
         }
 
     def _active_s(self) -> float:
         """The time from first arrival to end, less the spans in which no job was there."""
-        spans = sorted((j.arrival_s, self.end_s if j.completion_s is None else j.completion_s) for j in self.jobs
-                       if j.arrival_s < self.end_s and j.job_id not in self._refused)  # fmt: skip
+        spans = sorted(
+            (j.arrival_s, self.end_s if j.completion_s is None else j.completion_s)
+            for j in self.jobs
+            if j.arrival_s < self.end_s and j.job_id not in self._refused
+        )
         total, reached = 0.0, -float("inf")
         for start, end in spans:
             if end > reached:

@@ -142,10 +142,10 @@ class Rates:
             given = {t: job.steps_per_s[t] for t in self.gpu_types if t in job.steps_per_s}
             spread = {t: published[t].spread if t in published else SPREAD for t in given}
             return {t: Speed(rate, 1.0 if job.workers == 1 else spread[t], "trace") for t, rate in given.items()}
-        self._note_guesses(job, published)
+        self._count_guesses(job, published)
         return published
 
-    def _note_guesses(self, job: TraceJob, speeds: Mapping[str, Speed]) -> None:
+    def _count_guesses(self, job: TraceJob, speeds: Mapping[str, Speed]) -> None:
         name = workload(job.model, job.batch) or "an unnamed model"
         self.guessed |= {f"{name} on {job.workers} {t}" for t, s in speeds.items() if s.source != _TABLE}
 

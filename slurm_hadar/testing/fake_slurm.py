@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.messages import token_fingerprint
@@ -57,13 +58,38 @@ class FakeSlurm(Backend):
         number = self._submitted
         now = float(int(time.time()))
         job = SlurmJob(
-            job_id=str(number), raw_id=number, state=JobState.PENDING, state_text="PENDING", reason="Resources",
-            user="alice", account="", qos="", partition="all", nodes=(), req_nodes=(), features="",
-            gpus=(GpuRequest("node", (("", gpus),)),), num_nodes=nodes, max_nodes=nodes, num_tasks=nodes,
-            num_cpus=nodes, time_limit_s=None, submit=now, eligible=now, start=None, end=None, requeue=True,
-            restarts=0, batch=True, priority=100, dependency="", array_id=None, het_id=None, name=f"job{number}",
+            job_id=str(number),
+            raw_id=number,
+            state=JobState.PENDING,
+            state_text="PENDING",
+            reason="Resources",
+            user="alice",
+            account="",
+            qos="",
+            partition="all",
+            nodes=(),
+            req_nodes=(),
+            features="",
+            gpus=(GpuRequest("node", (("", gpus),)),),
+            num_nodes=nodes,
+            max_nodes=nodes,
+            num_tasks=nodes,
+            num_cpus=nodes,
+            time_limit_s=None,
+            submit=now,
+            eligible=now,
+            start=None,
+            end=None,
+            requeue=True,
+            restarts=0,
+            batch=True,
+            priority=100,
+            dependency="",
+            array_id=None,
+            het_id=None,
+            name=f"job{number}",
             comment=comment,
-        )  # fmt: skip
+        )
         job = replace(job, **fields)  # type: ignore[arg-type]
         self.jobs[job.job_id] = job
         return job.job_id
@@ -191,9 +217,17 @@ class FakeSlurm(Backend):
             return "Job is pending execution"
         now = float(int(time.time()))
         self.jobs[job.job_id] = replace(
-            job, state=JobState.PENDING, state_text="PENDING", reason="BeginTime", nodes=(), start=None,
-            end=None, restarts=job.restarts + 1, submit=now, eligible=now + 121,
-        )  # fmt: skip
+            job,
+            state=JobState.PENDING,
+            state_text="PENDING",
+            reason="BeginTime",
+            nodes=(),
+            start=None,
+            end=None,
+            restarts=job.restarts + 1,
+            submit=now,
+            eligible=now + 121,
+        )
         return None
 
     def _update(self, job: SlurmJob, fields: dict[str, str]) -> str | None:
@@ -216,15 +250,10 @@ class FakeSlurm(Backend):
                 return "Node count specification invalid"
             count = int(least)
             changed = replace(changed, num_nodes=count, max_nodes=count)
-        if fields.get("NumTasks"):
-            changed = replace(changed, num_tasks=int(fields["NumTasks"]))
-        if fields.get("NumCPUs"):
-            changed = replace(changed, num_cpus=int(fields["NumCPUs"]))
-        if fields.get("Comment"):
-            changed = replace(changed, comment=fields["Comment"])
-        if fields.get("StartTime"):
-            changed = replace(changed, eligible=_moment(fields["StartTime"]))
-        self.jobs[job.job_id] = changed
+        told: dict[str, Any] = {
+            name: read(fields[field]) for field, (name, read) in _FIELDS.items() if fields.get(field)
+        }
+        self.jobs[job.job_id] = replace(changed, **told)
         return None
 
     def _schedule(self) -> None:
@@ -278,3 +307,12 @@ class FakeSlurm(Backend):
 
 def _moment(text: str) -> float:
     return time.time() + (float(text.partition("+")[2]) if "+" in text else 0.0)
+
+
+#: Fields of an update that set one of a job's: which, and how they are read.
+_FIELDS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "NumTasks": ("num_tasks", int),
+    "NumCPUs": ("num_cpus", int),
+    "Comment": ("comment", str),
+    "StartTime": ("eligible", _moment),
+}

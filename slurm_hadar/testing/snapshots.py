@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from slurm_hadar.model import EMPTY, Fork, Form, Job, JobState, Mix, Node, Partition, Placement, Plan, Snapshot, Speed
-from slurm_hadar.policies.toolkit.arena import Arena, find_gang
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.ledger import Ledger
 
 __all__ = ["GPU_TYPES", "carry_out", "empty_clusters", "forms", "pending_jobs", "snapshots", "speeds"]
 
@@ -83,8 +84,7 @@ def empty_clusters(draw: st.DrawFn, least: int = 0) -> tuple[Node, ...]:
 @st.composite
 def snapshots(draw: st.DrawFn, max_jobs: int = 8) -> Snapshot:
     """A cluster at work: taken GPUs, partitions, running, pending, pinned, unmovable, completing and suspended jobs,
-    copies of forked jobs,
-    and nodes that were drained while jobs run there. What runs never exceeds what there is."""
+    copies of forked jobs, and nodes that were drained while jobs run there. What runs never exceeds what there is."""
     nodes = draw(empty_clusters())
     names = tuple(n.name for n in nodes)
     partitions = draw(_partitions(names))
@@ -135,23 +135,21 @@ def _start_some(
 ) -> tuple[tuple[Node, ...], list[Job]]:
     """Let some jobs run where they fit. A pinned job's GPUs count as taken from the policy's point of view."""
     arena = Arena.of(Snapshot(NOW, nodes, (), partitions))
-    free = arena.free.copy()
+    ledger = Ledger(arena)
     taken = {n.name: dict(n.taken) for n in nodes}
     started = []
     for job in jobs:
         gang = None
         if draw(st.booleans()):
-            pools = [[(s,) for s in slots] for slots in arena.reach(job).by_type.values()]
-            found = (find_gang(job.form, pool, free) for pool in pools)
+            found = (ledger.find(job.form, slots) for slots in arena.reach(job).by_type.values())
             gang = next((g for g in found if g), None)
         if not gang:
             started.append(job)
             continue
-        for slot, count in gang:
-            free[slot] -= count
-            if job.pinned:
-                node, gpu_type = arena.slots[slot]
-                taken[node][gpu_type] = taken[node].get(gpu_type, 0) + count
+        ledger.take(gang)
+        for slot, count in gang if job.pinned else ():
+            node, gpu_type = arena.slots[slot]
+            taken[node][gpu_type] = taken[node].get(gpu_type, 0) + count
         state = draw(st.sampled_from((JobState.RUNNING,) * 6 + (JobState.COMPLETING, JobState.SUSPENDED)))
         started.append(replace(job, state=state, placement=arena.placement(gang), started=job.arrival))
     return tuple(replace(n, taken=taken[n.name]) for n in nodes), started

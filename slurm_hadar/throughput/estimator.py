@@ -206,7 +206,7 @@ class Estimator:
             return user
         return user if model in self._store.models_of(user) else ""
 
-    def note(self, key: str, workers: int, speeds: Mapping[str, Speed], at: float, user: str = "") -> None:
+    def record_estimates(self, key: str, workers: int, speeds: Mapping[str, Speed], at: float, user: str = "") -> None:
         """Keep these estimates in the store, so that their error is known once the truth is; ratios that stand for no
         rate are none."""
         if self._store is None:
@@ -214,7 +214,7 @@ class Estimator:
         for gpu_type, speed in speeds.items():
             if speed.error is None:
                 continue
-            self._store.note_estimate(key, gpu_type, workers, speed.steps_per_s, speed.source, at, user=user)
+            self._store.record_estimate(key, gpu_type, workers, speed.steps_per_s, speed.source, at, user=user)
 
     # where to start from
 

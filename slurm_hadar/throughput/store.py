@@ -166,7 +166,7 @@ class _Known:
         return sorted([*own, *(m for m in self.medians if m.pair not in pairs)], key=_order)
 
 
-class _NewerStore(StoreError):
+class _NewerStoreError(StoreError):
     """The tables are those of a later version of this program."""
 
 
@@ -197,7 +197,7 @@ class ThroughputStore:
         """Bring the tables to :data:`VERSION`; what an older program had is copied to a file beside first."""
         found = self._version()
         if found > VERSION:
-            raise _NewerStore(
+            raise _NewerStoreError(
                 f"the measured speeds in {self._file() or 'memory'} were written by a newer slurm_hadar "
                 f"(version {found}); upgrade this one"
             )
@@ -270,7 +270,7 @@ class ThroughputStore:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             return cls(connection, alpha)
-        except _NewerStore:
+        except _NewerStoreError:
             if connection is not None:
                 connection.close()
             raise
@@ -374,7 +374,7 @@ class ThroughputStore:
         known.medians = [_median(same) for same in by_pair.values() if len(same) >= LEAST_USERS]
         return known
 
-    def note_estimate(
+    def record_estimate(
         self,
         workload: str,
         gpu_type: str,
@@ -452,9 +452,17 @@ def _median(same: list[Measurement]) -> Measurement:
     """Of one pair, as several users measured it."""
     first = same[0]
     return Measurement(
-        first.workload, first.gpu_type, first.gpus, first.spread, statistics.median(m.steps_per_s for m in same),
-        sum(m.samples for m in same), max(m.updated_at for m in same), first.nodes, "", len(same),
-    )  # fmt: skip
+        first.workload,
+        first.gpu_type,
+        first.gpus,
+        first.spread,
+        statistics.median(m.steps_per_s for m in same),
+        sum(m.samples for m in same),
+        max(m.updated_at for m in same),
+        first.nodes,
+        "",
+        len(same),
+    )
 
 
 def _order(measured: Measurement) -> tuple[str, int, int, int, str]:

@@ -94,9 +94,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "large.toml").write_text("#" * (MOST_BYTES + 1))
     os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    for name, message in (("none.toml", "there is no such file"), ("large.toml", "is larger than 65536 bytes"),
-                          ("bytes.toml", "is not UTF-8 text"), ("", "is not a regular file"),
-                          ("pipe.toml", "is not a regular file")):  # fmt: skip
+    for name, message in (
+        ("none.toml", "there is no such file"),
+        ("large.toml", "is larger than 65536 bytes"),
+        ("bytes.toml", "is not UTF-8 text"),
+        ("", "is not a regular file"),
+        ("pipe.toml", "is not a regular file"),
+    ):
         with pytest.raises(GraphError, match=message):
             read_graph(tmp_path / name)
 

@@ -37,8 +37,13 @@ def test_file_and_command_say_the_same(text: str) -> None:
 def test_names_with_several_brackets() -> None:
     """They multiply, and keep their zeros."""
     assert parse_switches("SwitchName=a Nodes=r[1-2]n[08-10]x")["a"] == (
-        "r1n08x", "r1n09x", "r1n10x", "r2n08x", "r2n09x", "r2n10x",
-    )  # fmt: skip
+        "r1n08x",
+        "r1n09x",
+        "r1n10x",
+        "r2n08x",
+        "r2n09x",
+        "r2n10x",
+    )
     assert parse_switches("SwitchName=a Nodes=(null)\n\n") == {"a": ()}
 
 

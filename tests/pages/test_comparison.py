@@ -48,9 +48,13 @@ def test_contenders() -> None:
     first, second = read_contenders("fifo, hadar:frontier=0.5:objective=jct")
     assert (first.label, second.label) == ("fifo", "hadar:frontier=0.5:objective=jct")
     assert second.params == {"frontier": "0.5", "objective": "jct"}
-    for text, words in [("fifo,fifo", "fifo stands twice"), ("fiffo", "no policy is called 'fiffo'"),
-                        ("hadar:frontier", "must read key=value"), ("hadar:x=1", "no parameter 'x'"),
-                        ("fifo,", "no policy is called ''")]:  # fmt: skip
+    for text, words in [
+        ("fifo,fifo", "fifo stands twice"),
+        ("fiffo", "no policy is called 'fiffo'"),
+        ("hadar:frontier", "must read key=value"),
+        ("hadar:x=1", "no parameter 'x'"),
+        ("fifo,", "no policy is called ''"),
+    ]:
         with pytest.raises(ConfigError, match=words):
             read_contenders(text)
 
@@ -89,7 +93,7 @@ class _Tags(HTMLParser):
         self.open: list[str] = []
         self.text = ""
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -111,8 +115,11 @@ def read_page(text: str) -> str:
 
 def test_the_page_is_one_file_with_everything(content: dict) -> None:
     """Well formed, nothing fetched, table, assumptions and command in it; others' texts are text, not markup."""
-    evil = {**content, "policies": [{**content["policies"][0], "label": "<b>fifo"}, content["policies"][1]],
-            "failed": {"x": "<script>"}}  # fmt: skip
+    evil = {
+        **content,
+        "policies": [{**content["policies"][0], "label": "<b>fifo"}, content["policies"][1]],
+        "failed": {"x": "<script>"},
+    }
     words = read_page(compare_page(evil))
 
     for policy in content["policies"]:
@@ -150,7 +157,7 @@ def test_gpus_of_a_node_are_drawn_one_by_one() -> None:
     """Jobs on a node lie on lanes of their own, a gang on as many as it has GPUs, and none on another's."""
     rows = [("a", "n", "v100", 2, 0.0, 10.0), ("b", "n", "v100", 1, 5.0, 20.0), ("c", "n", "v100", 2, 10.0, 12.0),
             ("d", "other", "v100", 1, 0.0, 1.0)]  # fmt: skip
-    bars = list(plots._bars(rows, {("n", "v100"): 3}))
+    bars = list(plots.bars_of(rows, {("n", "v100"): 3}))
 
     assert sorted((row[0], lane) for lane, row in bars) == [("a", 0), ("a", 1), ("b", 2), ("c", 0), ("c", 1)]
 
@@ -158,12 +165,12 @@ def test_gpus_of_a_node_are_drawn_one_by_one() -> None:
 def test_held_is_the_exact_mean_in_each_bin() -> None:
     """Two GPUs for half a bin and one for all of it."""
     rows = [("a", "n", "v100", 2, 0.0, 5.0), ("b", "n", "v100", 1, 0.0, 20.0)]
-    assert list(plots._held(rows, [0.0, 10.0, 20.0, 30.0])) == [2.0, 1.0, 0.0]
+    assert list(plots.held_per_bin(rows, [0.0, 10.0, 20.0, 30.0])) == [2.0, 1.0, 0.0]
 
 
 def test_an_outlier_is_cut_off_and_named() -> None:
     """The axis ends at three times the quickest policy's end."""
-    end, late = plots._horizon({"a": [("j", "n", "t", 1, 0.0, 3600.0)], "b": [("j", "n", "t", 1, 0.0, 36000.0)]})
+    end, late = plots.horizon({"a": [("j", "n", "t", 1, 0.0, 3600.0)], "b": [("j", "n", "t", 1, 0.0, 36000.0)]})
     assert end == 3 * 3600.0 and late == {"b": " (cut off, ends after 10.0 h)"}
 
 

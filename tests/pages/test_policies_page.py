@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import policies, policies_page
 from benchmarks.peers import HOUR, read_peers
-from slurm_hadar.pages.plots import trade_off
+from slurm_hadar.pages.trade_off import merged, trade_off
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "simulator" / "data" / "gavel"
@@ -39,9 +39,9 @@ def test_nothing_beats_the_bounds(results):
 
 
 def test_a_verdict_tells_by_how_much():
-    assert policies_page._verdict(1.5, 1.5) == "reached"
-    assert policies_page._verdict(1.2, 1.5) == "missed by 20.0%"
-    assert policies_page._seed_verdicts(1.5, [1.6, 1.2], 1.5) == "reached; seed 1 missed by 20.0%"
+    assert policies_page.verdict(1.5, 1.5) == "reached"
+    assert policies_page.verdict(1.2, 1.5) == "missed by 20.0%"
+    assert policies_page.seed_verdicts(1.5, [1.6, 1.2], 1.5) == "reached; seed 1 missed by 20.0%"
 
 
 def test_a_case_is_run_and_bounded():
@@ -56,10 +56,8 @@ def test_a_case_is_run_and_bounded():
 
 def test_the_picture_names_points_that_coincide_once():
     """Points on one another share a label, others do not; both kinds of data are drawn."""
-    from slurm_hadar.pages.plots import _merged
-
     points = [("a", 100.0, 200.0), ("b", 101.0, 201.0), ("c", 150.0, 200.0)]
-    assert [label for label, _, _ in _merged(points, "\n")] == ["a\nb", "c"]
+    assert [label for label, _, _ in merged(points, "\n")] == ["a\nb", "c"]
     peers = [(label, p.avg_jct_s, p.ttd_s) for (_, label), p in read_peers(DATA)[1].items()]
     bounds = {"avg_jct_s": min(p[1] for p in peers) / 2, "ttd_s": min(p[2] for p in peers) / 2}
     png = trade_off({"one": (peers[:2], peers, bounds)}, "curve")

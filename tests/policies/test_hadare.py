@@ -10,9 +10,12 @@ from slurm_hadar.policies import check_plan, get
 from slurm_hadar.testing.snapshots import carry_out
 
 NODES = (
-    Node("a", {"v100": 1}), Node("b", {"v100": 1}), Node("c", {"p100": 1}), Node("d", {"p100": 1}),
+    Node("a", {"v100": 1}),
+    Node("b", {"v100": 1}),
+    Node("c", {"p100": 1}),
+    Node("d", {"p100": 1}),
     Node("e", {"k80": 1}),
-)  # fmt: skip
+)
 LONG = 1e5
 
 

@@ -92,14 +92,16 @@ def test_parameters_can_be_listed():
     assert parameters("fifo") == {}
 
 
-def test_plugins_are_offered(plugins):
+@pytest.mark.usefixtures("plugins")
+def test_plugins_are_offered():
     """A third party's policy is found by its entry point; a built-in keeps its name."""
     assert {"good", "broken", "fifo"} <= set(names())
     assert isinstance(get("good"), Fifo)
     assert isinstance(get("fifo"), Fifo)
 
 
-def test_a_broken_plugin_harms_nobody_else(plugins):
+@pytest.mark.usefixtures("plugins")
+def test_a_broken_plugin_harms_nobody_else():
     """It is reported in one line, and only asking for it fails."""
     lines = problems()
     assert any(line.startswith("policy plug-in broken (no_such_module:Policy) cannot be loaded") for line in lines)
@@ -110,7 +112,8 @@ def test_a_broken_plugin_harms_nobody_else(plugins):
         get("broken")
 
 
-def test_a_plugin_that_makes_no_policy_is_refused(plugins):
+@pytest.mark.usefixtures("plugins")
+def test_a_plugin_that_makes_no_policy_is_refused():
     """What an entry point makes must be a Policy."""
     with pytest.raises(ConfigError, match="stranger"):
         get("stranger")

@@ -24,10 +24,22 @@ def drawn(count: int, seed: int = 0) -> list[HistoryJob]:
         submit = i * 600.0
         run_s = middles[script] * rng.lognormvariate(0, 0.3)
         rate = (1.0, 20.0)[script % 2]
-        jobs.append(HistoryJob(
-            f"j{i}", submit, f"user{script % 4}", f"script{script}", 1 + script % 3, "", f"model{script % 2}", None,
-            steps_per_s=rate, start=submit, end=submit + run_s, steps=run_s * rate,
-        ))  # fmt: skip
+        jobs.append(
+            HistoryJob(
+                f"j{i}",
+                submit,
+                f"user{script % 4}",
+                f"script{script}",
+                1 + script % 3,
+                "",
+                f"model{script % 2}",
+                None,
+                steps_per_s=rate,
+                start=submit,
+                end=submit + run_s,
+                steps=run_s * rate,
+            )
+        )
     return jobs
 
 

@@ -90,7 +90,7 @@ def test_what_is_left_where_a_forest_is_not_to_be_had(history, monkeypatch: pyte
     short = train(history[:30])
     assert (short.predictor, short.forest, short.report) == ("group mean", None, None)
     assert short.refused is not None and "at least 40 are needed" in short.refused
-    monkeypatch.setattr(evaluate_module, "refusal", lambda report: "it is bad")
+    monkeypatch.setattr(evaluate_module, "refusal", lambda _report: "it is bad")
     refused = train(history, trees=5)
     assert (refused.predictor, refused.forest, refused.refused) == ("group mean", None, "it is bad")
     assert refused.report is not None

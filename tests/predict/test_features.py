@@ -19,11 +19,17 @@ _jobs = st.builds(
     lambda i, submit, lasts, user, group, gpus, model, rate, steps, state: HistoryJob(
         str(i), submit, user, group, gpus, "", model, steps_per_s=rate, end=submit + lasts, steps=steps, state=state
     ),
-    st.integers(0, 10**6), _times, st.floats(0, 1e5), st.sampled_from(["ann", "bob", ""]),
-    st.sampled_from(["a", "b", ""]), st.sampled_from([1, 2, 8]),
-    st.sampled_from(["lm", ""]), st.floats(0.01, 100), st.floats(0, 1e7),
+    st.integers(0, 10**6),
+    _times,
+    st.floats(0, 1e5),
+    st.sampled_from(["ann", "bob", ""]),
+    st.sampled_from(["a", "b", ""]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from(["lm", ""]),
+    st.floats(0.01, 100),
+    st.floats(0, 1e7),
     st.sampled_from([JobState.DONE, JobState.DONE, JobState.FAILED]),
-)  # fmt: skip
+)
 _histories = st.lists(_jobs, min_size=1, max_size=12, unique_by=lambda j: j.job_id)
 
 
@@ -41,18 +47,25 @@ def test_nothing_of_the_future_is_known(jobs: list[HistoryJob], data) -> None:
     features, plain guess and count stay the same."""
     one = data.draw(st.sampled_from(jobs))
     others = [
-        data.draw(_jobs.map(lambda new, old=j: replace(
-            new, job_id=old.job_id, submit=min(new.submit, old.end), end=max(new.end, one.submit))))
-        if j.end >= one.submit and j is not one and data.draw(st.booleans()) else j
+        data.draw(
+            _jobs.map(
+                lambda new, old=j: replace(
+                    new, job_id=old.job_id, submit=min(new.submit, old.end), end=max(new.end, one.submit)
+                )
+            )
+        )
+        if j.end >= one.submit and j is not one and data.draw(st.booleans())
+        else j
         for j in jobs
         if j is one or j.end < one.submit or data.draw(st.booleans())
-    ]  # fmt: skip
+    ]
 
     def known(history):
         return next(
             (past.row(j), past.fallback(j), past.runs(j), past.mean_s("series", j))
-            for j, past in walk(history) if j.job_id == one.job_id
-        )  # fmt: skip
+            for j, past in walk(history)
+            if j.job_id == one.job_id
+        )
 
     assert known(others) == known(jobs)
 
@@ -82,10 +95,15 @@ def test_rows_are_finite(jobs: list[HistoryJob]) -> None:
 
 def test_figures_of_a_series() -> None:
     """By hand: three runs of 10, 1000 and 100 s before, of which one failed more."""
-    past = Past([
-        job("1", 0, 10, 10), job("2", 5, 1005, 1000), job("3", 2000, 2100, 200, steps_per_s=2.0),
-        job("4", 10, 3000, 5, state=JobState.FAILED), job("5", 10, 20, 77, user="bob"),
-    ])  # fmt: skip
+    past = Past(
+        [
+            job("1", 0, 10, 10),
+            job("2", 5, 1005, 1000),
+            job("3", 2000, 2100, 200, steps_per_s=2.0),
+            job("4", 10, 3000, 5, state=JobState.FAILED),
+            job("5", 10, 20, 77, user="bob"),
+        ]
+    )
     row = dict(zip(FEATURES, past.row(Submission("x", 2200, "ann", "a", 4, cpus=3)), strict=True))
 
     logs = [math.log(10), math.log(1000), math.log(100)]

@@ -34,8 +34,15 @@ def ended(name: str, run_s: float, user: str = "ann", group: str = "a", rate: fl
 
 @pytest.fixture
 def past() -> Past:
-    return Past([ended("1", 10), ended("2", 20), ended("3", 90, rate=5.0), ended("4", 300, group="b"),
-                 ended("5", 2000, user="bob")])  # fmt: skip
+    return Past(
+        [
+            ended("1", 10),
+            ended("2", 20),
+            ended("3", 90, rate=5.0),
+            ended("4", 300, group="b"),
+            ended("5", 2000, user="bob"),
+        ]
+    )
 
 
 def test_means_and_medians(past: Past) -> None:
@@ -43,8 +50,11 @@ def test_means_and_medians(past: Past) -> None:
     got = {p.name: p.predict(ANN, past) for p in (GroupMean(), GroupMedian(), UserMean(), GlobalMean())}
 
     assert {name: round(p.steps) for name, p in got.items()} == {
-        "group mean": 400, "group median": 200, "user mean": 1050, "global mean": 4840
-    }  # fmt: skip
+        "group mean": 400,
+        "group median": 200,
+        "user mean": 1050,
+        "global mean": 4840,
+    }
     assert {p.runs for p in got.values()} == {3}
     assert all(p.low == p.steps == p.high == p.size for p in got.values())
     assert got["group mean"].source == "mean of its group"

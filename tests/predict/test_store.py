@@ -33,7 +33,7 @@ def test_what_is_stored_is_read_again(store: VersionStore, training, history) ->
     """Jobs that teach nothing are left out; a second store sees the same."""
     failed = replace(history[0], job_id="no", state=JobState.FAILED)
     version = add(store, training, [*history, failed])
-    stored = VersionStore(store._folder).load()
+    stored = VersionStore(store.folder).load()
 
     rows = [s.row for s in samples(history)]
     assert stored.version == version and stored.history == tuple(history)
@@ -48,7 +48,7 @@ def test_the_newest_are_kept(store: VersionStore, training, history) -> None:
 
     assert store.names() == ["0003", "0004", "0005", "0006", "0007"] and store.current() == "0007"
     assert store.load().version.created == 6 and store.load("0003").version.created == 2
-    names = {p.name for p in store._folder.iterdir()}
+    names = {p.name for p in store.folder.iterdir()}
     assert names == {"current", *(f"000{i}.{s}" for i in range(3, 8) for s in ("json", "npz"))}
 
 
@@ -66,7 +66,7 @@ def test_a_version_without_a_forest_answers_from_its_history(store: VersionStore
 def test_a_crash_leaves_the_version_before(store: VersionStore, training, history, monkeypatch) -> None:
     """Whichever file it was that could not be written."""
     add(store, training, history[:60], 1.0)
-    write = store_module._write
+    write = store_module.write_durably
     for last in ("0002.npz", "0002.json", "current"):
 
         def fails(path: Path, content: bytes, last: str = last) -> None:
@@ -74,7 +74,7 @@ def test_a_crash_leaves_the_version_before(store: VersionStore, training, histor
                 raise OSError(28, "No space left on device")
             write(path, content)
 
-        monkeypatch.setattr(store_module, "_write", fails)
+        monkeypatch.setattr(store_module, "write_durably", fails)
         with pytest.raises(PredictionError, match="cannot be written: No space left on device"):
             add(store, training, history[:60], 2.0)
         assert store.load().version.created == 1.0
@@ -121,10 +121,10 @@ def _change(path: Path, **what: object) -> None:
         (lambda f: (f / "current").write_bytes(b"\xff"), "current: cannot be read"),
         (lambda f: (f / "current").write_text("0009"), "0009.json: is missing"),
     ],
-)  # fmt: skip
+)
 def test_damage_is_told(store: VersionStore, training, history, damage, error: str) -> None:
     add(store, training, history[:60])
-    damage(store._folder)
+    damage(store.folder)
 
     with pytest.raises(PredictionError, match=error):
         store.load()
@@ -133,7 +133,7 @@ def test_damage_is_told(store: VersionStore, training, history, damage, error: s
 def test_the_first_format_is_still_read(store: VersionStore, training, history) -> None:
     """Its manifests did not say that a forest answers, as nothing else could. The file stays as it was written."""
     add(store, training, history[:60])
-    path = store._folder / "0001.json"
+    path = store.folder / "0001.json"
     manifest = json.loads(path.read_text())
     old = {k: v for k, v in manifest.items() if k not in ("predictor", "refused")} | {"format": 1}
     path.write_text(json.dumps(old))
@@ -155,8 +155,8 @@ def test_foreign_files_with_a_right_sum_run_nothing(store: VersionStore, trainin
         np.savez(buffer, **training.forest.arrays(), history=np.zeros(3, dtype=np.uint8))
     else:
         buffer.write(b"no zip at all")
-    (store._folder / "0001.npz").write_bytes(buffer.getvalue())
-    _change(store._folder / "0001.json", sha256=hashlib.sha256(buffer.getvalue()).hexdigest())
+    (store.folder / "0001.npz").write_bytes(buffer.getvalue())
+    _change(store.folder / "0001.json", sha256=hashlib.sha256(buffer.getvalue()).hexdigest())
 
     with pytest.raises(PredictionError, match=r"0001\.npz: holds no predictor of this program"):
         store.load()

@@ -23,10 +23,20 @@ CLUSTER = "v100:1x1"
 
 def trace(*arrivals: float, steps: float = 600.0, **more) -> Trace:
     jobs = [
-        TraceJob(str(i), at, "resnet18", 64, 1, steps * (i + 1), user="ada", group="nightly",
-                 steps_per_s={"v100": 1.0}, **more)
+        TraceJob(
+            str(i),
+            at,
+            "resnet18",
+            64,
+            1,
+            steps * (i + 1),
+            user="ada",
+            group="nightly",
+            steps_per_s={"v100": 1.0},
+            **more,
+        )
         for i, at in enumerate(arrivals)
-    ]  # fmt: skip
+    ]
     return Trace("made up", "csv", tuple(jobs))
 
 

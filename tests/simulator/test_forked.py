@@ -106,8 +106,7 @@ def test_a_lost_node_under_hadare_is_made_up_for():
 )
 def test_bounds_of_a_lone_job(rates, steps, restart_s, fork, overhead):
     """``rem / sum X <= time <= rem / max X``: copies never do harm, and never wonders."""
-    job = TraceJob("a", 0.0, "", None, 1, steps, restart_s=restart_s,
-                   steps_per_s=dict(zip(RATES, rates, strict=True)))  # fmt: skip
+    job = TraceJob("a", 0.0, "", None, 1, steps, restart_s=restart_s, steps_per_s=dict(zip(RATES, rates, strict=True)))
     options = replace(THREE, fork=fork, consolidation=Consolidation(overhead))
     trace = Trace("test", "csv", (job,))
     took_s = run(trace, options).jobs[0].completion_s
@@ -123,12 +122,19 @@ def mixes(draw):
     for number in range(draw(st.integers(1, 6))):
         rates = {t: r * draw(st.sampled_from((0.5, 1.0, 2.0))) for t, r in RATES.items()}
         jobs.append(
-            TraceJob(str(number), draw(st.sampled_from((0.0, 0.0, 500.0, 4000.0))), "", None,
-                     draw(st.sampled_from((1, 1, 1, 2))), draw(st.floats(100.0, 30_000.0)),
-                     restart_s=draw(st.sampled_from((0.0, 30.0))), steps_per_s=rates,
-                     weight=draw(st.sampled_from((1.0, 1.0, 10.0))),
-                     fork=draw(st.sampled_from((None, *Fork))))
-        )  # fmt: skip
+            TraceJob(
+                str(number),
+                draw(st.sampled_from((0.0, 0.0, 500.0, 4000.0))),
+                "",
+                None,
+                draw(st.sampled_from((1, 1, 1, 2))),
+                draw(st.floats(100.0, 30_000.0)),
+                restart_s=draw(st.sampled_from((0.0, 30.0))),
+                steps_per_s=rates,
+                weight=draw(st.sampled_from((1.0, 1.0, 10.0))),
+                fork=draw(st.sampled_from((None, *Fork))),
+            )
+        )
     return Trace("mix", "csv", tuple(sorted(jobs, key=lambda j: j.arrival_s)))
 
 
@@ -176,7 +182,7 @@ def test_copies_need_nodes():
         SimOptions(model="gavel", fork=Fork.AUTO)
 
 
-def test_the_column_fork(tmp_path):
+def test_the_column_fork():
     text = "job_id,arrival_s,gpus,steps,model,fork\na,0,1,100000,resnet18,spread\nb,0,1,100000,resnet18,\n"
     trace = table_csv.read(text.splitlines(), "t.csv")
     assert [j.fork for j in trace.jobs] == [Fork.SPREAD, None]

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from slurm_hadar.model import Mix, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.policies.toolkit.arena import Arena, find_gang
-from slurm_hadar.simulator.run import SimOptions, bounds_of, cluster_nodes, simulate
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.gangs import find_gang
+from slurm_hadar.simulator.nodes import cluster_nodes
+from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.traces import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import draw_faults
 
@@ -70,10 +72,15 @@ def options(draw: st.DrawFn) -> SimOptions:
     names = [n.name for n in cluster_nodes(cluster)]
     faults = draw_faults(names, 4e3, 1e3, draw(st.integers(0, 5)), 1e5, 150.0 if draw(st.booleans()) else 0.0)
     return SimOptions(
-        cluster, model, event_round_s=draw(st.sampled_from((0.0, 30.0))), save_s=draw(st.sampled_from((0.0, 10.0))),
-        self_start_s=draw(st.sampled_from((None, 1.25, 60.0))), phase_s=draw(st.sampled_from((None, 0.0, 5e3))),
-        faults=faults if faulty else SimOptions().faults, max_rounds=3000,
-    )  # fmt: skip
+        cluster,
+        model,
+        event_round_s=draw(st.sampled_from((0.0, 30.0))),
+        save_s=draw(st.sampled_from((0.0, 10.0))),
+        self_start_s=draw(st.sampled_from((None, 1.25, 60.0))),
+        phase_s=draw(st.sampled_from((None, 0.0, 5e3))),
+        faults=faults if faulty else SimOptions().faults,
+        max_rounds=3000,
+    )
 
 
 def runs_of(result) -> dict:
@@ -177,7 +184,7 @@ def test_the_books_agree(trace: Trace, options: SimOptions) -> None:
     by_intervals = sum(i.count * (i.end_s - i.start_s) for i in result.intervals)
     assert by_jobs == pytest.approx(by_intervals)
     assert 0 <= summary["gru"] <= 1 + 1e-9 and 0 <= summary["cru"] <= 1 + 1e-9
-    assert summary["gru"] <= summary["cru"] * len(result.gpus) * 4 + 1e-9
+    assert summary["gru"] <= summary["cru"] * len(result.setting.cluster.gpus) * 4 + 1e-9
     assert all(0 <= u <= 1 + 1e-9 for u in summary["utilisation"].values())
     for row in result.rounds:
         held = defaultdict(int)

@@ -9,8 +9,9 @@ import pytest
 from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Mix
 from slurm_hadar.policies import get
+from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.replay import HAPPENED, deviations, past, site_of_accounting, site_of_slurm, spec_type
-from slurm_hadar.simulator.run import SimOptions, cluster_nodes, simulate
+from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces import read_text
 from slurm_hadar.slurm.accounting import parse_accounting
 from slurm_hadar.slurm.state import SlurmNode
@@ -44,8 +45,12 @@ def test_the_cluster_that_jobs_show() -> None:
 
 def test_the_cluster_that_slurm_has() -> None:
     """Groups by type and size, names of GRES made fit; nodes of several types are left out and said so."""
-    nodes = [SlurmNode("a2", (("A100-SXM4", 4),)), SlurmNode("a1", (("A100-SXM4", 8),), partitions=("gpu",)),
-             SlurmNode("cpu"), SlurmNode("mix", (("k80", 1), ("t4", 1)))]  # fmt: skip
+    nodes = [
+        SlurmNode("a2", (("A100-SXM4", 4),)),
+        SlurmNode("a1", (("A100-SXM4", 8),), partitions=("gpu",)),
+        SlurmNode("cpu"),
+        SlurmNode("mix", (("k80", 1), ("t4", 1))),
+    ]
     site = site_of_slurm(nodes)
 
     assert site.spec == "a100_sxm4:1x8,a100_sxm4:1x4" and site.names == {"a1": "a100_sxm4-1", "a2": "a100_sxm4-2"}
@@ -96,10 +101,14 @@ def site_of(rows):
 
 def test_jobs_are_bound_to_what_they_asked_for() -> None:
     """The type only where one was asked for, the partition's nodes, as many nodes as asked, and the time limit."""
-    _, trace, site = site_of([
-        ROWS[0] + "|a|60|cpu=8,gres/gpu:v100=4,gres/gpu=4,node=1", ROWS[1] + "|a|UNLIMITED|cpu=8,gres/gpu=2,node=1",
-        ROWS[2] + "|b|Partition_Limit|cpu=8,gres/gpu=2,node=2", ROWS[3] + "|a|10|cpu=8,gres/gpu=2,node=1",
-    ])  # fmt: skip
+    _, trace, site = site_of(
+        [
+            ROWS[0] + "|a|60|cpu=8,gres/gpu:v100=4,gres/gpu=4,node=1",
+            ROWS[1] + "|a|UNLIMITED|cpu=8,gres/gpu=2,node=1",
+            ROWS[2] + "|b|Partition_Limit|cpu=8,gres/gpu=2,node=2",
+            ROWS[3] + "|a|10|cpu=8,gres/gpu=2,node=1",
+        ]
+    )
     first, second, third, fourth = trace.jobs
 
     assert [j.types for j in trace.jobs] == [frozenset({"v100"}), None, None, None]
@@ -122,8 +131,10 @@ def test_accounting_that_does_not_tell_what_was_asked() -> None:
 def test_a_gang_takes_as_long_again_where_it_was() -> None:
     """On two nodes it was slower than on one, and of several types it had the pace of the slowest."""
     row = "1|ann|lab|COMPLETED|1000|1000|4600|3600|gres/gpu=8,gres/gpu:{}|{}|x||a|90|gres/gpu=8,node=2"
-    for types, nodes, spec, mix in (("v100=8", "gpu[1-2]", "v100:2x4", Mix.NEVER),
-                                    ("v100=4,gres/gpu:k80=4", "gpu1,old1", "k80:1x4,v100:1x4", Mix.GATED)):  # fmt: skip
+    for types, nodes, spec, mix in (
+        ("v100=8", "gpu[1-2]", "v100:2x4", Mix.NEVER),
+        ("v100=4,gres/gpu:k80=4", "gpu1,old1", "k80:1x4,v100:1x4", Mix.GATED),
+    ):
         text = f"{ASKED}\n{row.format(types, nodes)}\n"
         trace = read_text(text, "site", reference(), "sacct")
 

@@ -10,7 +10,8 @@ import pytest
 from slurm_hadar.errors import ClusterError, ConfigError, PolicyError, TraceError
 from slurm_hadar.model import Mix, Plan, Tier, Wait
 from slurm_hadar.policies import registry
-from slurm_hadar.simulator.run import SimOptions, simulate, unlimited
+from slurm_hadar.simulator.options import unlimited
+from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import Faults, Outage
 
@@ -47,8 +48,11 @@ def test_freed_gpus_go_to_others_at_the_next_round(job, trace) -> None:
     assert (row(result, "a").completion_s, row(result, "b").first_start_s) == (1000.0, 1080.0)
     assert row(result, "b").completion_s == 1180.0 and row(result, "b").queueing_s == 1080.0
     assert [(r.time_s, r.active, r.running) for r in result.rounds] == [
-        (0, 2, 1), (360, 2, 1), (720, 2, 1), (1080, 1, 1)
-    ]  # fmt: skip
+        (0, 2, 1),
+        (360, 2, 1),
+        (720, 2, 1),
+        (1080, 1, 1),
+    ]
     assert result.summary()["gru"] == pytest.approx(1100 / 1180)
 
 
@@ -68,17 +72,21 @@ def test_slurm_starts_by_itself_what_no_round_has_seen(job, trace, scripted) -> 
     and once a round has seen it, for the policy: c, which comes just before the round at 720, gets its lease there."""
     both = {"v100": 1.0, "k80": 0.5}
     jobs = trace(
-        job("a", 10.0, steps=100, **both), job("b", 20.0, workers=2, steps=100, **both),
-        job("d", 30.0, steps=30, k80=1), job("c", 719.5, steps=100, **both),
-    )  # fmt: skip
+        job("a", 10.0, steps=100, **both),
+        job("b", 20.0, workers=2, steps=100, **both),
+        job("d", 30.0, steps=30, k80=1),
+        job("c", 719.5, steps=100, **both),
+    )
     policy = scripted({}, {}, {}, {"c": {"v100-1": {"v100": 1}}})
 
     result = simulate(jobs, policy, SimOptions("v100:1x2,k80:1x1", self_start_s=1.0, start_s=5.0, phase_s=0.0))
 
     assert [(i.job_id, i.node, i.count, i.start_s, i.end_s) for i in result.intervals] == [
-        ("b", "v100-1", 2, 21, 126), ("a", "k80-1", 1, 11, 216), ("d", "k80-1", 1, 216, 251),
+        ("b", "v100-1", 2, 21, 126),
+        ("a", "k80-1", 1, 11, 216),
+        ("d", "k80-1", 1, 216, 251),
         ("c", "v100-1", 1, 1080, 1185),
-    ]  # fmt: skip
+    ]
     assert [r.time_s for r in result.rounds] == [0, 360, 720, 1080]
 
 
@@ -182,7 +190,7 @@ def test_gavels_model(job, trace) -> None:
     assert [(i.node, i.count) for i in result.intervals] == [("v100", 4), ("v100", 1)]
     assert row(result, "a").steps == 2000 and row(result, "a").completion_s == 500
     assert row(result, "b").first_start_s == 500  # the second round ended with its only job
-    assert (result.nodes, result.summary()["model"]) == (1, "gavel")
+    assert (result.setting.cluster.nodes, result.summary()["model"]) == (1, "gavel")
 
 
 def test_gavels_model_moves_for_nothing(job, trace, scripted) -> None:
@@ -190,8 +198,9 @@ def test_gavels_model_moves_for_nothing(job, trace, scripted) -> None:
 
     result = simulate(
         trace(job("a", steps=1000, v100=10, k80=1), job("b", 50000.0, steps=10, v100=1)),
-        policy, SimOptions("v100:1x1,k80:1x1", model="gavel", save_s=50.0, max_rounds=2),
-    )  # fmt: skip
+        policy,
+        SimOptions("v100:1x1,k80:1x1", model="gavel", save_s=50.0, max_rounds=2),
+    )
 
     assert row(result, "a").completion_s == 360 + 64
 
@@ -253,7 +262,7 @@ def test_the_number_of_rounds_can_be_limited(job, trace) -> None:
 class _Bad(type(registry.get("fifo"))):
     name = "bad"
 
-    def allocate(self, snapshot):
+    def allocate(self, _snapshot):
         return Plan(self.name)
 
 
@@ -388,9 +397,11 @@ def test_a_scheduler_inside_slurm_waits_for_no_round() -> None:
     result = simulate(Trace("t", "csv", jobs), registry.get("slurm"), SimOptions("v100:1x4", round_s=360.0))
 
     assert [(j.first_start_s, j.completion_s) for j in result.jobs] == [
-        (0.0, 600.0), (600.0, 650.0), (10_000.0, 10_050.0),
-    ]  # fmt: skip
-    assert len(result.rounds) <= 2 * 6 and result.round_s == 30.0
+        (0.0, 600.0),
+        (600.0, 650.0),
+        (10_000.0, 10_050.0),
+    ]
+    assert len(result.rounds) <= 2 * 6 and result.setting.round_s == 30.0
     stuck = (jobs[0], replace(jobs[1], job_id="2", workers=8, nodes=(2, 2)))
     outage = Faults((Outage("v100-1", 50.0, 700.0),))
     failed = simulate(Trace("t", "csv", stuck), registry.get("slurm"), SimOptions("v100:2x4", faults=outage))

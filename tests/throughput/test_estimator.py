@@ -144,7 +144,7 @@ def test_errors_of_estimates_can_be_reported():
     """Estimates noted before the truth was known are compared with it afterwards."""
     known = store()
     estimator = Estimator(reference(), known)
-    estimator.note("resnet18:64", 1, estimator.speeds("resnet18", 64, 1, ["v100", "k80"]), 0.0)
+    estimator.record_estimates("resnet18:64", 1, estimator.speeds("resnet18", 64, 1, ["v100", "k80"]), 0.0)
     known.record("resnet18:64", "v100", 1, 10.0, 1.0)
     (error,) = known.errors()
     assert error.gpu_type == "v100" and "published" in error.source
@@ -172,9 +172,13 @@ def test_other_sizes_of_an_elastic_gang_follow_one_law(model: str, batch: int | 
 
 @pytest.mark.parametrize(
     ("model", "batch", "key", "filed"),
-    [("resnet18", 64, None, "resnet18:32"), ("resnet18", None, None, "resnet18"), ("", None, "ann/train", "ann/train"),
-     ("", 64, "ann/train", "ann/train")],
-)  # fmt: skip
+    [
+        ("resnet18", 64, None, "resnet18:32"),
+        ("resnet18", None, None, "resnet18"),
+        ("", None, "ann/train", "ann/train"),
+        ("", 64, "ann/train", "ann/train"),
+    ],
+)
 def test_a_measured_size_of_an_elastic_gang_speaks_for_the_others(model, batch, key, filed):
     """Measured with 8 where 4 were asked for: exact there, and by the law everywhere else."""
     known = store()

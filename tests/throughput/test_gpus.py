@@ -43,11 +43,22 @@ def test_newer_generations_are_faster():
 @pytest.mark.parametrize(
     ("gres", "gigabytes"),
     [
-        ("v100", 16), ("tesla_v100-sxm2-32gb", 32), ("v100-32g", 32), ("K80", 12), ("nvidia_h100_80gb_hbm3", 80),
-        ("nvidia_h100_80gb_hbm3_3g.40gb", 40), ("a100_1g.5gb", 5), ("a100-sxm4-80gb", 80), ("a100", 40),
-        ("gb200", None), ("fpga", None), ("", None), ("rtx4090gb", None), ("0gb", None),
+        ("v100", 16),
+        ("tesla_v100-sxm2-32gb", 32),
+        ("v100-32g", 32),
+        ("K80", 12),
+        ("nvidia_h100_80gb_hbm3", 80),
+        ("nvidia_h100_80gb_hbm3_3g.40gb", 40),
+        ("a100_1g.5gb", 5),
+        ("a100-sxm4-80gb", 80),
+        ("a100", 40),
+        ("gb200", None),
+        ("fpga", None),
+        ("", None),
+        ("rtx4090gb", None),
+        ("0gb", None),
     ],
-)  # fmt: skip
+)
 def test_memory_by_name(gres, gigabytes):
     """What the name says goes before what its model has at least; a slice has its own."""
     assert memory_gb(gres) == gigabytes

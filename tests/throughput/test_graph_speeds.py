@@ -79,8 +79,10 @@ def test_numbers_of_nodes_have_averages_of_their_own(store) -> None:
     store.record("a", "v100", 4, 8.0, 0.0, nodes=1)
     store.record("b", "v100", 4, 3.0, 0.0, spread=True)
     assert [(m.nodes, m.spread, m.steps_per_s) for m in store.of("a")] == [
-        (1, False, 8.0), (2, True, 4.0), (4, True, 2.0),
-    ]  # fmt: skip
+        (1, False, 8.0),
+        (2, True, 4.0),
+        (4, True, 2.0),
+    ]
     assert [(m.nodes, m.spread) for m in store.of("b")] == [(None, True)]
 
 

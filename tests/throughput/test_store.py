@@ -88,7 +88,8 @@ def test_damaged_file_is_a_store_error(tmp_path):
 def test_file_damaged_later_is_a_store_error(tmp_path):
     """Damage that appears while the store is open is reported as such, not as a foreign exception."""
     store = ThroughputStore.open(tmp_path / "speeds.sqlite")
-    store._connection.execute("DROP TABLE throughput_measurement")
+    with sqlite3.connect(tmp_path / "speeds.sqlite") as other:
+        other.execute("DROP TABLE throughput_measurement")
     with pytest.raises(StoreError, match="cannot be read"):
         store.of("a")
     store.close()
@@ -110,10 +111,10 @@ def test_impossible_rates_in_the_file_are_forgotten(tmp_path, rate, caplog):
     store = ThroughputStore.open(path)
     for workload in ("a", "b"):
         store.record(workload, "v100", 1, 2.0, 0.0)
-        store.note_estimate(workload, "k80", 1, 1.0, "published", 0.0)
-    for table in ("measurement", "estimate"):
-        store._connection.execute(f"UPDATE throughput_{table} SET steps_per_s = ? WHERE workload = 'a'", (rate,))
-    store._connection.commit()
+        store.record_estimate(workload, "k80", 1, 1.0, "published", 0.0)
+    with sqlite3.connect(path) as other:
+        for table in ("measurement", "estimate"):
+            other.execute(f"UPDATE throughput_{table} SET steps_per_s = ? WHERE workload = 'a'", (rate,))
     assert store.of("a") == []
     store.close()
 
@@ -128,13 +129,13 @@ def test_impossible_rates_in_the_file_are_forgotten(tmp_path, rate, caplog):
 def test_errors_compare_estimates_with_the_truth():
     """The last estimate made before the first measurement is judged by it; later ones do not count."""
     store = memory()
-    store.note_estimate("a", "v100", 1, 10.0, "data sheet", 0.0)
-    store.note_estimate("a", "v100", 1, 15.0, "published", 1.0)
-    store.note_estimate("a", "k80", 1, 3.0, "published", 1.0)
+    store.record_estimate("a", "v100", 1, 10.0, "data sheet", 0.0)
+    store.record_estimate("a", "v100", 1, 15.0, "published", 1.0)
+    store.record_estimate("a", "k80", 1, 3.0, "published", 1.0)
     assert store.errors() == []
 
     store.record("a", "v100", 1, 20.0, 2.0)
-    store.note_estimate("a", "v100", 1, 20.0, "measured", 3.0)
+    store.record_estimate("a", "v100", 1, 20.0, "measured", 3.0)
 
     (error,) = store.errors()
     assert (error.source, error.estimated, error.measured) == ("published", 15.0, 20.0)
@@ -186,11 +187,11 @@ def test_a_store_notices_what_others_write(tmp_path):
 def test_estimates_are_judged_for_their_user():
     """An estimate for nobody in particular is judged by each user's measurement, unless there was one for that user."""
     store = memory()
-    store.note_estimate("a", "v100", 1, 10.0, "published", 0.0)
-    store.note_estimate("a", "v100", 1, 30.0, "carried over", 0.0, user="bob")
+    store.record_estimate("a", "v100", 1, 10.0, "published", 0.0)
+    store.record_estimate("a", "v100", 1, 30.0, "carried over", 0.0, user="bob")
     for user in ("ann", "bob"):
         store.record("a", "v100", 1, 20.0, 2.0, user=user)
-    store.note_estimate("a", "v100", 1, 99.0, "too late", 3.0)
-    store.note_estimate("a", "v100", 1, 99.0, "too late", 3.0, user="bob")
+    store.record_estimate("a", "v100", 1, 99.0, "too late", 3.0)
+    store.record_estimate("a", "v100", 1, 99.0, "too late", 3.0, user="bob")
 
     assert [(e.user, e.estimated) for e in store.errors()] == [("ann", 10.0), ("bob", 30.0)]

@@ -125,5 +125,5 @@ class Estimates:
             if now is not None and wanted not in self._noted:
                 self._noted.add(wanted)
                 with self._keeping():
-                    self._estimator.note(key, workers, speeds, now, owner)
+                    self._estimator.record_estimates(key, workers, speeds, now, owner)
         return self._estimates[wanted]

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.model import Job, Snapshot, Tier, Wait
-from slurm_hadar.policies.toolkit.arena import find_gang, open_nodes
+from slurm_hadar.policies.toolkit.arena import open_nodes
+from slurm_hadar.policies.toolkit.gangs import find_on_type
 
 __all__ = ["PassedOver"]
 
@@ -45,7 +46,7 @@ class PassedOver:
         best = max((s.steps_per_s for t, s in job.speeds.items() if job.form.admits_type(t)), default=0.0)
         for gpu_type in sorted(self._free):
             room = [count for node, count in self._free[gpu_type].items() if node in open_]
-            if not find_gang(replace(job.form, types=None), [(slot,) for slot in range(len(room))], room):
+            if not find_on_type(replace(job.form, types=None), range(len(room)), room):
                 continue
             if not job.form.admits_type(gpu_type):
                 why = job.form.shortage([gpu_type]) or job.ruled_out.get(gpu_type, "not among the types that it takes")

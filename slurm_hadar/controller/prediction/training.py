@@ -107,7 +107,7 @@ class Trainer:
 
     def _begin(self, now: float) -> None:
         # noted before it begins: one that dies at once is not begun again in every round
-        self._attempts.note(Attempt(now))
+        self._attempts.save(Attempt(now))
         with (self._folder / "training.log").open("wb") as output:
             self._process = self._spawn(
                 training_command(self._settings, self._state_dir), stdin=subprocess.DEVNULL, stdout=output,

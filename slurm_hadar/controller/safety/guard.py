@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.controller.journal.gains import basis
 from slurm_hadar.model import EMPTY, Job, JobState, Placement, Plan, Snapshot
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.ledger import Ledger
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle", "unmovable_reason"]
 
@@ -121,27 +123,28 @@ def settle(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, s
     """
     vetoed = dict(vetoed)
     pending = list(changes)
+    arena = Arena.of(snapshot)
     while True:
-        settled, failed = _fit(snapshot, pending, vetoed)
+        settled, failed = _fit(Ledger(arena, arena.capacity), pending, vetoed)
         if not failed:
             return settled
         vetoed.update(failed)
 
 
-def _fit(snapshot: Snapshot, changes: list[Change], vetoed: Mapping[str, str]) -> tuple[list[Change], dict[str, str]]:
-    free = snapshot.capacity()
+def _fit(ledger: Ledger, changes: list[Change], vetoed: Mapping[str, str]) -> tuple[list[Change], dict[str, str]]:
+    gang = ledger.arena.gang
     decided: dict[str, Change] = {c.job_id: _veto(c, vetoed[c.job_id]) for c in changes if c.job_id in vetoed}
     for change in changes:
         held = decided.get(change.job_id, change)
         if held.kind is ChangeKind.STAY:
-            _take(free, held.old)
+            ledger.take(gang(held.old))
     failed: dict[str, str] = {}
     new = [c for c in changes if c.kind is not ChangeKind.WAIT and c.kind is not ChangeKind.STAY and c.kind.occupies]
     for change in sorted(new, key=lambda c: (not c.kind.stops, -c.payoff, c.job_id)):
         if change.job_id in decided:
             continue
-        if _fits(free, change.new):
-            _take(free, change.new)
+        if ledger.has_room(change.new):
+            ledger.take(gang(change.new))
         elif change.kind is ChangeKind.MOVE:
             failed[change.job_id] = "the GPUs it was to move to did not come free"
         else:
@@ -153,13 +156,3 @@ def _veto(change: Change, why: str) -> Change:
     kind = ChangeKind.WAIT if change.kind in (ChangeKind.START, ChangeKind.WAIT) else ChangeKind.STAY
     new = change.old if kind is ChangeKind.STAY else EMPTY
     return replace(change, kind=kind, new=new, why=f"put off: {why}")
-
-
-def _fits(free: Mapping[str, Mapping[str, int]], placement: Placement) -> bool:
-    return all(free.get(node, {}).get(gpu_type, 0) >= n for node, gpu_type, n in placement.items())
-
-
-def _take(free: dict[str, dict[str, int]], placement: Placement) -> None:
-    for node, gpu_type, n in placement.items():
-        on_node = free.setdefault(node, {})
-        on_node[gpu_type] = on_node.get(gpu_type, 0) - n

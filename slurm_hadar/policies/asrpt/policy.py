@@ -12,8 +12,9 @@ from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.asrpt.virtual_machine import Arrival, VirtualMachine
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
-from slurm_hadar.policies.toolkit.arena import Arena, Gang, find_gang
-from slurm_hadar.policies.toolkit.dealer import Dealer
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.gangs import Gang, find_on_type
+from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 
 __all__ = ["Asrpt", "Spjf", "Spwf", "WcsDuration", "WcsSubTime", "WcsWorkload"]
 
@@ -77,36 +78,40 @@ class Asrpt(Policy):
             raise ConfigError(f"policy {self.name}: order={self.order!r} must be one of {', '.join(_ORDERS)}")
         if not 0.0 < self.pace <= 1.0:
             raise ConfigError(f"policy {self.name}: pace={self.pace} must be above 0 and at most 1")
-        self._require(kappa=0.0, theta=0.0, epsilon=0.0, reserve=0, unknown_runtime_s=1.0)
+        self.require_at_least(kappa=0.0, theta=0.0, epsilon=0.0, reserve=0, unknown_runtime_s=1.0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
-        dealer = Dealer(Arena.of(snapshot))
-        hall = _Hall(self, dealer)
-        for job in dealer.arena.movers:
+        builder = PlanBuilder(Arena.of(snapshot))
+        dispatcher = _Dispatcher(self, builder)
+        for job in builder.arena.movers:
             if job.running:
-                dealer.keep(job)
-        machine = self._virtual(snapshot, hall) if self.order == "srpt" else None
-        waits = hall.serve(self._queue(hall, machine))
-        memory = {"offered": dict(sorted(hall.offered.items()))}
+                builder.keep(job)
+        machine = self._virtual(snapshot, dispatcher) if self.order == "srpt" else None
+        waits = dispatcher.serve(self._queue(dispatcher, machine))
+        memory = {"offered": dict(sorted(dispatcher.offered.items()))}
         if machine is not None:
             memory["virtual"] = machine.memory()
-        return dealer.plan(self.name, lambda job: waits.get(job.job_id) or hall.not_yet(job), memory=memory)
+        return builder.plan(self.name, lambda job: waits.get(job.job_id) or dispatcher.not_yet(job), memory=memory)
 
-    def _virtual(self, snapshot: Snapshot, hall: _Hall) -> VirtualMachine:
+    def _virtual(self, snapshot: Snapshot, dispatcher: _Dispatcher) -> VirtualMachine:
         """The virtual machine at the time of the snapshot."""
         started = min((job.arrival for job in snapshot.steerable_jobs), default=snapshot.time)
         machine = VirtualMachine.read(snapshot.memory.get("virtual", {}), min(started, snapshot.time))
         present = {job.job_id for job in snapshot.steerable_jobs}
         machine.forget([job for job in (*machine.left_s, *machine.done_at) if job not in present])
-        new = [job for job in snapshot.steerable_jobs if not machine.knows(job.job_id) and job.job_id in hall.sizes]
+        new = [
+            job for job in snapshot.steerable_jobs if not machine.knows(job.job_id) and job.job_id in dispatcher.sizes
+        ]
         pace = 1.0 if self.strict else self.pace
-        machine.advance((Arrival(j.arrival, j.job_id, hall.sizes[j.job_id].work_s / pace) for j in new), snapshot.time)
+        machine.advance(
+            (Arrival(j.arrival, j.job_id, dispatcher.sizes[j.job_id].work_s / pace) for j in new), snapshot.time
+        )
         return machine
 
-    def _queue(self, hall: _Hall, machine: VirtualMachine | None) -> list[Job]:
+    def _queue(self, dispatcher: _Dispatcher, machine: VirtualMachine | None) -> list[Job]:
         """Those who may start, in order."""
-        waiting = [j for j in hall.dealer.arena.movers if not j.running and j.job_id in hall.sizes]
+        waiting = [j for j in dispatcher.builder.arena.movers if not j.running and j.job_id in dispatcher.sizes]
         if self.order == "submission":
             return waiting
         if machine is not None:
@@ -114,12 +119,12 @@ class Asrpt(Policy):
             waiting = [j for j in waiting if j.job_id in key]
         else:
             by_work = self.order == "workload"
-            key = {j.job_id: hall.sizes[j.job_id].best_s * (j.form.workers if by_work else 1) for j in waiting}
+            key = {j.job_id: dispatcher.sizes[j.job_id].best_s * (j.form.workers if by_work else 1) for j in waiting}
         return sorted(waiting, key=lambda j: (key[j.job_id], j.arrival, j.job_id))
 
 
 @dataclass(frozen=True, slots=True)
-class _Offer:
+class _Place:
     """A free place, if there is one, and how many times slower it is than the best; who would be there longer than
     until ``until`` keeps others from what they have reserved."""
 
@@ -142,8 +147,8 @@ class _Kind:
     best_rate: float
     sensitivity: float
     work_s: float
-    free: _Offer | None = None
-    unreserved: _Offer | None = None
+    free: _Place | None = None
+    unreserved: _Place | None = None
     seen: int = -1
 
 
@@ -167,14 +172,14 @@ class _Reservation:
 
 
 @dataclass
-class _Hall:
+class _Dispatcher:
     """The waiting gangs of one round, and who of them starts.
 
     ``offered[job]``: since when a job could have started, but for its wish for a better place.
     """
 
     rules: Asrpt
-    dealer: Dealer
+    builder: PlanBuilder
     sizes: dict[str, _Size] = field(default_factory=dict)
     offered: dict[str, float] = field(default_factory=dict)
     reserved: list[_Reservation] = field(default_factory=list)
@@ -182,7 +187,7 @@ class _Hall:
     _changes: int = 0
 
     def __post_init__(self) -> None:
-        for job in self.dealer.arena.snapshot.steerable_jobs:
+        for job in self.builder.arena.snapshot.steerable_jobs:
             kind = self._kind_of(job)
             if kind is not None:
                 steps = job.steps_to_go(kind.best_rate, self.rules.unknown_runtime_s)
@@ -190,17 +195,17 @@ class _Hall:
 
     def _kind_of(self, job: Job) -> _Kind | None:
         """None for a job that no single type could take."""
-        key = (id(job.speeds), job.partition, job.form)  # the snapshot keeps the speeds, and jobs alike share them
+        key = (tuple(job.speeds.items()), job.partition, job.form)
         if key not in self._kinds:
-            by_type = self.dealer.arena.reach(job).by_type
-            places = self._look(job, by_type, self.dealer.arena.capacity)
+            by_type = self.builder.arena.reach(job).by_type
+            places = self._places(job, by_type, self.builder.arena.capacity)
             self._kinds[key] = self._make_kind(job, {t: len(gang) for t, gang in places.items()}) if places else None
         return self._kinds[key]
 
     def _make_kind(self, job: Job, nodes: dict[str, int]) -> _Kind:
         spreads = job.form.max_nodes > 1 and job.form.workers > 1
         best, worst, together = 0.0, math.inf, 0.0
-        gpus = self.dealer.arena.gpus
+        gpus = self.builder.arena.gpus
         for gpu_type, count in nodes.items():
             speed = job.speeds[gpu_type]
             best, worst = max(best, speed.on(count)), min(worst, speed.steps_per_s * (speed.apart if spreads else 1.0))
@@ -216,10 +221,10 @@ class _Hall:
                 waits[job.job_id] = Wait(Tier.POLICY, f"is behind job {head.job_id}, which nobody may overtake")
                 continue
             size = self.sizes[job.job_id]
-            offer = self._offer(job, size)
-            wait = self._no_room(job, size) if offer.gang is None else self._patience(job, size, offer.slower)
+            place = self._place_for(job, size)
+            wait = self._no_room(job, size) if place.gang is None else self._patience(job, size, place.slower)
             if wait is None:
-                self._start(job, offer.gang)
+                self._start(job, place.gang)
             else:
                 waits[job.job_id] = wait
                 head = head or job
@@ -228,31 +233,31 @@ class _Hall:
         return waits
 
     def _start(self, job: Job, gang: Gang | None) -> None:
-        self.dealer.give(job, gang)
+        self.builder.give(job, gang)
         self._changes += 1
 
-    def _offer(self, job: Job, size: _Size) -> _Offer:
+    def _place_for(self, job: Job, size: _Size) -> _Place:
         """The best place that the job may have; looked for once for all jobs of its kind until something changes."""
         kind = size.kind
         if kind.seen != self._changes:
-            kind.free, kind.unreserved, kind.seen = self._best(job, kind, self.dealer.free), None, self._changes
-        if kind.free is None or self.dealer.arena.snapshot.time + size.best_s * kind.free.slower > kind.free.until:
+            kind.free, kind.unreserved, kind.seen = self._best(job, kind, self.builder.ledger.free), None, self._changes
+        if kind.free is None or self.builder.arena.snapshot.time + size.best_s * kind.free.slower > kind.free.until:
             if kind.unreserved is None:
                 kind.unreserved = self._best(job, kind, self._less_reserved())
             return kind.unreserved
         return kind.free
 
-    def _best(self, job: Job, kind: _Kind, free: list[int]) -> _Offer:
+    def _best(self, job: Job, kind: _Kind, free: list[int]) -> _Place:
         best, chosen = 0.0, None
-        for gpu_type, gang in self._look(job, kind.nodes, free).items():
+        for gpu_type, gang in self._places(job, kind.nodes, free).items():
             rate = job.speeds[gpu_type].on(len(gang))
             if rate > best:
                 best, chosen = rate, gang
-        return _Offer() if chosen is None else _Offer(chosen, kind.best_rate / best, self._harmless_until(chosen))
+        return _Place() if chosen is None else _Place(chosen, kind.best_rate / best, self._harmless_until(chosen))
 
     def _harmless_until(self, gang: Gang) -> float:
         """The earliest reservation for which too little would be left."""
-        free = self.dealer.free
+        free = self.builder.ledger.free
         harmed = (
             reservation.at
             for reservation in self.reserved
@@ -261,20 +266,20 @@ class _Hall:
         return min(harmed, default=math.inf)
 
     def _less_reserved(self) -> list[int]:
-        free = list(self.dealer.free)
+        free = list(self.builder.ledger.free)
         for reservation in self.reserved:
             for slot, count in reservation.hold.items():
                 free[slot] = max(0, free[slot] - count)
         return free
 
-    def _look(
+    def _places(
         self, job: Job, types: Iterable[str], free: list[int], most: dict[str, int] | None = None
     ) -> dict[str, Gang]:
         """A place on each of ``types`` that has one, on at most ``most[type]`` nodes."""
-        by_type, found = self.dealer.arena.reach(job).by_type, {}
+        by_type, found = self.builder.arena.reach(job).by_type, {}
         for gpu_type in types:
             form = job.form if most is None else replace(job.form, max_nodes=most[gpu_type])
-            gang = find_gang(form, [(s,) for s in by_type[gpu_type]], free)
+            gang = find_on_type(form, by_type[gpu_type], free)
             if gang:
                 found[gpu_type] = gang
         return found
@@ -292,7 +297,7 @@ class _Hall:
         while first <= last:  # what is free only grows with time
             middle = (first + last) // 2
             free = self._free_after(now_free, middle)
-            places = self._look(job, good, free, good)
+            places = self._places(job, good, free, good)
             if places:
                 found, last = (self._leaving[middle][0], next(iter(places.values())), free), middle - 1
             else:
@@ -313,7 +318,7 @@ class _Hall:
     @functools.cached_property
     def _leaving(self) -> list[tuple[float, Gang]]:
         """When jobs that run are expected to end, and what they hold; at once, if they are overdue."""
-        arena, leaving = self.dealer.arena, []
+        arena, leaving = self.builder.arena, []
         now = arena.snapshot.time
         for job in arena.snapshot.steerable_jobs:
             rate = job.rate(job.placement)
@@ -329,7 +334,7 @@ class _Hall:
         rules = self.rules
         if not rules.kappa or size.kind.sensitivity < rules.kappa or slower <= 1.0 + rules.epsilon:
             return None
-        snapshot = self.dealer.arena.snapshot
+        snapshot = self.builder.arena.snapshot
         since = snapshot.memory.get("offered", {}).get(job.job_id, snapshot.time)
         left_s = since + rules.theta * (slower - 1.0) * size.best_s - snapshot.time
         if left_s <= 0:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from slurm_hadar.model import Job, Mix, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.policies.toolkit.arena import Arena, Gang, node_counts, open_nodes
+from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
+from slurm_hadar.policies.toolkit.gangs import Gang, node_counts
+from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.waits import Obstacles, holders, listing
 
 __all__ = ["Fifo"]
@@ -32,52 +34,61 @@ class Fifo(Policy):
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
         arena = Arena.of(snapshot)
-        obstacles = Obstacles(arena)
-        placements = dict(arena.kept)
-        waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
-        free = arena.free.copy()
+        queue = _FifoQueue(arena)
         for job in arena.movers:
-            if job.running:
-                placements[job.job_id] = job.placement
-                for slot, count in arena.gang(job.placement):
-                    free[slot] = max(0, free[slot] - count)
-        closed: dict[str, str] = {}
-        shut: dict[
-            frozenset[str], Wait
-        ] = {}  # sets of nodes that are all closed: whoever needs one of them waits alike
-        for job in arena.movers:
-            if job.running:
-                continue
-            nodes = open_nodes(snapshot, job)
-            if nodes in shut:
-                waits[job.job_id] = obstacles.of(job) or shut[nodes]
-                continue
-            gang = first_fit(arena, job, free, closed)
-            if gang:
-                placements[job.job_id] = arena.placement(gang)
-                for slot, count in gang:
-                    free[slot] -= count
-                continue
-            obstacle = obstacles.of(job)
-            waits[job.job_id] = obstacle or _queued(arena, job, placements, closed)
-            if obstacle is None or obstacle.tier is Tier.CAPACITY:
-                for node in nodes:
-                    closed.setdefault(node, job.job_id)
-                shut[nodes] = _behind(nodes, closed)
-        return Plan(self.name, placements, waits)
+            if not job.running:
+                queue.serve(job)
+        return Plan(self.name, queue.placements, queue.waits)
 
 
-def first_fit(arena: Arena, job: Job, free: Sequence[int], closed: dict[str, str]) -> Gang | None:
+class _FifoQueue:
+    """The jobs in order of arrival: who has got what, why the others wait, and which nodes that closes.
+
+    ``closed``: each node that a waiting job might use, with the first such job. ``shut``: sets of nodes that are all
+    closed, and what is said to whoever needs one of them.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena, self.ledger, self.obstacles = arena, Ledger(arena), Obstacles(arena)
+        self.placements = dict(arena.kept)
+        self.waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
+        self.closed: dict[str, str] = {}
+        self.shut: dict[frozenset[str], Wait] = {}
+        for job in arena.movers:
+            if job.running:
+                self.placements[job.job_id] = job.placement
+                self.ledger.occupy(arena.gang(job.placement))
+
+    def serve(self, job: Job) -> None:
+        """Start the job, or let it wait."""
+        nodes = open_nodes(self.arena.snapshot, job)
+        if nodes in self.shut:
+            self.waits[job.job_id] = self.obstacles.of(job) or self.shut[nodes]
+            return
+        gang = first_fit(self.ledger, job, self.closed)
+        if gang:
+            self.placements[job.job_id] = self.arena.placement(gang)
+            self.ledger.take(gang)
+            return
+        obstacle = self.obstacles.of(job)
+        self.waits[job.job_id] = obstacle or _queued(job, nodes, self.placements, self.closed)
+        if obstacle is None or obstacle.tier is Tier.CAPACITY:
+            for node in nodes:
+                self.closed.setdefault(node, job.job_id)
+            self.shut[nodes] = _behind(nodes, self.closed)
+
+
+def first_fit(ledger: Ledger, job: Job, closed: Container[str]) -> Gang | None:
     """The first place in node order, on nodes that are not ``closed``; the fewest nodes the form allows."""
-    for nodes in _pools(arena, job, closed):
+    for nodes in _pools(ledger.arena, job, closed):
         for count in node_counts(job.form):
-            gang = _first_nodes(job, count, nodes, free)
+            gang = _first_nodes(job, count, nodes, ledger.free)
             if gang:
                 return gang
     return None
 
 
-def _pools(arena: Arena, job: Job, closed: dict[str, str]) -> Iterator[list[list[int]]]:
+def _pools(arena: Arena, job: Job, closed: Container[str]) -> Iterator[list[list[int]]]:
     """Slots per node: one type after the other as they first appear, or all types together if the job may mix."""
     reach = arena.reach(job)
     if job.form.mix is Mix.NEVER:
@@ -110,18 +121,17 @@ def _first_nodes(job: Job, count: int, nodes: list[list[int]], free: Sequence[in
     return tuple(gang)
 
 
-def _greedy_shares(workers: int, count: int, rooms: list[int]) -> list[int]:
+def _greedy_shares(workers: int, count: int, free: list[int]) -> list[int]:
     """How many workers go to each node so that exactly ``count`` nodes are used, roomiest first, order kept."""
-    ranked = sorted(range(len(rooms)), key=lambda i: (-rooms[i], i))[:count]
-    shares, left = [0] * len(rooms), workers
+    ranked = sorted(range(len(free)), key=lambda i: (-free[i], i))[:count]
+    shares, left = [0] * len(free), workers
     for position, i in enumerate(ranked):
-        shares[i] = min(rooms[i], left - (len(ranked) - position - 1))
+        shares[i] = min(free[i], left - (len(ranked) - position - 1))
         left -= shares[i]
     return shares
 
 
-def _queued(arena: Arena, job: Job, placements: dict[str, Placement], closed: dict[str, str]) -> Wait:
-    nodes = open_nodes(arena.snapshot, job)
+def _queued(job: Job, nodes: frozenset[str], placements: dict[str, Placement], closed: dict[str, str]) -> Wait:
     if not nodes.isdisjoint(closed):
         return _behind(nodes, closed)
     held_by = holders(placements.items(), nodes)

@@ -10,8 +10,10 @@ from typing import ClassVar
 from slurm_hadar.model import Job, Mix, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.names import by_number
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.policies.toolkit.arena import Arena, node_counts, open_nodes
-from slurm_hadar.policies.toolkit.unsteered import Room, slurms_choice
+from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
+from slurm_hadar.policies.toolkit.gangs import node_counts
+from slurm_hadar.policies.toolkit.ledger import Ledger
+from slurm_hadar.policies.toolkit.unsteered import NodeOption, gang_by_slurm, in_slurms_order, placement_on
 from slurm_hadar.policies.toolkit.waits import Obstacles, holders, listing
 
 __all__ = ["Slurm"]
@@ -49,7 +51,7 @@ class Slurm(Policy):
     resolution_s: float = 60.0
 
     def __post_init__(self) -> None:
-        self._require(interval_s=1.0, depth=0, window_s=0.0, resolution_s=1.0)
+        self.require_at_least(interval_s=1.0, depth=0, window_s=0.0, resolution_s=1.0)
 
     @property
     def at_once_s(self) -> float:
@@ -57,14 +59,16 @@ class Slurm(Policy):
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
-        desk = _Desk(snapshot)
-        queue = sorted((j for j in desk.arena.movers if not j.running), key=lambda j: (j.arrival, by_number(j.job_id)))
-        waiting = desk.in_order(queue)
+        timeline = _Timeline(snapshot)
+        queue = sorted(
+            (j for j in timeline.arena.movers if not j.running), key=lambda j: (j.arrival, by_number(j.job_id))
+        )
+        waiting = timeline.in_order(queue)
         # between two looks of its own, backfill does not know of what has happened
         if snapshot.round_s > self.interval_s or snapshot.time % self.interval_s == 0:
-            waiting = desk.backfill(waiting, self)
-        waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in desk.arena.odd.items()}
-        return Plan(self.name, desk.placements, {**waits, **desk.reasons(waiting)})
+            waiting = timeline.backfill(waiting, self)
+        waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in timeline.arena.odd.items()}
+        return Plan(self.name, timeline.placements, {**waits, **timeline.reasons(waiting)})
 
 
 @dataclass
@@ -92,32 +96,27 @@ class _Promises:
             bisect.insort(self.edges, edge)
 
 
-class _Desk:
+class _Timeline:
     """The GPUs of one snapshot, when those in use come free, and what is given to whom.
 
-    ``slots`` (of the arena) are grouped by node in Slurm's order; a node's position there is its bit.
+    A node's position in Slurm's order is its bit.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.arena = arena = Arena.of(snapshot)
         self.now = snapshot.time
         self.placements = dict(arena.kept)
-        self._free = arena.free.copy()
-        self._order = sorted({node for node, _ in arena.slots}, key=by_number)
-        self._position = {node: i for i, node in enumerate(self._order)}
-        self._slots: list[list[int]] = [[] for _ in self._order]
-        for slot, (node, _) in enumerate(arena.slots):
-            self._slots[self._position[node]].append(slot)
+        self._ledger = Ledger(arena)
+        self._position = in_slurms_order(snapshot.nodes)
+        self._order = list(self._position)
         self._ends: list[list[tuple[float, int]]] = [[] for _ in arena.slots]
         self._holders: list[tuple[float, int]] = []
         self._ahead: dict[str, str] = {}
         self._masks: dict[frozenset[str], int] = {}
-        self._usables: dict[int, frozenset[int]] = {}
         for job in arena.movers:
             if job.running:
                 self.placements[job.job_id] = job.placement
-                for slot, count in arena.gang(job.placement):
-                    self._free[slot] = max(0, self._free[slot] - count)
+                self._ledger.occupy(arena.gang(job.placement))
         for job_id, placement in (*self.placements.items(), *arena.bound.items()):
             self._hold(placement, _end(snapshot.job[job_id], self.now))
 
@@ -163,7 +162,7 @@ class _Desk:
                 continue
             if begin > self.now + policy.window_s:
                 return False
-            chosen = sum(1 << room.position for room in self._chosen(job, begin, nodes))
+            chosen = sum(1 << option.position for option in self._chosen(job, begin, nodes))
             if promises.taken(begin, begin + limit_s) & chosen and begin > start:
                 start = begin
                 continue
@@ -196,14 +195,14 @@ class _Desk:
     def _earliest(self, job: Job, nodes: int) -> float:
         """When a place on ``nodes`` comes free at the latest; infinite if none ever does."""
         best = math.inf
-        usable, mixed = self._usable(job), job.form.mix is not Mix.NEVER
+        usable, mixed = self.arena.reach(job).slots, job.form.mix is not Mix.NEVER
         for count in node_counts(job.form):
             each, rest = divmod(job.form.workers, count)
             if rest:
                 continue
             times: dict[str, list[float]] = {}
             for position in _bits(nodes):
-                for slot in self._slots[position]:
+                for slot in self.arena.slots_of.get(self._order[position], ()):
                     if slot in usable and (when := self._free_from(slot, each)) < best:
                         times.setdefault("" if mixed else self.arena.type_of[slot], []).append(when)
                         if mixed:
@@ -228,34 +227,25 @@ class _Desk:
             last = end
         return last
 
-    def _chosen(self, job: Job, when: float, nodes: int) -> list[Room]:
+    def _chosen(self, job: Job, when: float, nodes: int) -> list[NodeOption]:
         """Slurm's choice among ``nodes`` as they are at that time, unless others take them before."""
-        usable = self._usable(job)
-        for count in node_counts(job.form):
-            each, rest = divmod(job.form.workers, count)
-            if rest:
-                continue
-            rooms = []
+        usable, arena = self.arena.reach(job).slots, self.arena
+
+        def options(each: int) -> list[NodeOption]:
+            found = []
             for position in _bits(nodes):
-                slots = self._slots[position]
+                slots = arena.slots_of.get(self._order[position], ())
                 slot = next((s for s in slots if s in usable and self._free_from(s, each) <= when), None)
                 if slot is not None:
                     free = sum(self._free_at(s, when) for s in slots)
-                    rooms.append(Room(self._order[position], self.arena.type_of[slot], free, position))
-            chosen = slurms_choice(rooms, count, job.form.mix is Mix.NEVER)
-            if chosen:
-                return chosen
-        return []
+                    found.append(NodeOption(*arena.slots[slot], free, position))
+            return found
 
-    def _usable(self, job: Job) -> frozenset[int]:
-        reach = self.arena.reach(job)  # shared by jobs alike, and kept by the arena
-        if id(reach) not in self._usables:
-            self._usables[id(reach)] = frozenset(s for slots in reach.nodes for s in slots)
-        return self._usables[id(reach)]
+        return gang_by_slurm(job.form, options)
 
     def _free_from(self, slot: int, count: int) -> float:
         """When so many of the slot's GPUs are free together."""
-        there = self._free[slot]
+        there = self._ledger.free[slot]
         if there >= count:
             return self.now
         for end, released in self._ends[slot]:
@@ -265,14 +255,12 @@ class _Desk:
         return math.inf
 
     def _free_at(self, slot: int, when: float) -> int:
-        return self._free[slot] + sum(count for end, count in self._ends[slot] if end <= when)
+        return self._ledger.free[slot] + sum(count for end, count in self._ends[slot] if end <= when)
 
-    def _start(self, job: Job, rooms: list[Room]) -> None:
-        each = job.form.workers // len(rooms)
-        placement = Placement.of({room.node: {room.gpu_type: each} for room in rooms})
+    def _start(self, job: Job, chosen: list[NodeOption]) -> None:
+        placement = placement_on(chosen, job.form)
         self.placements[job.job_id] = placement
-        for slot, count in self.arena.gang(placement):
-            self._free[slot] -= count
+        self._ledger.take(self.arena.gang(placement))
         self._hold(placement, self.now + _limit_s(job))
 
     def _hold(self, placement: Placement, end: float) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.toolkit.arena import Arena
-from slurm_hadar.policies.toolkit.dealer import Dealer
+from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 
 __all__ = ["Srtf"]
 
@@ -25,8 +25,7 @@ class Srtf(Policy):
     Parameters
     ----------
     service: order by remaining time times GPUs instead: shortest remaining service first (SRSF), the oracle that
-    Tiresias
-        (NSDI 2019) is compared with.
+        Tiresias (NSDI 2019) is compared with.
     unknown_runtime_s: the run time on the best type that is assumed of a job whose steps nobody states or predicts.
 
     Complexity: O(jobs * types * nodes log nodes).
@@ -38,29 +37,29 @@ class Srtf(Policy):
     unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
     def __post_init__(self) -> None:
-        self._require(unknown_runtime_s=1.0)
+        self.require_at_least(unknown_runtime_s=1.0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
-        dealer = Dealer(Arena.of(snapshot))
+        builder = PlanBuilder(Arena.of(snapshot))
         least: dict[str, float] = {}
         choices: list[tuple[float, float, str, Job, str | None]] = []
-        for job in dealer.arena.movers:
-            for seconds, gpu_type in self._choices(dealer, job):
+        for job in builder.arena.movers:
+            for seconds, gpu_type in self._choices(builder, job):
                 least[job.job_id] = min(seconds, least.get(job.job_id, math.inf))
                 cost = seconds * job.form.workers if self.service else seconds
                 choices.append((cost, job.arrival, job.job_id, job, gpu_type))
         for _, _, job_id, job, gpu_type in sorted(choices, key=lambda c: (*c[:3], c[4] or "")):
-            if job_id not in dealer.placements:
-                _ = dealer.keep(job) if gpu_type is None else dealer.place(job, gpu_type)
-        for job in dealer.arena.movers:
-            if job.job_id not in dealer.placements:
-                dealer.place_mixed(job)
-        return dealer.plan(self.name, lambda job: _why(job, least.get(job.job_id)))
+            if job_id not in builder.placements:
+                _ = builder.keep(job) if gpu_type is None else builder.place(job, gpu_type)
+        for job in builder.arena.movers:
+            if job.job_id not in builder.placements:
+                builder.place_mixed(job)
+        return builder.plan(self.name, lambda job: _why(job, least.get(job.job_id)))
 
-    def _choices(self, dealer: Dealer, job: Job) -> list[tuple[float, str | None]]:
+    def _choices(self, builder: PlanBuilder, job: Job) -> list[tuple[float, str | None]]:
         """Seconds to the end on each type that the job could have, and where it is (None)."""
-        rates = dealer.rates(job)
+        rates = builder.rates(job)
         here = job.rate(job.placement) if job.running else 0.0
         steps = job.steps_to_go(max([*rates.values(), here], default=0.0), self.unknown_runtime_s)
         choices: list[tuple[float, str | None]] = [(steps / rate + job.restart_cost_s, t) for t, rate in rates.items()]

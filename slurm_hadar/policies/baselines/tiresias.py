@@ -11,7 +11,7 @@ from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.toolkit.arena import Arena
-from slurm_hadar.policies.toolkit.dealer import Dealer
+from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 
 __all__ = ["Tiresias"]
 
@@ -39,13 +39,12 @@ class Tiresias(Policy):
     Parameters
     ----------
     thresholds: GPU-seconds at which a job leaves the first, second, ... queue, ascending, separated by commas. The
-    default is
-        1, 10 and 100 GPU-hours (our choice; the authors' simulator has 3250,7200, for traces of shorter jobs).
+        default is 1, 10 and 100 GPU-hours (our choice; the authors' simulator has 3250,7200, for traces of shorter
+        jobs).
     starvation: a job that waits this many times as long as it has run since it was last promoted goes back to the first
         queue and starts counting anew; 0 never. (The authors' PROMOTEKNOB; off by default as there.)
     consolidate_below: the profile-based placement: gangs that on several nodes run at less than this factor of their
-    speed
-        wait for as few nodes as their form allows; 0 spreads any gang where it has to.
+        speed wait for as few nodes as their form allows; 0 spreads any gang where it has to.
 
     Complexity: O(jobs * types * nodes log nodes).
     """
@@ -58,31 +57,31 @@ class Tiresias(Policy):
 
     def __post_init__(self) -> None:
         _thresholds(self.thresholds)
-        self._require(starvation=0, consolidate_below=0)
+        self.require_at_least(starvation=0, consolidate_below=0)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
-        dealer = Dealer(Arena.of(snapshot))
+        builder = PlanBuilder(Arena.of(snapshot))
         limits = _thresholds(self.thresholds)
         remembered = snapshot.memory.get("standings", {})
         standings = {
             job.job_id: self._standing(job, remembered.get(job.job_id), limits, snapshot.time)
-            for job in dealer.arena.movers
+            for job in builder.arena.movers
         }
 
         def rank(job: Job) -> tuple:
             standing = standings[job.job_id]
             return standing.queue, standing.entered, job.arrival, job.job_id
 
-        for job in sorted(dealer.arena.movers, key=rank):
-            if not dealer.keep(job):
-                self._place(dealer, job)
+        for job in sorted(builder.arena.movers, key=rank):
+            if not builder.keep(job):
+                self._place(builder, job)
         memory = {
             "standings": {
                 job_id: [s.queue, s.entered, s.forgiven_s, s.waits_since] for job_id, s in sorted(standings.items())
             }
         }
-        return dealer.plan(self.name, lambda job: _why(standings[job.job_id], len(limits) + 1), memory=memory)
+        return builder.plan(self.name, lambda job: _why(standings[job.job_id], len(limits) + 1), memory=memory)
 
     def _standing(self, job: Job, before: list[Any] | None, limits: list[float], now: float) -> _Standing:
         """The standing now; ``before`` is the remembered one. If it is lost, only promotions and turns are."""
@@ -97,13 +96,13 @@ class Tiresias(Policy):
             return _Standing(0, now, job.attained_s, now)
         return _Standing(queue, entered, known.forgiven_s, since)
 
-    def _place(self, dealer: Dealer, job: Job) -> None:
+    def _place(self, builder: PlanBuilder, job: Job) -> None:
         tight = self._tight(job)
-        if tight is not job and not dealer.rates(tight):
+        if tight is not job and not builder.rates(tight):
             tight = job
-        kinds = sorted(dealer.rates(tight), key=lambda t: -dealer.room[t])
-        if not any(dealer.place(tight, gpu_type) for gpu_type in kinds):
-            dealer.place_mixed(tight)
+        kinds = sorted(builder.rates(tight), key=lambda t: -builder.ledger.by_type[t])
+        if not any(builder.place(tight, gpu_type) for gpu_type in kinds):
+            builder.place_mixed(tight)
 
     def _tight(self, job: Job) -> Job:
         """The job with a form that allows no more nodes than needed, if spreading would slow it down too much."""

@@ -158,8 +158,7 @@ def _max_min_corner(load: Load, demand: Field) -> tuple[Field, float, Field]:
 
 def _alike(rows: Field) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
     """Jobs with equal rows count as one, since an optimum may treat them alike: one job of each group, the group of
-    each
-    job, and how many there are in each. It is the group that holds ``count * gang`` GPUs then."""
+    each job, and how many there are in each. It is the group that holds ``count * gang`` GPUs then."""
     _, some, of, counts = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
     return some, of.reshape(-1), counts
 

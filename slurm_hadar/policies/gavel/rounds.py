@@ -1,11 +1,11 @@
 """Gavel's round mechanism: how target shares become placements, round after round.
 
 Source: Gavel (OSDI 2020), section 5, and its simulator. Each round, a job's priority on a GPU type is its target share
-there over the time it has received there since the targets were set. The types are dealt out one after the other, to
+there over the time it has received there since the targets were set. The types are given out one after the other, to
 the jobs in the order of their priorities; GPUs that nobody is due go to whoever can use them. New targets are computed
 only when jobs or GPUs have come or gone, and not more often than every ``reset_s`` seconds.
 
-What lasts from round to round is a :class:`Ledger`, which travels in ``Plan.memory``.
+What lasts from round to round is a :class:`ShareTally`, which travels in ``Plan.memory``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from slurm_hadar.model import Job
 from slurm_hadar.policies.gavel.analytic_centre import Field
-from slurm_hadar.policies.toolkit.dealer import Dealer
+from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 
-__all__ = ["Ledger", "deal"]
+__all__ = ["ShareTally", "place_by_share"]
 
 
 @dataclass
-class Ledger:
+class ShareTally:
     """Target shares in force, and what the jobs have received of them. Arrays have the shape (jobs, types).
 
     Attributes
@@ -49,8 +49,8 @@ class Ledger:
     @classmethod
     def read(
         cls, memory: Mapping[str, Any], jobs: Sequence[Job], types: tuple[str, ...], gpus: Field, now: float
-    ) -> Ledger:
-        """The ledger of this round: what was remembered, plus the time that has passed on the jobs' placements.
+    ) -> ShareTally:
+        """The tally of this round: what was remembered, plus the time that has passed on the jobs' placements.
 
         Memory that is missing, or that knows other GPU types, is as good as none: targets will be set anew.
         """
@@ -59,12 +59,12 @@ class Ledger:
         rows = np.array([kept.get(job.job_id, unknown) for job in jobs], dtype=float)
         rows = rows.reshape(len(jobs), 3, len(types))
         ids = tuple(job.job_id for job in jobs)
-        ledger = cls(types, gpus, ids, None, True, rows[:, 0], rows[:, 1], rows[:, 2])
+        tally = cls(types, gpus, ids, None, True, rows[:, 0], rows[:, 1], rows[:, 2])
         if kept:
-            ledger.since = memory["since"]
-            ledger.stale = memory["stale"] or kept.keys() != set(ids) or memory["gpus"] != gpus.tolist()
-            ledger._credit(jobs, memory["time"], now)
-        return ledger
+            tally.since = memory["since"]
+            tally.stale = memory["stale"] or kept.keys() != set(ids) or memory["gpus"] != gpus.tolist()
+            tally._credit(jobs, memory["time"], now)
+        return tally
 
     def _credit(self, jobs: Sequence[Job], before: float, now: float) -> None:
         column = {t: r for r, t in enumerate(self.types)}
@@ -88,7 +88,7 @@ class Ledger:
         self.since, self.stale = now, False
 
     def memory(self, now: float) -> dict[str, Any]:
-        """The ledger as values that JSON can write; :meth:`read` understands them."""
+        """The tally as values that JSON can write; :meth:`read` understands them."""
         # a millionth of a share or of a second is nothing, and the text is half as long
         rows = np.concatenate([self.share, self.got, self.owed], axis=1).round(6)
         return {
@@ -101,27 +101,32 @@ class Ledger:
         }
 
 
-def deal(
-    dealer: Dealer, jobs: Sequence[Job], usable: NDArray[np.bool_], ledger: Ledger, order: Sequence[int], round_s: float
+def place_by_share(
+    builder: PlanBuilder,
+    jobs: Sequence[Job],
+    usable: NDArray[np.bool_],
+    tally: ShareTally,
+    order: Sequence[int],
+    round_s: float,
 ) -> None:
     """Place the jobs for one round.
 
     Parameters
     ----------
-    jobs: the rows of the ledger, in order of arrival; ``usable`` (jobs, types) says where each can run.
-    order: in which order the types are dealt out, as columns of the ledger.
+    jobs: the rows of the tally, in order of arrival; ``usable`` (jobs, types) says where each can run.
+    order: in which order the types are given out, as columns of the tally.
     round_s: a job counts as having received half a round on every type, so that new targets do not start with ties.
     """
-    priority = ledger.share / (ledger.got + round_s / 2)
+    priority = tally.share / (tally.got + round_s / 2)
     open_jobs = np.ones(len(jobs), dtype=bool)
     for column in order:
-        gpu_type = ledger.types[column]
-        ranked = np.lexsort((-ledger.share[:, column], -ledger.owed[:, column], -priority[:, column]))
+        gpu_type = tally.types[column]
+        ranked = np.lexsort((-tally.share[:, column], -tally.owed[:, column], -priority[:, column]))
         placed = []
         for row in ranked[(usable[:, column] & open_jobs)[ranked]].tolist():
-            if not dealer.room[gpu_type]:
+            if not builder.ledger.by_type[gpu_type]:
                 break
-            if dealer.place(jobs[row], gpu_type):
+            if builder.place(jobs[row], gpu_type):
                 open_jobs[row] = False
                 placed.append(jobs[row])
-        dealer.settle(placed, gpu_type)
+        builder.repack(placed, gpu_type)

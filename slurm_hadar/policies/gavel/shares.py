@@ -13,9 +13,9 @@ from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.gavel.lp import Load
-from slurm_hadar.policies.gavel.rounds import Ledger, deal
+from slurm_hadar.policies.gavel.rounds import ShareTally, place_by_share
 from slurm_hadar.policies.toolkit.arena import Arena
-from slurm_hadar.policies.toolkit.dealer import Dealer
+from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 from slurm_hadar.throughput.gpus import find
 
 __all__ = ["SharePolicy", "Targets"]
@@ -55,7 +55,7 @@ class SharePolicy(Policy):
     unknown_runtime_s: float
 
     def __post_init__(self) -> None:
-        self._require(reset_s=0.0, unknown_runtime_s=1.0)
+        self.require_at_least(reset_s=0.0, unknown_runtime_s=1.0)
 
     @abc.abstractmethod
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
@@ -63,25 +63,27 @@ class SharePolicy(Policy):
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
-        dealer, now = Dealer(Arena.of(snapshot)), snapshot.time
-        types = tuple(sorted(dealer.room))
-        speeds = {job.job_id: dealer.rates(job) for job in dealer.arena.movers}
-        jobs = tuple(job for job in dealer.arena.movers if speeds[job.job_id])
+        builder, now = PlanBuilder(Arena.of(snapshot)), snapshot.time
+        types = tuple(sorted(builder.ledger.by_type))
+        speeds = {job.job_id: builder.rates(job) for job in builder.arena.movers}
+        jobs = tuple(job for job in builder.arena.movers if speeds[job.job_id])
         rates = np.array([[speeds[job.job_id].get(t, 0.0) for t in types] for job in jobs], dtype=float)
         rates = rates.reshape(len(jobs), len(types))
-        gpus = np.array([dealer.room[t] for t in types], dtype=float)
-        ledger = Ledger.read(snapshot.memory, jobs, types, gpus, now)
+        gpus = np.array([builder.ledger.by_type[t] for t in types], dtype=float)
+        tally = ShareTally.read(snapshot.memory, jobs, types, gpus, now)
         noted = snapshot.memory.get("noted", {})
-        if jobs and ledger.due(now, self.reset_s):
+        if jobs and tally.due(now, self.reset_s):
             share, noted = self.shares(self._targets(jobs, types, rates, gpus, now, noted))
-            ledger.reset(share, now)
-        deal(dealer, jobs, rates > 0, ledger, self._order(types, rates, now, snapshot.round_s), snapshot.round_s)
-        for job in dealer.arena.movers:
+            tally.reset(share, now)
+        place_by_share(
+            builder, jobs, rates > 0, tally, self._order(types, rates, now, snapshot.round_s), snapshot.round_s
+        )
+        for job in builder.arena.movers:
             if not speeds[job.job_id]:
-                dealer.place_mixed(job)
+                builder.place_mixed(job)
         rows = {job.job_id: row for row, job in enumerate(jobs)}
-        memory = ledger.memory(now) | {"noted": noted}
-        return dealer.plan(self.name, lambda job: _why(job, rows.get(job.job_id), ledger, now), memory=memory)
+        memory = tally.memory(now) | {"noted": noted}
+        return builder.plan(self.name, lambda job: _why(job, rows.get(job.job_id), tally, now), memory=memory)
 
     def _targets(
         self,
@@ -109,7 +111,7 @@ class SharePolicy(Policy):
         )
 
     def _order(self, types: tuple[str, ...], rates: Field, now: float, round_s: float) -> Sequence[int]:
-        """In which order the types are dealt out: the fastest first; in turns if all count as equally fast.
+        """In which order the types are given out: the fastest first; in turns if all count as equally fast.
 
         Which is fastest is a matter of the hardware, as in Gavel, so that the order does not change with the jobs that
         are left; only where a type is not in the data sheets is it a matter of the jobs' mean speed.
@@ -122,15 +124,15 @@ class SharePolicy(Policy):
         return [(turn + r) % len(types) for r in range(len(types))]
 
 
-def _why(job: Job, row: int | None, ledger: Ledger, now: float) -> Wait:
+def _why(job: Job, row: int | None, tally: ShareTally, now: float) -> Wait:
     if row is None:
         return Wait(
             Tier.CAPACITY, f"needs {job.form.workers} GPUs of several types, which it gets when they are left over"
         )
-    share = ledger.share[row].sum()
+    share = tally.share[row].sum()
     if share <= 0:
         return Wait(Tier.POLICY, "its target share of GPU time is 0 for now, and no GPUs that suit it are left over")
-    got, passed = ledger.got[row].sum() / _HOUR, (now - (ledger.since or now)) / _HOUR
+    got, passed = tally.got[row].sum() / _HOUR, (now - (tally.since or now)) / _HOUR
     return Wait(
         Tier.POLICY, f"waits its turn: it is due {share:.0%} of the time and has had {got:.1f} h of {passed:.1f} h"
     )

@@ -9,10 +9,11 @@ from typing import ClassVar
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import EMPTY, JobState, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
-from slurm_hadar.policies.hadar.lookahead.plan import LookAhead
+from slurm_hadar.policies.hadar.lookahead.plan import look_ahead
+from slurm_hadar.policies.hadar.lookahead.rules import Rules
 from slurm_hadar.policies.hadar.objectives import FAIR_SHARES
 from slurm_hadar.policies.hadar.paper.bids import Bidder, Market, make_bidders, round_era
-from slurm_hadar.policies.hadar.paper.dual import Board, Draft, draft_plans
+from slurm_hadar.policies.hadar.paper.dual import Draft, draft_plans
 from slurm_hadar.policies.hadar.paper.prices import Prices, round_prices
 from slurm_hadar.policies.hadar.paper.utilities import Utility, make_utility
 from slurm_hadar.policies.hadar.paper.waits import explain_waits
@@ -81,7 +82,7 @@ class Hadar(Policy):
                 raise ConfigError(f"policy {self.name}: {key}={getattr(self, key)!r} must be one of {', '.join(valid)}")
         if not 0.0 <= self.fairness <= 1.0:
             raise ConfigError(f"policy {self.name}: fairness={self.fairness} must lie between 0 and 1")
-        self._require(switch_gain=0.0, unknown_runtime_s=1.0, patience_s=0.0, effort=1)
+        self.require_at_least(switch_gain=0.0, unknown_runtime_s=1.0, patience_s=0.0, effort=1)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round.
@@ -92,7 +93,7 @@ class Hadar(Policy):
         all, so the sum of utilities rises with each and the steps come to an end; there are seldom more than one.
         """
         if self.prices == "lookahead":
-            return self._look_ahead.plan(snapshot, self.name)
+            return look_ahead(self._rules, snapshot, self.name)
         state = snapshot
         for _ in range(_MOST_STEPS):
             decision = self._decide(state)
@@ -112,20 +113,24 @@ class Hadar(Policy):
         return self.frontier if self.objective == "jct" else 0.0
 
     @property
-    def _look_ahead(self) -> LookAhead:
-        return LookAhead(
-            self.objective, self._frontier, self.fairness, self.fair_share, self.switch_gain, self.unknown_runtime_s,
-            self.patience_s,
-        )  # fmt: skip
+    def _rules(self) -> Rules:
+        return Rules(
+            objective=self.objective,
+            frontier=self._frontier,
+            fairness=self.fairness,
+            fair_share=self.fair_share,
+            switch_gain=self.switch_gain,
+            unknown_runtime_s=self.unknown_runtime_s,
+            patience_s=self.patience_s,
+        )
 
     def _decide(self, snapshot: Snapshot) -> _Decision:
         arena = Arena.of(snapshot)
         era = round_era(arena, self.unknown_runtime_s)
         market = Market(arena, self.utility, era, self.switch_gain, self.patience_s)
         bidders = make_bidders(market, self.unknown_runtime_s)
-        board = Board.of(arena.free, arena.type_of, bidders)
         prices = round_prices(bidders, arena.gpus)
-        draft = _best(draft_plans(bidders, board, prices, self.effort, self.fill))
+        draft = _best(draft_plans(bidders, arena, prices, self.effort, self.fill))
         placements = dict(arena.kept)
         for bidder in bidders:
             choice = draft.choices.get(bidder.job.job_id)
@@ -136,7 +141,7 @@ class Hadar(Policy):
 
     def _written_out(self, decision: _Decision) -> Plan:
         arena, draft = decision.arena, decision.draft
-        final = decision.prices.at(draft.board.totals)
+        final = decision.prices.at(draft.ledger.by_type)
         waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
         waits |= explain_waits(arena, decision.bidders, decision.placements, final)
         return Plan(

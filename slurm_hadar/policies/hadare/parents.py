@@ -6,8 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from slurm_hadar.model import EMPTY, Fork, Job, Placement, Snapshot
 from slurm_hadar.policies.toolkit.copies import Family, fastest
+from slurm_hadar.policies.toolkit.ledger import Ledger
 
-__all__ = ["Parent", "parents_of", "with_parents"]
+__all__ = ["LEAST_SHARE", "WORTH_A_START", "Parent", "parents_of", "with_parents"]
+
+WORTH_A_START = 2.0  # a new copy must work for so many times as long as its start takes, as in the base plan
+LEAST_SHARE = 0.02  # of its parent's speed: what is slower does not even make up for the consolidations
 
 
 @dataclass
@@ -50,8 +54,15 @@ class Parent:
         copy = next((j for j in self.family.copies if j.job_id == self.lead), self.lead_job)
         return copy, self.cells.get(self.lead, EMPTY)
 
-    def give(self, copy: Job, placement: Placement) -> None:
-        """The copy gets the placement."""
+    @property
+    def pays_a_start(self) -> bool:
+        """Whether there is time left in which a new copy could earn its start, however slow it is."""
+        return self.left_s >= (1.0 + WORTH_A_START) * self.lead_job.restart_cost_s
+
+    def give(self, copy: Job, placement: Placement, ledger: Ledger | None = None) -> None:
+        """The copy gets the placement, out of the ``ledger`` unless it has it in any case."""
+        if ledger is not None:
+            ledger.take(ledger.arena.gang(placement))
         self.cells[copy.job_id] = placement
         self.nodes.update(placement.nodes)
         self.rate += copy.rate(placement)
@@ -79,10 +90,16 @@ def parents_of(snapshot: Snapshot, mode: Fork | None, unknown_runtime_s: float) 
         if lead is None:
             continue
         parent = Parent(
-            family, mode or lead.fork or Fork.AUTO, lead, _name(snapshot, family, lead),
-            lead.steps_to_go(lead.best_rate(), unknown_runtime_s), lead.weight,
-            held, spare=list(family.waiting), running=list(family.running),
-        )  # fmt: skip
+            family,
+            mode or lead.fork or Fork.AUTO,
+            lead,
+            _name(snapshot, family, lead),
+            lead.steps_to_go(lead.best_rate(), unknown_runtime_s),
+            lead.weight,
+            held,
+            spare=list(family.waiting),
+            running=list(family.running),
+        )
         for copy in held:
             parent.give(copy, copy.placement)
         found.append(parent)

@@ -8,8 +8,10 @@ from typing import ClassVar
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Fork, Plan, Snapshot, Wait
+from slurm_hadar.policies.hadar.lookahead.plan import look_ahead_weighed
 from slurm_hadar.policies.hadar.policy import Hadar
-from slurm_hadar.policies.hadare.deal import Deal
+from slurm_hadar.policies.hadare.base_plan import BasePlan
+from slurm_hadar.policies.hadare.deal import Deal, deal_copies
 from slurm_hadar.policies.hadare.parents import Parent, parents_of, with_parents
 from slurm_hadar.policies.hadare.waits import explain_copies, explain_displaced
 from slurm_hadar.policies.toolkit.arena import Arena
@@ -69,17 +71,18 @@ class HadarE(Hadar):
         base, weights = self._base(seen)
         for parent in parents:
             parent.weight = weights.get(parent.shown_as, parent.weight)
-        deal = Deal(
-            Arena.of(seen), base, parents, weights, longest_first=self._longest_first,
-            unknown_runtime_s=self.unknown_runtime_s,
-        )  # fmt: skip
-        deal.settle()
-        deal.keep()
-        deal.fill()
-        if self.prices == "lookahead" and deal.displace():
-            deal.fill()
-        deal.grow()
-        return self._finished(base, parents, deal)
+        deal = deal_copies(
+            BasePlan(
+                Arena.of(seen),
+                base,
+                weights,
+                priced=self.prices == "lookahead",
+                longest_first=self._longest_first,
+                unknown_runtime_s=self.unknown_runtime_s,
+            ),
+            parents,
+        )
+        return _in_copies(deal)
 
     @property
     def _longest_first(self) -> bool:
@@ -87,24 +90,24 @@ class HadarE(Hadar):
 
     def _base(self, seen: Snapshot) -> tuple[Plan, Mapping[str, float]]:
         if self.prices == "lookahead":
-            return self._look_ahead.weighed(seen, self.name)
+            return look_ahead_weighed(self._rules, seen, self.name)
         return super().allocate(seen), {j.job_id: j.weight for j in seen.jobs}
 
-    def _finished(self, base: Plan, parents: list[Parent], deal: Deal) -> Plan:
-        """The plan in terms of copies instead of parents."""
-        shown = {p.shown_as for p in parents}
-        placements = {j: p for j, p in base.placements.items() if j not in shown and j not in deal.displaced}
-        waits: dict[str, Wait] = {j: w for j, w in base.waits.items() if j not in shown}
-        payoffs = {j: v for j, v in base.payoffs.items() if j in placements}
-        waits |= explain_displaced(deal, base)
-        for parent in parents:
-            placements |= parent.cells
-            payoffs |= _payoffs(parent, base)
-            waits |= explain_copies(parent, deal, base)
-        leads = {p.family.parent: p.lead for p in parents if p.lead in p.cells}
-        return replace(
-            base, placements=placements, waits=waits, payoffs=payoffs, memory={**base.memory, "leads": leads}
-        )
+
+def _in_copies(deal: Deal) -> Plan:
+    """The plan in terms of copies instead of parents."""
+    base, parents = deal.base.plan, deal.parents
+    shown = {p.shown_as for p in parents}
+    placements = {j: p for j, p in base.placements.items() if j not in shown and j not in deal.displaced}
+    waits: dict[str, Wait] = {j: w for j, w in base.waits.items() if j not in shown}
+    payoffs = {j: v for j, v in base.payoffs.items() if j in placements}
+    waits |= explain_displaced(deal)
+    for parent in parents:
+        placements |= parent.cells
+        payoffs |= _payoffs(parent, base)
+        waits |= explain_copies(parent, deal)
+    leads = {p.family.parent: p.lead for p in parents if p.lead in p.cells}
+    return replace(base, placements=placements, waits=waits, payoffs=payoffs, memory={**base.memory, "leads": leads})
 
 
 def _payoffs(parent: Parent, base: Plan) -> dict[str, float]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_hadar.model import Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.ledger import Ledger
 
 __all__ = ["Refusal", "drawn", "refusals", "within_bounds"]
 
@@ -49,10 +51,10 @@ def within_bounds(allocate: _Allocate) -> _Allocate:
         shown = snapshot.with_jobs([j for j in snapshot.jobs if j.job_id not in barred]) if barred else snapshot
         for _ in range(_MOST_TRIES):
             plan = allocate(self, shown)
-            ledger = _Ledger.of(shown, plan)
-            if not ledger.refused:
+            booking = _Booking.of(shown, plan)
+            if not booking.refused:
                 break
-            shown = _without(shown, plan, ledger, waits)
+            shown = _without(shown, plan, booking, waits)
         else:
             plan = _dropped(shown, plan, waits)
         return replace(plan, waits={**plan.waits, **waits})
@@ -72,11 +74,11 @@ def drawn(jobs: Iterable[Job]) -> dict[str, float]:
 
 def refusals(snapshot: Snapshot, plan: Plan) -> list[Refusal]:
     """What of a plan the cluster would refuse. What stays where it is has been granted already. O(jobs placed)."""
-    return _Ledger.of(snapshot, plan).refused
+    return _Booking.of(snapshot, plan).refused
 
 
 @dataclass
-class _Ledger:
+class _Booking:
     """What is left of each quota and on each node while a plan is booked."""
 
     left: dict[str, float]
@@ -89,30 +91,31 @@ class _Ledger:
     refused: list[Refusal] = field(default_factory=list)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, plan: Plan) -> _Ledger:
+    def of(cls, snapshot: Snapshot, plan: Plan) -> _Booking:
         held = drawn(snapshot.jobs)  # what the plan may take counts as left until the plan is booked
         left = {q.name: q.left + held.get(q.name, 0.0) for q in snapshot.quotas}
-        ledger = cls(left, snapshot.node, {q.name: q.words for q in snapshot.quotas})
+        booking = cls(left, snapshot.node, {q.name: q.words for q in snapshot.quotas})
         placed = [(snapshot.job[j], p) for j, p in plan.placements.items() if j in snapshot.job]
         for job, placement in sorted(placed, key=lambda pair: _rank(pair[0], pair[1], plan)):
-            refusal = None if job.running and placement == job.placement else ledger._refusal(job, placement)
+            refusal = None if job.running and placement == job.placement else booking._refusal(job, placement)
             if refusal is not None:
-                ledger.refused.append(refusal)
+                booking.refused.append(refusal)
             else:
-                ledger._book(job, placement)
-        return ledger
+                booking._book(job, placement)
+        return booking
 
     def _refusal(self, job: Job, placement: Placement) -> Refusal | None:
         for draw in job.needs.draws:
             if draw.amount(placement) > self.left.get(draw.quota, float("inf")) + _ROUNDING:
                 return Refusal(job.job_id, self.words[draw.quota], quota=draw.quota)
         for name, counts in placement.shares:
-            words = self._lacking(job, self.nodes[name], sum(n for _, n in counts)) if name in self.nodes else None
+            words = self.lacking(job, self.nodes[name], sum(n for _, n in counts)) if name in self.nodes else None
             if words:
                 return Refusal(job.job_id, f"{words} on {name}", node=name)
         return None
 
-    def _lacking(self, job: Job, node: Node, gpus: int) -> str | None:
+    def lacking(self, job: Job, node: Node, gpus: int) -> str | None:
+        """What the node has too little of for so many of the job's GPUs there, in words; None if it has enough."""
         cpus = job.needs.cpus_for(gpus)
         if node.name in self.alone:
             return "a job has the whole node"
@@ -143,15 +146,15 @@ def _rank(job: Job, placement: Placement, plan: Plan) -> tuple[bool, bool, float
     return (placement != job.placement, not job.running, -plan.payoffs.get(job.job_id, 0.0), job.arrival, job.job_id)
 
 
-def _without(snapshot: Snapshot, plan: Plan, ledger: _Ledger, waits: dict[str, Wait]) -> Snapshot:
+def _without(snapshot: Snapshot, plan: Plan, booking: _Booking, waits: dict[str, Wait]) -> Snapshot:
     """The snapshot without the jobs that cannot start any more this round, and without the nodes on which one cannot.
 
     Of a quota that is used up all who would draw more of it than is left go at once, not one by one; so do from a node
     all whom it has no room for, whatever else is planned. A running job that was to move over a limit keeps its place.
     """
-    spent = {r.quota: r.words for r in ledger.refused if r.quota is not None}
-    tight = sorted({r.node for r in ledger.refused if r.node is not None})
-    refused = {r.job_id: r for r in ledger.refused}
+    spent = {r.quota: r.words for r in booking.refused if r.quota is not None}
+    tight = sorted({r.node for r in booking.refused if r.node is not None})
+    refused = {r.job_id: r for r in booking.refused}
     jobs = []
     for job in _kept_off(snapshot, tight, waits) if tight else snapshot.jobs:
         refusal = refused.get(job.job_id)
@@ -162,7 +165,7 @@ def _without(snapshot: Snapshot, plan: Plan, ledger: _Ledger, waits: dict[str, W
         elif refusal is not None:
             waits[job.job_id] = Wait(Tier.TRANSIENT, refusal.words)
         elif job.steerable and not job.running and job.job_id not in plan.placements and spent:
-            words = next((spent[q] for q in _short(job, ledger.left) if q in spent), None)
+            words = next((spent[q] for q in _short(job, booking.left) if q in spent), None)
             if words is None:
                 jobs.append(job)
             else:
@@ -175,13 +178,13 @@ def _without(snapshot: Snapshot, plan: Plan, ledger: _Ledger, waits: dict[str, W
 def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait]) -> Iterator[Job]:
     """The jobs, each that waits without those of the ``tight`` nodes that have no room for it even if nobody else gets
     any of them. One that is left with no node goes into ``waits``."""
-    empty = _Ledger({}, snapshot.node, {})
+    empty = _Booking({}, snapshot.node, {})
     for job in snapshot.jobs:
         words = ""
         if job.steerable and not job.running:
             least = max(1, job.form.gang_sizes[0] // max(1, job.form.max_nodes))
             for name in tight:
-                lacking = empty._lacking(job, snapshot.node[name], least) if job.form.admits_node(name) else None
+                lacking = empty.lacking(job, snapshot.node[name], least) if job.form.admits_node(name) else None
                 if lacking:
                     words = f"{lacking} on {name}"
                     job = _closed(snapshot, job, name)
@@ -224,24 +227,16 @@ def _dropped(snapshot: Snapshot, plan: Plan, waits: dict[str, Wait]) -> Plan:
 
 def _crowded_out(snapshot: Snapshot, plan: Plan) -> list[str]:
     """The jobs with new places that have no room beside all who stay where they are and who goes before them."""
-    free, placements = snapshot.capacity(), plan.placements
-
-    def fits(placement: Placement) -> bool:
-        return all(free.get(node, {}).get(t, 0) >= count for node, t, count in placement.items())
-
-    def take(placement: Placement) -> None:
-        for node, t, count in placement.items():
-            if t in free.get(node, {}):
-                free[node][t] -= count
-
+    arena, placements = Arena.of(snapshot), plan.placements
+    ledger = Ledger(arena, arena.capacity)
     for job in snapshot.steerable_jobs:
         if not job.running or placements.get(job.job_id) == job.placement:
-            take(job.placement)  # one on its way out still holds it
+            ledger.take(arena.gang(job.placement))  # one on its way out still holds it
     new = [(snapshot.job[j], p) for j, p in placements.items() if j in snapshot.job and p != snapshot.job[j].placement]
     found = []
     for job, placement in sorted(new, key=lambda pair: _rank(pair[0], pair[1], plan)):
-        if fits(placement):
-            take(placement)
+        if ledger.has_room(placement):
+            ledger.take(arena.gang(placement))
         else:
             found.append(job.job_id)
     return found

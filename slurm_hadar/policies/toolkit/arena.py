@@ -1,21 +1,18 @@
-"""The free GPUs of a snapshot as plain integers, and the search for a gang's place among them.
+"""The GPUs of a snapshot as slots, and which job may use which of them.
 
-A *slot* is one (node, GPU type) pair of an available node. All policies that place jobs work on a list with the number
-of free GPUs per slot, so that trying a placement costs a list copy and no objects.
+A *slot* is one (node, GPU type) pair of an available node. All policies that place jobs work on lists with a number
+per slot, so that trying a placement costs a list copy and no objects.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from slurm_hadar.model import EMPTY, Form, Job, JobState, Placement, Snapshot
+from slurm_hadar.model import EMPTY, Job, JobState, Placement, Snapshot
+from slurm_hadar.policies.toolkit.gangs import Gang
 
-__all__ = ["Arena", "Gang", "Reach", "find_gang", "node_counts", "open_nodes"]
-
-#: Which slots a gang takes and how many GPUs of each: ``((slot, count), ...)``.
-Gang = tuple[tuple[int, int], ...]
+__all__ = ["Arena", "Reach", "open_nodes"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,11 @@ class Reach:
     by_type: dict[str, tuple[int, ...]]
     modest: dict[str, tuple[int, ...]]
     nodes: tuple[tuple[int, ...], ...]
+
+    @functools.cached_property
+    def slots(self) -> frozenset[int]:
+        """All of them."""
+        return frozenset(s for slots in self.nodes for s in slots)
 
 
 @dataclass
@@ -82,6 +84,14 @@ class Arena:
         return {pair: slot for slot, pair in enumerate(self.slots)}
 
     @functools.cached_property
+    def slots_of(self) -> dict[str, list[int]]:
+        """The slots of each node."""
+        found: dict[str, list[int]] = {}
+        for slot, (node, _) in enumerate(self.slots):
+            found.setdefault(node, []).append(slot)
+        return found
+
+    @functools.cached_property
     def type_of(self) -> list[str]:
         return [t for _, t in self.slots]
 
@@ -102,21 +112,14 @@ class Arena:
     def _reaches(self) -> dict[tuple, Reach]:
         return {}
 
-    @functools.cached_property
-    def _reaches_alike(self) -> dict[tuple, Reach]:
-        return {}
-
     def reach(self, job: Job) -> Reach:
         """The slots ``job`` may use; shared by all jobs with the same limits."""
-        # jobs alike share their speeds, which the snapshot keeps: looking through those takes longer than the rest
-        alike = (id(job.speeds), job.partition, job.form.nodes, job.form.types)
-        found = self._reaches_alike.get(alike)
+        types = job.form.types
+        usable = frozenset([t for t, s in job.speeds.items() if s.steps_per_s > 0 and (types is None or t in types)])
+        key = (job.partition, job.form.nodes, usable)
+        found = self._reaches.get(key)
         if found is None:
-            usable = frozenset(t for t, s in job.speeds.items() if s.steps_per_s > 0 and job.form.admits_type(t))
-            key = (job.partition, job.form.nodes, usable)
-            if key not in self._reaches:
-                self._reaches[key] = self._make_reach(job, usable)
-            found = self._reaches_alike[alike] = self._reaches[key]
+            found = self._reaches[key] = self._make_reach(job, usable)
         return found
 
     def _make_reach(self, job: Job, usable: frozenset[str]) -> Reach:
@@ -160,95 +163,3 @@ def open_nodes(snapshot: Snapshot, job: Job) -> frozenset[str]:
     else:
         names = snapshot.node_names
     return names if job.form.nodes is None else names & job.form.nodes
-
-
-@functools.lru_cache(maxsize=4096)
-def node_counts(form: Form) -> tuple[int, ...]:
-    """Over how many nodes the gang may lie, fewest first."""
-    most = min(form.max_nodes, form.workers)
-    return tuple(m for m in range(max(1, form.min_nodes), most + 1) if not form.uniform or form.workers % m == 0)
-
-
-def find_gang(
-    form: Form,
-    nodes: Iterable[Sequence[int]],
-    free: Sequence[int],
-    held: Sequence[int] | None = None,
-    speed: Sequence[float] | None = None,
-) -> Gang | None:
-    """A place for the gang: fewest nodes first, then the least disturbance, then the tightest fit.
-
-    Parameters
-    ----------
-    nodes: for each node the slots that may be used there, in the order in which they shall be used up.
-    free: free GPUs per slot.
-    held: of those, how many are in the hands of running jobs that may lose them; taking them comes last.
-    speed: of one worker on each slot; if given, the fastest nodes come before all else.
-
-    Returns None if the gang does not fit. O(H log H) for H nodes and each admissible node count.
-    """
-    rooms = []
-    for order, slots in enumerate(nodes):
-        room = sum(free[s] for s in slots)
-        if room > 0:
-            rooms.append((room, room - sum(held[s] for s in slots) if held is not None else room, order, slots))
-    if sum(room for room, _, _, _ in rooms) < form.workers:
-        return None
-    for count in node_counts(form):
-        if len(rooms) >= count:
-            if form.uniform or count == 1:
-                gang = _even(form.workers, count, rooms, free, speed)
-            else:
-                gang = _uneven(form, count, rooms, free, speed)
-            if gang:
-                return gang
-    return None
-
-
-_Room = tuple[int, int, int, Sequence[int]]
-
-
-def _even(
-    workers: int, count: int, rooms: list[_Room], free: Sequence[int], speed: Sequence[float] | None
-) -> Gang | None:
-    per = workers // count
-    fitting = [r for r in rooms if r[0] >= per]
-    if len(fitting) < count:
-        return None
-
-    def rank(room: _Room) -> tuple:
-        quickness = 0.0 if speed is None else sum(n * speed[s] for s, n in _take(per, room[3], free))
-        return -quickness, max(0, per - room[1]), room[0], room[2]
-
-    chosen = [min(fitting, key=rank)] if count == 1 else sorted(fitting, key=rank)[:count]
-    return tuple(pair for room in chosen for pair in _take(per, room[3], free))
-
-
-def _uneven(
-    form: Form, count: int, rooms: list[_Room], free: Sequence[int], speed: Sequence[float] | None
-) -> Gang | None:
-    """Roomiest nodes first, or those with the fastest GPU; each of the ``count`` nodes gets at least one worker."""
-
-    def rank(room: _Room) -> tuple:
-        quickness = 0.0 if speed is None else max(speed[s] for s in room[3] if free[s] > 0)
-        return -quickness, -room[1], -room[0], room[2]
-
-    chosen = sorted(rooms, key=rank)[:count]
-    if sum(r[0] for r in chosen) < form.workers:
-        chosen = sorted(rooms, key=lambda r: (-r[0], r[2]))[:count]
-    left, gang = form.workers, []
-    for position, room in enumerate(chosen):
-        here = min(room[0], left - (count - position - 1))
-        gang.extend(_take(here, room[3], free))
-        left -= here
-    return tuple(gang) if left == 0 else None
-
-
-def _take(count: int, slots: Sequence[int], free: Sequence[int]) -> list[tuple[int, int]]:
-    taken = []
-    for slot in slots:
-        here = min(count, free[slot])
-        if here > 0:
-            taken.append((slot, here))
-            count -= here
-    return taken

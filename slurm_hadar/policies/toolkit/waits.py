@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from slurm_hadar.model import Job, Mix, Placement, Tier, Wait
-from slurm_hadar.policies.toolkit.arena import Arena, Reach, find_gang, node_counts, open_nodes
+from slurm_hadar.policies.toolkit.arena import Arena, Reach, open_nodes
+from slurm_hadar.policies.toolkit.gangs import find_gang, find_on_type, node_counts
 
 __all__ = ["Obstacles", "fits", "holders", "listing"]
 
@@ -17,7 +18,7 @@ _REASONS = 2  # so many jobs that keep their GPUs are named with the reason
 
 def fits(job: Job, reach: Reach, free: Sequence[int]) -> bool:
     """Whether the gang has any place among the ``free`` GPUs per slot."""
-    if any(find_gang(job.form, [(s,) for s in slots], free) for slots in reach.by_type.values()):
+    if any(find_on_type(job.form, slots, free) for slots in reach.by_type.values()):
         return True
     return job.form.mix is not Mix.NEVER and find_gang(job.form, reach.nodes, free) is not None
 
@@ -46,15 +47,10 @@ class Obstacles:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._known: dict[tuple, Wait | None] = {}
-        self._usable: dict[int, frozenset[str]] = {}
 
     def of(self, job: Job) -> Wait | None:
         """The obstacle as a Wait, or None if a policy could start the job by giving it what others may lose."""
-        speeds = id(job.speeds)  # shared by jobs alike, and kept by the snapshot
-        usable = self._usable.get(speeds)
-        if usable is None:
-            usable = self._usable[speeds] = frozenset(t for t, s in job.speeds.items() if s.steps_per_s > 0)
-        key = (job.partition, job.form, usable)
+        key = (job.partition, job.form, frozenset([t for t, s in job.speeds.items() if s.steps_per_s > 0]))
         if key not in self._known:
             self._known[key] = self._find(job)
         return self._known[key]

@@ -86,13 +86,29 @@ def _graph(comment: JobComment, workers: int) -> str:
 def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates, first: float) -> TraceJob:
     workers = sum(record.gpus.values())
     job = TraceJob(
-        record.job_id, record.submit - first, comment.model or "", comment.batch, workers, 1.0,
-        _sizes(comment, workers), record.user, record.account, record.name, weight=comment.weight or 1.0,
-        deadline_s=_deadline_s(comment, record), mix=comment.mix or Mix.NEVER, nodes=comment.nodes or _nodes(record),
-        graph=_graph(comment, workers), restart_s=comment.restart, wanted=gpu_type, ran_s=record.elapsed_s,
+        record.job_id,
+        record.submit - first,
+        comment.model or "",
+        comment.batch,
+        workers,
+        1.0,
+        _sizes(comment, workers),
+        record.user,
+        record.account,
+        record.name,
+        weight=comment.weight or 1.0,
+        deadline_s=_deadline_s(comment, record),
+        mix=comment.mix or Mix.NEVER,
+        nodes=comment.nodes or _nodes(record),
+        graph=_graph(comment, workers),
+        restart_s=comment.restart,
+        wanted=gpu_type,
+        ran_s=record.elapsed_s,
         waited_s=None if record.start is None else max(0.0, record.start - record.submit),
-        asked=record.asked_type or "", partition=record.partition, limit_s=record.limit_s,
-    )  # fmt: skip
+        asked=record.asked_type or "",
+        partition=record.partition,
+        limit_s=record.limit_s,
+    )
     held = [t for t in record.gpus if t] or [gpu_type]
     if not rates.of(job, workers).keys() >= {*held}:  # it ran where the table says it cannot: that is about other jobs
         job = replace(job, model="", batch=None)

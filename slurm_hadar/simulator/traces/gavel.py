@@ -46,7 +46,15 @@ def read(lines: Iterable[str], name: str) -> Trace:
         steps = positive(row["total_steps"], where, "total_steps") / workers
         weight = positive(row["priority_weight"], where, "priority_weight")
         jobs.append(
-            TraceJob(str(len(jobs)), arrival_s, model, batch, workers, steps, weight=weight,
-                     deadline_s=slo if slo > 0 else None)
-        )  # fmt: skip
+            TraceJob(
+                str(len(jobs)),
+                arrival_s,
+                model,
+                batch,
+                workers,
+                steps,
+                weight=weight,
+                deadline_s=slo if slo > 0 else None,
+            )
+        )
     return Trace(name, "gavel", tuple(sorted(jobs, key=lambda j: j.arrival_s)))

@@ -84,10 +84,21 @@ def read(folder: Path, table: ReferenceTable) -> Trace:
             continue
         group, spec = groups.get(job.inst_id, ("", ""))
         plain = TraceJob(
-            name, job.submit - zero, "", None, max(1, math.ceil(wants.gpus)), 1.0, user=job.user,
-            wanted=wants.gpu_type, ran_s=job.end - start, waited_s=start - job.submit,
-            group=group, asked=spec, cpus=wants.cpus, memory_gb=wants.memory_gb,
-        )  # fmt: skip
+            name,
+            job.submit - zero,
+            "",
+            None,
+            max(1, math.ceil(wants.gpus)),
+            1.0,
+            user=job.user,
+            wanted=wants.gpu_type,
+            ran_s=job.end - start,
+            waited_s=start - job.submit,
+            group=group,
+            asked=spec,
+            cpus=wants.cpus,
+            memory_gb=wants.memory_gb,
+        )
         found.append(_with_work(plain, workloads, rates))
     found.sort(key=lambda j: (j.arrival_s, j.job_id))
     return Trace(str(folder), "pai", tuple(found), _assumptions(found, left_out, tags.is_file()))
@@ -180,8 +191,9 @@ def _groups(path: Path, wanted: set[str]) -> dict[str, tuple[str, str]]:
     """{inst_id: (group, GPU type asked for)}."""
     return {
         row["inst_id"]: (row["group"], _TYPES.get(spec, spec) if (spec := row["gpu_type_spec"].lower()) else "")
-        for _, row in _lines(path, GROUPS) if row["inst_id"] in wanted
-    }  # fmt: skip
+        for _, row in _lines(path, GROUPS)
+        if row["inst_id"] in wanted
+    }
 
 
 def _assumptions(jobs: Sequence[TraceJob], left_out: Counter[str], tagged: bool) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from slurm_hadar.errors import TraceError
@@ -120,29 +121,32 @@ def generate(what: Recurring, table: ReferenceTable) -> Trace:
     rng = random.Random(what.seed)
     scripts = _scripts(what, table, rng)
     rates = Rates(table, (REFERENCE_TYPE,))
-    runs: list[tuple[float, TraceJob, float]] = []
-    for script in scripts:
-        # where in the trace's life it begins, and what part of it it lasts, as shares of all arrivals
-        lasts = min(1.0, 0.1 + 0.9 * rng.random() * math.log1p(script.runs) / math.log1p(_LARGEST_SERIES) * 2)
-        begins = rng.random() * (1 - lasts)
-        places = sorted(rng.random() for _ in range(script.runs))
-        for place in places:
-            log_s = script.log_s + rng.gauss(0, script.within) + script.trend * (place - 0.5)
-            run_s = min(_LONGEST_S, max(_SHORTEST_S, math.exp(log_s)))
-            job = TraceJob("", 0.0, script.model, script.batch, script.workers, 1.0, user=script.user,
-                           name=script.name, group=script.name)  # fmt: skip
-            runs.append((begins + lasts * place, job, run_s))
-    runs.sort(key=lambda run: run[0])
+    runs = sorted((run for script in scripts for run in _runs(script, rng)), key=lambda run: run[0])
     offered = sum(run_s * job.workers for _, job, run_s in runs)
     arrivals = _arrivals(len(runs), offered / (what.load * what.gpus), rng)
     jobs: list[TraceJob] = []
     for at, (_, job, run_s) in zip(arrivals, runs, strict=True):
         rate = rates.of(job, job.workers)[REFERENCE_TYPE].steps_per_s
-        jobs.append(TraceJob(str(len(jobs)), at, job.model, job.batch, job.workers, float(max(1, round(run_s * rate))),
-                             user=job.user, name=job.name, group=job.group))  # fmt: skip
+        steps = float(max(1, round(run_s * rate)))
+        jobs.append(replace(job, job_id=str(len(jobs)), arrival_s=at, steps=steps))
     first, last = what.part or (0, len(jobs))
     drawn = "drawn: recurring scripts, in shapes of published studies"
     return Trace(what.name, "recurring", tuple(jobs[first:last]), (drawn,))
+
+
+def _runs(script: _Script, rng: random.Random) -> Iterator[tuple[float, TraceJob, float]]:
+    """(when, as a share of all arrivals; the job, without id, arrival and steps; its run time) of each run."""
+    # where in the trace's life it begins, and what part of it it lasts, as shares of all arrivals
+    lasts = min(1.0, 0.1 + 0.9 * rng.random() * math.log1p(script.runs) / math.log1p(_LARGEST_SERIES) * 2)
+    begins = rng.random() * (1 - lasts)
+    places = sorted(rng.random() for _ in range(script.runs))
+    plain = TraceJob(
+        "", 0.0, script.model, script.batch, script.workers, 1.0, user=script.user, name=script.name, group=script.name
+    )
+    for place in places:
+        log_s = script.log_s + rng.gauss(0, script.within) + script.trend * (place - 0.5)
+        run_s = min(_LONGEST_S, max(_SHORTEST_S, math.exp(log_s)))
+        yield begins + lasts * place, plain, run_s
 
 
 def _scripts(what: Recurring, table: ReferenceTable, rng: random.Random) -> list[_Script]:
@@ -158,11 +162,19 @@ def _scripts(what: Recurring, table: ReferenceTable, rng: random.Random) -> list
         long = rng.random() < _LONG_SHARE
         usual_s = rng.lognormvariate(math.log(_SCRIPT_S), _SCRIPT_SIGMA)
         seconds = _LONG_S * rng.paretovariate(_LONG_ALPHA) if long else usual_s
-        found.append(_Script(
-            f"script{number_}", f"user{user}", model, batch, rng.choices(list(gangs), list(gangs.values()))[0],
-            math.log(seconds) + factors[user], what.vary * rng.uniform(*_WITHIN),
-            what.vary * rng.gauss(0, _TREND_SIGMA), runs,
-        ))  # fmt: skip
+        found.append(
+            _Script(
+                f"script{number_}",
+                f"user{user}",
+                model,
+                batch,
+                rng.choices(list(gangs), list(gangs.values()))[0],
+                math.log(seconds) + factors[user],
+                what.vary * rng.uniform(*_WITHIN),
+                what.vary * rng.gauss(0, _TREND_SIGMA),
+                runs,
+            )
+        )
     return found
 
 

@@ -137,9 +137,20 @@ def write(trace: Trace) -> str:
     rows = [[*REQUIRED, *OPTIONAL, *(_RATE + t for t in types)]]
     for j in trace.jobs:
         optional = (
-            j.model, j.batch, j.user, j.account, j.name, repr(j.weight), j.deadline_s, j.mix,
-            "-".join(map(str, j.nodes)) if j.nodes else None, j.restart_s, j.fork, j.group, j.graph,
-        )  # fmt: skip
+            j.model,
+            j.batch,
+            j.user,
+            j.account,
+            j.name,
+            repr(j.weight),
+            j.deadline_s,
+            j.mix,
+            "-".join(map(str, j.nodes)) if j.nodes else None,
+            j.restart_s,
+            j.fork,
+            j.group,
+            j.graph,
+        )
         gpus = "+".join(map(str, j.sizes or (j.workers,)))
         values = (j.job_id, repr(j.arrival_s), gpus, repr(j.steps), *optional, *(j.steps_per_s.get(t) for t in types))
         rows.append(["" if v is None else str(v) for v in values])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import GuardSection
@@ -12,13 +12,15 @@ from slurm_hadar.controller.journal import Event
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, unmovable_reason
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.model import Node, Placement, Snapshot
-from slurm_hadar.policies.toolkit.unsteered import Rooms
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.ledger import Ledger
+from slurm_hadar.policies.toolkit.unsteered import place_by_slurm
 from slurm_hadar.simulator.foresight import Foresight
 from slurm_hadar.simulator.virtual.faults import Faults
 from slurm_hadar.simulator.virtual.jobs import VirtualJob
-from slurm_hadar.simulator.virtual.usage import Usage
+from slurm_hadar.simulator.virtual.usage import UsageSums
 
-__all__ = ["Interval", "Sight", "Timing", "VirtualCluster"]
+__all__ = ["Interval", "Scenario", "Observation", "Timing", "VirtualCluster"]
 
 _PATIENCE_ROUNDS = 200  # rounds without a single step before the simulation jumps ahead or gives up
 _PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives up
@@ -52,6 +54,21 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Scenario:
+    """What there is and what comes: the nodes, the jobs, and the ids of those (``wanted``) after whose end the
+    simulation ends. ``origin``: the zero of the trace on the virtual clock, from which the times of ``faults`` count.
+    ``foresight`` predicts the jobs' steps, which are hidden then.
+    """
+
+    nodes: Sequence[Node]
+    jobs: Sequence[VirtualJob]
+    wanted: Sequence[str]
+    origin: float
+    faults: Faults
+    foresight: Foresight | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Interval:
     """GPUs of one type on one node that a job, or a copy of it, held from ``start_s`` to ``end_s``."""
 
@@ -64,7 +81,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """What the loop is shown in one round."""
 
     snapshot: Snapshot
@@ -74,36 +91,20 @@ class Sight:
     read_s: float = 0.0
 
 
-class VirtualCluster(Cluster[Sight]):
+class VirtualCluster(Cluster[Observation]):
     """Nodes and jobs that exist only on a virtual clock.
 
     A job that is done in the middle of a round is done at its exact time; its GPUs go to others at the next round.
     Times without any job are skipped.
-
-    Parameters
-    ----------
-    nodes: the cluster. jobs: in order of arrival. wanted: ids of the jobs after whose end the simulation ends.
-    faults: outages; their times count from ``origin``, the zero of the trace.
-    foresight: predicts the jobs' steps, which are hidden then.
     """
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        jobs: Sequence[VirtualJob],
-        wanted: Iterable[str],
-        timing: Timing,
-        guard: GuardSection,
-        usage_half_life_s: float,
-        faults: Faults,
-        origin: float,
-        foresight: Foresight | None = None,
-    ) -> None:
-        self._foresight = foresight
+    def __init__(self, scenario: Scenario, timing: Timing, guard: GuardSection, usage_half_life_s: float) -> None:
+        nodes, jobs, faults, origin = scenario.nodes, scenario.jobs, scenario.faults, scenario.origin
+        self._foresight = scenario.foresight
         self.isolated = Quarantine(self.now)
         self._nodes = {n.name: n for n in nodes}
         self._queue = sorted(jobs, key=lambda j: j.arrival)[::-1]
-        self._wanted = {*wanted}
+        self._wanted = {*scenario.wanted}
         self._timing = timing
         self._guard = guard
         self._faults = faults
@@ -115,7 +116,7 @@ class VirtualCluster(Cluster[Sight]):
         self._active: dict[str, VirtualJob] = {}
         self._running: dict[str, VirtualJob] = {}
         self._finished: list[tuple[str, str]] = []
-        self._usage = {"user": Usage(usage_half_life_s), "account": Usage(usage_half_life_s)}
+        self._usage = {"user": UsageSums(usage_half_life_s), "account": UsageSums(usage_half_life_s)}
         self._shown_nodes: tuple[Node, ...] = tuple(nodes)
         self._idle_rounds = self._vain_jumps = self._rounds = 0
         self._reports: list[float] = []
@@ -163,7 +164,8 @@ class VirtualCluster(Cluster[Sight]):
             self._leave(job, self._now)
             job.stop(self._now)
 
-    def observe(self, acting_only: bool) -> Sight:
+    def observe(self, acting_only: bool) -> Observation:
+        del acting_only  # there are no partitions here that are in a mode of their own
         self._began = self._now
         self._rounds += 1
         self._admit()
@@ -175,12 +177,12 @@ class VirtualCluster(Cluster[Sight]):
         users, accounts = (self._usage[kind].at(self._now) for kind in ("user", "account"))
         snapshot = Snapshot(self._now, self._shown_nodes, jobs, (), self._timing.round_s, users, accounts)
         finished, self._finished = tuple(self._finished), []
-        return Sight(snapshot, finished)
+        return Observation(snapshot, finished)
 
     def out_of_order(self) -> str:
         return ""
 
-    def carry_out(self, number: int, seen: Sight, changes: Sequence[Change]) -> Outcome:
+    def carry_out(self, _number: int, _seen: Observation, changes: Sequence[Change]) -> Outcome:
         stops = [c for c in changes if c.kind.stops]
         for change in stops:
             self._stop_job(self._active[change.job_id], change.kind)
@@ -190,7 +192,7 @@ class VirtualCluster(Cluster[Sight]):
                 self._start_job(self._active[change.job_id], change.new, delay_s)
         return Outcome(list(changes))
 
-    def conclude(self, seen: Sight) -> None:
+    def conclude(self, seen: Observation) -> None:
         """Nothing: the jobs themselves remember."""
 
     def pause(self) -> None:
@@ -271,14 +273,17 @@ class VirtualCluster(Cluster[Sight]):
         seen = [j for j in reversed(self._queue) if j.arrival + delay_s <= self._now]
         if not seen:
             return
-        rooms = Rooms(self._nodes.values(), (j.placement for j in self._running.values()))
+        arena = Arena.of(Snapshot(self._now, self._shown_nodes, ()))
+        ledger = Ledger(arena)
+        for job in self._running.values():
+            ledger.take(arena.gang(job.placement))
         for job in seen:
-            placement = rooms.choose(job.template)
+            placement = place_by_slurm(ledger, job.template)
             if placement:
                 self._queue.remove(job)
                 self._active[job.job_id] = job
                 self._start_job(job, placement, 0.0)
-                rooms.take(placement)
+                ledger.take(arena.gang(placement))
 
     def _switch(self, name: str, back: bool) -> bool:
         """A node fails or comes back; whether jobs were thrown off it."""

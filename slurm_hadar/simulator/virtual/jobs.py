@@ -53,14 +53,23 @@ class VirtualJob:
         self.first_start: float | None = None
         self.completion: float | None = None
         self._fixed: dict[str, Any] = {
-            "job_id": trace.job_id, "form": form, "user": trace.user, "account": trace.account, "name": trace.name,
-            "model": trace.model, "batch": trace.batch, "arrival": origin + trace.arrival_s,
-            "total_steps": self.total, "speeds": rates.of(trace, trace.workers),
-            "scaled": {n: rates.of(trace, n) for n in form.sizes if n != trace.workers}, "restart_cost_s": restart_s,
-            "weight": trace.weight, "graph": Path(trace.graph).name if trace.graph.endswith(".toml") else trace.graph,
+            "job_id": trace.job_id,
+            "form": form,
+            "user": trace.user,
+            "account": trace.account,
+            "name": trace.name,
+            "model": trace.model,
+            "batch": trace.batch,
+            "arrival": origin + trace.arrival_s,
+            "total_steps": self.total,
+            "speeds": rates.of(trace, trace.workers),
+            "scaled": {n: rates.of(trace, n) for n in form.sizes if n != trace.workers},
+            "restart_cost_s": restart_s,
+            "weight": trace.weight,
+            "graph": Path(trace.graph).name if trace.graph.endswith(".toml") else trace.graph,
             "time_limit_s": trace.limit_s,
             "deadline": None if trace.deadline_s is None else origin + trace.arrival_s + trace.deadline_s,
-        }  # fmt: skip
+        }
         self.template = Job(**self._fixed)
         self.idle = self.template
 
@@ -78,11 +87,11 @@ class VirtualJob:
         """The jobs that end with it: itself, or all copies of its parent."""
         return (self,)
 
-    def resumes(self, now: float) -> bool:
+    def resumes(self, _now: float) -> bool:
         """Whether a start now has something to go on from, and costs a restart."""
         return self.starts > 0
 
-    def waiting(self, now: float) -> Job:
+    def waiting(self, _now: float) -> Job:
         """The job as a policy sees it while it does not run."""
         return self.idle
 
@@ -95,10 +104,15 @@ class VirtualJob:
     def view(self, now: float, unmovable: str | None = None) -> Job:
         """The running job as a policy sees it."""
         return Job(
-            **self._fixed, state=JobState.RUNNING, started=self.started, done_steps=self.done_at(now),
-            placement=self.placement, restarts=self.starts - 1, unmovable=unmovable,
+            **self._fixed,
+            state=JobState.RUNNING,
+            started=self.started,
+            done_steps=self.done_at(now),
+            placement=self.placement,
+            restarts=self.starts - 1,
+            unmovable=unmovable,
             attained_s=self.attained_s + (now - self.held) * self.workers,
-        )  # fmt: skip
+        )
 
     def start(self, now: float, placement: Placement, delay_s: float) -> None:
         """Hold ``placement`` from ``now`` on, and make steps ``delay_s`` later."""
@@ -150,6 +164,4 @@ def form_of(trace: TraceJob, *, by_node: bool, mix: Mix | None) -> Form:
         return Form(trace.workers, sizes=trace.sizes)
     largest = max(trace.sizes or (trace.workers,))
     least, most = trace.nodes or (1, largest)
-    return Form(
-        trace.workers, least, most, mix=wanted, sizes=trace.sizes, types=trace.types, nodes=trace.open_to
-    )  # fmt: skip
+    return Form(trace.workers, least, most, mix=wanted, sizes=trace.sizes, types=trace.types, nodes=trace.open_to)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from slurm_hadar.controller.observe.usage import decayed, held
 
-__all__ = ["Usage"]
+__all__ = ["UsageSums"]
 
 
-class Usage:
+class UsageSums:
     """Per name and GPU type, by the formulas of :mod:`slurm_hadar.controller.observe.usage`."""
 
     def __init__(self, half_life_s: float) -> None:

@@ -15,7 +15,7 @@ from slurm_hadar.controller.journal import SCHEMA_VERSION, Journal
 from slurm_hadar.controller.journal.schema import _SCHEMA
 from slurm_hadar.controller.observe.usage import Usage
 from slurm_hadar.errors import StoreError
-from slurm_hadar.simulator.virtual.usage import Usage as Simulated
+from slurm_hadar.simulator.virtual.usage import UsageSums as Simulated
 
 MOMENT = 1e-6  # of so many seconds next to nothing decays
 

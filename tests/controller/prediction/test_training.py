@@ -51,7 +51,7 @@ class Desk:
 
     def ends(self, began: float, **outcome) -> None:
         """The training that goes on is over."""
-        self.attempts.note(Attempt(began, began + 5, **outcome))
+        self.attempts.save(Attempt(began, began + 5, **outcome))
         self.begun[-1].code = 0
 
 
@@ -133,7 +133,7 @@ def test_rounds_out_of_cron(tmp_path: Path) -> None:
         desk.restart()
         desk.trainer.look(3000.0)
         assert desk.journal.trainings() == [] and len(desk.begun) == 1
-    desk.attempts.note(Attempt(1001.0, 3001.0, "0001", "forest"))
+    desk.attempts.save(Attempt(1001.0, 3001.0, "0001", "forest"))
     desk.restart()
     desk.trainer.look(3060.0)
     assert [e["version"] for e in desk.journal.trainings()] == ["0001"] and len(desk.begun) == 1
@@ -143,7 +143,7 @@ def test_never_by_itself(tmp_path: Path) -> None:
     """retrain_s = 0: trainings by hand are told of all the same."""
     desk = Desk(tmp_path, retrain_s=0)
     desk.trainer.look(0.0)
-    desk.attempts.note(Attempt(5.0, 9.0, "0001", "forest"))
+    desk.attempts.save(Attempt(5.0, 9.0, "0001", "forest"))
     desk.trainer.look(10.0)
     assert not desk.begun and len(desk.journal.trainings()) == 1
 

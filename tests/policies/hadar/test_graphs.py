@@ -31,9 +31,16 @@ def job(job_id: str, graph: JobGraph, most_nodes: int = 2, **fields: object) -> 
 def held(job_id: str, node: str, gpus: int = 2, steps: float = 1e4) -> Job:
     """A job that runs on half a node and cannot be moved."""
     return Job(
-        job_id, Form(gpus), arrival=0.0, total_steps=steps, speeds={"v100": Speed(1.0)}, state=JobState.RUNNING,
-        started=0.0, placement=Placement.of({node: {"v100": gpus}}), unmovable="saves no checkpoint",
-    )  # fmt: skip
+        job_id,
+        Form(gpus),
+        arrival=0.0,
+        total_steps=steps,
+        speeds={"v100": Speed(1.0)},
+        state=JobState.RUNNING,
+        started=0.0,
+        placement=Placement.of({node: {"v100": gpus}}),
+        unmovable="saves no checkpoint",
+    )
 
 
 def test_the_factors_of_the_two() -> None:
@@ -124,8 +131,9 @@ def test_asrpt_goes_by_alpha_max() -> None:
 def test_prices_of_one_round_know_what_being_spread_costs() -> None:
     """FIND_ALLOC of the paper's round weighs the run time on as many nodes as the gang is on."""
     busy = (held("8", "a"), held("9", "b"))
-    light, heavy = (get("hadar", prices="round").allocate(Snapshot(100.0, NODES, (*busy, job("1", g))))
-                    for g in (LIGHT, HEAVY))  # fmt: skip
+    light, heavy = (
+        get("hadar", prices="round").allocate(Snapshot(100.0, NODES, (*busy, job("1", g)))) for g in (LIGHT, HEAVY)
+    )
     assert light.payoffs["1"] > 5 * max(0.0, heavy.payoffs.get("1", 0.0))
 
 
@@ -143,9 +151,18 @@ def with_factors(draw: st.DrawFn) -> Snapshot:
 
 @pytest.mark.parametrize(
     ("policy", "params"),
-    [("hadar", {}), ("hadar", {"objective": "ttd"}), ("hadar", {"prices": "round"}), ("asrpt", {}), ("hadare", {}),
-     ("asrpt", {"reserve": 2}), ("srtf", {}), ("tiresias", {}), ("gavel_ttd", {})],
-)  # fmt: skip
+    [
+        ("hadar", {}),
+        ("hadar", {"objective": "ttd"}),
+        ("hadar", {"prices": "round"}),
+        ("asrpt", {}),
+        ("hadare", {}),
+        ("asrpt", {"reserve": 2}),
+        ("srtf", {}),
+        ("tiresias", {}),
+        ("gavel_ttd", {}),
+    ],
+)
 @given(snapshot=with_factors(), data=st.data())
 def test_whatever_the_factors_the_contract_is_kept(policy: str, params: dict, snapshot: Snapshot, data) -> None:
     """A plan that can be carried out, a reason for each that waits, the same for any order of the jobs; and once it is

@@ -64,7 +64,7 @@ def test_an_elastic_job_shrinks_when_others_come_and_grows_when_they_are_gone(jo
     assert width(policy.allocate(deserted), "1") == 4
 
 
-def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job, running, snapshot):
+def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job, snapshot):
     """Two more GPUs are worth it to a job with much left, and not to one that is nearly done."""
     long = replace(elastic(job, "1", steps=1e5), state=JobState.RUNNING, placement=Placement.of({"a": {"v100": 2}}))
     nearly = replace(long, total_steps=90.0)
@@ -101,6 +101,27 @@ def test_a_mixed_gang_takes_nothing_from_others(job, snapshot):
     assert "several types" in plan.waits["9"].why
 
 
+# Where gangs go
+
+
+def test_wide_gangs_are_laid_out_before_narrow_ones(job, snapshot):
+    """Gangs of 1, 2, 3 and 2, in this order of density, fill two nodes of four only if the widest is placed first."""
+    nodes = (Node("a", {"v100": 4}), Node("b", {"v100": 4}))
+    steps = {"1": (1, 1e3), "2": (2, 2e3), "3": (3, 3e3), "4": (2, 5e3)}
+    jobs = [job(name, form=Form(workers), steps=n, p100=None, k80=None) for name, (workers, n) in steps.items()]
+    plan = get("hadar").allocate(snapshot(jobs, nodes))
+    assert set(plan.placements) == {"1", "2", "3", "4"}
+
+
+def test_running_jobs_stay_where_a_newcomer_fits_beside_them(job, running, snapshot):
+    """A wide newcomer takes the free node although running jobs come first in line."""
+    nodes = (Node("a", {"v100": 4}), Node("b", {"v100": 4}))
+    here = [running(str(i), {"b": {"v100": 1}}, steps=5e4) for i in range(1, 4)]
+    plan = get("hadar").allocate(snapshot([*here, job("9", form=Form(4), steps=1e5)], nodes))
+    assert all(plan.placements[j.job_id] == j.placement for j in here)
+    assert plan.placements["9"] == Placement.of({"a": {"v100": 4}})
+
+
 # What is left over
 
 
@@ -119,7 +140,7 @@ def test_no_fill_for_a_job_whose_turn_comes_before_a_restart_pays(job, running, 
     assert meanwhile(3600.0, restart_s=30.0) == {}
 
 
-def test_jobs_on_a_draining_node_stay_or_move(job, running, snapshot):
+def test_jobs_on_a_draining_node_stay_or_move(running, snapshot):
     """It moves to a free node, and stays where it is if there is none; it is not stopped for nothing."""
     drained = Node("a", {"v100": 2}, available=False, state="draining", reason="fan")
     holder = running("1", {"a": {"v100": 2}}, steps=1e6)

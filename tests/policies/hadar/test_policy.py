@@ -177,7 +177,7 @@ def test_later_buyers_pay_more(job, snapshot):
     assert plan.payoffs["1"] > plan.payoffs["2"] > 0
 
 
-def test_fill_off_leaves_unprofitable_gpus_idle_but_stops_nobody(job, running, snapshot):
+def test_fill_off_leaves_unprofitable_gpus_idle_but_stops_nobody(running, snapshot):
     """Without filling, running jobs still keep what nobody bought."""
     nodes = (Node("a", {"v100": 2}),)
     jobs = [running("1", {"a": {"v100": 2}}, steps=1e7)]

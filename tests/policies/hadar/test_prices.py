@@ -64,7 +64,7 @@ def test_exponential_price(job, snapshot):
     assert sold == pytest.approx(best)
 
 
-def test_prices_without_jobs(snapshot):
+def test_prices_without_jobs():
     """An empty queue has prices too, and they are finite."""
     assert all(math.isfinite(p) for p in round_prices([], {"v100": 2}).at({"v100": 0}).values())
 

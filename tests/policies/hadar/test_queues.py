@@ -101,8 +101,10 @@ def test_a_price_is_what_the_jobs_behind_lose(instance):
 
 
 def draw_run_s(rng, jobs, types):
-    return [[10 ** rng.uniform(2, 4) * speed for speed in (1.0, rng.uniform(1, 3), rng.uniform(2, 9))[:types]]
-            for _ in range(jobs)]  # fmt: skip
+    return [
+        [10 ** rng.uniform(2, 4) * speed for speed in (1.0, rng.uniform(1, 3), rng.uniform(2, 9))[:types]]
+        for _ in range(jobs)
+    ]
 
 
 def allox_optimum(outlook, gpus):

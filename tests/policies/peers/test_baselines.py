@@ -256,8 +256,13 @@ def test_plans_stay_sound_over_many_rounds(name, params, snapshot, data):
             snapshot = replace(snapshot, nodes=nodes)
         if number == 2:
             speeds = {"v100": Speed(1.0), "k80": Speed(0.5)}
-            late = replace(snapshot.jobs[0], job_id="late", state=JobState.PENDING, placement=EMPTY, pinned=None,
-                           speeds=speeds) if snapshot.jobs else None  # fmt: skip
+            late = (
+                replace(
+                    snapshot.jobs[0], job_id="late", state=JobState.PENDING, placement=EMPTY, pinned=None, speeds=speeds
+                )
+                if snapshot.jobs
+                else None
+            )
             snapshot = snapshot.with_jobs([*snapshot.jobs, late] if late else snapshot.jobs)
 
 

@@ -69,8 +69,9 @@ def test_max_min_is_feasible_and_reaches_the_best_makespan(load, data):
     assert_feasible(load, shares)
     assert 1 / level == pytest.approx(makespan_s(load, steps), rel=1e-5)
     assert ((load.rates * shares).sum(axis=1) / steps).min() == pytest.approx(level, rel=CLOSE)
-    seconds = np.divide(load.gang[:, None] * steps[:, None], load.rates, out=np.full(load.rates.shape, np.inf),
-                        where=load.rates > 0)  # fmt: skip
+    seconds = np.divide(
+        load.gang[:, None] * steps[:, None], load.rates, out=np.full(load.rates.shape, np.inf), where=load.rates > 0
+    )
     assert shadow_prices(seconds, load.gpus)[1] <= 1 / level * (1 + 1e-6)
 
 

@@ -23,8 +23,16 @@ def node(name: str, gpus: int = 4) -> Node:
 def running(job_id: str, place: dict[str, int], ran_s: float, limit_s: float | None) -> Job:
     held = Placement.of({n: {n.partition("-")[0]: count} for n, count in place.items()})
     form = Form(held.workers, len(place), len(place))
-    return Job(job_id, form, state=JobState.RUNNING, arrival=0.0, started=NOW - ran_s, placement=held, speeds=SPEEDS,
-               time_limit_s=limit_s)  # fmt: skip
+    return Job(
+        job_id,
+        form,
+        state=JobState.RUNNING,
+        arrival=0.0,
+        started=NOW - ran_s,
+        placement=held,
+        speeds=SPEEDS,
+        time_limit_s=limit_s,
+    )
 
 
 def waiting(job_id: str, gpus: int, limit_s: float | None = 10 * MIN, nodes: int = 1, **form: object) -> Job:

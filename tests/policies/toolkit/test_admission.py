@@ -86,7 +86,7 @@ def test_what_is_refused_in_the_last_try_is_not_placed() -> None:
     jobs = [job(f"a{i}", needs=draws(f"q{i}")) for i in range(8)]
     quotas = tuple(Quota(f"q{i}", 0.0, "nothing is left") for i in range(8))
 
-    def one(policy: object, snapshot: Snapshot) -> Plan:
+    def one(_policy: object, snapshot: Snapshot) -> Plan:
         first, *rest = snapshot.jobs
         waits = {j.job_id: Wait(Tier.POLICY, "not the first") for j in rest}
         return Plan("one", {first.job_id: Placement.of({"n1": {"v100": 1}})}, waits)
@@ -142,7 +142,7 @@ def test_who_counted_on_the_gpus_of_a_job_that_stays_after_all_waits() -> None:
     others = [job(f"b{i}", 1, needs=draws(f"q{i}")) for i in range(1, 5)]
     quotas = (Quota("v", 0.0, "no v100 for you"), *(Quota(f"q{i}", float(i == 4), "none") for i in range(1, 5)))
 
-    def moves(policy: object, snapshot: Snapshot) -> Plan:
+    def moves(_policy: object, snapshot: Snapshot) -> Plan:
         """Moves a0 as if nothing had been said, and gives its GPU to the first who waits."""
         first = next(j for j in snapshot.jobs if not j.running)
         placed = {"a0": Placement.of({"n1": {"v100": 4}}), first.job_id: Placement.of({"n2": {"k80": 1}})}
@@ -206,7 +206,7 @@ def test_whatever_a_policy_plans_the_last_word_keeps_the_contract(data: st.DataO
     """One that looks at GPUs alone, and plans anew at random in each try."""
     snapshot = data.draw(snapshots())
 
-    def wild(policy: object, shown: Snapshot) -> Plan:
+    def wild(_policy: object, shown: Snapshot) -> Plan:
         free = {"n1": 4, "n2": 4}
         placed = {j.job_id: j.placement for j in shown.jobs if j.running and j.unmovable}
         for placement in placed.values():

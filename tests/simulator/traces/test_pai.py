@@ -69,9 +69,11 @@ def test_jobs_of_the_tables(tables) -> None:
     told = "\n".join(trace.assumptions)
     for line in (
         "1 of 3 jobs belong to no group",
-        "1 jobs are left out: they lack a time", "1 jobs are left out: they had no GPU",
-        "1 jobs are left out: they did not end well (Failed)", "1 jobs are left out: they did not end well (Running)",
-    ):  # fmt: skip
+        "1 jobs are left out: they lack a time",
+        "1 jobs are left out: they had no GPU",
+        "1 jobs are left out: they did not end well (Failed)",
+        "1 jobs are left out: they did not end well (Running)",
+    ):
         assert line in told
 
 
@@ -79,9 +81,13 @@ def test_work_is_run_time_times_speed(tables) -> None:
     """Of a model that hangs on the group alone."""
     trace = read_trace(tables(), TABLE)
     more = read_trace(
-        tables(JOB_ROWS + "h,i8,ann,Terminated,4570000,4570100\n",
-               TASK_ROWS + "h,w,1,Terminated,4570000,4570100,1,1,100,V100\n", TAG_ROWS + "i8,ann,,g1,\n"), TABLE
-    )  # fmt: skip
+        tables(
+            JOB_ROWS + "h,i8,ann,Terminated,4570000,4570100\n",
+            TASK_ROWS + "h,w,1,Terminated,4570000,4570100,1,1,100,V100\n",
+            TAG_ROWS + "i8,ann,,g1,\n",
+        ),
+        TABLE,
+    )
 
     rates = Rates(TABLE, ("v100", "p100", "k80"))
     for job in trace.jobs:

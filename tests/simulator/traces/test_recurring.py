@@ -28,9 +28,13 @@ def _run_s(trace) -> list[float]:
 
 @settings(max_examples=15)
 @given(
-    jobs=st.integers(1, 400), users=st.integers(1, 20), gpus=st.integers(1, 200), load=st.floats(0.05, 3),
-    comm=st.floats(0, 1), seed=st.integers(0, 99),
-)  # fmt: skip
+    jobs=st.integers(1, 400),
+    users=st.integers(1, 20),
+    gpus=st.integers(1, 200),
+    load=st.floats(0.05, 3),
+    comm=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)
 def test_what_always_holds(jobs: int, users: int, gpus: int, load: float, comm: float, seed: int) -> None:
     """As many jobs as asked, sorted, at the load asked for; each script has one user, model and gang that fits."""
     what = Recurring(jobs, users, gpus, load, comm, seed)

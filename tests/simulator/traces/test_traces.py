@@ -46,9 +46,23 @@ def test_csv_with_everything() -> None:
     (job,) = read(text).jobs
 
     assert job == TraceJob(
-        "x", 1.0, "m,1", 64, 2, 10.0, (2, 4, 8), "eve", "lab", "night", 2.5, 3600.0, Mix.GATED, (1, 2), 0.0,
+        "x",
+        1.0,
+        "m,1",
+        64,
+        2,
+        10.0,
+        (2, 4, 8),
+        "eve",
+        "lab",
+        "night",
+        2.5,
+        3600.0,
+        Mix.GATED,
+        (1, 2),
+        0.0,
         {"v100": 4.5},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +127,9 @@ words = st.text("abcxyz019 .-_'|\"", max_size=8).map(str.strip)
             st.just(2),
             st.floats(1e-3, 1e12),
             st.sampled_from(((), (2, 5, 9))),
-            words, words, words,
+            words,
+            words,
+            words,
             st.floats(0.01, 100),
             st.none() | st.floats(1, 1e6),
             st.sampled_from(list(Mix)),
@@ -121,9 +137,10 @@ words = st.text("abcxyz019 .-_'|\"", max_size=8).map(str.strip)
             st.none() | st.floats(0, 1e4),
             st.dictionaries(st.sampled_from(("v100", "k80")), st.floats(0.01, 100)),
         ),
-        min_size=1, max_size=4,
+        min_size=1,
+        max_size=4,
     )
-)  # fmt: skip
+)
 def test_what_is_written_is_read_again(jobs: list[TraceJob]) -> None:
     trace = Trace("t.trace", "csv", tuple(sorted(jobs, key=lambda j: j.arrival_s)))
 
@@ -231,8 +248,11 @@ def test_accounting_as_text() -> None:
     assert (first.wanted, first.ran_s, first.waited_s, first.arrival_s) == ("v100", 3600, 60, 0)
     assert (by_id["7_1"].ran_s, by_id["7_1"].arrival_s, by_id["7_1"].waited_s) == (900, 1800, 10)
     assert "2 of 3 jobs name no model" in trace.assumptions[1] and "k80 0.27 : v100 1.00" in trace.assumptions[1]
-    assert {"1 jobs are left out: they had no GPU", "1 jobs are left out: they never ran",
-            "1 jobs are left out: they had not ended"} <= {*trace.assumptions}  # fmt: skip
+    assert {
+        "1 jobs are left out: they had no GPU",
+        "1 jobs are left out: they never ran",
+        "1 jobs are left out: they had not ended",
+    } <= {*trace.assumptions}
 
 
 def test_a_replayed_job_runs_as_long_as_it_did() -> None:
@@ -249,8 +269,11 @@ def test_accounting_as_json() -> None:
     trace = read_trace(DATA / "sacct.json", TABLE)
 
     assert [(j.job_id, j.workers, j.wanted, j.ran_s) for j in trace.jobs] == [
-        ("1", 2, "v100", 3), ("2_2", 1, "k80", 3), ("3", 1, "v100", 1), ("99", 2, "v100", 7)
-    ]  # fmt: skip
+        ("1", 2, "v100", 3),
+        ("2_2", 1, "k80", 3),
+        ("3", 1, "v100", 1),
+        ("99", 2, "v100", 7),
+    ]
     assert trace.jobs[-1].model == "lm" and trace.jobs[-1].arrival_s == 5
 
 
@@ -258,14 +281,21 @@ def test_what_jobs_of_the_accounting_asked_for() -> None:
     """Time limit, number of nodes and GPU type, in text and in JSON; nothing where nothing is told."""
     head = "JobID|State|Submit|ElapsedRaw|End|AllocTRES|NodeList|Partition|TimelimitRaw|ReqTRES\n"
     row = "{}|COMPLETED|100|50|150|gres/gpu:v100={}|gpu[1-2]|long|{}|{}\n"
-    rows = [row.format(1, 4, 90, "cpu=1,gres/gpu:v100=4,gres/gpu=4,node=2"), row.format(2, 4, "UNLIMITED", "node=1"),
-            row.format(3, 3, "", "gres/gpu=3,node=2"), row.format(4, 4, "Partition_Limit", "node=0")]  # fmt: skip
+    rows = [
+        row.format(1, 4, 90, "cpu=1,gres/gpu:v100=4,gres/gpu=4,node=2"),
+        row.format(2, 4, "UNLIMITED", "node=1"),
+        row.format(3, 3, "", "gres/gpu=3,node=2"),
+        row.format(4, 4, "Partition_Limit", "node=0"),
+    ]
 
     jobs = read(head + "".join(rows)).jobs
 
     assert [(j.limit_s, j.nodes, j.asked) for j in jobs] == [
-        (5400.0, (2, 2), "v100"), (math.inf, (1, 2), ""), (None, None, ""), (None, None, ""),
-    ]  # fmt: skip
+        (5400.0, (2, 2), "v100"),
+        (math.inf, (1, 2), ""),
+        (None, None, ""),
+        (None, None, ""),
+    ]
     assert {j.partition for j in jobs} == {"long"}
     with pytest.raises(TraceError, match="TimelimitRaw must be a number"):
         read(head + row.format(1, 4, "long", ""))

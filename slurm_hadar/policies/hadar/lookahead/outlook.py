@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_hadar.model import Form, Job, Mix, Speed
-from slurm_hadar.policies.toolkit.arena import Arena, node_counts, open_nodes
+from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
+from slurm_hadar.policies.toolkit.gangs import node_counts
 
 __all__ = ["PREFERRED", "JobClass", "Outlook", "Pool", "survey"]
 
@@ -39,9 +40,9 @@ class Pool:
     slots: tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class JobClass:
-    """What jobs with the same form, partition and factors have in common, per column.
+    """What jobs with the same form, partition and factors have in common, per column. There is one of each.
 
     ``workers``: gang size; ``forms``: the form with that gang size and these numbers of nodes; ``slots``: those of the
     pool's slots that are open to it, None for all of them; ``nodes``: the fewest nodes of the pool that can take the
@@ -120,10 +121,22 @@ def survey(arena: Arena, unknown_runtime_s: float) -> Outlook:
         run_s = steps[:, None] / rates
     gpus, free, ahead = _room(arena, pools, unknown_runtime_s)
     return Outlook(
-        arena, jobs, loose, pools, classes, run_s, workers, np.tile(np.arange(len(pools)), orders), steps,
-        _held(arena, jobs, classes, pools), np.array([j.running for j in jobs], bool),
-        np.array([j.restart_cost_s for j in jobs], float), gpus, free, ahead,
-    )  # fmt: skip
+        arena,
+        jobs,
+        loose,
+        pools,
+        classes,
+        run_s,
+        workers,
+        np.tile(np.arange(len(pools)), orders),
+        steps,
+        _held(arena, jobs, classes, pools),
+        np.array([j.running for j in jobs], bool),
+        np.array([j.restart_cost_s for j in jobs], float),
+        gpus,
+        free,
+        ahead,
+    )
 
 
 def _remaining_steps(jobs: Sequence[Job], rates: Floats, unknown_runtime_s: float) -> Floats:
@@ -211,8 +224,8 @@ class _Classes:
             form = job.form if not job.form.sizes else replace(job.form, workers=size, sizes=())
             for index, pool in enumerate(self._pools):
                 speed = job.speeds_at(size).get(pool.gpu_type) if several else None
-                rooms = self._rooms(pool, open_slots[index])
-                parts[order, index] = ([] if speed is None else _levels(form, speed, rooms)) or [form]
+                gpus_per_node = self._gpus_of(pool, open_slots[index])
+                parts[order, index] = ([] if speed is None else _levels(form, speed, gpus_per_node)) or [form]
         levels = max(map(len, parts.values()), default=1)
         made = JobClass([], [], open_slots * (len(sizes) * levels), [], [])
         for level, order, index in itertools.product(range(levels), range(len(sizes)), range(len(self._pools))):
@@ -225,12 +238,12 @@ class _Classes:
             made.nodes.append(self._fewest_nodes(form, pool, open_slots[index]) if able else 0)
         return made
 
-    def _rooms(self, pool: Pool, slots: tuple[int, ...] | None) -> list[int]:
+    def _gpus_of(self, pool: Pool, slots: tuple[int, ...] | None) -> list[int]:
         return [self._arena.capacity[s] for s in (pool.slots if slots is None else slots)]
 
     def _fewest_nodes(self, form: Form, pool: Pool, slots: tuple[int, ...] | None) -> int:
-        rooms = self._rooms(pool, slots)
-        return next((nodes for nodes in node_counts(form) if _holds(form, nodes, rooms)), 0)
+        gpus_per_node = self._gpus_of(pool, slots)
+        return next((nodes for nodes in node_counts(form) if _holds(form, nodes, gpus_per_node)), 0)
 
     def rates(self, job: Job, job_class: JobClass) -> list[float]:
         """Steps/s per column, on the fewest nodes that can take the gang; 0 where it cannot run."""
@@ -261,10 +274,10 @@ class _Classes:
         return self._open[key]
 
 
-def _levels(form: Form, speed: Speed, rooms: Sequence[int]) -> list[Form]:
+def _levels(form: Form, speed: Speed, gpus_per_node: Sequence[int]) -> list[Form]:
     """The form limited to the numbers of nodes on which the job is about as fast as on the fewest, and then to those on
     which it is slower."""
-    counts = [n for n in node_counts(form) if _holds(form, n, rooms)]
+    counts = [n for n in node_counts(form) if _holds(form, n, gpus_per_node)]
     levels: list[list[int]] = []
     for count in counts:
         if not levels or (len(levels) < _LEVELS and speed.factor(count) < _ALIKE * speed.factor(levels[-1][0])):
@@ -273,9 +286,9 @@ def _levels(form: Form, speed: Speed, rooms: Sequence[int]) -> list[Form]:
     return [replace(form, min_nodes=level[0], max_nodes=level[-1]) for level in levels]
 
 
-def _holds(form: Form, nodes: int, rooms: Sequence[int]) -> bool:
-    """Whether a gang fits on exactly ``nodes`` of the nodes that have ``rooms`` GPUs."""
+def _holds(form: Form, nodes: int, gpus_per_node: Sequence[int]) -> bool:
+    """Whether a gang fits on exactly ``nodes`` of the nodes that have ``gpus_per_node`` GPUs."""
     if form.uniform or nodes == 1:
-        return sum(1 for r in rooms if r * nodes >= form.workers) >= nodes
-    largest = sorted((r for r in rooms if r > 0), reverse=True)[:nodes]
+        return sum(1 for r in gpus_per_node if r * nodes >= form.workers) >= nodes
+    largest = sorted((r for r in gpus_per_node if r > 0), reverse=True)[:nodes]
     return len(largest) == nodes and sum(largest) >= form.workers

@@ -90,7 +90,7 @@ def per_pool(outlook: Outlook, area: Floats) -> Floats:
     return area.reshape(len(area), -1, pools).min(axis=1)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Queues:
     """Who waits for which column, and the prices that follow.
 
@@ -106,6 +106,15 @@ class Queues:
     price: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class _Supply:
+    """What a pool's queue is served with: GPUs, the work that goes before it, and the weight assumed behind all."""
+
+    gpus: Floats
+    ahead: Floats
+    terminal: Floats
+
+
 def assign(
     outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, terminal: Floats, sweeps: int = _WARM_SWEEPS
 ) -> Queues:
@@ -115,25 +124,27 @@ def assign(
     all others. A queue that is mostly new gets more sweeps. O(sweeps * jobs * columns * log jobs); deterministic.
     """
     area = seconds * outlook.workers
-    gpus = np.where(outlook.free > 0, outlook.free, np.maximum(outlook.gpus, 1.0)).astype(float)
-    ahead = np.where(outlook.free > 0, 0.0, outlook.ahead)
+    supply = _Supply(
+        np.where(outlook.free > 0, outlook.free, np.maximum(outlook.gpus, 1.0)).astype(float),
+        np.where(outlook.free > 0, 0.0, outlook.ahead),
+        terminal,
+    )
     rows = outlook.rows
     lost = (column < 0) | ~np.isfinite(area[rows, column])
     column = np.where(lost, area.argmin(axis=1), column)
     if 2 * lost.sum() > len(column):
         sweeps = _COLD_SWEEPS
     for sweep in range(min(sweeps, _MOST_WORK // max(1, len(column)) + 3)):
-        cost = _costs(outlook, seconds, area, weights, column, terminal, gpus, ahead)
+        cost = _costs(outlook, seconds, weights, column, supply)
         moved = _respond(cost, area, column, sweep)
         if moved is None:
             break
         column = moved
-    return _queues(outlook, area, weights, column, terminal, gpus, ahead)
+    return _queues(outlook, area, weights, column, supply)
 
 
-def _queues(
-    outlook: Outlook, area: Floats, weights: Floats, column: Ints, terminal: Floats, gpus: Floats, ahead: Floats
-) -> Queues:
+def _queues(outlook: Outlook, area: Floats, weights: Floats, column: Ints, supply: _Supply) -> Queues:
+    gpus, ahead, terminal = supply.gpus, supply.ahead, supply.terminal
     mine = area[outlook.rows, column]
     key = mine / weights
     turn_s, after, price = np.zeros(len(column)), np.zeros(len(column)), terminal / gpus
@@ -148,21 +159,13 @@ def _queues(
     return Queues(column, key, turn_s, after, price)
 
 
-def _costs(
-    outlook: Outlook,
-    seconds: Floats,
-    area: Floats,
-    weights: Floats,
-    column: Ints,
-    terminal: Floats,
-    gpus: Floats,
-    ahead: Floats,
-) -> Floats:
+def _costs(outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, supply: _Supply) -> Floats:
     """Cost of each job in each column while all others stay, shape (n, k)."""
+    area = seconds * outlook.workers
     cost = np.full(area.shape, np.inf)
     own = outlook.pool_of[column]
     mine = area[outlook.rows, column]
-    for pool, size in enumerate(gpus):
+    for pool, size in enumerate(supply.gpus):
         inside = np.flatnonzero(own == pool)
         keys = mine[inside] / weights[inside]
         order = np.argsort(keys, kind="stable")
@@ -174,10 +177,10 @@ def _costs(
             place = np.searchsorted(keys, area[able, k] / weights[able], "left")
             here = own[able] == pool
             itself_before = here & (mine[able] < area[able, k])
-            before = areas[place] - np.where(itself_before, mine[able], 0.0) + ahead[pool]
+            before = areas[place] - np.where(itself_before, mine[able], 0.0) + supply.ahead[pool]
             after = behind[-1] - behind[place] - np.where(here & ~itself_before, weights[able], 0.0)
             cost[able, k] = weights[able] * (seconds[able, k] + before / size)
-            cost[able, k] += area[able, k] * (np.maximum(after, 0.0) + terminal[pool]) / size
+            cost[able, k] += area[able, k] * (np.maximum(after, 0.0) + supply.terminal[pool]) / size
     return cost
 
 

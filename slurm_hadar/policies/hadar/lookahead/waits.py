@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.model import EMPTY, Job, Placement, Tier, Wait
-from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Outlook
+from slurm_hadar.policies.hadar.lookahead.outlook import Floats, JobClass, Outlook
 from slurm_hadar.policies.hadar.lookahead.prices import Queues
+from slurm_hadar.policies.hadar.lookahead.queueing import Queueing
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles, listing
 
@@ -19,25 +20,22 @@ _NAMED = 32  # for so many jobs, those nearest to their turn, the holders of wha
 _HOUR = 3600.0
 
 
-def payoff_of(outlook: Outlook, queues: Queues, weights: Floats) -> Floats:
+def payoff_of(queueing: Queueing) -> Floats:
     """``w_j + W_j * (price at its turn - price now)``, shape (n,): positive for as long as running it now delays others
     by less than it gains. In weights of jobs: 1 is a second's delay of an average job, per second."""
+    outlook, queues = queueing.outlook, queueing.queues
+    if not outlook.jobs:
+        return np.zeros(0)
     workers = outlook.workers[outlook.rows, queues.column]
-    return weights + workers * (queues.after - queues.price[outlook.pool_of[queues.column]])
+    return queueing.weights + workers * (queues.after - queues.price[outlook.pool_of[queues.column]])
 
 
-def explain(
-    arena: Arena,
-    outlook: Outlook,
-    queues: Queues,
-    placements: Mapping[str, Placement],
-    payoffs: Floats,
-    patient: Set[int],
-) -> dict[str, Wait]:
+def explain(queueing: Queueing, placements: Mapping[str, Placement], payoffs: Floats) -> dict[str, Wait]:
     """A Wait for every job to be decided about that has no placement, and for those on their way in or out.
 
-    ``payoffs[n]``: see :func:`payoff_of`; ``patient``: rows of ``outlook`` that wait for a faster type by choice.
+    ``payoffs[n]``: see :func:`payoff_of`.
     """
+    outlook, arena = queueing.outlook, queueing.outlook.arena
     waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
     obstacles = _ByClass(arena)
     rows = {job.job_id: row for row, job in enumerate(outlook.jobs)}
@@ -46,7 +44,7 @@ def explain(
     able = np.isfinite(outlook.run_s)
     for job in waiting:
         row = rows.get(job.job_id)
-        obstacle = obstacles.of(job, None if row is None else (id(outlook.classes[row]), able[row].tobytes()))
+        obstacle = obstacles.of(job, None if row is None else (outlook.classes[row], able[row].tobytes()))
         if obstacle is not None:
             waits[job.job_id] = obstacle
         elif row is None:
@@ -54,7 +52,7 @@ def explain(
         else:
             queued.append(row)
     if queued:
-        waits |= _Queue(arena, outlook, queues, placements, payoffs, patient).waits(queued)
+        waits |= _Queue(outlook, queueing.queues, placements, payoffs, queueing.patient).waits(queued)
     return waits
 
 
@@ -63,9 +61,9 @@ class _ByClass:
 
     def __init__(self, arena: Arena) -> None:
         self._obstacles = Obstacles(arena)
-        self._known: dict[tuple, Wait | None] = {}
+        self._known: dict[tuple[JobClass, bytes], Wait | None] = {}
 
-    def of(self, job: Job, job_class: tuple | None) -> Wait | None:
+    def of(self, job: Job, job_class: tuple[JobClass, bytes] | None) -> Wait | None:
         if job_class is None:
             return self._obstacles.of(job)
         if job_class not in self._known:
@@ -83,9 +81,8 @@ def _why(before: int, turn_s: float, gpu_type: str) -> str:
 
 @dataclass(frozen=True)
 class _Queue:
-    """The reasons of jobs that wait for their turn. Fields as the arguments of :func:`explain`."""
+    """The reasons of jobs that wait for their turn. ``patient``: the rows that wait for a faster type by choice."""
 
-    arena: Arena
     outlook: Outlook
     queues: Queues
     placements: Mapping[str, Placement]
@@ -135,15 +132,15 @@ class _Queue:
 
     def _wanted(self, row: int) -> Placement:
         """The first place in its pool that would take the gang if nobody ran there."""
-        outlook = self.outlook
+        outlook, arena = self.outlook, self.outlook.arena
         own, column = outlook.classes[row], int(self.queues.column[row])
         slots = own.slots[column]
         pool = outlook.pools[outlook.pool_of[column]]
         left, mapping = own.forms[column].workers, {}
         for slot in pool.slots if slots is None else slots:
-            here = min(left, self.arena.capacity[slot])
-            if here and (left <= self.arena.capacity[slot] or own.forms[column].max_nodes > 1):
-                node, gpu_type = self.arena.slots[slot]
+            here = min(left, arena.capacity[slot])
+            if here and (left <= arena.capacity[slot] or own.forms[column].max_nodes > 1):
+                node, gpu_type = arena.slots[slot]
                 mapping[node] = {gpu_type: here}
                 left -= here
             if left == 0:

@@ -13,7 +13,9 @@ from slurm_hadar.model import Form, Job, Mix, Speed
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.outlook import PREFERRED
 from slurm_hadar.policies.hadar.paper.utilities import Era, Utility, Work
-from slurm_hadar.policies.toolkit.arena import Arena, Gang, Reach, find_gang, node_counts
+from slurm_hadar.policies.toolkit.arena import Arena, Reach
+from slurm_hadar.policies.toolkit.gangs import Gang, node_counts
+from slurm_hadar.policies.toolkit.ledger import Ledger
 
 __all__ = ["Bidder", "Market", "Offer", "make_bidders", "round_era"]
 
@@ -39,7 +41,7 @@ class TypeOption:
 
     def run_s(self, nodes: int) -> float:
         """The run time of what remains on so many nodes."""
-        return self.one_node_s / self.speed.factor(nodes)
+        return self.one_node_s / self.speed.factor(nodes) if nodes > 1 else self.one_node_s
 
     @property
     def worst_s(self) -> float:
@@ -93,40 +95,30 @@ class Bidder:
         left_s = market.patience_s - self.work.age_s
         return left_s <= 0 or run_s <= self.options[0].one_node_s + left_s
 
-    def offers(
-        self, free: Sequence[int], totals: dict[str, int], held: Sequence[int], wide: bool = False
-    ) -> list[Offer]:
+    def offers(self, ledger: Ledger, wide: bool = False) -> list[Offer]:
         """What the job could take: staying, the best gang of each type, and mixed gangs where its form allows them.
 
-        ``totals`` are the free GPUs per type. The offers of types are in order of speed. With ``wide`` there are also
-        gangs spread over several nodes where one node has room: slower, but they leave that node to another gang.
+        The offers of types are in order of speed. With ``wide`` there are also gangs spread over several nodes where
+        one node has room: slower, but they leave that node to another gang.
         """
         found = []
-        if self.stay is not None and all(free[s] >= n for s, n in self.stay):
+        if self.stay is not None and ledger.is_free(self.stay):
             found.append(Offer(self.stay, self.stay_utility, stays=True))
         form = self.job.form
         for option in self.options:
-            if totals[option.gpu_type] >= form.workers:
-                found.extend(self._on_type(option, free, held, wide))
+            if ledger.by_type[option.gpu_type] >= form.workers:
+                found.extend(self._on_type(option, ledger, wide))
         if form.mix is not Mix.NEVER and len(self.options) > 1:
-            found.extend(self._mixed(form, free, held))
+            found.extend(self._mixed(form, ledger))
             if wide and self._spread_form:
-                found.extend(self._mixed(self._spread_form, free, held))
+                found.extend(self._mixed(self._spread_form, ledger))
         return found
 
-    def _on_type(self, option: TypeOption, free: Sequence[int], held: Sequence[int], wide: bool) -> list[Offer]:
-        form, found = self.job.form, []
-        if form.min_nodes <= 1:
-            slot = _tightest(form.workers, option.slots, free, held)
-            if slot >= 0:
-                found = self._worth(((slot, form.workers),), option.one_node_s)
-                if not wide:
-                    return found
-        if self._spread_form and len(option.slots) > 1:
-            gang = find_gang(self._spread_form, [(s,) for s in option.slots], free, held)
-            if gang:
-                found += self._worth(tuple(sorted(gang)), option.run_s(len(gang)))
-        return found
+    def _on_type(self, option: TypeOption, ledger: Ledger, wide: bool) -> list[Offer]:
+        gangs = [ledger.find(self.job.form, option.slots)]
+        if wide and gangs[0] and len(gangs[0]) == 1 and self._spread_form:
+            gangs.append(ledger.find(self._spread_form, option.slots))
+        return [o for g in gangs if g for o in self._worth(tuple(sorted(g)), option.run_s(len(g)))]
 
     @functools.cached_property
     def _spread_form(self) -> Form | None:
@@ -140,13 +132,13 @@ class Bidder:
             return []
         return [Offer(gang, self.utility(run_s))]
 
-    def _mixed(self, form: Form, free: Sequence[int], held: Sequence[int]) -> list[Offer]:
+    def _mixed(self, form: Form, ledger: Ledger) -> list[Offer]:
         """Mixed gangs, one pool of types for each possible slowest type (the bottleneck of a gated gang)."""
         found = []
         arena = self.market.arena
-        gangs = [find_gang(form, nodes, free, held) for nodes in self._pools]
+        gangs = [ledger.find_mixed(form, nodes) for nodes in self._pools]
         if form.mix is Mix.BALANCED:
-            gangs.append(find_gang(form, self._pools[-1], free, held, self._slot_speed))
+            gangs.append(ledger.find_mixed(form, self._pools[-1], self._slot_speed))
         for gang in dict.fromkeys(tuple(sorted(g)) for g in gangs if g):
             if len({arena.type_of[s] for s, _ in gang}) > 1:
                 rate = self.job.rate(arena.placement(gang))
@@ -174,20 +166,6 @@ class Bidder:
                     nodes.append(tuple(sorted(here, key=lambda s: (sign * speed[type_of[s]], s))))
             pools.append(nodes)
         return pools
-
-
-def _tightest(workers: int, slots: Sequence[int], free: Sequence[int], held: Sequence[int]) -> int:
-    """The slot with room for all workers that disturbs least and leaves least over; -1 if there is none."""
-    best, best_taken, best_room = -1, 0, 0
-    for s in slots:
-        room = free[s]
-        if room >= workers:
-            taken = workers - room + held[s]
-            if taken < 0:
-                taken = 0
-            if best < 0 or taken < best_taken or (taken == best_taken and room < best_room):
-                best, best_taken, best_room = s, taken, room
-    return best
 
 
 def make_bidders(market: Market, unknown_runtime_s: float) -> list[Bidder]:
@@ -254,9 +232,6 @@ def round_era(arena: Arena, unknown_runtime_s: float) -> Era:
     The bound is the larger of the longest best run time and the fluid bound of
     :mod:`slurm_hadar.policies.hadar.lookahead.makespan`.
     """
-    capacity = dict.fromkeys(arena.types, 0)
-    for slot, count in enumerate(arena.capacity):
-        capacity[arena.type_of[slot]] += count
     work, wanted, longest = [], 0, 1.0
     for job in arena.movers:
         rates = {t: job.speeds[t].steps_per_s for t in arena.reach(job).by_type}
@@ -268,8 +243,8 @@ def round_era(arena: Arena, unknown_runtime_s: float) -> Era:
         longest = max(longest, steps / max(rates.values()))
     if not work:
         return Era(round_s=arena.snapshot.round_s)
-    prices, bound = shadow_prices(np.array(work), np.array([float(n) for n in capacity.values()]))
-    gpus = sum(capacity.values())
+    prices, bound = shadow_prices(np.array(work), np.array([float(n) for n in arena.gpus.values()]))
+    gpus = sum(arena.gpus.values())
     return Era(
         contention=max(1.0, wanted / gpus),
         makespan_s=max(longest, bound),

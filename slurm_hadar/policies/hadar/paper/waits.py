@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurm_hadar.model import Job, Placement, Tier, Wait
+from slurm_hadar.model import Placement, Tier, Wait
 from slurm_hadar.policies.hadar.paper.bids import Bidder, Offer
-from slurm_hadar.policies.toolkit.arena import Arena, Gang
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.gangs import Gang
+from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.waits import Obstacles, listing
 
 __all__ = ["explain_waits"]
+
+_PATIENT = Wait(
+    Tier.POLICY, "waits for a faster GPU type, since it cannot be moved once it has started (patience_s bounds this)"
+)
 
 
 def explain_waits(
@@ -19,10 +25,7 @@ def explain_waits(
     obstacles = Obstacles(arena)
     by_job = {b.job.job_id: b for b in bidders}
     holding = _holding(arena, placements)
-    totals = dict.fromkeys(arena.type_of, 0)
-    for slot, count in enumerate(arena.free):
-        totals[arena.type_of[slot]] += count
-    nobody = [0] * len(arena.free)
+    ledger = Ledger(arena)
     waits = {}
     for job in arena.movers:
         if job.job_id in placements:
@@ -32,7 +35,7 @@ def explain_waits(
             waits[job.job_id] = obstacle
             continue
         bidder = by_job[job.job_id]
-        offers = [o for o in bidder.offers(arena.free, totals, nobody) if not o.stays or o.utility > 0]
+        offers = [o for o in bidder.offers(ledger) if not o.stays or o.utility > 0]
         waits[job.job_id] = _wait(arena, bidder, offers, price, holding)
     return waits
 
@@ -41,7 +44,7 @@ def _wait(
     arena: Arena, bidder: Bidder, offers: list[Offer], price: Mapping[str, float], holding: Mapping[int, list[str]]
 ) -> Wait:
     if not offers:
-        return _patient(bidder.job)
+        return _PATIENT
     cost, offer = min(((_cost(arena, o.gang, price), o) for o in offers), key=lambda pair: pair[0] - pair[1].utility)
     payoff = offer.utility - cost
     wanted = bidder.job.placement if offer.stays else arena.placement(offer.gang)
@@ -53,13 +56,6 @@ def _wait(
     if holders:
         why += f"; {listing(holders)} gain more there"
     return Wait(Tier.POLICY, why, cost, payoff, wanted)
-
-
-def _patient(job: Job) -> Wait:
-    return Wait(
-        Tier.POLICY,
-        "waits for a faster GPU type, since it cannot be moved once it has started (patience_s bounds this)",
-    )
 
 
 def _cost(arena: Arena, gang: Gang, price: Mapping[str, float]) -> float:

@@ -1,0 +1,176 @@
+"""Which job waits for which column: weights, costs of getting there, the memory of rounds before, the makespan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
+from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
+from slurm_hadar.policies.hadar.lookahead.prices import Aim, Queues, Target, assign, balance, per_pool, set_target
+from slurm_hadar.policies.hadar.lookahead.rules import Rules
+from slurm_hadar.policies.hadar.objectives import delay_costs
+
+__all__ = ["Queueing", "queue_up"]
+
+_BALANCING = 3
+_MANY = 10_000  # with so many jobs one step of balancing a round is enough
+_ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming
+_A_STREAM = 10  # so many arrivals, at different times, make a stream
+
+
+@dataclass(frozen=True)
+class Queueing:
+    """The jobs in their queues.
+
+    ``outlook``: where jobs that cannot be moved again wait for a faster type, without the columns that they refuse;
+    ``patient`` are the rows of those. ``weights[n]``: what a second of delay costs. ``target``: the makespan aimed at,
+    None where none is. ``memory``: for the next round. ``still``: this is the instant of the last round, and nothing
+    else decides, so what runs is what the last plan said; ``settled``: nor did a job come or go, and what that plan
+    left free stays free.
+    """
+
+    outlook: Outlook
+    queues: Queues
+    weights: Floats
+    target: Target | None = None
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    patient: frozenset[int] = frozenset()
+    still: bool = False
+    settled: bool = False
+
+
+def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
+    """Queue the jobs of a round, from where the memory of the last one left them. ``alone``: nothing else decides."""
+    if not outlook.jobs:
+        none = np.zeros(0)
+        return Queueing(outlook, Queues(none.astype(int), none, none, none, np.zeros(len(outlook.pools))), none)
+    outlook, patient = _patient(rules, outlook)
+    value = _type_value(outlook) if rules.fair_share != "none" else {}
+    weights = delay_costs(outlook, rules.objective, rules.fairness, rules.fair_share, value)
+    seconds, before = _with_start(rules, outlook), _Recalled.of(outlook)
+    target = _target(rules, outlook, before)
+    queues, terminal = _assigned(outlook, seconds, weights, before, target)
+    memory: dict[str, Any] = {} if target is None else {"end": target.end}
+    memory["time"] = outlook.arena.snapshot.time
+    memory["columns"] = {j.job_id: before.keys[k] for j, k in zip(outlook.jobs, queues.column, strict=True)}
+    memory["terminal"] = {p.key: float(w) for p, w in zip(outlook.pools, terminal, strict=True) if w > 0}
+    if target is not None:
+        queues = _critical_first(outlook, seconds, weights, queues, target)
+    still = before.same_instant and alone
+    return Queueing(outlook, queues, weights, target, memory, patient, still, still and before.same_jobs)
+
+
+def _patient(rules: Rules, outlook: Outlook) -> tuple[Outlook, frozenset[int]]:
+    """A job that could not be moved again does better to wait for a faster type, ``patience_s`` at most."""
+    if not rules.patience_s:
+        return outlook, frozenset()
+    patient, best_s, run_s = set(), outlook.best_s, outlook.run_s.copy()
+    for row, job in enumerate(outlook.jobs):
+        left_s = rules.patience_s - (outlook.arena.snapshot.time - job.arrival)
+        if job.unmovable is not None and not job.running and left_s > 0:
+            slow = np.isfinite(run_s[row]) & (run_s[row] > best_s[row] + left_s)
+            run_s[row, slow] = np.inf
+            if slow.any():
+                patient.add(row)
+    return replace(outlook, run_s=run_s), frozenset(patient)
+
+
+def _type_value(outlook: Outlook) -> dict[str, float]:
+    """What a GPU of each type is worth for the makespan: the mean over its pools' GPUs."""
+    value, _ = shadow_prices(per_pool(outlook, outlook.run_s * outlook.workers), np.maximum(outlook.gpus, 1.0))
+    gpus: dict[str, float] = {}
+    worth: dict[str, float] = {}
+    for pool, count, price in zip(outlook.pools, outlook.gpus, value, strict=True):
+        gpus[pool.gpu_type] = gpus.get(pool.gpu_type, 0.0) + count
+        worth[pool.gpu_type] = worth.get(pool.gpu_type, 0.0) + count * price
+    return {t: float(worth[t] / count) for t, count in gpus.items() if count > 0}
+
+
+def _with_start(rules: Rules, outlook: Outlook) -> Floats:
+    """Run times with what it costs to get there: a restart anywhere but where the job runs, and for running jobs also
+    the gain that a move must bring."""
+    seconds = outlook.run_s + outlook.restart_s[:, None]
+    there = np.flatnonzero(outlook.held >= 0)
+    here_s = outlook.run_s[there, outlook.held[there]]
+    seconds[there] += np.where(np.isfinite(here_s), rules.switch_gain * here_s, 0.0)[:, None]
+    seconds[there, outlook.held[there]] = here_s
+    return seconds
+
+
+@dataclass(frozen=True)
+class _Recalled:
+    """What the last round left. ``keys[k]``: names of the columns that hold over rounds; ``column[n]``: -1 for a job
+    that is new; ``terminal[p]``: the pools' terminal weights; ``end``: the makespan aimed at, 0 if none was.
+
+    ``same_instant``: no time has passed since and nobody is new, so nothing is to be gained, and nobody shall move.
+    """
+
+    keys: list[str]
+    column: Ints
+    terminal: Floats
+    end: float
+    same_instant: bool
+    same_jobs: bool
+
+    @property
+    def fresh(self) -> bool:
+        """Whether there are new jobs."""
+        return bool((self.column < 0).any())
+
+    @classmethod
+    def of(cls, outlook: Outlook) -> _Recalled:
+        memory = outlook.arena.snapshot.memory
+        orders = range(outlook.workers.shape[1] // len(outlook.pools))
+        keys = [f"{pool.key}*{order}" for order in orders for pool in outlook.pools]
+        index = {key: k for k, key in enumerate(keys)}
+        known, terminal = memory.get("columns", {}), memory.get("terminal", {})
+        column = np.array([index.get(known.get(j.job_id), -1) for j in outlook.jobs])
+        weights = np.array([float(terminal.get(p.key, 0.0)) for p in outlook.pools])
+        again = not (column < 0).any() and memory.get("time") == outlook.arena.snapshot.time
+        same = known.keys() == {j.job_id for j in outlook.jobs}
+        return cls(keys, column, weights, float(memory.get("end", 0.0)), bool(again), same)
+
+
+def _target(rules: Rules, outlook: Outlook, before: _Recalled) -> Target | None:
+    aim = Aim.of(1.0 if rules.objective == "ttd" else rules.frontier)
+    if aim is None:
+        return None
+    return set_target(outlook, aim, outlook.run_s * outlook.workers, before.end, before.fresh)
+
+
+def _assigned(
+    outlook: Outlook, seconds: Floats, weights: Floats, before: _Recalled, target: Target | None
+) -> tuple[Queues, Floats]:
+    """The queues, and the pools' terminal weights that keep them within the target."""
+    column, terminal, arriving = before.column, before.terminal, _arriving(outlook)
+    if before.same_instant:
+        return assign(outlook, seconds, weights, column, np.maximum(terminal, arriving), sweeps=0), terminal
+    for _ in range(_BALANCING if target and len(column) < _MANY else 1):
+        queues = assign(outlook, seconds, weights, column, np.maximum(terminal, arriving))
+        column = queues.column
+        if target:
+            terminal = balance(outlook, seconds * outlook.workers, column, terminal, target.left_s)
+    return queues, terminal
+
+
+def _arriving(outlook: Outlook) -> Floats:
+    """The weight per pool of jobs that are still to come, where jobs keep coming; nothing for a lone batch.
+
+    It charges every job for the GPU time that it takes from them, and so leans towards the columns that need least of
+    it. Jobs come in a stream where several that are there came within the last mean run time.
+    """
+    now = outlook.arena.snapshot.time
+    ages = np.array([now - j.arrival for j in outlook.jobs])
+    recent = np.unique(np.floor(ages[(ages >= 0) & (ages < outlook.best_s.mean())]))
+    return _ARRIVING * outlook.gpus * min(1.0, max(0, len(recent) - 1) / _A_STREAM)
+
+
+def _critical_first(outlook: Outlook, seconds: Floats, weights: Floats, queues: Queues, target: Target) -> Queues:
+    """A critical job goes where it costs the makespan least."""
+    column = np.where(target.critical, target.column, queues.column)
+    mine = (seconds * outlook.workers)[outlook.rows, column]
+    return replace(queues, column=column, key=mine / weights)

@@ -1,0 +1,94 @@
+"""What is simulated, apart from trace and policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from slurm_hadar.config import GuardSection
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.graphs.network import Network
+from slurm_hadar.model import Fork, Mix
+from slurm_hadar.simulator.traces.model import Trace
+from slurm_hadar.simulator.virtual.faults import Faults
+from slurm_hadar.simulator.virtual.forked import Consolidation
+
+__all__ = ["DEFAULT_CLUSTER", "SimOptions", "unlimited"]
+
+DEFAULT_CLUSTER = "v100:5x4,p100:5x4,k80:5x4"
+
+
+@dataclass(frozen=True)
+class SimOptions:
+    """What is simulated, apart from trace and policy.
+
+    model: ``nodes`` has real node boundaries and charges for restarts; ``gavel`` takes on the assumptions of Gavel's
+    own simulator: one big node per GPU type, no cost of restarts, rates summed over workers.
+    restart_s: what every restart costs, instead of the figures per model family; a trace's own figures prevail.
+    start_s: what a job's first start costs. report_s: how long after a start a job reports, which is an event.
+    save_s: how long a save takes, during which starts in the same round wait.
+    self_start_s: so long after its arrival Slurm itself starts a job where GPUs are free, unless a round comes first;
+    None = it leaves all jobs to the rounds, as where ``job_submit.lua`` gives new jobs a lease.
+    phase_s: rounds are due then on the trace's clock, and whole rounds before and after; None = at the first arrival.
+    event_round_s: as ``controller.event_round_s``; 0 = rounds come at fixed times.
+    mix: how all jobs take gangs of unlike GPUs, instead of what the trace says.
+    fork: every job whose gang fits on one node is forked into a copy per node, in this mode, instead of what the trace
+    says. consolidation: what bringing the copies' weights together costs.
+    measure: measure only jobs a to b-1 by arrival, and end when they are done.
+    guard: limits on what one round may do; None = no limits.
+    network: bandwidths, which jobs with a graph depend on.
+    predictor: hides the steps of all jobs from the policy, which sees what this predictor expects instead
+    (:func:`slurm_hadar.predict.online.named`). None = jobs state their steps.
+    history: an earlier trace, from which ``predictor`` has learned before the first job arrives.
+    seed: named in the result, and that of ``predictor``; the simulation itself draws nothing.
+    """
+
+    cluster: str = DEFAULT_CLUSTER
+    model: Literal["nodes", "gavel"] = "nodes"
+    round_s: float = 360.0
+    event_round_s: float = 0.0
+    restart_s: float | None = None
+    start_s: float = 0.0
+    report_s: float = 0.0
+    save_s: float = 0.0
+    self_start_s: float | None = None
+    phase_s: float | None = None
+    mix: Mix | None = None
+    fork: Fork | None = None
+    consolidation: Consolidation = field(default_factory=Consolidation)
+    measure: tuple[int, int] | None = None
+    usage_half_life_s: float = 7 * 86400.0
+    faults: Faults = field(default_factory=Faults)
+    predictor: str | None = None
+    history: Trace | None = None
+    guard: GuardSection | None = None
+    network: Network = field(default_factory=Network)
+    seed: int = 0
+    max_rounds: int = 5_000_000
+
+    def __post_init__(self) -> None:
+        self._require_times()
+        if self.model not in ("nodes", "gavel"):
+            raise ConfigError(f"model {self.model!r}: must be nodes or gavel")
+        if self.fork is not None and self.model != "nodes":
+            raise ConfigError(
+                f"fork={self.fork} with model {self.model}: copies go to nodes, which only model nodes has"
+            )
+        if self.fork is not None and self.predictor is not None:
+            raise ConfigError("fork with a predictor: the steps of forked jobs are stated, since they are shared out")
+        if self.history is not None and self.predictor is None:
+            raise ConfigError("a history without a predictor: name the predictor that shall learn from it")
+        if not 0.0 <= self.consolidation.overhead < 1.0 or not self.consolidation.period_s > 0:
+            raise ConfigError("consolidation: the overhead must lie from 0 to below 1, the period above 0 s")
+
+    def _require_times(self) -> None:
+        if not self.round_s > 0:
+            raise ConfigError(f"round length {self.round_s:g} s: must be above 0")
+        for name in ("restart_s", "start_s", "report_s", "save_s", "self_start_s", "phase_s", "event_round_s"):
+            if (getattr(self, name) or 0.0) < 0:
+                raise ConfigError(f"{name} {getattr(self, name):g}: must not be negative")
+
+
+def unlimited() -> GuardSection:
+    """No limits on what a round may do, so that policies are compared as they are."""
+    return GuardSection(max_preemptions=10**9, max_moves_per_job=10**9, min_run_s=0.0)
