@@ -17,9 +17,8 @@ from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.peek import peek
 from slurm_hadar.controller.answers.view import by_number, journal_or_empty, live_view
 from slurm_hadar.controller.journal import JobRecord, Reader, Run
-from slurm_hadar.controller.journal.gains import basis
 from slurm_hadar.errors import HadarError, SlurmError
-from slurm_hadar.model import Job, Speed
+from slurm_hadar.model import Basis, Job, Speed
 from slurm_hadar.slurm.accounting import AccountedJob
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.shown import Shown, accounted, shown
@@ -80,7 +79,7 @@ class Status:
     @property
     def measured(self) -> dict[str, float]:
         """Steps per second by GPU type, where the job, or one like it, was measured."""
-        return {t: s.steps_per_s for t, s in sorted(self.speeds.items()) if basis(s) == "measured"}
+        return {t: s.steps_per_s for t, s in sorted(self.speeds.items()) if s.basis is Basis.MEASURED}
 
 
 def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:

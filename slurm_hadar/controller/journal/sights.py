@@ -5,6 +5,7 @@ Only what changed since the round before is written: a dashboard must cost a qui
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from slurm_hadar.config import Mode
 from slurm_hadar.controller.answers.lines import Line, line_of
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import Journal, RoundRecord, Run, SightChanges
-from slurm_hadar.controller.journal.gains import basis, gain_of
+from slurm_hadar.controller.journal.gains import gain_of
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.model import Job, Node, Plan, Snapshot, Speed
@@ -147,21 +148,22 @@ def workload_name(job: Job) -> str:
 
 def _speed_texts(snapshot: Snapshot) -> dict[str, str]:
     texts: dict[str, str] = {}
-    alike: dict[int, str] = {}  # the speeds of users of whom nothing is known are one and the same
     for job in snapshot.jobs:
         name = workload_name(job)
         if name not in texts and job.form.workers > 0:
-            if id(job.speeds) not in alike:
-                alike[id(job.speeds)] = _speeds_text(job.speeds)
-            texts[name] = alike[id(job.speeds)]
+            texts[name] = _speeds_text(tuple(sorted(job.speeds.items(), key=lambda known: known[0])))
     return texts
 
 
-def _speeds_text(speeds: Mapping[str, Speed]) -> str:
-    return json.dumps({
-        t: {"steps_per_s": s.steps_per_s, "spread": s.apart, "source": s.source, "error": s.error, "basis": basis(s)}
-        for t, s in sorted(speeds.items())
-    })  # fmt: skip
+@functools.lru_cache(maxsize=1024)
+def _speeds_text(speeds: tuple[tuple[str, Speed], ...]) -> str:
+    """Kept, since the jobs of all users of whom nothing is known have the same speeds."""
+    return json.dumps(
+        {
+            t: {"steps_per_s": s.steps_per_s, "spread": s.apart, "source": s.source, "error": s.error, "basis": s.basis}
+            for t, s in speeds
+        }
+    )
 
 
 def _node_text(node: Node, shown: SlurmNode | None) -> str:

@@ -12,7 +12,6 @@ from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.words import clock
 from slurm_hadar.controller.journal import Event, JobRecord
-from slurm_hadar.controller.journal.gains import basis
 from slurm_hadar.controller.journal.keeping import Keeping
 from slurm_hadar.controller.observe.estimates import Estimates, Sight
 from slurm_hadar.controller.observe.job_graphs import GraphBook, NamedGraph
@@ -38,7 +37,7 @@ from slurm_hadar.controller.steering.rules import (
 )
 from slurm_hadar.controller.steering.time_limits import goes_on, types_within
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
-from slurm_hadar.model import NO_NEEDS, Form, Job, JobState, Node, Snapshot, Speed
+from slurm_hadar.model import NO_NEEDS, Basis, Form, Job, JobState, Node, Snapshot, Speed
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 from slurm_hadar.throughput.estimator import Estimator
@@ -401,7 +400,7 @@ class Observer:
         news, since = self._book.get(sight.job.job_id), sight.record.run_since
         if news is None or news.ended or news.report.restart != sight.job.restarts or since is None:
             return None
-        unknown = [t for t in sight.placement.by_type if t not in speeds or basis(speeds[t]) != "measured"]
+        unknown = [t for t in sight.placement.by_type if t not in speeds or speeds[t].basis is not Basis.MEASURED]
         silent = news.first_step is not None and now - news.first_step > _TELLS_WITHIN_S
         if not unknown or silent or now - since > _MEASURED_WITHIN_S:
             return None

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config, GuardSection
-from slurm_hadar.controller.journal.gains import basis
-from slurm_hadar.model import EMPTY, Job, JobState, Placement, Plan, Snapshot
+from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle", "unmovable_reason"]
 
@@ -77,10 +76,10 @@ def _gain(job: Job, old: Placement, new: Placement) -> str:
     before, after = job.rate(old), job.rate(new)
     if before <= 0 or after <= 0:
         return "moved by the plan"
-    known = {basis(s) for p in (old, new) for t in p.by_type if (s := job.speeds_at(p.workers).get(t)) is not None}
-    if "unknown" in known:
+    known = {s.basis for p in (old, new) for t in p.by_type if (s := job.speeds_at(p.workers).get(t)) is not None}
+    if Basis.UNKNOWN in known:
         return f"{after / before:.3g} times as fast by the data sheets; its speed is not known"
-    return f"{before:.3g} -> {after:.3g} steps/s" + ("" if known == {"measured"} else " (estimated)")
+    return f"{before:.3g} -> {after:.3g} steps/s" + ("" if known == {Basis.MEASURED} else " (estimated)")
 
 
 def unmovable_reason(guard: GuardSection, moves: int, since: float = -math.inf, now: float = 0.0) -> str | None:

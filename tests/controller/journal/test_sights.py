@@ -15,14 +15,14 @@ import pytest
 
 from slurm_hadar.controller.answers.view import look, recorded_lines, recorded_nodes
 from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, SightChanges
-from slurm_hadar.controller.journal.gains import basis, blind_rate, gain_of
+from slurm_hadar.controller.journal.gains import blind_rate, gain_of
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
 from slurm_hadar.names import by_number
 
 COMMENT = "hadar:model=resnet18,batch=64,steps=20000,lose=yes"
 ON_V100, ON_K80 = Placement.of({"v100-1": {"v100": 2}}), Placement.of({"k80-1": {"k80": 2}})
 KNOWN = {
-    "v100": Speed(8.0, source="measured here 3 times on 2 v100", error=0.05),
+    "v100": Speed(8.0, source="measured here 3 times on 2 v100", error=0.05, measured=True),
     "k80": Speed(2.0, source="published for resnet18; times 0.2 for k80 by the data sheets", error=0.5),
 }
 
@@ -183,21 +183,6 @@ def job(number: int, placement: Placement = EMPTY, speeds=KNOWN, **rest) -> Job:
 def snapshot(*jobs: Job, k80: bool = True) -> Snapshot:
     nodes = (Node("v100-1", {"v100": 2}), Node("k80-1", {"k80": 2}, available=k80))
     return Snapshot(2000.0, nodes, jobs)
-
-
-@pytest.mark.parametrize(
-    ("speed", "words"),
-    [
-        (Speed(1.0, source="measured here 3 times on 2 v100", error=0.05), "measured"),
-        (Speed(1.0, source="measured here 1 time on 1 k80; times 3, the published ratio v100/k80", error=0.2),
-         "estimated"),
-        (Speed(1.0, source="published for resnet18", error=0.5), "estimated"),
-        (Speed(1.0, source="nothing is known of the job; GPU types compared by their data sheets"), "unknown"),
-    ],
-)  # fmt: skip
-def test_how_a_speed_is_known(speed: Speed, words: str) -> None:
-    """Measured means on this type and gang; carried over is estimated; data sheets alone are nothing."""
-    assert basis(speed) == words
 
 
 def test_the_blind_rate_is_the_average_over_gpus() -> None:
