@@ -217,7 +217,7 @@ def _controller(cluster: PrivateCluster, round_s: float, settings: tuple[str, ..
               "slurm.backend=cli", "predict.retrain_s=0", *settings)  # fmt: skip
     argv = [sys.executable, "-m", "slurm_hadar.cli.main", "run", *(w for s in chosen for w in ("--set", s))]
     daemon = Daemon(argv, cluster.env, state / "controller.log")
-    daemon.look()
+    daemon.keep_up()
     try:
         _await(lambda: "round 2 " in daemon.log.read_text(errors="replace"))
         yield

@@ -97,7 +97,7 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
     watch = Watch(stage, honest, deeds)
     for _ in range(plan.chains):
         honest.submit_chain(150)
-    stage.daemon.look()
+    stage.daemon.keep_up()
     watch.start()
     until = time.monotonic() + plan.seconds
     others = threading.Thread(target=honest.come, args=(until, plan.seconds / 25), name="honest", daemon=True)
@@ -109,7 +109,7 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
         _await_end(stage, honest, say)
     finally:
         watch.stop()
-    stage.daemon.settle()
+    stage.daemon.wait_running()
     code = stage.daemon.stop()
     changes, words = check_words(stage)
     episode.problems += [*watch.problems, *check_honest(stage, honest), *words]

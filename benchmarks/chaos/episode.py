@@ -99,14 +99,14 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
     stage.cluster.stop_slurmctld()
     stage.cluster.start_slurmctld()
     watch, injector = Watch(stage), Injector(stage)
-    stage.daemon.look()
+    stage.daemon.keep_up()
     watch.start()
     try:
         _inject(injector, plan.faults, say)
         _await_end(stage, plain, forked, say)
     finally:
         watch.stop()
-    stage.daemon.settle()
+    stage.daemon.wait_running()
     code = stage.daemon.stop()
     end = check_end(stage, injector, plain, forked)
     changes, untold = unexplained(stage, injector)

@@ -46,7 +46,7 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
     if fork is not None and job_id == fork["job_id"]:
         print_json(fork) if as_json else click.echo("\n".join(plain(line) for line in _forked(fork)))
         return
-    expected, slurm = _look(config, job_id) if record is None or record.ended is None else (None, {})
+    expected, slurm = _ask_slurm(config, job_id) if record is None or record.ended is None else (None, {})
     if record is None and wait is None and expected is None and "state" not in slurm:
         raise HadarError(f"job {job_id} is not known to the controller; is the id right (array tasks: 123_4)?")
     if as_json:
@@ -60,7 +60,7 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
         click.echo(f"  copy         of {_progress(fork)}")
 
 
-def _look(config: Config, job_id: str) -> tuple[Answer | None, dict[str, Any]]:
+def _ask_slurm(config: Config, job_id: str) -> tuple[Answer | None, dict[str, Any]]:
     """What is expected of the job as the cluster is now, and what Slurm itself says of it; a Slurm that is away is no
     reason to keep back what the journal knows."""
     try:

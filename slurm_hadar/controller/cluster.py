@@ -110,7 +110,7 @@ class Cluster(abc.ABC, Generic[S]):
         """
 
     @abc.abstractmethod
-    def out_of_order(self) -> str:
+    def circuit_open(self) -> str:
         """Why nothing may be changed any more, in words for the log; empty if all is well."""
 
     def reconfigure(self, config: Config) -> None:

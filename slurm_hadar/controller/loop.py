@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.expectation import Peek
-from slurm_hadar.controller.attendant import Attendant
+from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.cluster import Cluster, Outcome
 from slurm_hadar.controller.journal import RoundRecord
 from slurm_hadar.controller.journal.recorder import Recorder
@@ -47,7 +47,7 @@ class Controller:
     Parameters
     ----------
     cluster: what is steered. policy: who decides. config: limits and modes. recorder: who keeps what was done.
-    on_round: called after each round (live tables, tests). attendant: who looks after it.
+    on_round: called after each round (live tables, tests). callbacks: told of what it does.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Controller:
         config: Config,
         recorder: Recorder,
         on_round: Callable[[RoundResult], None] | None = None,
-        attendant: Attendant | None = None,
+        callbacks: LoopCallbacks | None = None,
     ) -> None:
         self._cluster = cluster
         self._policy = policy
         self._config = config
         self._recorder = recorder
         self._on_round = on_round
-        self._attendant = attendant or Attendant()
+        self._callbacks = callbacks or LoopCallbacks()
         self._memory = recorder.recall()
         self._peek: Peek | None = None
         #: Rounds, and looks ahead, that were given up for failures that nobody has foreseen; for the metrics.
@@ -158,7 +158,7 @@ class Controller:
 
     def _round(self, mode: Mode, standby: str = "") -> RoundResult:
         seen = self._cluster.observe(acting_only=mode is Mode.ACT)
-        broken = self._cluster.out_of_order() if mode is Mode.ACT else ""
+        broken = self._cluster.circuit_open() if mode is Mode.ACT else ""
         snapshot = replace(seen.snapshot, memory=self._memory) if self._memory else seen.snapshot
         began = time.monotonic()
         snapshot, plan, fault = self._decide(snapshot)
@@ -172,7 +172,7 @@ class Controller:
             decide_s=decide_s, note=fault or broken or standby, round_s=self._config.controller.round_s,
         )  # fmt: skip
         number = self._recorder.begin(record)
-        self._attendant.began(number)
+        self._callbacks.began(number)
         self._recorder.planned(number, snapshot, plan, changes)
         outcome = Outcome(changes)
         if mode is Mode.ACT and not (broken or plan.abstains):

@@ -13,16 +13,16 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.agents.channel import Channel, announce, leave_network
 from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.agents.reports import ReportBook
-from slurm_hadar.controller.attendant import Attendant
+from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.controller.journal.recorder import JournalRecorder
 from slurm_hadar.controller.loop import Controller, RoundResult
 from slurm_hadar.controller.observe.job_graphs import network_of
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.prediction.training import Trainer
+from slurm_hadar.controller.safety.leadership import Leadership
 from slurm_hadar.controller.safety.lock import ScopeLock
-from slurm_hadar.controller.safety.primacy import Primacy
 from slurm_hadar.controller.slurm_cluster import SlurmCluster
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL, ChannelInfo
@@ -53,8 +53,8 @@ class Assembly:
     book: ReportBook
     channel: Channel | None
     trainer: Trainer
-    keeping: Keeping
-    primacy: Primacy
+    best_effort: BestEffort
+    leadership: Leadership
     directory: Path
     notes: list[str]
     _stack: ExitStack
@@ -102,9 +102,9 @@ def state_dir(config: Config) -> Path:
 
 
 def assemble(
-    config: Config, on_round: Callable[[RoundResult], None] | None = None, attendant: Attendant | None = None
+    config: Config, on_round: Callable[[RoundResult], None] | None = None, callbacks: LoopCallbacks | None = None
 ) -> Assembly:
-    """Build everything; ``attendant`` looks after it.
+    """Build everything; ``callbacks`` are told of what it does.
 
     Raises the HadarError of whatever cannot be had; nothing stays open then.
     """
@@ -112,8 +112,8 @@ def assemble(
     policy = registry.get(config.policy.name, **config.policy.params)
     with ExitStack() as stack:
         backend: Backend = choose(config.slurm.backend, config.slurm.timeout_s, config.slurm.retries)
-        if attendant is not None:
-            backend = WatchedBackend(backend, attendant)
+        if callbacks is not None:
+            backend = WatchedBackend(backend, callbacks)
         stack.callback(backend.close)
         directory = state_dir(config)
         lock = ScopeLock(directory, backend.identity(), config.controller.users)
@@ -123,19 +123,29 @@ def assemble(
         if journal.moved_aside:
             notes.append(f"the journal was broken and moved to {journal.moved_aside}; a new one is begun")
         book = ReportBook()
-        primacy = Primacy(backend, config.controller.ha)
-        channel = _channel(config, directory, book, quiet=_stands_by(primacy))
+        leadership = Leadership(backend, config.controller.ha)
+        channel = _channel(config, directory, book, quiet=_stands_by(leadership))
         if channel is not None:
             stack.callback(channel.close)
         trainer = Trainer(config.predict, directory, directory / PREDICTOR, journal)
-        keeping = Keeping()
+        best_effort = BestEffort()
         seal = Seal(backend.identity(), load_key(directory))
         controller = steer(
-            backend, policy, config, journal, book, channel, on_round, directory / PREDICTOR, trainer, attendant,
-            keeping, primacy, seal,
+            backend, policy, config, journal, book, channel, on_round, directory / PREDICTOR, trainer, callbacks,
+            best_effort, leadership, seal,
         )  # fmt: skip
         return Assembly(
-            controller, backend, journal, book, channel, trainer, keeping, primacy, directory, notes, stack.pop_all()
+            controller,
+            backend,
+            journal,
+            book,
+            channel,
+            trainer,
+            best_effort,
+            leadership,
+            directory,
+            notes,
+            stack.pop_all(),
         )
 
 
@@ -149,28 +159,28 @@ def steer(
     on_round: Callable[[RoundResult], None] | None = None,
     versions: Path | None = None,
     trainer: Trainer | None = None,
-    attendant: Attendant | None = None,
-    keeping: Keeping | None = None,
-    primacy: Primacy | None = None,
+    callbacks: LoopCallbacks | None = None,
+    best_effort: BestEffort | None = None,
+    leadership: Leadership | None = None,
     seal: Seal | None = None,
 ) -> Controller:
-    """A controller of a live Slurm, from its parts. ``versions`` is the folder of the stored predictors; ``primacy``
+    """A controller of a live Slurm, from its parts. ``versions`` is the folder of the stored predictors; ``leadership``
     says whether this host may act, None = it always may; ``seal`` is that of its notes, None = one that ends with
     it."""
-    keeping = keeping or Keeping()
+    best_effort = best_effort or BestEffort()
     params = config.policy.params if config.policy.name == policy.name else {}
-    recorder = JournalRecorder(journal, policy.name, params, config.controller.keep_days * 86400, keeping)
+    recorder = JournalRecorder(journal, policy.name, params, config.controller.keep_days * 86400, best_effort)
     forecaster = Forecaster(VersionStore(versions)) if versions is not None else None
     cluster = SlurmCluster(
-        backend, config, journal, book, channel, forecaster, trainer, attendant, keeping, primacy, seal
+        backend, config, journal, book, channel, forecaster, trainer, callbacks, best_effort, leadership, seal
     )  # fmt: skip
-    return Controller(cluster, policy, config, recorder, on_round, attendant)
+    return Controller(cluster, policy, config, recorder, on_round, callbacks)
 
 
-def _stands_by(primacy: Primacy) -> bool:
+def _stands_by(leadership: Leadership) -> bool:
     """Whether another host may be the one that jobs report to; the first round that Slurm answers in knows."""
     try:
-        return bool(primacy.standby())
+        return bool(leadership.standby())
     except SlurmError:
         return True
 

@@ -19,19 +19,19 @@ from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.agents.user_files import UserFiles
-from slurm_hadar.controller.attendant import Attendant
+from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.journal import JobRecord, Journal, WriteRecord
-from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.controller.observe.job_graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observation, Observer
-from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.prediction.training import Trainer
-from slurm_hadar.controller.safety.brake import Brake
+from slurm_hadar.controller.safety.circuit_breaker import CircuitBreaker
 from slurm_hadar.controller.safety.clock import ClockWatch
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
-from slurm_hadar.controller.safety.primacy import Primacy
+from slurm_hadar.controller.safety.leadership import Leadership
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.controller.steering.bounds import Lessons
 from slurm_hadar.controller.steering.time_limits import left_s
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 _MOST_REFUSALS = 3  # in a row, of one job; then it is left alone
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
 _WATCHFUL_S = 0.1  # while a job that was asked to save may say any moment that it has
-_IDLE_S = 1.0  # the attendant comes by at least as often between two rounds
+_IDLE_S = 1.0  # the loop's callbacks come at least as often between two rounds
 _SILENT_S = 30.0  # after this long without a word on the channel, a running job's spool file is read
 
 
@@ -62,33 +62,33 @@ class SlurmCluster(Cluster[Observation]):
     backend: how to talk to Slurm. config: limits and intervals. journal: what is remembered of jobs.
     book, channel: reports from jobs; ``channel`` may be None.
     forecaster, trainer: say what jobs are expected to be, and learn it; None = nobody does.
-    attendant: who looks after the controller. keeping: where a journal that cannot be written is complained of.
-    primacy: whether this host may act; None = it always may. seal: of the notes in jobs' comments.
+    callbacks: told of what the controller does. best_effort: where a journal that cannot be written is complained of.
+    leadership: whether this host may act; None = it always may. seal: of the notes in jobs' comments.
     """
 
     def __init__(
         self, backend: Backend, config: Config, journal: Journal, book: ReportBook, channel: Channel | None = None,
-        forecaster: Forecaster | None = None, trainer: Trainer | None = None, attendant: Attendant | None = None,
-        keeping: Keeping | None = None, primacy: Primacy | None = None, seal: Seal | None = None,
+        forecaster: Forecaster | None = None, trainer: Trainer | None = None, callbacks: LoopCallbacks | None = None,
+        best_effort: BestEffort | None = None, leadership: Leadership | None = None, seal: Seal | None = None,
     ) -> None:  # fmt: skip
         self._backend = backend
         self._config = config
         self._journal = journal
         self._book = book
         store = ThroughputStore(journal.connection)
-        self._attendant = attendant or Attendant()
-        self._keeping = keeping or Keeping()
-        self._primacy = primacy
+        self._callbacks = callbacks or LoopCallbacks()
+        self._best_effort = best_effort or BestEffort()
+        self._leadership = leadership
         self._channel = channel
-        self._usage = Usage(journal, config.fairness.half_life_h * 3600.0)
+        self._usage = UsageBook(journal, config.fairness.half_life_h * 3600.0)
         self.files = UserFiles()
         self._graphs = GraphBook(config.network, self.files)
         estimator = Estimator(reference(), store)
         self.isolated, lessons, seal = Quarantine(), Lessons(), seal or Seal()
         self._observer = Observer(
             config, book, estimator, journal.load_jobs(), self._usage,
-            forecaster if config.predict.enabled else None, self._graphs, self._keeping, seal, self.isolated, lessons,
-            store,
+            forecaster if config.predict.enabled else None, self._graphs, self._best_effort, seal, self.isolated,
+            lessons, store,
         )  # fmt: skip
         self._forecaster, self._trainer = forecaster, trainer
         self.spool = SpoolReader(book, self.files)
@@ -96,13 +96,13 @@ class SlurmCluster(Cluster[Observation]):
         self._book.listener = self._tracker.hear
         self._stop = threading.Event()
         self._actor = Actor(
-            backend, config, book, channel, self.spool, self._stop.is_set, self._attendant.alive, self._announce,
+            backend, config, book, channel, self.spool, self._stop.is_set, self._callbacks.alive, self._announce,
             seal, self.isolated, lessons,
         )  # fmt: skip
         self._clock = ClockWatch(backend)
         self._number = 0
         self._over: list[JobRecord] = []  # ended, and not yet written down as such
-        self._brake = Brake()
+        self._breaker = CircuitBreaker()
         self._refusals: Counter[str] = Counter()  # in a row, by job
         self._limit_due: float | None = None
         self._began = time.monotonic()
@@ -127,7 +127,7 @@ class SlurmCluster(Cluster[Observation]):
         while not self._stop.is_set() and not self._actor.answered():
             if self._channel is not None:
                 self._channel.check()
-            self._attendant.idle()  # which may change the length of a round
+            self._callbacks.idle()  # which may change the length of a round
             settings, now = self._config.controller, time.monotonic()
             due = self._began + settings.round_s * (2 if self._slow else 1)
             early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
@@ -153,12 +153,12 @@ class SlurmCluster(Cluster[Observation]):
         self._actor.reconfigure(config)
         if self._trainer is not None:
             self._trainer.reconfigure(config.predict)
-        if self._primacy is not None:
-            self._primacy.reset(config.controller.ha)
+        if self._leadership is not None:
+            self._leadership.reset(config.controller.ha)
 
     def standby(self) -> str:
-        """By :class:`Primacy`. Who takes over tells the jobs where to report to."""
-        standby = self._primacy.standby() if self._primacy is not None else ""
+        """By :class:`Leadership`. Who takes over tells the jobs where to report to."""
+        standby = self._leadership.standby() if self._leadership is not None else ""
         if self._channel is not None:
             if standby:
                 self._channel.quiet = True
@@ -176,7 +176,7 @@ class SlurmCluster(Cluster[Observation]):
         self._slow = state.read_s > self._config.slurm.slow_read_s
         if acting_only:
             self._clock.check()
-        self._graphs.look(self._backend, state)
+        self._graphs.survey_if_named(self._backend, state)
         seen = self._track(self._observer.observe(state, acting_only=acting_only))
         self._over += [record for record, _ in seen.ended]
         return seen
@@ -184,7 +184,7 @@ class SlurmCluster(Cluster[Observation]):
     def _track(self, seen: Observation) -> Observation:
         """Let the job tracker look at the copies of forked jobs, and show all of them how far their job is."""
         copies = [job for job in seen.snapshot.jobs if job.fork is not None]
-        self._tracker.look((job, read(seen.raw[job.job_id].comment)[0]) for job in copies)
+        self._tracker.take_in((job, read(seen.raw[job.job_id].comment)[0]) for job in copies)
         for job in copies:
             news = self._book.get(job.job_id)
             if job.running and news is not None and news.report.restart == job.restarts:
@@ -199,8 +199,8 @@ class SlurmCluster(Cluster[Observation]):
             job_id, "plan", "shares of the next periods", plan=plan.to_json()
         )
 
-    def out_of_order(self) -> str:
-        return self._brake.reason(time.time())
+    def circuit_open(self) -> str:
+        return self._breaker.reason(time.time())
 
     def carry_out(self, number: int, seen: Observation, changes: Sequence[Change]) -> Outcome:
         # Saved before anything is written to Slurm: after a kill the next start must know which node lists and start
@@ -225,10 +225,10 @@ class SlurmCluster(Cluster[Observation]):
             if not outcome.unanswered:  # then each record has the start time that Slurm took
                 for change in changes:
                     seen.records[change.job_id].defer_from = seen.records[change.job_id].defer_until = None
-            with self._keeping():
+            with self._best_effort():
                 self._journal.settle_writes(number, time.time(), [*outcome.log, *outcome.unanswered])
                 self._journal.save_jobs(seen.records.values())
-            self._attendant.wrote(number, seen, outcome, self._actor.shown)
+            self._callbacks.wrote(number, seen, outcome, self._actor.shown)
             self._actor.shown = ReadBack()
         self._judge(seen, outcome)
         return outcome
@@ -260,9 +260,9 @@ class SlurmCluster(Cluster[Observation]):
         self._refusals = Counter({job_id: n for job_id, n in self._refusals.items() if job_id in refused})
         users = Counter(seen.raw[job_id].user for job_id in refused if job_id in seen.raw)
         settings = self._config.guard.max_failed_writes, time.time(), self._config.controller.round_s
-        self._brake.note(users, bool(taken - refused.keys()), *settings)
-        if refused and (braked := self._brake.reason(time.time())):
-            log.warning("%s", braked)
+        self._breaker.record_round(users, bool(taken - refused.keys()), *settings)
+        if refused and (why := self._breaker.reason(time.time())):
+            log.warning("%s", why)
         self._observer.deny(outcome.denied)
         if outcome.denied:
             first, why = next(iter(outcome.denied.items()))
@@ -281,14 +281,14 @@ class SlurmCluster(Cluster[Observation]):
         self._limit_due = self._next_limit(seen)
         if any(self._leaves(job) for job in seen.raw.values()):
             self._book.event.set()  # its GPUs will be free in a moment: the next round shall not be a whole one away
-        with self._keeping():
+        with self._best_effort():
             self._journal.save_forks(self._tracker.state())
             self._journal.save_jobs([*seen.records.values(), *self._over])
             self._over.clear()
         if self._trainer is not None:
-            with self._keeping():
-                self._trainer.look(time.time())
-        self._keeping.round_over()
+            with self._best_effort():
+                self._trainer.check(time.time())
+        self._best_effort.round_over()
 
     def _next_limit(self, seen: Observation) -> float | None:
         """When the next job is to save before its time limit, in epoch seconds; None if no limit is known."""

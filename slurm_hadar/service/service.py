@@ -12,7 +12,7 @@ from typing import Any
 from slurm_hadar import __version__
 from slurm_hadar.config import Config
 from slurm_hadar.controller.act.verify import ReadBack
-from slurm_hadar.controller.attendant import Attendant
+from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.observe.observer import Observation
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _HOOKS_END_S = 10.0
 
 
-class Service(Attendant):
+class Service(LoopCallbacks):
     """Use as a context: building it raises the HadarError of whatever cannot be had.
 
     Parameters
@@ -163,7 +163,7 @@ class Service(Attendant):
         """A round is over."""
         self._formatter.round = None
         record, assembly = result.record, self._assembly
-        self._metrics.done(result, assembly.primacy.standing_by)
+        self._metrics.done(result, assembly.leadership.standing_by)
         try:
             self._metrics.estimates(self._store.errors())
         except StoreError as error:
@@ -181,10 +181,10 @@ class Service(Attendant):
     def _tell_figures(self) -> None:
         book, metrics = self._assembly.book, self._metrics
         messages = {"accepted": book.accepted, "dropped": book.dropped}
-        controller, keeping = self._assembly.controller, self._assembly.keeping
+        controller, best_effort = self._assembly.controller, self._assembly.best_effort
         failures = {"round": controller.failures, "job": controller.isolated.failures}
         metrics.totals(
-            messages, book.turned_away, self._hooks.outcomes, failures, keeping.failures, self._audit.failures
+            messages, book.turned_away, self._hooks.outcomes, failures, best_effort.failures, self._audit.failures
         )
         metrics.left_alone.set(controller.isolated.jobs)
         if self._config.metrics.textfile is not None:
@@ -220,7 +220,7 @@ class Service(Attendant):
         self._hooks.settings, self._audit.settings = config.hooks, config.audit
 
     def _status(self) -> str:
-        faults = (self._reload_fault, self._assembly.keeping.fault, self._audit.fault)
+        faults = (self._reload_fault, self._assembly.best_effort.fault, self._audit.fault)
         return "; ".join(part for part in (self._last, *faults) if part)
 
     def _who(self) -> dict[str, Any]:

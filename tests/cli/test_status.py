@@ -14,7 +14,7 @@ from slurm_hadar.cli import status as command
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.journal import Event, JobRecord, Journal, RoundRecord, Run
-from slurm_hadar.controller.journal.records import SightChanges
+from slurm_hadar.controller.journal.records import DashboardChanges
 from slurm_hadar.controller.setup import JOURNAL
 from slurm_hadar.errors import HadarError, SlurmError
 from slurm_hadar.model import Placement
@@ -97,7 +97,7 @@ def test_a_running_job(slurm: Asked, journal: Journal, see, tmp_path: Path) -> N
         [record(job, run_since=now - 60, steps=400.0, total_steps=1000.0, steps_per_s=5.0, moves=1, restarts=1)]
     )
     slurm.jobs[job] = replace(slurm.jobs[job], restarts=1)
-    journal.add_sight(now, SightChanges(runs=[Run(job, now - 60, None, HELD, True)]))
+    journal.update_dashboard(now, DashboardChanges(runs=[Run(job, now - 60, None, HELD, True)]))
     (tmp_path / ".hadar" / job / "checkpoints" / "gen-0-step-350").mkdir(parents=True)
     (tmp_path / f"slurm-{job}.out").write_text("a\n" * 50 + "step 400\x1b[2J\n10 %\r20 %\n")
 

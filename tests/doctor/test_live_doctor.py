@@ -68,7 +68,7 @@ def test_wrong_rights_are_a_problem(
     """Another user than root may not act for everybody, and is told so; for their own jobs they may."""
     from slurm_hadar.config import load
     from slurm_hadar.doctor.examine import judge
-    from slurm_hadar.doctor.host import look
+    from slurm_hadar.doctor.host import inspect_host
     from slurm_hadar.slurm.cli import CliBackend
     from slurm_hadar.slurm.survey import Survey, survey
 
@@ -78,7 +78,7 @@ def test_wrong_rights_are_a_problem(
 
     def rights(*settings: str) -> str:
         config = load(None, ("slurm.backend=cli", f"controller.state_dir={short_tmp}", *settings))
-        return next(str(f.verdict) for f in judge(slurm, look(config, "", slurm)) if f.check == "rights")
+        return next(str(f.verdict) for f in judge(slurm, inspect_host(config, "", slurm)) if f.check == "rights")
 
     assert rights("controller.mode=act") == "problem" and rights() == "warning"
     assert rights("controller.mode=act", 'controller.users=["nobody"]') == "ok"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.controller import slurm_cluster
-from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.errors import ConfigError, SlurmUnavailable, StoreError
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState
@@ -376,7 +376,7 @@ class TestDiskFull:
                     raise StoreError("cannot write the journal journal.db: database or disk is full", passes=True)
 
                 patched.setattr(journal, "transaction", full)
-                patched.setattr(service._assembly.trainer, "look", lambda now: full())
+                patched.setattr(service._assembly.trainer, "check", lambda now: full())
                 for _ in range(2):
                     record = service.round().record
                     assert record.starts == 0 and record.note.startswith("skipped: cannot write the journal")
@@ -401,12 +401,12 @@ class TestDiskFull:
             service.round()
 
     def test_other_faults_are_not_swallowed(self) -> None:
-        keeping = Keeping()
-        with pytest.raises(StoreError, match="no such table"), keeping():
+        best_effort = BestEffort()
+        with pytest.raises(StoreError, match="no such table"), best_effort():
             raise StoreError("cannot read the journal: no such table")
-        with pytest.raises(sqlite3.OperationalError), keeping():
+        with pytest.raises(sqlite3.OperationalError), best_effort():
             raise sqlite3.OperationalError("no such table")
-        assert keeping.failures == 0
+        assert best_effort.failures == 0
 
 
 def _no_space(*_: object) -> int:

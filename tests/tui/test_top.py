@@ -15,8 +15,8 @@ from textual.widgets import DataTable, Input, Static
 from slurm_hadar.config import load
 from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.trends import trend_of
-from slurm_hadar.controller.answers.view import job_view, look
-from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, Run, SightChanges
+from slurm_hadar.controller.answers.view import job_view, picture_of
+from slurm_hadar.controller.journal import DashboardChanges, Journal, ReadOnlyJournal, RoundRecord, Run
 from slurm_hadar.model import Placement
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 from slurm_hadar.testing.journals import write_journal
@@ -45,7 +45,7 @@ class Seat:
 
     def look(self):
         self.looks += 1
-        return look(self.slurm, load(None, [f"controller.state_dir={self.state}"]), time.time())
+        return picture_of(self.slurm, load(None, [f"controller.state_dir={self.state}"]), time.time())
 
     def details(self, job_id: str) -> list[str]:
         with ReadOnlyJournal(self.state / "journal.db") as journal:
@@ -312,11 +312,11 @@ def test_the_trend_of_a_journal() -> None:
     journal, now = Journal(":memory:"), 1000.0
     for i, (jobs, running) in enumerate([(3, 1), (9, 2), (5, 2)]):
         journal.add_round(RoundRecord(now + 60 * i, "act", "hadar", 1, jobs, 0, running))
-    sight = SightChanges(nodes={"n": json.dumps({"gpus": {"v100": 8}})})
+    sight = DashboardChanges(nodes={"n": json.dumps({"gpus": {"v100": 8}})})
     held = Placement.of({"n": {"v100": 2}})
     sight.runs += [Run("1", 900.0, 1060.0, held, True), Run("2", 1030.0, None, held, True)]
     sight.runs += [Run("3", 1061.0, None, held, False)]
-    journal.add_sight(now, sight)
+    journal.update_dashboard(now, sight)
 
     found = trend_of(journal)
 

@@ -13,7 +13,7 @@ import pytest
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.savings import gpu_time, headline
 from slurm_hadar.controller.answers.view import recorded_lines
-from slurm_hadar.controller.journal import Gain, JobRecord, Journal, ReadOnlyJournal, RoundRecord, Run, SightChanges
+from slurm_hadar.controller.journal import DashboardChanges, Gain, JobRecord, Journal, ReadOnlyJournal, RoundRecord, Run
 from slurm_hadar.controller.journal.gains import saved
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.worth import worth_by_rounds
@@ -43,7 +43,7 @@ def arrays(tmp_path: Path) -> Path:
         rows.append(row(job_id, state=state, arrival=rng.uniform(0, 1e6), gpus=rng.choice((1, 2))))
         if state == "pending":
             waits[job_id] = {"tier": rng.choice(("waits-by-policy", "pinned")), "why": f"reason of {job_id}"}
-    journal.add_sight(1.0, SightChanges(queue=rows))
+    journal.update_dashboard(1.0, DashboardChanges(queue=rows))
     journal.replace_waits(1, waits)
     journal.close()
     return tmp_path / "journal.db"
@@ -134,7 +134,7 @@ def mixed(tmp_path: Path) -> Path:
     runs = [Run("7", NOW - 3000, None, held[0], True), Run("3", NOW - 9000, NOW - 5000, held[1], True),
             Run("2", NOW - 900_000, NOW - 800_000, held[1], True)]  # fmt: skip
     journal.add_round(RoundRecord(NOW - 60, "act", "hadar", jobs=5, running=2, use={"k80": (5, 6)}))
-    journal.add_sight(NOW, SightChanges(queue=rows, nodes=nodes, runs=runs))
+    journal.update_dashboard(NOW, DashboardChanges(queue=rows, nodes=nodes, runs=runs))
     wait = {"tier": "waits-by-policy", "why": "w"}
     pinned = {"tier": "pinned", "why": "held by its owner"}
     journal.replace_waits(1, {"8": pinned, "9_1": wait, "9_2": wait, "10": pinned})
@@ -216,7 +216,7 @@ def test_the_report_and_the_overview_agree(browse, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
     now = time.time()
     for age_s, blind_s in ((8 * 86400, 90_000.0), (3600, 41_000.0), (60, 43_000.0)):
-        journal.add_sight(now, SightChanges(gain=Gain(now - age_s, "act", 36_000.0, blind_s)))
+        journal.update_dashboard(now, DashboardChanges(gain=Gain(now - age_s, "act", 36_000.0, blind_s)))
     report = worth_by_rounds(journal.gains(now - 7 * 86400))
     journal.close()
     client = browse(tmp_path / "journal.db")

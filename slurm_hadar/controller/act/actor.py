@@ -23,7 +23,7 @@ from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.cluster import OVERTAKEN, Outcome
 from slurm_hadar.controller.journal import JobRecord, WriteRecord
 from slurm_hadar.controller.observe.observer import AVOID_ROUNDS, PASS_ROUNDS, Observation
-from slurm_hadar.controller.safety.guard import Change, ChangeKind, settle
+from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.controller.steering import writes
 from slurm_hadar.controller.steering.bounds import Lessons, keeps_back
@@ -138,7 +138,7 @@ class Actor:
         self.shown = ReadBack()
         ready, vetoed = self._save(seen, [c for c in changes if c.kind.stops])
         outcome.marks["saved"] = time.time()
-        outcome.changes = settle(seen.snapshot, changes, vetoed)
+        outcome.changes = fit(seen.snapshot, changes, vetoed)
         stopped = {c.job_id for c in outcome.changes if c.kind.stops}
         self._let_go(set(ready) - stopped)
         try:

@@ -12,7 +12,7 @@ from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.journal.recorder import memory_of, owner_of
 from slurm_hadar.controller.observe.job_graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
-from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, chosen_state_dir
 from slurm_hadar.controller.steering.time_limits import overtime
@@ -39,10 +39,10 @@ def peek(backend: Backend, config: Config) -> Peek:
         graphs = GraphBook(config.network)
         observer = Observer(
             config, ReportBook(), Estimator(reference(), store), journal.load_jobs(),
-            Usage(journal, config.fairness.half_life_h * 3600.0), forecaster, graphs,
+            UsageBook(journal, config.fairness.half_life_h * 3600.0), forecaster, graphs,
         )  # fmt: skip
         state = backend.read()
-        graphs.look(backend, state)
+        graphs.survey_if_named(backend, state)
         seen = observer.observe(state, acting_only=config.boldest is Mode.ACT)
         memory = memory_of(journal, owner_of(policy.name, config.policy.params))
     late = {

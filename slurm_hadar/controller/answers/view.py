@@ -27,7 +27,7 @@ from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
     "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "job_view", "journal_or_empty",
-    "live_view", "look", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source",
+    "live_view", "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source",
     "type_use",
 ]  # fmt: skip
 
@@ -112,7 +112,7 @@ class Picture:
     trend: Trend = field(default_factory=Trend)
 
 
-def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
+def picture_of(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
     """One look for a terminal: at Slurm, or at ``most`` jobs of the journal where Slurm does not answer."""
     journal, journal_fault = journal_or_empty(config)
     try:

@@ -7,13 +7,13 @@ file itself, ``readonly`` the file for those who only look.
 from slurm_hadar.controller.journal.reading import SORTS, Reader
 from slurm_hadar.controller.journal.readonly import ReadOnlyJournal, journal_copy
 from slurm_hadar.controller.journal.records import (
+    DashboardChanges,
     Decision,
     Event,
     Gain,
     JobRecord,
     RoundRecord,
     Run,
-    SightChanges,
     WriteRecord,
     placement_from_json,
     placement_to_json,
@@ -36,7 +36,7 @@ __all__ = [
     "Reader",
     "RoundRecord",
     "Run",
-    "SightChanges",
+    "DashboardChanges",
     "WriteRecord",
     "journal_copy",
     "placement_from_json",

@@ -13,9 +13,9 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Peek, starts
 from slurm_hadar.controller.cluster import Outcome, Seen
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
-from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.best_effort import BestEffort
+from slurm_hadar.controller.journal.dashboard_rows import DashboardRows, gpu_use
 from slurm_hadar.controller.journal.salvage import row_object
-from slurm_hadar.controller.journal.sights import Sights, gpu_use
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.observe.passed_over import PassedOver
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
@@ -78,16 +78,21 @@ class JournalRecorder(Recorder):
     """
 
     def __init__(
-        self, journal: Journal, policy: str, params: Mapping[str, Any], keep_s: float, keeping: Keeping | None = None
+        self,
+        journal: Journal,
+        policy: str,
+        params: Mapping[str, Any],
+        keep_s: float,
+        best_effort: BestEffort | None = None,
     ) -> None:
         self._journal = journal
-        self._keeping = keeping or Keeping()
+        self._best_effort = best_effort or BestEffort()
         self._number = 0
         self.reconfigure(policy, params, keep_s)
         self._last_change: dict[str, int] = {}  # a hash of it: jobs are many, and reasons long
         self._expired = 0.0
         self._kept: Mapping[str, Any] = {}
-        self._sights = Sights(journal)
+        self._dashboard = DashboardRows(journal)
         self._planned: tuple[Plan, Mapping[str, dict[str, Any]]] = Plan(policy, abstains=True), {}
 
     def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
@@ -96,7 +101,7 @@ class JournalRecorder(Recorder):
 
     def begin(self, record: RoundRecord) -> int:
         self._number += 1  # where the journal cannot give one
-        with self._keeping():
+        with self._best_effort():
             self._number = self._journal.add_round(record)
         return self._number
 
@@ -104,14 +109,14 @@ class JournalRecorder(Recorder):
         """Why each job that does not run waits, pinned ones included, and what the GPUs cost: what explain shows."""
         waits = _Waits(plan, snapshot, changes)
         self._planned = plan, waits
-        with self._keeping():
+        with self._best_effort():
             self._journal.replace_waits(number, waits)
             self._journal.replace_prices(plan.prices)
 
     def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:  # type: ignore[override]
-        with self._keeping():
+        with self._best_effort():
             self._journal.update_round(number, replace(record, use=gpu_use(seen.snapshot)))
-            self._sights.note(record, seen, *self._planned, outcome)
+            self._dashboard.update(record, seen, *self._planned, outcome)
             self._planned = Plan("", abstains=True), {}
             self._journal.add_events(number, record.time, seen.events)
             self._note_decisions(number, record.time, seen, outcome)
@@ -121,7 +126,7 @@ class JournalRecorder(Recorder):
 
     def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
         found = starts(peek, config, cpu_s)
-        with self._keeping():
+        with self._best_effort():
             self._journal.note_starts({j: (i.low, i.high) for j, i in found.items() if i.high is not None})
 
     def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
@@ -152,7 +157,7 @@ class JournalRecorder(Recorder):
             log.warning("the policy's memory cannot be written as JSON (%s); a restart will lose it", error)
             self._kept = memory
             return
-        with self._keeping():
+        with self._best_effort():
             self._journal.save_memory(self._owner, text)
             self._kept = memory
 

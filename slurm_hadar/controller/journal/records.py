@@ -11,7 +11,7 @@ from typing import Any
 from slurm_hadar.model import EMPTY, Placement
 
 __all__ = [
-    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "SightChanges", "WriteRecord",
+    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "DashboardChanges", "WriteRecord",
     "placement_from_json", "placement_to_json",
 ]  # fmt: skip
 
@@ -213,7 +213,7 @@ class Gain:
 
 
 @dataclass(slots=True)
-class SightChanges:
+class DashboardChanges:
     """What differs from what the journal has of the cluster as it was last seen. ``queue`` are rows of the table in the
     order of its columns, ``speeds`` and ``nodes`` JSON by key; ``gone`` names the keys of each table to forget.
     ``prices`` are (GPU type, lowest, mean, highest over its nodes)."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slurm_hadar.comment import JobComment
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.controller.observe.job_graphs import GraphBook, NamedGraph
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.model import Form, JobState, Placement, Speed
@@ -59,16 +59,16 @@ class Estimates:
     ----------
     estimator: who carries rates over from what is known. store: where those that jobs report are filed; None = nowhere.
     book: what jobs report. graphs: of their communication.
-    keeping: where a journal that cannot be written is complained of.
+    best_effort: where a journal that cannot be written is complained of.
     quarantine: where one job's fault stays that job's.
     """
 
     def __init__(
         self, estimator: Estimator, store: ThroughputStore | None, book: ReportBook, graphs: GraphBook,
-        keeping: Keeping, quarantine: Quarantine,
+        best_effort: BestEffort, quarantine: Quarantine,
     ) -> None:  # fmt: skip
         self._estimator, self._store, self._book, self._graphs = estimator, store, book, graphs
-        self._keeping, self._quarantine = keeping, quarantine
+        self._best_effort, self._quarantine = best_effort, quarantine
         self._estimates: dict[_Workload, dict[str, Speed]] = {}
         self._owners: dict[tuple[str, str], str] = {}  # whose measurements count: by model and user
         self._noted: set[_Workload] = set()
@@ -97,7 +97,7 @@ class Estimates:
         measured = sum(speeds) / len(speeds)
         if not storable(measured):
             return
-        with self._keeping():
+        with self._best_effort():
             store.record(
                 sight.workload(where.workers), gpu_type, where.workers, measured, now, spread=len(where.nodes) > 1,
                 nodes=len(where.nodes) if sight.graph else None, user=job.user,
@@ -124,6 +124,6 @@ class Estimates:
             self._estimates[wanted] = speeds
             if now is not None and wanted not in self._noted:
                 self._noted.add(wanted)
-                with self._keeping():
+                with self._best_effort():
                     self._estimator.note(key, workers, speeds, now, owner)
         return self._estimates[wanted]

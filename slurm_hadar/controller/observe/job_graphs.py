@@ -91,7 +91,7 @@ class GraphBook:
         self._fleet = Fleet(network_of(section), {})
         self._graphs: dict[tuple, tuple[NamedGraph | str, float]] = {}
 
-    def look(self, backend: Backend, state: ClusterState) -> None:
+    def survey_if_named(self, backend: Backend, state: ClusterState) -> None:
         """:meth:`survey` the cluster if a job in the queue names a graph."""
         if any("graph=" in job.comment for job in state.jobs):
             facts = node_facts(state.nodes)

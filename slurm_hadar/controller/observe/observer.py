@@ -12,12 +12,12 @@ from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.words import clock
 from slurm_hadar.controller.journal import Event, JobRecord
-from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.controller.observe.estimates import Estimates, Sight
 from slurm_hadar.controller.observe.job_graphs import GraphBook, NamedGraph
 from slurm_hadar.controller.observe.records import JobRecords
 from slurm_hadar.controller.observe.script_failures import waits
-from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.observe.weights import Standing, standing_of, weight_of
 from slurm_hadar.controller.prediction.forecasts import Forecast, Forecaster, in_words
 from slurm_hadar.controller.safety.guard import unmovable_reason
@@ -88,10 +88,10 @@ class Observer:
         book: ReportBook,
         estimator: Estimator,
         records: dict[str, JobRecord],
-        usage: Usage,
+        usage: UsageBook,
         forecaster: Forecaster | None = None,
         graphs: GraphBook | None = None,
-        keeping: Keeping | None = None,
+        best_effort: BestEffort | None = None,
         seal: Seal | None = None,
         quarantine: Quarantine | None = None,
         lessons: Lessons | None = None,
@@ -105,9 +105,9 @@ class Observer:
         self._book = book
         self._usage = usage
         self._graphs = graphs or GraphBook(config.network)
-        self._keeping = keeping or Keeping()
+        self._best_effort = best_effort or BestEffort()
         self._records = JobRecords(config, records, book, usage, seal or Seal(), self._quarantine)
-        self._estimates = Estimates(estimator, store, book, self._graphs, self._keeping, self._quarantine)
+        self._estimates = Estimates(estimator, store, book, self._graphs, self._best_effort, self._quarantine)
         self._denied: dict[str, str] = {}
         self._standing = Standing()
         self._stays: set[str] = set()
@@ -156,7 +156,7 @@ class Observer:
         self._estimates.learn(filter(None, sights.values()), state.time)
         jobs = [self._seen(j, sights[i], facts, bounds) for i, j in active.items()]
         nodes = _nodes(state, facts, active, jobs)
-        with self._keeping():
+        with self._best_effort():
             self._usage.save()
         snapshot = Snapshot(
             state.time, nodes, tuple(jobs), state.partitions, self._config.controller.round_s,

@@ -12,7 +12,7 @@ from slurm_hadar.controller.agents.reports import JobNews, ReportBook
 from slurm_hadar.controller.answers.words import clock
 from slurm_hadar.controller.journal import Event, JobRecord
 from slurm_hadar.controller.observe.script_failures import note_failure
-from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.controller.steering.rules import NodeFacts, gpus_asked, may_retry
 from slurm_hadar.model import JobState
@@ -37,7 +37,7 @@ class JobRecords:
     """
 
     def __init__(
-        self, config: Config, records: dict[str, JobRecord], book: ReportBook, usage: Usage, seal: Seal,
+        self, config: Config, records: dict[str, JobRecord], book: ReportBook, usage: UsageBook, seal: Seal,
         quarantine: Quarantine,
     ) -> None:  # fmt: skip
         self.all = records

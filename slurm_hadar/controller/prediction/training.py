@@ -66,7 +66,7 @@ class Trainer:
         """Other times or another source from now on; where it is not enabled no training begins."""
         self._settings = settings
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Once a round: tell the outcome of a training that is over, and begin one that is due."""
         try:
             last = self._attempts.last()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 
-__all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle", "unmovable_reason"]
+__all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
 
 
 class ChangeKind(enum.StrEnum):
@@ -109,10 +109,10 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
         else:
             changed += 1
             stops += change.kind.stops
-    return settle(snapshot, changes, vetoed)
+    return fit(snapshot, changes, vetoed)
 
 
-def settle(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]) -> list[Change]:
+def fit(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]) -> list[Change]:
     """Turn vetoed changes into staying or waiting, and make the rest fit into what then is free.
 
     ``vetoed`` maps a job to the reason. A move whose target is not free any more becomes a stay, which may in turn

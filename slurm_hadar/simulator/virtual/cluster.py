@@ -177,7 +177,7 @@ class VirtualCluster(Cluster[Sight]):
         finished, self._finished = tuple(self._finished), []
         return Sight(snapshot, finished)
 
-    def out_of_order(self) -> str:
+    def circuit_open(self) -> str:
         return ""
 
     def carry_out(self, number: int, seen: Sight, changes: Sequence[Change]) -> Outcome:

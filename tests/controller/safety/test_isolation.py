@@ -12,7 +12,7 @@ import pytest
 
 from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.observe import observer as observe
-from slurm_hadar.controller.safety.brake import Brake
+from slurm_hadar.controller.safety.circuit_breaker import CircuitBreaker
 from slurm_hadar.controller.safety.culprits import find_culprits
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.errors import StoreError
@@ -166,23 +166,23 @@ def test_what_a_job_that_is_left_out_holds_is_taken() -> None:
 
 def test_the_brake_lets_go_by_itself() -> None:
     """After too many refusals nothing is written for a round, then for two, an hour at most; a good write forgives."""
-    brake, now = Brake(), 1000.0
-    brake.note({"ann": 1}, False, 4, now, 10.0)
-    assert brake.reason(now) == ""
-    brake.note({"ann": 1, "bob": 2}, False, 4, now, 10.0)
-    assert "acts again in 10 s: 4 writes in a row" in brake.reason(now) and brake.reason(now + 10.0) == ""
-    brake.note({"ann": 1}, False, 4, now + 10.0, 10.0)
-    assert "in 20 s" in brake.reason(now + 10.0)
-    brake.note({"ann": 1}, True, 4, now + 30.0, 10.0)
-    brake.note({"ann": 2, "bob": 2}, False, 4, now + 40.0, 10.0)
-    assert "in 10 s" in brake.reason(now + 40.0)
+    breaker, now = CircuitBreaker(), 1000.0
+    breaker.record_round({"ann": 1}, False, 4, now, 10.0)
+    assert breaker.reason(now) == ""
+    breaker.record_round({"ann": 1, "bob": 2}, False, 4, now, 10.0)
+    assert "acts again in 10 s: 4 writes in a row" in breaker.reason(now) and breaker.reason(now + 10.0) == ""
+    breaker.record_round({"ann": 1}, False, 4, now + 10.0, 10.0)
+    assert "in 20 s" in breaker.reason(now + 10.0)
+    breaker.record_round({"ann": 1}, True, 4, now + 30.0, 10.0)
+    breaker.record_round({"ann": 2, "bob": 2}, False, 4, now + 40.0, 10.0)
+    assert "in 10 s" in breaker.reason(now + 40.0)
 
 
 def test_one_user_holds_it_up_for_a_round_at_a_time() -> None:
-    brake = Brake()
+    breaker = CircuitBreaker()
     for now in (0.0, 20.0, 40.0):
-        brake.note({"mallory": 1000}, False, 20, now, 10.0)
-        assert "acts again in 10 s" in brake.reason(now)
+        breaker.record_round({"mallory": 1000}, False, 20, now, 10.0)
+        assert "acts again in 10 s" in breaker.reason(now)
 
 
 def test_what_slurm_refuses_again_and_again_is_left_alone(bench) -> None:

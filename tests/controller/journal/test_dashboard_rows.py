@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.answers.view import look, recorded_lines, recorded_nodes
-from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, SightChanges
+from slurm_hadar.controller.answers.view import picture_of, recorded_lines, recorded_nodes
+from slurm_hadar.controller.journal import DashboardChanges, Journal, ReadOnlyJournal, RoundRecord
 from slurm_hadar.controller.journal.gains import blind_rate, gain_of
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
 from slurm_hadar.names import by_number
@@ -113,9 +113,11 @@ def test_only_what_changed_is_written(bench, monkeypatch: pytest.MonkeyPatch) ->
     b.slurm.start(jobs[0], "v100-1")
     for _ in range(3):
         b.controller.run_round()
-    seen: list[SightChanges] = []
-    write = Journal.add_sight
-    monkeypatch.setattr(Journal, "add_sight", lambda self, now, sight: (seen.append(sight), write(self, now, sight)))
+    seen: list[DashboardChanges] = []
+    write = Journal.update_dashboard
+    monkeypatch.setattr(
+        Journal, "update_dashboard", lambda self, now, sight: (seen.append(sight), write(self, now, sight))
+    )
 
     b.controller.run_round()
     assert (seen[0].queue, seen[0].nodes, seen[0].speeds, seen[0].runs) == ([], {}, {}, [])
@@ -286,15 +288,15 @@ def test_slurm_away_is_said_and_the_last_round_shown(bench, tmp_path: Path) -> N
     job_id = b.slurm.submit(gpus=2, comment=COMMENT, user="ann")
     config = b.config()
 
-    without = look(b.slurm, config, time.time())
+    without = picture_of(b.slurm, config, time.time())
     assert without.live and "no journal" in without.journal_fault and without.lines[0].user == "ann"
 
     journal = Journal(tmp_path / "journal.db")
     b.journal = journal
     b.new_controller().run_round()
-    live = look(b.slurm, config, time.time())
+    live = picture_of(b.slurm, config, time.time())
     b.slurm.away = True
-    away = look(b.slurm, config, time.time())
+    away = picture_of(b.slurm, config, time.time())
     journal.close()
 
     assert live.live and live.beat.alive and not live.fault

@@ -1,4 +1,4 @@
-"""What each round leaves for people to look at: queue, nodes, who ran where, prices over time and what is gained.
+"""The dashboard's rows, which each round leaves in the journal: queue, nodes, who ran where, prices over time, gains.
 
 Only what changed since the round before is written: a dashboard must cost a quiet cluster nothing.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.answers.lines import Line, line_of
 from slurm_hadar.controller.cluster import Outcome
-from slurm_hadar.controller.journal import Journal, RoundRecord, Run, SightChanges
+from slurm_hadar.controller.journal import DashboardChanges, Journal, RoundRecord, Run
 from slurm_hadar.controller.journal.gains import gain_of
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change
@@ -23,14 +23,14 @@ from slurm_hadar.model import Job, Node, Plan, Snapshot, Speed
 from slurm_hadar.slurm.state import SlurmNode
 from slurm_hadar.throughput.store import workload_key
 
-__all__ = ["Sights", "gpu_use", "workload_name"]
+__all__ = ["DashboardRows", "gpu_use", "workload_name"]
 
 _Row = tuple[Any, ...]
 _T = TypeVar("_T")
 _MOST = 2**63 - 1  # that SQLite can count; users may ask for more
 
 
-class Sights:
+class DashboardRows:
     """Writes what changed from round to round; after a restart or a failed write, from what the journal has."""
 
     def __init__(self, journal: Journal) -> None:
@@ -45,14 +45,14 @@ class Sights:
         self._runs = {run.job_id: run for run in journal.open_runs()}
         self._before = journal.last_gain()
 
-    def note(
+    def update(
         self, record: RoundRecord, seen: Observation, plan: Plan, waits: Mapping[str, dict], outcome: Outcome
     ) -> None:
         """After a round: ``waits`` are those that the journal was given, ``outcome`` what was carried out."""
         if self._lost:
             self._recall()
         snapshot = seen.snapshot
-        sight = SightChanges()
+        changes = DashboardChanges()
         acted = {c.job_id: c for c in outcome.changes} if _carried_out(record, plan) else {}
         failed = {write.job_id for write in outcome.log if write.outcome != "ok"}
         done = {job_id: change for job_id, change in acted.items() if job_id not in failed}
@@ -61,22 +61,22 @@ class Sights:
             row = _row(_line(job, seen, waits, done.get(job.job_id)), job)
             queue[job.job_id] = hash(row)
             if self._queue.get(job.job_id) != queue[job.job_id]:
-                sight.queue.append(row)
-        sight.gone["queue"] = [job_id for job_id in self._queue if job_id not in queue]
+                changes.queue.append(row)
+        changes.gone["queue"] = [job_id for job_id in self._queue if job_id not in queue]
         self._queue = queue
         shown = {node.name: node for node in seen.state.nodes}
         nodes = {node.name: _node_text(node, shown.get(node.name)) for node in snapshot.nodes}
-        sight.nodes, sight.gone["nodes"] = _differing(self._nodes, nodes)
+        changes.nodes, changes.gone["nodes"] = _differing(self._nodes, nodes)
         self._nodes = nodes
         speeds = _speed_texts(snapshot)
-        sight.speeds, sight.gone["speeds"] = _differing(self._speeds, speeds)
+        changes.speeds, changes.gone["speeds"] = _differing(self._speeds, speeds)
         self._speeds = speeds
-        sight.runs = self._note_runs(snapshot)
-        sight.prices = _prices(plan)
-        sight.gain = gain_of(snapshot, None if plan.abstains else plan, record.mode, self._before)
+        changes.runs = self._note_runs(snapshot)
+        changes.prices = _prices(plan)
+        changes.gain = gain_of(snapshot, None if plan.abstains else plan, record.mode, self._before)
         self._before = snapshot.time
         self._lost = True
-        self._journal.add_sight(snapshot.time, sight)
+        self._journal.update_dashboard(snapshot.time, changes)
         self._lost = False
 
     def _note_runs(self, snapshot: Snapshot) -> list[Run]:

@@ -1,4 +1,4 @@
-"""Who looks after a controller while it works, such as the service that it runs in."""
+"""Who is told of what a controller does while it works, such as the service that it runs in."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from slurm_hadar.controller.cluster import Outcome
 if TYPE_CHECKING:
     from slurm_hadar.controller.observe.observer import Observation
 
-__all__ = ["Attendant"]
+__all__ = ["LoopCallbacks"]
 
 
-class Attendant:
+class LoopCallbacks:
     """Does nothing by itself. All methods are called on the loop's thread, and must be quick and raise nothing."""
 
     def alive(self) -> None:
