@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from slurm_hadar.controller.journal import Decision, JobRecord, Journal, RoundRecord, WriteRecord
+from slurm_hadar.controller.journal import Decision, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
 from slurm_hadar.controller.journal.recorder import JournalRecorder
 from slurm_hadar.messages import ChannelInfo, Order, Report, encode
 from slurm_hadar.model import Placement
@@ -153,7 +153,7 @@ def journal_bytes(scratch: Path) -> bytes:
         journal.save_jobs([JobRecord(str(number), 10.0, 1, 9.0, 2, avoid={"k80-1": 5.0}, ran_s={"v100": 4.0})])
         round_ = journal.add_round(RoundRecord(10.0, "act", "hadar"))
         journal.add_decisions(round_, 10.0, [Decision(str(number), "start", new=placement, why="first", price=1.0)])
-        journal.add_writes(round_, 10.0, [WriteRecord(str(number), "requeue 1", "ok")])
+        journal.add_writes(round_, 10.0, [WriteRecord(str(number), "requeue 1", WriteOutcome.OK)])
     journal.replace_waits(1, {"2": {"tier": "policy", "why": "waits"}})
     journal.replace_prices({("v100-1", "v100"): 1.5})
     journal.save_usage({("ann", "lab", "v100"): (3.0, 4.0)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.controller.cluster import Outcome
 
 if TYPE_CHECKING:
@@ -26,9 +25,8 @@ class LoopCallbacks:
     def began(self, number: int) -> None:
         """Round ``number`` has looked and decided, and is about to act."""
 
-    def wrote(self, number: int, seen: Observation, outcome: Outcome, after: ReadBack) -> None:
-        """What round ``number`` did to Slurm, also where it broke off. ``after`` is what Slurm showed last; empty
-        where it was not asked any more."""
+    def wrote(self, number: int, seen: Observation, outcome: Outcome) -> None:
+        """What round ``number`` did to Slurm, also where it broke off."""
 
     def asking(self, verb: str, words: Sequence[str]) -> None:
         """As :class:`slurm_hadar.slurm.watched.Watcher` says."""

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.controller.journal import Event, WriteRecord
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.model import Snapshot
 
-__all__ = ["OVERTAKEN", "SETTLE_S", "Cluster", "Outcome", "Seen"]
-
-#: What became of a write about a job that had ended, started or been cancelled meanwhile: no failure of anybody's.
-OVERTAKEN = "overtaken"
+__all__ = ["SETTLE_S", "Cluster", "Outcome", "Seen"]
 
 #: From an event to the round that it brings forward: a job's last word comes before Slurm frees its GPUs.
 SETTLE_S = 0.5
@@ -45,18 +43,22 @@ class Seen(Protocol):
 
 @dataclass
 class Outcome:
-    """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job.
+    """What a round did, or would have done: ``acted`` says which. ``changes`` are those after vetoes; ``log`` has one
+    entry per write and job; ``shown`` is what Slurm showed last, empty where it was not asked any more.
 
     ``denied`` maps jobs that are not this user's to change to Slurm's words. ``unanswered`` are writes of which it is
-    not known what became: Slurm went away before it answered. ``marks`` are epoch seconds: when the
-    checkpoints were there (saved), the first batch was written (written), and the stopped jobs had left their nodes
-    (left).
+    not known what became: Slurm went away before it answered. ``ended`` are jobs that were to be stopped, and
+    had ended by themselves. ``marks`` are epoch seconds: when the checkpoints were there (saved), the first batch was
+    written (written), and the stopped jobs had left their nodes (left).
     """
 
     changes: list[Change] = field(default_factory=list)
+    acted: bool = True
     log: list[WriteRecord] = field(default_factory=list)
     denied: dict[str, str] = field(default_factory=dict)
     unanswered: list[WriteRecord] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+    shown: ReadBack = field(default_factory=ReadBack)
     commands: int = 0
     leases: int = 0
     marks: dict[str, float] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class Outcome:
 
     @property
     def failed(self) -> int:
-        return sum(1 for w in self.log if w.outcome not in ("ok", OVERTAKEN))
+        return sum(1 for w in self.log if w.outcome.failed)
 
     @property
     def stopped(self) -> frozenset[str]:

@@ -153,7 +153,7 @@ class Controller:
     def _skipped(self, mode: Mode, error: HadarError) -> RoundRecord:
         return RoundRecord(
             self._cluster.now(), mode, self._policy.name, note=f"skipped: {error}",
-            round_s=self._config.controller.round_s,
+            round_s=self._config.controller.round_s, skipped=True,
         )  # fmt: skip
 
     def _round(self, mode: Mode, standby: str = "") -> RoundResult:
@@ -174,9 +174,10 @@ class Controller:
         number = self._recorder.begin(record)
         self._callbacks.began(number)
         self._recorder.planned(number, snapshot, plan, changes)
-        outcome = Outcome(changes)
         if mode is Mode.ACT and not (broken or plan.abstains):
             outcome = self._cluster.carry_out(number, seen, changes)
+        else:
+            outcome = Outcome(changes, acted=False)
         record = self._conclude(number, record, seen, outcome)
         if self._foresee_s > 0 and plan.waits and not plan.abstains:
             self._peek = Peek(replace(snapshot, memory=plan.memory), self._policy, seen.stays)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act.actor import Actor
-from slurm_hadar.controller.act.verify import ReadBack
+from slurm_hadar.controller.act.context import ActContext
 from slurm_hadar.controller.agents.channel import Channel
 from slurm_hadar.controller.agents.fork_tracker import JobTracker
 from slurm_hadar.controller.agents.notes import Seal
@@ -21,7 +21,7 @@ from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.agents.user_files import UserFiles
 from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
-from slurm_hadar.controller.journal import JobRecord, Journal, WriteRecord
+from slurm_hadar.controller.journal import JobRecord, Journal, WriteOutcome, WriteRecord
 from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.controller.observe.job_graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observation, Observer
@@ -47,6 +47,7 @@ from slurm_hadar.throughput.table import reference
 __all__ = ["SlurmCluster"]
 
 log = logging.getLogger(__name__)
+_WARNED = (WriteOutcome.REFUSED, WriteOutcome.INEFFECTIVE, WriteOutcome.UNDONE)
 _MOST_REFUSALS = 3  # in a row, of one job; then it is left alone
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
 _WATCHFUL_S = 0.1  # while a job that was asked to save may say any moment that it has
@@ -95,10 +96,10 @@ class SlurmCluster(Cluster[Observation]):
         self._tracker = JobTracker(self._pass_on, journal.forks())
         self._book.listener = self._tracker.hear
         self._stop = threading.Event()
-        self._actor = Actor(
-            backend, config, book, channel, self.spool, self._stop.is_set, self._callbacks.alive, self._announce,
-            seal, self.isolated, lessons,
-        )  # fmt: skip
+        context = ActContext(
+            backend, config, book, seal, self.isolated, lessons, self._stop.is_set, self._callbacks.alive
+        )
+        self._actor = Actor(context, channel, self.spool, self._announce)
         self._clock = ClockWatch(backend)
         self._number = 0
         self._over: list[JobRecord] = []  # ended, and not yet written down as such
@@ -150,7 +151,7 @@ class SlurmCluster(Cluster[Observation]):
         self._config = config
         self._usage.reconfigure(config.fairness.half_life_h * 3600.0)
         self._observer.reconfigure(config, self._forecaster if config.predict.enabled else None)
-        self._actor.reconfigure(config)
+        self._actor.context.config = config
         if self._trainer is not None:
             self._trainer.reconfigure(config.predict)
         if self._leadership is not None:
@@ -210,7 +211,7 @@ class SlurmCluster(Cluster[Observation]):
             record, put_off = seen.records[change.job_id], change.kind is not ChangeKind.STAY
             record.steered = record.steered or change.kind.occupies
             record.defer_from = now if put_off else None
-            record.defer_until = now + self._actor.longest_defer_s if put_off else None
+            record.defer_until = now + self._actor.context.longest_defer_s if put_off else None
             if change.kind.stops:
                 record.ran_on = ()  # it is waited for until it has left them
         self._journal.save_jobs(seen.records.values())  # what cannot be written down is not done
@@ -228,8 +229,7 @@ class SlurmCluster(Cluster[Observation]):
             with self._best_effort():
                 self._journal.settle_writes(number, time.time(), [*outcome.log, *outcome.unanswered])
                 self._journal.save_jobs(seen.records.values())
-            self._callbacks.wrote(number, seen, outcome, self._actor.shown)
-            self._actor.shown = ReadBack()
+            self._callbacks.wrote(number, seen, outcome)
         self._judge(seen, outcome)
         return outcome
 
@@ -251,8 +251,12 @@ class SlurmCluster(Cluster[Observation]):
     def _judge(self, seen: Observation, outcome: Outcome) -> None:
         """Count failures, warn about them, and leave alone from now on what is not ours to change; for a while also
         what Slurm refuses again and again."""
-        refused = {w.job_id: w.detail for w in outcome.log if w.outcome == "refused" and w.job_id not in outcome.denied}
-        taken = {w.job_id for w in outcome.log if w.outcome == "ok"}
+        refused = {
+            w.job_id: w.detail
+            for w in outcome.log
+            if w.outcome is WriteOutcome.REFUSED and w.job_id not in outcome.denied
+        }
+        taken = {w.job_id for w in outcome.log if w.outcome is WriteOutcome.OK}
         for job_id, why in refused.items():
             self._refusals[job_id] += 1
             if self._refusals[job_id] >= _MOST_REFUSALS:
@@ -271,7 +275,7 @@ class SlurmCluster(Cluster[Observation]):
                 "controller.users limits it to some users' jobs", len(outcome.denied), first, why,
             )  # fmt: skip
         for write in outcome.log:
-            if write.outcome in ("refused", "ineffective", "undone") and write.job_id not in outcome.denied:
+            if write.outcome in _WARNED and write.job_id not in outcome.denied:
                 log.warning(
                     "job %s: %s %s %s", write.job_id, write.command, write.outcome, write.detail,
                     extra={"event": "write", "job_id": write.job_id},

@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from slurm_hadar import __version__
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.agents.reports import TURNED_AWAY
+from slurm_hadar.controller.journal import WriteOutcome
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
@@ -101,7 +102,7 @@ class Metrics:
         self.reload_ok.set(1)
         for metric, labels in (
             (self.rounds, ("done", "skipped")), (self.steps, _STEPS), (self.changes, ("start", "move", "preempt")),
-            (self.writes, ("ok", "overtaken", "refused", "ineffective", "undone", "slow")),
+            (self.writes, tuple(str(w) for w in WriteOutcome if w is not WriteOutcome.SENT)),
             (self.failures, ("round", "job")), (self.reloads, ("ok", "failed")),
             (self.messages, ("accepted", "dropped")), (self.turned_away, TURNED_AWAY),
             (self.hooks, ("ok", "failed", "timeout", "dropped")),
@@ -143,7 +144,7 @@ class Metrics:
             seconds = getattr(record, f"{step}_s")
             self.last_step.labels(step).set(seconds)
             self.steps.labels(step).inc(seconds)
-        if record.mode == Mode.ACT and not record.note:  # else they were planned, and not done
+        if result.outcome is not None and result.outcome.acted:  # else they were planned, and not done
             for kind, count in (
                 ("start", record.starts), ("move", record.moves), ("preempt", record.preemptions)
             ):  # fmt: skip

@@ -11,7 +11,6 @@ from typing import Any
 
 from slurm_hadar import __version__
 from slurm_hadar.config import Config
-from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.loop import RoundResult
@@ -152,8 +151,8 @@ class Service(LoopCallbacks):
         self._metrics.called(name, seconds, failed)
         self.alive()
 
-    def wrote(self, number: int, seen: Observation, outcome: Outcome, after: ReadBack) -> None:
-        self._audit.write(write_entries(number, seen, outcome, after))
+    def wrote(self, number: int, seen: Observation, outcome: Outcome) -> None:
+        self._audit.write(write_entries(number, seen, outcome))
         self._metrics.wrote(Counter(w.outcome for w in outcome.log), outcome.leases)
         if self._config.hooks.moved:
             for variables in hook_variables(number, seen, outcome, self._cluster):
@@ -199,16 +198,18 @@ class Service(LoopCallbacks):
             found = compare(self._config, self._reread())
             policy = registry.get(found.config.policy.name, **found.config.policy.params)
         except HadarError as error:
+            good = False
             self._reload_fault = f"configuration not reloaded, the old one goes on: {error}"
             log.error("%s", self._reload_fault, extra={"event": "config"})
             self._audit.write([{"event": "config", "fault": str(error)}])
         else:
+            good = True
             self._take(found.config)
             self._assembly.controller.reconfigure(found.config, policy)
             self._reload_fault = f"needs a restart: {', '.join(found.waiting)}" if found.waiting else ""
             log.info("%s", found.words(), extra={"event": "config"})
             self._audit.write([{"event": "config", "changed": found.changed, "needs_restart": found.waiting}])
-        self._metrics.reloaded(not self._reload_fault.startswith("configuration"))
+        self._metrics.reloaded(good)
         self._metrics.configured(self._assembly.controller.policy, self._config.controller.round_s)
         self._tell_figures()
         self._notifier.ready(self._status())

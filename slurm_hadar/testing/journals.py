@@ -17,6 +17,7 @@ from slurm_hadar.controller.journal import (
     Journal,
     RoundRecord,
     Run,
+    WriteOutcome,
     WriteRecord,
 )
 from slurm_hadar.model import Placement
@@ -199,5 +200,7 @@ def _past(
     journal.add_decisions(
         numbers[-1], now - 300, [Decision("1", "start", new=first, why="cheapest", price=9.0, payoff=2)]
     )
-    journal.add_writes(numbers[-1], now - 299, [WriteRecord("1", f"update 1 NodeList={node} StartTime=now", "ok")])
+    journal.add_writes(
+        numbers[-1], now - 299, [WriteRecord("1", f"update 1 NodeList={node} StartTime=now", WriteOutcome.OK)]
+    )
     journal.add_events(numbers[-1], now - 200, [Event("1", "restart", "run 2 from its checkpoint at step 400")])

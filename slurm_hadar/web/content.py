@@ -112,7 +112,7 @@ def _trend(journal: Reader, shown: Window) -> dict[str, Any]:
     step_s = shown.length_s / _SAMPLES
     points = [
         {"time": r["time"], "jobs": r["jobs"], "running": r["running"], "use": r.get("use") or {}}
-        for r in journal.rounds_sampled(shown.since, step_s, _SAMPLES + 1) if not r["note"].startswith("skipped")
+        for r in journal.rounds_sampled(shown.since, step_s, _SAMPLES + 1) if not r["skipped"]
     ]  # fmt: skip
     return {**asdict(shown), "step_s": step_s, "points": points}
 

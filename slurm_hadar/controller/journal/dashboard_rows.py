@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from slurm_hadar.config import Mode
 from slurm_hadar.controller.answers.lines import Line, line_of
 from slurm_hadar.controller.cluster import Outcome
-from slurm_hadar.controller.journal import DashboardChanges, Journal, RoundRecord, Run
+from slurm_hadar.controller.journal import DashboardChanges, Journal, Run, WriteOutcome
 from slurm_hadar.controller.journal.gains import gain_of
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change
@@ -45,16 +44,14 @@ class DashboardRows:
         self._runs = {run.job_id: run for run in journal.open_runs()}
         self._before = journal.last_gain()
 
-    def update(
-        self, record: RoundRecord, seen: Observation, plan: Plan, waits: Mapping[str, dict], outcome: Outcome
-    ) -> None:
+    def update(self, mode: str, seen: Observation, plan: Plan, waits: Mapping[str, dict], outcome: Outcome) -> None:
         """After a round: ``waits`` are those that the journal was given, ``outcome`` what was carried out."""
         if self._lost:
             self._recall()
         snapshot = seen.snapshot
         changes = DashboardChanges()
-        acted = {c.job_id: c for c in outcome.changes} if _carried_out(record, plan) else {}
-        failed = {write.job_id for write in outcome.log if write.outcome != "ok"}
+        acted = {c.job_id: c for c in outcome.changes} if outcome.acted else {}
+        failed = {write.job_id for write in outcome.log if write.outcome is not WriteOutcome.OK}
         done = {job_id: change for job_id, change in acted.items() if job_id not in failed}
         queue: dict[str, int] = {}
         for job in snapshot.jobs:
@@ -73,7 +70,7 @@ class DashboardRows:
         self._speeds = speeds
         changes.runs = self._note_runs(snapshot)
         changes.prices = _prices(plan)
-        changes.gain = gain_of(snapshot, None if plan.abstains else plan, record.mode, self._before)
+        changes.gain = gain_of(snapshot, None if plan.abstains else plan, mode, self._before)
         self._before = snapshot.time
         self._lost = True
         self._journal.update_dashboard(snapshot.time, changes)
@@ -98,10 +95,6 @@ class DashboardRows:
                 self._runs[job_id] = run
                 changed.append(run)
         return changed
-
-
-def _carried_out(record: RoundRecord, plan: Plan) -> bool:
-    return record.mode == Mode.ACT and not record.note and not plan.abstains
 
 
 def _line(job: Job, seen: Observation, waits: Mapping[str, dict], change: Change | None) -> Line:

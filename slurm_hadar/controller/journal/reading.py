@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.controller.journal.records import JobRecord, Run
-from slurm_hadar.controller.journal.salvage import numbers_only, row_object, row_record
+from slurm_hadar.controller.journal.salvage import numbers_only, row_object, row_record, row_round
 from slurm_hadar.controller.journal.summaries import Summaries, run_rows
 from slurm_hadar.errors import StoreError
 
@@ -93,12 +93,12 @@ class Reader(Summaries):
 
     def rounds(self, last: int = 20) -> list[dict[str, Any]]:
         rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
-        return [{"round": number, **content} for number, text in rows if (content := row_object(text)) is not None]
+        return [{"round": number, **content} for number, text in rows if (content := row_round(text)) is not None]
 
     def rounds_since(self, since: float) -> list[dict[str, Any]]:
         """Rounds from ``since`` (epoch seconds) on, oldest first."""
         rows = self._query("SELECT round, record FROM rounds WHERE time >= ? ORDER BY round", (since,))
-        return [{"round": number, **content} for number, text in rows if (content := row_object(text)) is not None]
+        return [{"round": number, **content} for number, text in rows if (content := row_round(text)) is not None]
 
     def decisions_since(self, since: float) -> list[dict[str, Any]]:
         """Decisions about all jobs from ``since`` on, oldest first, each with the ``mode`` of its round."""

@@ -116,7 +116,7 @@ class JournalRecorder(Recorder):
     def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:  # type: ignore[override]
         with self._best_effort():
             self._journal.update_round(number, replace(record, use=gpu_use(seen.snapshot)))
-            self._dashboard.update(record, seen, *self._planned, outcome)
+            self._dashboard.update(record.mode, seen, *self._planned, outcome)
             self._planned = Plan("", abstains=True), {}
             self._journal.add_events(number, record.time, seen.events)
             self._note_decisions(number, record.time, seen, outcome)
@@ -167,7 +167,7 @@ class _Waits(Mapping[str, dict[str, Any]]):
 
     def __init__(self, plan: Plan, snapshot: Snapshot, changes: Sequence[Change]) -> None:
         self._plan = plan
-        self._put_off = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.why.startswith("put off")}
+        self._put_off = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.veto}
         self._pinned = {j.job_id: j.pinned for j in snapshot.jobs if j.pinned is not None}
         self._jobs, self._passed_over = snapshot.job, PassedOver(snapshot, changes)
 

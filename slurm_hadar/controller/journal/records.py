@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ from typing import Any
 from slurm_hadar.model import EMPTY, Placement
 
 __all__ = [
-    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "DashboardChanges", "WriteRecord",
-    "placement_from_json", "placement_to_json",
+    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "DashboardChanges", "Purpose", "WriteOutcome",
+    "WriteRecord", "placement_from_json", "placement_to_json",
 ]  # fmt: skip
 
 
@@ -120,7 +121,7 @@ class JobRecord:
 class RoundRecord:
     """One round as a whole: sizes, what was done, and how long each step took in seconds. ``round_s`` is how far rounds
     are apart as configured, 0 where that was not recorded; ``use`` has the GPUs of each type that were in use when it
-    began, and all there are: {} where that was not recorded."""
+    began, and all there are: {} where that was not recorded. ``skipped``: nothing was seen, and ``note`` says why."""
 
     time: float
     mode: str
@@ -142,6 +143,7 @@ class RoundRecord:
     note: str = ""
     round_s: float = 0.0
     use: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +169,47 @@ class Event:
     why: str
 
 
+class WriteOutcome(enum.StrEnum):
+    """What became of a write to Slurm about one job; the values are those of the journal."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    OVERTAKEN = "overtaken"  # the job had ended, started or been cancelled meanwhile: no failure of anybody's
+    INEFFECTIVE = "ineffective"
+    SLOW = "slow"
+    UNDONE = "undone"
+    SENT = "sent"  # no answer is known: none came, or the controller was killed before it did
+
+    @property
+    def failed(self) -> bool:
+        return self not in (WriteOutcome.OK, WriteOutcome.OVERTAKEN)
+
+
+class Purpose(enum.Enum):
+    """What a write to Slurm is for."""
+
+    PLACE = enum.auto()
+    LEASE = enum.auto()  # a start time that is to come, and nothing else
+    DEFER = enum.auto()  # the same with the shape that the owner asked for
+    GIVE_BACK = enum.auto()  # the owner's shape; when the job starts stays as it is
+    NUDGE = enum.auto()  # a start time that has come, once more, so that Slurm looks at the job
+    REQUEUE = enum.auto()
+    RESTART = enum.auto()
+    RELEASE = enum.auto()
+    CANCEL = enum.auto()
+
+
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """One write to Slurm about one job and what became of it: ok, refused, ineffective, slow, undone; sent where nobody
-    knows, since Slurm gave no answer or the controller was killed before it came."""
+    """One write to Slurm about one job and what became of it. ``purpose`` and ``defer_s``, the seconds for which it
+    puts the job off, are for the round itself: the journal does not keep them."""
 
     job_id: str
     command: str
-    outcome: str
+    outcome: WriteOutcome
     detail: str = ""
+    purpose: Purpose | None = None
+    defer_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

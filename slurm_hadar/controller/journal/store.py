@@ -22,6 +22,7 @@ from slurm_hadar.controller.journal.records import (
     Event,
     JobRecord,
     RoundRecord,
+    WriteOutcome,
     WriteRecord,
     placement_to_json,
 )
@@ -172,7 +173,7 @@ class Journal(Reader):
         """What came of this round's writes, instead of what was announced of them before they were sent."""
         rows = ((number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes)
         with self.transaction() as db:
-            db.execute("DELETE FROM writes WHERE round = ? AND outcome = 'sent'", (number,))
+            db.execute("DELETE FROM writes WHERE round = ? AND outcome = ?", (number, WriteOutcome.SENT))
             db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def add_events(self, number: int, now: float, events: Iterable[Event]) -> None:

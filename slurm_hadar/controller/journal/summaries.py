@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.controller.journal.records import JobRecord, Run, placement_from_json
-from slurm_hadar.controller.journal.salvage import row_object, row_record
+from slurm_hadar.controller.journal.salvage import row_object, row_record, row_round
 from slurm_hadar.model import Placement
 
 __all__ = ["ENDED_SEARCHED", "MOST_GROUPS", "Summaries", "run_rows"]
@@ -61,7 +61,7 @@ class Summaries:
             "(SELECT record FROM rounds WHERE time >= low AND time < low + ? ORDER BY time DESC LIMIT 1) FROM part",
             (since, step_s, steps, step_s),
         )
-        return [content for (text,) in rows if text and (content := row_object(text)) is not None]
+        return [content for (text,) in rows if text and (content := row_round(text)) is not None]
 
     def oldest_wait(self) -> dict[str, Any] | None:
         """``job_id``, ``user`` and ``arrival`` of the steered job that has waited longest. Those left to Slurm do not

@@ -40,15 +40,22 @@ class ChangeKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What shall happen to one job: from ``old`` to ``new``, and why. ``payoff`` orders changes when not all may be."""
+    """What shall happen to one job: from ``old`` to ``new``. ``reason`` is the policy's; ``veto`` is why it is put off
+    instead, "" for a change that may be. ``payoff`` orders changes when not all may be."""
 
     kind: ChangeKind
     job_id: str
     old: Placement = EMPTY
     new: Placement = EMPTY
-    why: str = ""
+    reason: str = ""
     payoff: float = 0.0
     price: float | None = None
+    veto: str = ""
+
+    @property
+    def why(self) -> str:
+        """What people are told."""
+        return f"put off: {self.veto}" if self.veto else self.reason
 
 
 def changes_of(snapshot: Snapshot, plan: Plan) -> list[Change]:
@@ -151,7 +158,7 @@ def _fit(snapshot: Snapshot, changes: list[Change], vetoed: Mapping[str, str]) -
 def _veto(change: Change, why: str) -> Change:
     kind = ChangeKind.WAIT if change.kind in (ChangeKind.START, ChangeKind.WAIT) else ChangeKind.STAY
     new = change.old if kind is ChangeKind.STAY else EMPTY
-    return replace(change, kind=kind, new=new, why=f"put off: {why}")
+    return replace(change, kind=kind, new=new, veto=why)
 
 
 def _fits(free: Mapping[str, Mapping[str, int]], placement: Placement) -> bool:

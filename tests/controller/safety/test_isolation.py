@@ -19,6 +19,7 @@ from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.baselines.fifo import Fifo
+from slurm_hadar.service.metrics import Metrics
 from tests.controller.scripted import Scripted
 
 MODEL = "hadar:model=resnet18,batch=64,steps=2000"
@@ -54,6 +55,20 @@ def test_a_policy_that_fails_on_some_jobs_serves_the_others(bench: Callable[...,
     assert "ZeroDivisionError" in one.journal.wait(jobs[4])["why"]
     assert sum("left alone" in r.message for r in caplog.records) == 2
     assert controller.run_round().record.note == ""  # they are known by now
+
+
+def test_what_is_done_beside_a_culprit_counts_as_done(bench: Callable[..., Any]) -> None:
+    """A note about jobs that are left alone does not mean that nothing was carried out."""
+    one = bench({"v100-1": ("v100", 4)})
+    poison, good = one.slurm.submit(1, MODEL), one.slurm.submit(1, MODEL)
+    metrics = Metrics()
+
+    result = one.new_controller(policy=Touchy(poison)).run_round()
+    metrics.done(result, False)
+
+    assert result.record.note and result.outcome.acted
+    assert metrics.registry.get_sample_value("hadar_changes_total", {"kind": "start"}) == 1
+    assert one.journal.queue_row(good)["state"] == "starting"
 
 
 def test_a_policy_that_fails_on_everything_touches_nothing(bench: Callable[..., Any]) -> None:
