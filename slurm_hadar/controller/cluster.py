@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.act.verify import ReadBack
@@ -14,7 +14,7 @@ from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.model import Snapshot
 
-__all__ = ["SETTLE_S", "Cluster", "Outcome", "Seen"]
+__all__ = ["SETTLE_S", "Cluster", "Outcome", "Seen", "SeenT"]
 
 #: From an event to the round that it brings forward: a job's last word comes before Slurm frees its GPUs.
 SETTLE_S = 0.5
@@ -39,6 +39,8 @@ class Seen(Protocol):
 
     @property
     def read_s(self) -> float: ...
+
+    def with_snapshot(self, snapshot: Snapshot) -> Self: ...
 
 
 @dataclass
@@ -78,11 +80,12 @@ class Outcome:
         return sum(1 for c in self.changes if c.kind is kind)
 
 
-S = TypeVar("S", bound=Seen)
+#: What the loop is shown by one kind of cluster.
+SeenT = TypeVar("SeenT", bound=Seen)
 
 
-class Cluster(abc.ABC, Generic[S]):
-    """What the loop needs of a cluster: its clock, a look at it, and hands that carry out changes. ``isolated``: the
+class Cluster(abc.ABC, Generic[SeenT]):
+    """What the loop needs of a cluster: its clock, what is seen of it, and a way to carry out changes. ``isolated``: the
     jobs that a step failed on."""
 
     isolated: Quarantine
@@ -105,7 +108,7 @@ class Cluster(abc.ABC, Generic[S]):
         """Return when the next round is due: a round after the begin of the last, or earlier after an event."""
 
     @abc.abstractmethod
-    def observe(self, acting_only: bool) -> S:
+    def observe(self, acting_only: bool) -> SeenT:
         """Look. With ``acting_only``, jobs of partitions that are not in mode act are pinned.
 
         Raises SlurmError if the cluster does not answer or is not understood.
@@ -115,7 +118,7 @@ class Cluster(abc.ABC, Generic[S]):
     def circuit_open(self) -> str:
         """Why nothing may be changed any more, in words for the log; empty if all is well."""
 
-    def reconfigure(self, config: Config) -> None:
+    def reconfigure(self, _config: Config) -> None:
         """Go by another configuration from now on. Between rounds only."""
         return
 
@@ -124,9 +127,9 @@ class Cluster(abc.ABC, Generic[S]):
         return ""
 
     @abc.abstractmethod
-    def carry_out(self, number: int, seen: S, changes: Sequence[Change]) -> Outcome:
+    def carry_out(self, number: int, seen: SeenT, changes: Sequence[Change]) -> Outcome:
         """Carry out the changes of round ``number`` and verify them. Raises SlurmUnavailable if it goes away."""
 
     @abc.abstractmethod
-    def conclude(self, seen: S) -> None:
+    def conclude(self, seen: SeenT) -> None:
         """The round is over: keep what must be known in the next one."""

@@ -6,12 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Generic
 
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.expectation import Peek
 from slurm_hadar.controller.callbacks import LoopCallbacks
-from slurm_hadar.controller.cluster import Cluster, Outcome
+from slurm_hadar.controller.cluster import Cluster, Outcome, SeenT
 from slurm_hadar.controller.journal import RoundRecord
 from slurm_hadar.controller.journal.recorder import Recorder
 from slurm_hadar.controller.safety.culprits import find_culprits
@@ -29,19 +29,19 @@ _FORESEE_SHARE = 0.02  # of a round
 
 
 @dataclass(frozen=True)
-class RoundResult:
+class RoundResult(Generic[SeenT]):
     """One finished round, for who calls the loop: its record, plan and changes. ``plan`` is None if it was skipped, and
     ``number`` 0 if not even that could be written down; ``seen`` is what the cluster's ``observe`` gave."""
 
     number: int
     record: RoundRecord
-    seen: Any = None
+    seen: SeenT | None = None
     plan: Plan | None = None
     changes: tuple[Change, ...] = ()
     outcome: Outcome | None = None
 
 
-class Controller:
+class Controller(Generic[SeenT]):
     """Steers one cluster. Everything it talks to is passed in, so the simulator and the tests use the same class.
 
     Parameters
@@ -52,11 +52,11 @@ class Controller:
 
     def __init__(
         self,
-        cluster: Cluster[Any],
+        cluster: Cluster[SeenT],
         policy: Policy,
         config: Config,
-        recorder: Recorder,
-        on_round: Callable[[RoundResult], None] | None = None,
+        recorder: Recorder[SeenT],
+        on_round: Callable[[RoundResult[SeenT]], None] | None = None,
         callbacks: LoopCallbacks | None = None,
     ) -> None:
         self._cluster = cluster
@@ -105,7 +105,7 @@ class Controller:
         if self._on_round is not None:
             self._on_round(result)
 
-    def run_round(self) -> RoundResult:
+    def run_round(self) -> RoundResult[SeenT]:
         """One round. Returns instead of raising when Slurm is away or its answer is not understood, and when the disk
         is full: what cannot be written down is not done. A failure that nobody has foreseen gives this round up, and
         is told; the next one begins afresh. Raises StoreError if the journal is broken."""
@@ -129,7 +129,7 @@ class Controller:
         log.debug("what was given up", exc_info=error)
         return why
 
-    def _tried_round(self) -> RoundResult:
+    def _tried_round(self) -> RoundResult[SeenT]:
         mode = self._config.boldest
         try:
             try:
@@ -156,14 +156,14 @@ class Controller:
             round_s=self._config.controller.round_s, skipped=True,
         )  # fmt: skip
 
-    def _round(self, mode: Mode, standby: str = "") -> RoundResult:
+    def _round(self, mode: Mode, standby: str = "") -> RoundResult[SeenT]:
         seen = self._cluster.observe(acting_only=mode is Mode.ACT)
         broken = self._cluster.circuit_open() if mode is Mode.ACT else ""
         snapshot = replace(seen.snapshot, memory=self._memory) if self._memory else seen.snapshot
         began = time.monotonic()
         snapshot, plan, fault = self._decide(snapshot)
         if snapshot.jobs is not seen.snapshot.jobs:  # some of them are left alone
-            seen = replace(seen, snapshot=snapshot)
+            seen = seen.with_snapshot(snapshot)
         decide_s = time.monotonic() - began
         changes = limit(snapshot, changes_of(snapshot, plan), self._config)
         record = RoundRecord(
@@ -234,7 +234,7 @@ class Controller:
             log.warning("policy %s failed (%r); its memory is dropped", self._policy.name, error)
             return self._policy.allocate(replace(snapshot, memory={}))
 
-    def _conclude(self, number: int, record: RoundRecord, seen: Any, outcome: Outcome) -> RoundRecord:
+    def _conclude(self, number: int, record: RoundRecord, seen: SeenT, outcome: Outcome) -> RoundRecord:
         record = replace(
             record,
             starts=outcome.count(ChangeKind.START),

@@ -7,9 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act.actor import Actor
 from slurm_hadar.controller.act.context import ActContext
@@ -25,6 +23,8 @@ from slurm_hadar.controller.journal import JobRecord, Journal, WriteOutcome, Wri
 from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.controller.observe.job_graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observation, Observer
+from slurm_hadar.controller.observe.slurm_view import SlurmView
+from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.prediction.training import Trainer
@@ -86,11 +86,12 @@ class SlurmCluster(Cluster[Observation]):
         self._graphs = GraphBook(config.network, self.files)
         estimator = Estimator(reference(), store)
         self.isolated, lessons, seal = Quarantine(), Lessons(), seal or Seal()
-        self._observer = Observer(
-            config, book, estimator, journal.load_jobs(), self._usage,
-            forecaster if config.predict.enabled else None, self._graphs, self._best_effort, seal, self.isolated,
-            lessons, store,
+        chosen = forecaster if config.predict.enabled else None
+        sources = Sources(
+            book, estimator, journal.load_jobs(), self._usage, self._graphs, chosen, store, self._best_effort, seal,
+            self.isolated, lessons,
         )  # fmt: skip
+        self._observer = Observer(config, sources)
         self._forecaster, self._trainer = forecaster, trainer
         self.spool = SpoolReader(book, self.files)
         self._tracker = JobTracker(self._pass_on, journal.forks())
@@ -177,15 +178,16 @@ class SlurmCluster(Cluster[Observation]):
         self._slow = state.read_s > self._config.slurm.slow_read_s
         if acting_only:
             self._clock.check()
-        self._graphs.survey_if_named(self._backend, state)
-        seen = self._track(self._observer.observe(state, acting_only=acting_only))
+        view = SlurmView.of(state, self._config.gpus.memory_gb)
+        self._graphs.survey_if_named(self._backend, view)
+        seen = self._track(self._observer.observe(view, acting_only=acting_only))
         self._over += [record for record, _ in seen.ended]
         return seen
 
     def _track(self, seen: Observation) -> Observation:
         """Let the job tracker look at the copies of forked jobs, and show all of them how far their job is."""
         copies = [job for job in seen.snapshot.jobs if job.fork is not None]
-        self._tracker.take_in((job, read(seen.raw[job.job_id].comment)[0]) for job in copies)
+        self._tracker.take_in((job, seen.comments[job.job_id]) for job in copies)
         for job in copies:
             news = self._book.get(job.job_id)
             if job.running and news is not None and news.report.restart == job.restarts:
@@ -193,7 +195,7 @@ class SlurmCluster(Cluster[Observation]):
         if not copies:
             return seen
         jobs = [self._tracker.with_progress(j) if j.fork is not None else j for j in seen.snapshot.jobs]
-        return replace(seen, snapshot=seen.snapshot.with_jobs(jobs))
+        return seen.with_snapshot(seen.snapshot.with_jobs(jobs))
 
     def _pass_on(self, job_id: str, plan: PeriodPlan) -> bool:
         return self._channel is not None and self._channel.order(

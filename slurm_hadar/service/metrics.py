@@ -135,7 +135,7 @@ class Metrics:
         self.standby.set(1 if standby else 0)
         for mode in Mode:
             self.mode.labels(str(mode)).set(1 if record.mode == mode else 0)
-        if result.plan is None:
+        if result.plan is None or result.seen is None:
             self.rounds.labels("skipped").inc()
             return
         self.rounds.labels("done").inc()

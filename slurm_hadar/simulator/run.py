@@ -346,7 +346,7 @@ class _Timed(Policy):
         return plan
 
 
-class _Light(Recorder):
+class _Light(Recorder[Sight]):
     """Keeps what the metrics need, and the reasons of the last round."""
 
     def __init__(self, cluster: VirtualCluster) -> None:
@@ -364,7 +364,7 @@ class _Light(Recorder):
     def planned(self, number: int, snapshot: Snapshot, plan: Plan, changes: Sequence[Change]) -> None:
         self._waits = plan
 
-    def conclude(self, number: int, record: RoundRecord, seen: Sight, outcome: Outcome) -> None:  # type: ignore[override]
+    def conclude(self, number: int, record: RoundRecord, seen: Sight, outcome: Outcome) -> None:
         cluster = self._cluster
         self.rounds.append(RoundRow(record.time, cluster.active_jobs, cluster.running_jobs, dict(cluster.busy)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 
-from slurm_hadar.comment import read
 from slurm_hadar.controller.act import batches
 from slurm_hadar.controller.act.checkpoints import Asked, Checkpoints
 from slurm_hadar.controller.act.context import ActContext
@@ -45,7 +44,7 @@ class LimitSaves:
     def _is_over(self, seen: Observation, job_id: str, rest_s: float) -> bool:
         """Whether the job may be put back into the queue now; it is asked to save where it was not yet."""
         record = seen.records[job_id]
-        on = goes_on(read(seen.raw[job_id].comment)[0], record)
+        on = goes_on(seen.comments[job_id], record)
         if record.resumable and record.limit_asked is None:
             asked = self._checkpoints.ask(job_id, "its time limit", record.restarts, rest_s if on else 0.0)
             if asked is not None:

@@ -9,7 +9,7 @@ from slurm_hadar.controller.act.context import ActContext
 from slurm_hadar.controller.act.writer import PlannedWrite, Writer
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome
-from slurm_hadar.controller.observe.observer import AVOID_ROUNDS, PASS_ROUNDS
+from slurm_hadar.controller.observe.job_facts import PASS_ROUNDS
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.controller.steering import writes
 from slurm_hadar.controller.steering.bounds import keeps_back
@@ -18,6 +18,7 @@ from slurm_hadar.slurm.state import SlurmJob, Write
 
 __all__ = ["Undo"]
 
+_AVOID_ROUNDS = 10  # for a node that Slurm refuses to a job
 _HELD_BY_OTHERS = ("JobHeldAdmin", "JobHeldUser")
 
 
@@ -55,7 +56,7 @@ class Undo:
         if keeps_back(job.reason) and not _about_nodes(job.reason) and not job.held:
             self._context.lessons.learn(job, job.reason, now, round_s, tried=True)
         else:
-            rounds = AVOID_ROUNDS if refused or job.held or keeps_back(job.reason) else PASS_ROUNDS
+            rounds = _AVOID_ROUNDS if refused or job.held or keeps_back(job.reason) else PASS_ROUNDS
             record.keep_off(change.new.nodes, now + rounds * round_s)
 
 

@@ -7,11 +7,11 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Peek, starts
-from slurm_hadar.controller.cluster import Outcome, Seen
+from slurm_hadar.controller.cluster import Outcome, Seen, SeenT
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
 from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.controller.journal.dashboard_rows import DashboardRows, gpu_use
@@ -37,7 +37,7 @@ def memory_of(journal: Journal, owner: str) -> Mapping[str, Any]:
     return (row_object(text) or {}) if text else {}
 
 
-class Recorder(abc.ABC):
+class Recorder(abc.ABC, Generic[SeenT]):
     """Told of every round: :meth:`begin`, then :meth:`planned`, and after the cluster has acted :meth:`conclude`. A
     round that was skipped only begins."""
 
@@ -50,7 +50,7 @@ class Recorder(abc.ABC):
         """What the policy wants, and what of it the guard lets pass."""
 
     @abc.abstractmethod
-    def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
+    def conclude(self, number: int, record: RoundRecord, seen: SeenT, outcome: Outcome) -> None:
         """What was done."""
 
     def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
@@ -70,7 +70,7 @@ class Recorder(abc.ABC):
         """Keep the policy's memory."""
 
 
-class JournalRecorder(Recorder):
+class JournalRecorder(Recorder[Observation]):
     """Writes rounds, reasons, prices and decisions to the journal, and forgets what is older than ``keep_s``.
 
     ``policy`` and ``params`` say whose memory is kept (:func:`owner_of`); another's is dropped.
@@ -113,7 +113,7 @@ class JournalRecorder(Recorder):
             self._journal.replace_waits(number, waits)
             self._journal.replace_prices(plan.prices)
 
-    def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:  # type: ignore[override]
+    def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:
         with self._best_effort():
             self._journal.update_round(number, replace(record, use=gpu_use(seen.snapshot)))
             self._dashboard.update(record.mode, seen, *self._planned, outcome)

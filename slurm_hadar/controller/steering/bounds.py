@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.journal import JobRecord
@@ -91,7 +91,7 @@ class Lessons:
                 return f"Slurm keeps its like from starting ({lesson.reason}); they are tried one by one"
         return None
 
-    def expire(self, jobs: dict[str, SlurmJob]) -> None:
+    def expire(self, jobs: Mapping[str, SlurmJob]) -> None:
         """A new round: forget what was learned of jobs that are gone, and let the next of each scope have its turn."""
         kept = {scope for job in jobs.values() if job.state is JobState.PENDING for scope in _scopes(job)}
         self._found = {scope: lesson for scope, lesson in self._found.items() if scope in kept}

@@ -73,6 +73,9 @@ class Sight:
     stays: frozenset[str] = frozenset()
     read_s: float = 0.0
 
+    def with_snapshot(self, snapshot: Snapshot) -> Sight:
+        return replace(self, snapshot=snapshot)
+
 
 class VirtualCluster(Cluster[Sight]):
     """Nodes and jobs that exist only on a virtual clock.
