@@ -28,6 +28,7 @@ from slurm_hadar.config import Config, load
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller, RoundResult
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import SPOOL_FILE, Report
@@ -172,7 +173,7 @@ class Scene:
     def _start(self) -> Controller:
         config = _config(self._policy, self._settings)
         policy = registry.get(config.policy.name, **config.policy.params)
-        return steer(self.slurm, policy, config, self._journal, self._book)
+        return steer(policy, config, Parts(self.slurm, self._journal, self._book))
 
     def close(self) -> None:
         self._journal.close()

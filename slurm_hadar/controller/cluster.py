@@ -85,8 +85,8 @@ SeenT = TypeVar("SeenT", bound=Seen)
 
 
 class Cluster(abc.ABC, Generic[SeenT]):
-    """What the loop needs of a cluster: its clock, what is seen of it, and a way to carry out changes. ``isolated``: the
-    jobs that a step failed on."""
+    """What the loop needs of a cluster: its clock, what is seen of it, and a way to carry out changes. ``isolated``:
+    the jobs that a step failed on."""
 
     isolated: Quarantine
 

@@ -71,9 +71,9 @@ class Service(LoopCallbacks):
 
     def _open(self) -> None:
         config, assembly = self._config, self._assembly
-        self._cluster = assembly.backend.cluster_name()
+        self._cluster = assembly.parts.backend.cluster_name()
         self._audit = AuditLog(assembly.directory, config.audit)
-        self._store = ThroughputStore(assembly.journal.connection)
+        self._store = ThroughputStore(assembly.parts.journal.connection)
         self._metrics.configured(assembly.controller.policy, config.controller.round_s)
         if self._once and config.metrics.textfile is not None:
             self._metrics.carry_on(config.metrics.textfile)
@@ -178,9 +178,9 @@ class Service(LoopCallbacks):
         self._on_round(result)
 
     def _tell_figures(self) -> None:
-        book, metrics = self._assembly.book, self._metrics
+        book, metrics = self._assembly.parts.book, self._metrics
         messages = {"accepted": book.accepted, "dropped": book.dropped}
-        controller, best_effort = self._assembly.controller, self._assembly.best_effort
+        controller, best_effort = self._assembly.controller, self._assembly.parts.best_effort
         failures = {"round": controller.failures, "job": controller.isolated.failures}
         metrics.totals(
             messages, book.turned_away, self._hooks.outcomes, failures, best_effort.failures, self._audit.failures
@@ -221,7 +221,7 @@ class Service(LoopCallbacks):
         self._hooks.settings, self._audit.settings = config.hooks, config.audit
 
     def _status(self) -> str:
-        faults = (self._reload_fault, self._assembly.best_effort.fault, self._audit.fault)
+        faults = (self._reload_fault, self._assembly.parts.best_effort.fault, self._audit.fault)
         return "; ".join(part for part in (self._last, *faults) if part)
 
     def _who(self) -> dict[str, Any]:

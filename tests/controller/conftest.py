@@ -19,6 +19,7 @@ from slurm_hadar.controller.agents.channel import Channel
 from slurm_hadar.controller.agents.reports import JobNews, ReportBook
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
@@ -54,7 +55,7 @@ class Bench:
         """Another controller on the same cluster and memory, as after a restart."""
         config = self.config(*settings)
         chosen = policy or registry.get(config.policy.name, **config.policy.params)
-        return steer(self.slurm, chosen, config, self.journal, self.book, channel)
+        return steer(chosen, config, Parts(self.slurm, self.journal, self.book, channel))
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ class Live:
             file = self.cluster.conf.with_name("hadar-channel.json")
             listening = Channel(self.book, self.state, "tcp://127.0.0.1:*", "127.0.0.1", file, 65536)
             self._channels.append(listening)
-        return steer(backend or self.backend, policy or self.told, config, self.journal, self.book, listening)
+        return steer(policy or self.told, config, Parts(backend or self.backend, self.journal, self.book, listening))
 
     def hadar(self, *arguments: str, settings: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
         """The command line, as a user would type it."""

@@ -220,7 +220,7 @@ class TestMetrics:
             service.round()
             report = Report("report", job, 0, 1, "a" * 64, time.time(), "v100-1", steps=10, steps_per_s=3.0)
             site.slurm.vouch(job)
-            service._assembly.book.ingest(report)
+            service._assembly.parts.book.ingest(report)
             service.round()
             service.round()
             told = metrics_of(service)
@@ -320,7 +320,7 @@ class TestStandby:
 
             file.unlink()
             file.mkdir()  # cannot be written: reports come by the jobs' directories, and rounds go on
-            service._assembly.channel.quiet = True
+            service._assembly.parts.channel.quiet = True
             assert service.round().record.mode == "act"
             file.rmdir()
             site.daemons = (Daemon("primary", "elsewhere", True), Daemon("backup", here, True))
@@ -369,7 +369,7 @@ class TestDiskFull:
         """One loud line and a count; when there is room again the job starts, and all is written."""
         job = site.slurm.submit(gpus=2, comment=MODEL)
         with site.service() as service, caplog.at_level(logging.INFO):
-            journal = service._assembly.journal
+            journal = service._assembly.parts.journal
             with monkeypatch.context() as patched:
 
                 def full() -> None:
@@ -420,7 +420,7 @@ def test_a_long_wait_for_a_checkpoint_pets_the_watchdog(site: Site, monkeypatch:
     site.slurm.start(job, "k80-1")
     with site.service("jobs.ack_timeout_s=1") as service:
         site.slurm.vouch(job)
-        service._assembly.book.ingest(
+        service._assembly.parts.book.ingest(
             Report("report", job, 0, 1, "a" * 64, time.time(), "k80-1", resumable=True, steps_per_s=2.0, step="1.0")
         )
         monkeypatch.setattr(service._notifier, "alive", lambda: alive.append(time.monotonic()))
@@ -436,7 +436,7 @@ def test_pauses_pet_the_watchdog(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     with site.service("controller.round_s=1", "controller.event_round_s=0") as service:
         monkeypatch.setattr(service._notifier, "alive", lambda: alive.append(1))
         cluster = service._assembly.controller._cluster
-        cluster._book.event.clear()
+        service._assembly.parts.book.event.clear()
         cluster._began = time.monotonic()
         cluster.pause()
     assert len(alive) > 10

@@ -6,6 +6,7 @@ import logging
 import socket
 from typing import Literal
 
+from slurm_hadar.errors import SlurmError
 from slurm_hadar.slurm.base import Backend
 
 __all__ = ["Leadership"]
@@ -39,6 +40,13 @@ class Leadership:
     def standing_by(self) -> bool:
         """What :meth:`standby` came to last."""
         return bool(self._last)
+
+    def may_be_elsewhere(self) -> bool:
+        """Whether another host may be the one that jobs report to, as far as can be told before the first round."""
+        try:
+            return bool(self.standby())
+        except SlurmError:
+            return True
 
     def standby(self) -> str:
         """Why this host may not act now; empty if it may. Raises SlurmError if Slurm does not say."""

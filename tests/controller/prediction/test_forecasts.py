@@ -13,6 +13,7 @@ import pytest
 from slurm_hadar.config import load
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.prediction import forecasts
 from slurm_hadar.controller.prediction.forecasts import Forecast, Forecaster
 from slurm_hadar.controller.prediction.past_jobs import history_of_journal
@@ -63,7 +64,8 @@ class Desk:
         # the policy is asked once a round, so that what it saw last is what there is
         config = load(None, ["controller.mode=act", "controller.foresee_s=0", *settings])
         versions = self.folder / "predictor"
-        self.controller = steer(self.slurm, self.policy, config, self.journal, self.book, versions=versions)
+        forecaster = Forecaster(VersionStore(versions))
+        self.controller = steer(self.policy, config, Parts(self.slurm, self.journal, self.book, forecaster=forecaster))
 
     def add(self, *run_s: float, name: str = "train", user: str = "alice") -> None:
         """A version that has seen one-GPU jobs of this name."""
