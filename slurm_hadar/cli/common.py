@@ -49,7 +49,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def known_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def known_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """What the shell may complete a job's id to: the newest that the journal knows. Nothing where it cannot be read;
     who presses TAB wants no error."""
     try:

@@ -21,11 +21,11 @@ from slurm_hadar.cli.common import cell, console, print_json
 from slurm_hadar.cli.simulate import inputs, simulation_options
 from slurm_hadar.pages.comparison import compare_page, write_pictures
 from slurm_hadar.pages.html import percent
+from slurm_hadar.simulator.compare import Comparison, document, read_contenders
 from slurm_hadar.simulator.compare import compare as run_comparison
-from slurm_hadar.simulator.compare import document, read_contenders
 from slurm_hadar.units import lasting
 
-__all__ = ["compare", "comparison_table", "progress", "typed", "write_comparison"]
+__all__ = ["compare", "comparison_table", "progress", "tell_failures", "typed", "write_comparison"]
 
 _TIMES = ("avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s")
 
@@ -57,6 +57,11 @@ def compare(policies: str, folder: Path, processes: int | None, as_json: bool, b
     else:
         console().print(comparison_table(content["policies"]))
         click.echo(f"written: {folder / 'compare.html'}")
+    return tell_failures(comparison)
+
+
+def tell_failures(comparison: Comparison) -> int:
+    """Say on stderr which policies failed; the exit code."""
     for label, why in comparison.failed.items():
         click.echo(f"hadar: {label} failed: {why}", err=True)
     return 1 if comparison.failed else 0

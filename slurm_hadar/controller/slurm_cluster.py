@@ -14,7 +14,7 @@ from slurm_hadar.controller.agents.fork_tracker import JobTracker
 from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.agents.user_files import UserFiles
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
-from slurm_hadar.controller.journal import JobRecord, WriteOutcome, WriteRecord
+from slurm_hadar.controller.journal import JobRecord, Stage, WriteOutcome, WriteRecord
 from slurm_hadar.controller.observe.job_graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observation, Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
@@ -270,7 +270,7 @@ class SlurmCluster(Cluster[Observation]):
         """Jobs that run and are silent on the channel may have left word in their directories."""
         now, silent = time.time(), []
         for record in self._observer.records.values():
-            if record.run_since is None:
+            if record.stage is not Stage.RUNNING:
                 continue
             news = self._parts.book.get(record.job_id)
             if news is None or not news.live or now - news.heard > _SILENT_S:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal import JobRecord, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.model import JobState, Placement
 from slurm_hadar.slurm.state import SlurmJob
@@ -71,7 +71,7 @@ def line_of(
     if progress is not None:
         steps, total = progress[0], progress[1] or total
     forecast = Forecast.of(record) if record else None
-    left_alone = wait.get("tier") == "pinned" and record is not None and record.run_since is not None
+    left_alone = wait.get("tier") == "pinned" and record is not None and record.stage is Stage.RUNNING
     wait = wait if pending or pinned or left_alone else {}
     wanted = Placement.of(wait.get("wanted") or {})
     return Line(

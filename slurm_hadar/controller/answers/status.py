@@ -16,7 +16,7 @@ from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.peek import peek
 from slurm_hadar.controller.answers.view import by_number, journal_or_empty, live_view
-from slurm_hadar.controller.journal import JobRecord, Reader, Run
+from slurm_hadar.controller.journal import JobRecord, Reader, Run, Stage
 from slurm_hadar.errors import HadarError, SlurmError
 from slurm_hadar.model import Basis, Job, Speed
 from slurm_hadar.slurm.accounting import AccountedJob
@@ -133,7 +133,7 @@ def _past_tasks(array_id: str, journal: Reader, active: set[str]) -> tuple[Task,
     if "_" in array_id:
         return ()
     known = [journal.job(job_id) for job_id in journal.job_ids(f"{array_id}_", most=100_000)]
-    over = [r for r in known if r is not None and r.ended is not None and r.job_id not in active]
+    over = [r for r in known if r is not None and r.stage is Stage.OVER and r.job_id not in active]
     return tuple(Task(r.job_id, r.final.lower()) for r in sorted(over, key=lambda r: by_number(r.job_id)))
 
 

@@ -12,13 +12,23 @@ from typing import Any
 from slurm_hadar.model import EMPTY, Placement
 
 __all__ = [
-    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "DashboardChanges", "Purpose", "WriteOutcome",
-    "WriteRecord", "placement_from_json", "placement_to_json",
+    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "DashboardChanges", "Purpose", "Stage",
+    "WriteOutcome", "WriteRecord", "placement_from_json", "placement_to_json",
 ]  # fmt: skip
 
 
 _CLOCK_S = 2.0  # clocks of two hosts, and whole seconds
 _NOTHING: Mapping[str, Any] = {}  # one for all records: most have none of it, and there are many
+
+
+class Stage(enum.Enum):
+    """Where a job's record stands. What leads from one to the next is drawn in docs/design/job-records.md."""
+
+    NEW = enum.auto()  # seen, and never told anything
+    DEFERRED = enum.auto()  # Slurm was last told to put it off: a lease
+    PLACED = enum.auto()  # Slurm was last told to start it, on nodes of our choice
+    RUNNING = enum.auto()
+    OVER = enum.auto()
 
 
 @dataclass(slots=True)
@@ -98,6 +108,16 @@ class JobRecord:
     forgotten: int = 0
     retries: int = 0
     retry_after: float = 0.0
+
+    @property
+    def stage(self) -> Stage:
+        if self.ended is not None:
+            return Stage.OVER
+        if self.run_since is not None:
+            return Stage.RUNNING
+        if self.placed:
+            return Stage.PLACED
+        return Stage.NEW if self.lease is None else Stage.DEFERRED
 
     def keep_off(self, nodes: Iterable[str], until: float) -> None:
         """Try these nodes no more before the epoch second ``until``."""
