@@ -258,7 +258,7 @@ def line(job_id: str, **changes) -> Line:
     fields = {"user": "ann", "name": "net", "state": "pending", "gpus": 2, "where": "-", "steps_per_s": None,
               "done_share": None, "arrival": 0.0, "restarts": 0, "moves": 0, "tier": "waits-for-capacity",
               "why": "the GPUs it needs are held by jobs that must not move: 1, 2, 3, 4 and 17 more"}  # fmt: skip
-    return Line(job_id, **{**fields, **changes})
+    return Line(job_id=job_id, **{**fields, **changes})
 
 
 def test_waiting_tasks_of_an_array_share_a_line() -> None:

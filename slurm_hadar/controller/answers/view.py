@@ -41,6 +41,11 @@ TIERS = {
 }
 # what not every policy says of a wait
 _NO_WAIT = {"tier": "", "why": "", "price": None, "payoff": None, "wanted": None, "starts": None}
+# what the journal's queue and a line call by the same name
+_SAME = (
+    "job_id", "user", "name", "state", "gpus", "steps_per_s", "arrival", "restarts", "moves", "size", "partition",
+    "started",
+)  # fmt: skip
 _SILENT_AFTER = 3  # rounds that did not come
 
 
@@ -242,12 +247,16 @@ def _recorded(row: Mapping[str, Any]) -> Line:
     pinned = wait.get("tier") == "pinned"
     if row["state"] != "pending" and not pinned:
         wait = {}
+    same = {key: row[key] for key in _SAME}
     return Line(
-        row["job_id"], row["user"], row["name"], row["state"], row["gpus"], row["place"], row["steps_per_s"],
-        row["done"], row["arrival"], row["restarts"], row["moves"], wait.get("tier", ""), wait.get("why", ""),
-        row["size"], json.loads(row["forecast"]) if row["forecast"] else None, row["partition"], row["started"],
-        tuple(t for t in row["types"].split("+") if t), json.loads(row["held"]), **wait_fields(wait),
-    )  # fmt: skip
+        **same,
+        where=row["place"],
+        done_share=row["done"],
+        forecast=json.loads(row["forecast"]) if row["forecast"] else None,
+        types=tuple(t for t in row["types"].split("+") if t),
+        held=json.loads(row["held"]),
+        **wait_fields(wait),
+    )
 
 
 def recorded_nodes(journal: Reader, lines: Iterable[Line] | None = None) -> list[NodeView]:
