@@ -151,7 +151,7 @@ def _inject(injector: Injector, faults: tuple[Fault, ...], say: Callable[[str], 
                 mend()
 
 
-def _await_end(stage: Stage, plain: list[PlainJob], forked: list[ForkedJob], say: Callable[[str], None]) -> None:
+def _await_end(stage: Stage, _plain: list[PlainJob], _forked: list[ForkedJob], say: Callable[[str], None]) -> None:
     """Until the queue is empty, or patience is over."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:

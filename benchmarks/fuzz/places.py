@@ -122,19 +122,19 @@ class Answers(CliBackend):
         super().__init__()
         self._settings = text
 
-    def ask(self, *command: str) -> str:
+    def ask(self, *_command: str) -> str:
         return self._settings
 
-    def _run(self, command: list[str], stdin: str | None = None) -> tuple[str, str, int]:
+    def _run(self, _command: list[str], _stdin: str | None = None) -> tuple[str, str, int]:
         return self._settings, self._settings, 0
 
 
-def look_over(data: bytes, folder: Path) -> None:
+def look_over(data: bytes, _folder: Path) -> None:
     """The survey that hadar doctor makes."""
     survey(Answers(data.decode("utf-8", "replace")))
 
 
-def draw(data: bytes, folder: Path) -> None:
+def draw(data: bytes, _folder: Path) -> None:
     """A trace that is drawn, if it is not too large to draw here."""
     text = data.decode("utf-8", "replace")
     if any(len(word) > 3 for word in text.replace("=", ",").replace(":", ",").split(",") if word.isdecimal()):
@@ -164,7 +164,7 @@ def journal_bytes(scratch: Path) -> bytes:
     return path.read_bytes()
 
 
-def job_rows(scratch: Path) -> tuple[bytes, ...]:
+def job_rows(_scratch: Path) -> tuple[bytes, ...]:
     """Rows as the journal has them."""
     record = asdict(JobRecord("7", 10.0, 1, 9.0, 2, avoid={"k80-1": 5.0}, ran_s={"v100": 4.0}, batch=64))
     round_ = asdict(RoundRecord(10.0, "act", "hadar"))

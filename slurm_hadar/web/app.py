@@ -59,8 +59,8 @@ class Dashboard:
             "/node/{name}": ("node", lambda j, r: content.node(j, r.path_params["name"], r.query_params, self._now())),
             "/timeline": ("timeline", lambda j, r: content.timeline(j, r.query_params, self._now())),
             "/ended": ("ended", lambda j, r: lists.ended(j, r.query_params)),
-            "/users": ("users", lambda j, r: lists.users(j, self._config.fairness.half_life_h * 3600.0, self._now())),
-            "/partitions": ("partitions", lambda j, r: lists.partitions(j)),
+            "/users": ("users", lambda j, _r: lists.users(j, self._config.fairness.half_life_h * 3600.0, self._now())),
+            "/partitions": ("partitions", lambda j, _r: lists.partitions(j)),
             "/prices": ("prices", lambda j, r: content.prices(j, r.query_params, self._now())),
         }
         found = []
@@ -69,10 +69,10 @@ class Dashboard:
             found += [Route(path, self._page(f"{name}.html", say)), Route(data, self._data(say))]
         return [
             *found,
-            Route("/healthz", self._data(lambda j, r: content.health(j, self._config, self._now()))),
-            Route("/style.css", lambda request: Response(style_sheet(), media_type="text/css")),
-            Route("/live.js", lambda request: Response(_script(), media_type="text/javascript")),
-            Route("/icon.svg", lambda request: Response(_ICON, media_type="image/svg+xml")),
+            Route("/healthz", self._data(lambda j, _r: content.health(j, self._config, self._now()))),
+            Route("/style.css", lambda _request: Response(style_sheet(), media_type="text/css")),
+            Route("/live.js", lambda _request: Response(_script(), media_type="text/javascript")),
+            Route("/icon.svg", lambda _request: Response(_ICON, media_type="image/svg+xml")),
         ]
 
     def _page(self, template: str, say: _Content) -> Callable[[Request], Response]:

@@ -87,7 +87,7 @@ def serve(app: ASGIApp, host: str, port: int, tell: Callable[[str], None]) -> No
     except OSError as error:
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}; see --listen") from None
 
-    def stop(number: int, frame: object) -> None:
+    def stop(_number: int, _frame: object) -> None:
         server.should_exit = True
 
     # uvicorn raises once more what it was ended by, which then finds these handlers: an ordinary end

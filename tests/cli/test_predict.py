@@ -98,7 +98,7 @@ def test_train_then_ask(hadar, sacct: Path, slurm: FakeSlurm) -> None:
 
 def test_a_refused_forest_leaves_the_group_mean(hadar, sacct: Path, slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said in the training and beside every answer."""
-    monkeypatch.setattr("slurm_hadar.predict.evaluate.refusal", lambda report: "it is bad")
+    monkeypatch.setattr("slurm_hadar.predict.evaluate.refusal", lambda _report: "it is bad")
 
     code, out, _ = hadar("--train", "--sacct", sacct)
     assert code == 0 and out.splitlines()[-2:] == [
@@ -172,7 +172,8 @@ def test_the_journal_stands_in_where_slurm_keeps_no_accounts(
     assert code == 1 and "accounting storage is disabled" in err
 
 
-def test_faults_are_one_line(hadar, sacct: Path, slurm: FakeSlurm, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("slurm")
+def test_faults_are_one_line(hadar, sacct: Path, tmp_path: Path) -> None:
     few = tmp_path / "few.txt"
     few.write_text("".join(sacct.read_text().splitlines(keepends=True)[:20]))
     empty = tmp_path / "empty.txt"

@@ -72,7 +72,7 @@ def see(slurm: Asked, config: Config, monkeypatch: pytest.MonkeyPatch):
     """What the command prints, and its JSON."""
 
     def run(job: str) -> tuple[str, dict]:
-        monkeypatch.setattr(command, "CliBackend", lambda *given: slurm)
+        monkeypatch.setattr(command, "CliBackend", lambda *_given: slurm)
         path = config.controller.state_dir / "c.toml"
         path.write_text(f'[controller]\nstate_dir = "{config.controller.state_dir}"\nmode = "act"\n')
         said = CliRunner().invoke(command.status, [job, "--config", str(path)], catch_exceptions=False)
@@ -167,7 +167,8 @@ def test_arrays_and_their_tasks(slurm: Asked, journal: Journal, see) -> None:
     assert "job 20_0 job1 of alice: running" in see("20_0")[0]
 
 
-def test_who_nobody_knows(slurm: Asked, config: Config, journal: Journal) -> None:
+@pytest.mark.usefixtures("journal")
+def test_who_nobody_knows(slurm: Asked, config: Config) -> None:
     with pytest.raises(HadarError, match="job 99 is known neither to Slurm"):
         status_of(slurm, config, "99")
 
@@ -199,5 +200,5 @@ def test_what_users_write_is_not_taken_for_slurms_word(slurm: Asked) -> None:
         "Comment=x", "Comment=x\n   JobState=DONE\n   StdOut=/etc/x"
     )
 
-    assert str(shown(lambda *words: text, job).output) == f"{slurm.work_dir}/slurm-{job}.out"
-    assert shown(lambda *words: text, job).word == "PENDING"
+    assert str(shown(lambda *_words: text, job).output) == f"{slurm.work_dir}/slurm-{job}.out"
+    assert shown(lambda *_words: text, job).word == "PENDING"

@@ -84,7 +84,7 @@ def shows(slurm: Path, log: Path, *states: str) -> None:
                               f"[ $n -lt {last} ] && echo $((n+1)) > {slurm}/n; exit 0")  # fmt: skip
 
 
-def test_a_job_is_followed_to_its_end(slurm: Path, hadar: Run, tmp_path: Path, monkeypatch) -> None:
+def test_a_job_is_followed_to_its_end(slurm: Path, hadar: Run, tmp_path: Path) -> None:
     """Its own file, whatever its name says."""
     log = tmp_path / "slurm-7.out"
     log.write_text("step 1\n")

@@ -177,28 +177,28 @@ class Live:
 
     def hadar(self, *arguments: str, settings: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
         """The command line, as a user would type it."""
-        argv = self._argv(arguments, settings)
+        argv = self.argv(arguments, settings)
         return subprocess.run(
-            argv, env=self._env(env), capture_output=True, text=True, timeout=120, check=False, cwd=self.work
+            argv, env=self.environment(env), capture_output=True, text=True, timeout=120, check=False, cwd=self.work
         )
 
     def daemon(self, *arguments: str, settings: tuple[str, ...] = (), **env: str) -> subprocess.Popen[str]:
         """``hadar run`` in the background; its log goes to ``work/controller.log``."""
         with (self.work / "controller.log").open("a") as log:
             process = subprocess.Popen(
-                self._argv(("run", *arguments), settings), env=self._env(env), stdout=log, stderr=log, text=True,
+                self.argv(("run", *arguments), settings), env=self.environment(env), stdout=log, stderr=log, text=True,
                 cwd=self.work,
             )  # fmt: skip
         self._processes.append(process)
         return process
 
-    def _argv(self, arguments: tuple[str, ...], settings: tuple[str, ...]) -> list[str]:
+    def argv(self, arguments: tuple[str, ...], settings: tuple[str, ...]) -> list[str]:
         every = (*LIVE, f"controller.state_dir={self.state}", *settings)
         options = [a for s in every for a in ("--set", s)]
         words = 2 if arguments[0] == "config" else 1  # the test's own options come later and prevail
         return [sys.executable, "-m", "slurm_hadar.cli.main", *arguments[:words], *options, *arguments[words:]]
 
-    def _env(self, more: dict[str, str]) -> dict[str, str]:
+    def environment(self, more: dict[str, str]) -> dict[str, str]:
         path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
         return {**self.cluster.env, "PYTHONPATH": path, **more}
 

@@ -291,8 +291,8 @@ _ADMINS = ("slurm.conf", "scontrol reconfigure", "sacctmgr", "systemctl", "as ro
     ids=[f"{row[0]}-{row[1]}-{row[6][:20]}" for row in BAD],
 )  # fmt: skip
 def test_a_plain_user_gets_what_a_plain_user_can_do(
-    check: str, verdict: str, settings: dict[str, Any], facts: dict[str, Any], of_host: dict[str, Any],
-    config: tuple[str, ...], words: str,
+    check: str, verdict: str, settings: dict[str, Any], facts: dict[str, Any], of_host: dict[str, Any],  # noqa: ARG001 of all cases
+    config: tuple[str, ...], words: str,  # noqa: ARG001 as above
 ) -> None:  # fmt: skip
     """Each fix is a command of theirs, or none; what is an administrator's is to be asked for."""
     plain = {**facts, "admin_level": ("None", ())}

@@ -30,7 +30,7 @@ def doctor(cluster: PrivateCluster, *arguments: str) -> tuple[int, dict[str, dic
     return done.returncode, {entry["check"]: entry for entry in json.loads(done.stdout)["checks"]}
 
 
-def test_well_and_broken(make_cluster: Callable[..., PrivateCluster], poll: Any, tmp_path: Path) -> None:
+def test_well_and_broken(make_cluster: Callable[..., PrivateCluster], tmp_path: Path) -> None:
     """All is well; then a typed job, a strange and a missing job_submit.lua, a lock, a hard KillWait, no slurmctld."""
     cluster = make_cluster("v100:1x2,k80:1x2", plugins=True)
     script = cluster.conf.with_name("job_submit.lua")

@@ -13,7 +13,7 @@ WHEN = (("StartTime", "now+60"),)
 
 def verdicts(stderr: str, *jobs: str, code: int = 1) -> dict[str, str | None]:
     """What became of each job."""
-    return {r.job_id: r.error for r in cli._results([Write("update", jobs, WHEN)], stderr, code)}
+    return {r.job_id: r.error for r in cli._results([Write("update", jobs, WHEN)], stderr, code)}  # noqa: SLF001 one step of the backend
 
 
 def test_complaints_about_ranges_are_the_jobs_in_them() -> None:

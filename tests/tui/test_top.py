@@ -85,7 +85,7 @@ def text_of(app: Top, name: str) -> str:
 
 def screen(app: Top) -> str:
     """Every line as it is on the terminal."""
-    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())  # noqa: SLF001 what is on the screen
 
 
 def ids(app: Top) -> list[str]:
@@ -96,7 +96,7 @@ def test_slurm_as_it_is_now(seat: Seat) -> None:
     """Running jobs first with their place, GPUs in use by type, and the controller's last round; nothing is cut off in
     80 columns, and no name can write to the terminal."""
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, _pilot) -> None:
         assert ids(app) == ["1", "3", "2"]
         assert "3 jobs, 2 wait" in text_of(app, "beat") and "act hadar" in text_of(app, "beat")
         assert "v100 " in text_of(app, "types") and "2 of 4 used" in text_of(app, "types")
@@ -247,7 +247,7 @@ def test_an_empty_journal_shows_nothing_and_fails_nowhere(tmp_path: Path) -> Non
     seat = Seat(tmp_path)
     seat.slurm.away = True
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, _pilot) -> None:
         assert "no round yet" in text_of(app, "beat") and ids(app) == []
 
     seat.sit(what)
@@ -341,7 +341,7 @@ def test_a_line_per_user(seat: Seat) -> None:
         await pilot.press("u")
         assert not app.query_one("#users").display
 
-    async def large(app: Top, pilot) -> None:
+    async def large(app: Top, _pilot) -> None:
         assert app.query_one("#users").display
 
     seat.sit(small)

@@ -53,12 +53,13 @@ class Recorder(abc.ABC, Generic[SeenT]):
     def conclude(self, number: int, record: RoundRecord, seen: SeenT, outcome: Outcome) -> None:
         """What was done."""
 
-    def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
-        """The moment to work out when the jobs that wait will start, in ``cpu_s`` CPU seconds."""
+    def foresee(self, _peek: Peek, _config: Config, _cpu_s: float) -> None:
+        """The moment to work out when the jobs that wait will start, in so many CPU seconds."""
         return
 
-    def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
-        """Another policy decides from now on, or with other parameters; what is older than ``keep_s`` is forgotten."""
+    def reconfigure(self, _policy: str, _params: Mapping[str, Any], _keep_s: float) -> None:
+        """Another policy decides from now on, or with other parameters; what is older than so many seconds is
+        forgotten."""
         return
 
     @abc.abstractmethod

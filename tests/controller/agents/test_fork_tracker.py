@@ -124,7 +124,7 @@ def test_the_other_copies_end_with_the_job() -> None:
     assert "are done" in desk.tracker.with_progress(desk.jobs[0]).pinned
 
 
-def test_a_restarted_tracker_goes_on(pytestconfig) -> None:
+def test_a_restarted_tracker_goes_on() -> None:
     """With what was kept; and without it, from the next report."""
     first = Desk()
     first.show(c0="v100", c1=None)

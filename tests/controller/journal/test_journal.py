@@ -101,7 +101,7 @@ def test_a_failed_transaction_changes_nothing(tmp_path: Path) -> None:
     assert list(journal.load_jobs()) == ["1"]
 
 
-def test_history_and_waits(tmp_path: Path) -> None:
+def test_history_and_waits() -> None:
     """Decisions and writes come back in order, with placements."""
     journal = Journal(":memory:")
     number = journal.add_round(RoundRecord(10.0, "act", "hadar"))

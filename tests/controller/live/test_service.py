@@ -119,9 +119,14 @@ def test_the_controller_follows_slurmctld_to_the_backup(make_cluster, make_live,
                   f'mount --bind {hosts} /etc/hosts && hostname spare && exec "$@"', "sh"]  # fmt: skip
 
     def there(*arguments: str) -> dict:
-        argv = live._argv(("run", "--once", "--json", *arguments), (f"controller.state_dir={short_tmp}/spare",))
+        argv = live.argv(("run", "--once", "--json", *arguments), (f"controller.state_dir={short_tmp}/spare",))
         done = subprocess.run(
-            [*namespaces, *argv], env=live._env({}), capture_output=True, text=True, timeout=100, check=False
+            [*namespaces, *argv],
+            env=live.environment({}),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
         )
         assert done.stdout, done.stderr
         return json.loads(done.stdout)

@@ -117,7 +117,7 @@ def test_only_who_says_nothing_is_predicted(desk: Desk) -> None:
 def test_asked_once_per_version(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also over a restart of the controller; a new version is asked anew, once."""
     asked = []
-    ask = Forecaster._ask
+    ask = Forecaster._ask  # noqa: SLF001 counts what is really asked
     monkeypatch.setattr(Forecaster, "_ask", lambda self, *rest: asked.append(rest[1].job_id) or ask(self, *rest))
     desk.add(400.0)
     job = desk.slurm.submit(1, name="train")
@@ -250,7 +250,7 @@ def test_a_run_that_was_lost_is_no_work(desk: Desk) -> None:
     assert desk.journal.job(job).ran_s == {}
 
 
-def test_the_controller_needs_no_scikit_learn(tmp_path: Path) -> None:
+def test_the_controller_needs_no_scikit_learn() -> None:
     """Asking a forest goes by plain arrays: what trains it is never imported here."""
     code = (
         "import sys; import slurm_hadar.cli.run, slurm_hadar.controller.prediction.forecasts; "

@@ -165,7 +165,7 @@ def test_culprits_are_found_among_many(bad: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "fails", [lambda s: True, lambda s: len(s.steerable_jobs) > 40], ids=["always", "for their number"]
+    "fails", [lambda _s: True, lambda s: len(s.steerable_jobs) > 40], ids=["always", "for their number"]
 )
 def test_nobody_is_blamed_for_what_is_no_single_jobs_fault(fails: Callable[[Snapshot], bool]) -> None:
     assert find_culprits(snapshot(100), fails) == []

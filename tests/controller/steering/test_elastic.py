@@ -169,8 +169,8 @@ def test_a_start_in_the_wrong_size_is_noticed(bench) -> None:
     job = b.slurm.submit(gpus=2, comment="hadar:ckpt=yes,gpus=1-4")
     policy = Sized()
     policy.where = Placement.of({"v100-1": {"v100": 4}})
-    update = b.slurm._update
-    b.slurm._update = lambda one, fields: update(one, {k: v for k, v in fields.items() if k != "TresPerNode"})
+    update = b.slurm._update  # noqa: SLF001 a stand-in's answer is made another
+    b.slurm._update = lambda one, fields: update(one, {k: v for k, v in fields.items() if k != "TresPerNode"})  # noqa: SLF001 a stand-in's answer is made another
     result = b.new_controller(policy=policy).run_round()
 
     assert [(w.outcome, w.detail) for w in result.outcome.log if w.job_id == job][-1] == (
