@@ -176,8 +176,9 @@ class Deeds:
     def storm(self) -> None:
         """An array that is cancelled while a round goes on."""
         user = self.rng.choice(HOSTILE)
-        job = self.stage.sbatch(user, "sleep 60\n", ONE, "--array=0-29", "--requeue",
-                                f"--comment={COMMENTS['well-formed']}")  # fmt: skip
+        job = self.stage.sbatch(
+            user, "sleep 60\n", ONE, "--array=0-29", "--requeue", f"--comment={COMMENTS['well-formed']}"
+        )
         time.sleep(self.rng.uniform(0.5, 4.0))
         code, _, _ = self.stage.run_as(user, "scancel", job or "1")
         self._count("array of 30 cancelled", code == 0 and bool(job))
@@ -239,9 +240,19 @@ class Deeds:
         self.stage.run_as(job.user, "scontrol", given=f"update JobId={job.job_id} Comment={comment}\n")
         with self._client() as client:
             for seq in range(1, 6) if client is not None else ():
-                report = Report("hello" if seq == 1 else "report", job.job_id, job.restarts, seq, token, time.time(),
-                                "n", steps=seq, total_steps=10**5, steps_per_s=self.rng.choice((0.5, 100.0, 1e4)),
-                                resumable=True)  # fmt: skip
+                report = Report(
+                    "hello" if seq == 1 else "report",
+                    job.job_id,
+                    job.restarts,
+                    seq,
+                    token,
+                    time.time(),
+                    "n",
+                    steps=seq,
+                    total_steps=10**5,
+                    steps_per_s=self.rng.choice((0.5, 100.0, 1e4)),
+                    resumable=True,
+                )
                 self.messages += self._send(client, encode(report))
                 time.sleep(0.1)
         self._count("promises to save and never does")

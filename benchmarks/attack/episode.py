@@ -70,8 +70,11 @@ class Episode:
     kept: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "deeds": dict(sorted(self.deeds.items())),
-                "refused": dict(sorted(self.refused.items()))}  # fmt: skip
+        return {
+            **self.__dict__,
+            "deeds": dict(sorted(self.deeds.items())),
+            "refused": dict(sorted(self.refused.items())),
+        }
 
 
 def play(plan: Plan, say: Callable[[str], None], keep: Path | None = None) -> Episode:

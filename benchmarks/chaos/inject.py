@@ -82,8 +82,14 @@ class Injector:
         other = self._stage.folder / "other-state"
         for state in (self._stage.state, other):
             command = self._stage.controller_command("--once", state=state)
-            done = subprocess.run(command, env=self._stage.controller_environment(), capture_output=True, text=True,
-                                  timeout=60, check=False)  # fmt: skip
+            done = subprocess.run(
+                command,
+                env=self._stage.controller_environment(),
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
             away = "slurmctld does not answer" in done.stderr or "did not answer" in done.stderr
             if done.returncode != 1 or (REFUSED not in done.stderr and not away):
                 said = done.stderr.strip().splitlines()[-1:] or ["nothing"]

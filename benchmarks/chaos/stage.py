@@ -208,9 +208,10 @@ class Stage:
 
     def controller_command(self, *options: str, state: Path | None = None) -> list[str]:
         chosen = (
-            f"controller.state_dir={state or self.state}", f"channel.file={self.real_channel}",
+            f"controller.state_dir={state or self.state}",
+            f"channel.file={self.real_channel}",
             f"policy.name={self.policy}",
-        )  # fmt: skip
+        )
         sets = [word for s in (*SETTINGS, *self._settings, *chosen) for word in ("--set", s)]
         return [sys.executable, "-m", "slurm_hadar.cli.main", "run", *options, *sets]
 

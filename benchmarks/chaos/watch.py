@@ -248,9 +248,10 @@ def _told(journal: Path) -> list[tuple[str, str]]:
 def steps_counted_twice(stage: Stage, plain: list[PlainJob], _injector: Injector) -> list[str]:
     """The journal's steps of a job that ended are the job's steps, never more."""
     problems = []
-    with contextlib.suppress(sqlite3.Error, ValueError), contextlib.closing(
-        sqlite3.connect(f"file:{stage.state / 'journal.db'}?mode=ro", uri=True)
-    ) as db:  # fmt: skip
+    with (
+        contextlib.suppress(sqlite3.Error, ValueError),
+        contextlib.closing(sqlite3.connect(f"file:{stage.state / 'journal.db'}?mode=ro", uri=True)) as db,
+    ):
         records = {job: json.loads(text) for job, text in db.execute("SELECT job_id, record FROM jobs")}
         for job in plain:
             steps = records.get(job.job_id, {}).get("steps", 0.0)

@@ -63,18 +63,40 @@ GRES = (b"gpu:v100:4(S:0-1),gpu:k80:2", b"gpu:v100:2(IDX:0,2)", b"gpu:4", b"(nul
 REQUESTS = (b"gres:gpu:4", b"gres/gpu:v100=2,gres/gpu:p100=1", b"gpu", b"gpu:v100:2,shard:3")
 TIMES = (b"2-03:04:05", b"10:00", b"UNLIMITED", b"1-0", b"30", b"01:02:03")
 NODE_LISTS = (b"v100-[1-2,4],p100-1", b"a[1-2]b[0-1]", b"node007", b"n[001-010]")
-SWITCHES = (b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=tux[0-3]\nSwitchName=s2 Level=1 Switches=s[0-1]\n"
-            b"SwitchName=s1 Nodes=tux[4-7]\n", b"# none\n")  # fmt: skip
+SWITCHES = (
+    b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=tux[0-3]\nSwitchName=s2 Level=1 Switches=s[0-1]\n"
+    b"SwitchName=s1 Nodes=tux[4-7]\n",
+    b"# none\n",
+)
 DRAWN = (b"philly:jobs=12,seed=3", b"recurring:jobs=20,seed=1,scripts=4,load=0.8", b"philly:30")
 MESSAGES = (
-    encode(Report("report", "12_3", 1, 1795328684103155, "0a" * 32, 1795328684.1, "v100-1", steps=171, total_steps=900,
-                  steps_per_s=11.9, world=2, resumable=True, saved_step=150, generation=1, save_s=0.01, step="12.0")),
+    encode(
+        Report(
+            "report",
+            "12_3",
+            1,
+            1795328684103155,
+            "0a" * 32,
+            1795328684.1,
+            "v100-1",
+            steps=171,
+            total_steps=900,
+            steps_per_s=11.9,
+            world=2,
+            resumable=True,
+            saved_step=150,
+            generation=1,
+            save_s=0.01,
+            step="12.0",
+        )
+    ),
     encode(Report("bye", "7", 0, 9, "ff" * 32, 1.5, "k80-1", exit_code=0, consolidation=4, consolidated_steps=70)),
     encode(Report("saved", "7", 0, 9, "ff" * 32, 1.5, "k80-1", saved_step=12, closes=True)),
-)  # fmt: skip
+)
 ORDERS = (
-    encode(Order("save", "7", "moved by the plan", 120.0)), encode(Order("plan", "7_1", "shares", plan='{"serial":1}')),
-)  # fmt: skip
+    encode(Order("save", "7", "moved by the plan", 120.0)),
+    encode(Order("plan", "7_1", "shares", plan='{"serial":1}')),
+)
 CHANNEL = ChannelInfo("tcp://127.0.0.1:6817", "a" * 40).to_json().encode()
 TRACE_CSV = b"""# a comment
 job_id,arrival_s,gpus,steps,model,batch,user,account,name,weight,deadline_s,mix,nodes,restart_s,fork,group,steps_per_s:v100
@@ -91,15 +113,25 @@ PAI = (
     b"\n=====\n"
     b"i1,ann,,g1,ctr\ni2,ann,V100,g2,\n"
 )
-GAVEL_JSON = json.dumps({
-    "v100": {"('ResNet-18 (batch size 64)', 1)": {"null": 12.0, "('LM (batch size 20)', 1)": [1.0, 2.0]}},
-    "v100_unconsolidated": {"('ResNet-18 (batch size 64)', 2)": {"null": 20.5}},
-}).encode()  # fmt: skip
+GAVEL_JSON = json.dumps(
+    {
+        "v100": {"('ResNet-18 (batch size 64)', 1)": {"null": 12.0, "('LM (batch size 20)', 1)": [1.0, 2.0]}},
+        "v100_unconsolidated": {"('ResNet-18 (batch size 64)', 2)": {"null": 20.5}},
+    }
+).encode()
 FAULTS = b"node,down_s,up_s\nv100-1,100,400\n# a comment\nv100-2,0,5.5\n"
-OFFER = json.dumps({
-    "format": 1, "copy": 0, "restart": 1, "base": 40, "spans": [[1198, 1199], [1239, 1240]], "seconds": 2.5,
-    "stays": True, "stall_s": 0.1,
-}).encode()  # fmt: skip
+OFFER = json.dumps(
+    {
+        "format": 1,
+        "copy": 0,
+        "restart": 1,
+        "base": 40,
+        "spans": [[1198, 1199], [1239, 1240]],
+        "seconds": 2.5,
+        "stays": True,
+        "stall_s": 0.1,
+    }
+).encode()
 GRAPH = b"""micro_batches = 4
 [[stage]]
 compute_s = 0.12

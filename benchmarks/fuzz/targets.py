@@ -31,7 +31,7 @@ from slurm_hadar.runtime.launch.rankmap import read_allocation
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import read_text, read_trace
 from slurm_hadar.simulator.virtual.faults import read_faults
-from slurm_hadar.slurm import parsing
+from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.accounting import parse_accounting
 from slurm_hadar.slurm.limits import parse_bounds
 from slurm_hadar.throughput.table import read_table, reference
@@ -173,8 +173,8 @@ def targets(scratch: Path) -> list[Target]:
         Target("squeue details", _captured("squeue-details.txt"), lambda d, _f: parsing.parse_details(_text(d), MARK)),
         Target("limits", _captured("scontrol-limits.txt"), lambda d, _f: parse_bounds(_text(d))),
         Target("sinfo", _captured("sinfo.txt"), lambda d, _f: parsing.parse_nodes(_text(d), MARK)),
-        Target("gres", places.GRES, lambda d, _f: parsing.parse_gres(_text(d))),
-        Target("gres request", places.REQUESTS, lambda d, _f: parsing.parse_request(_text(d))),
+        Target("gres", places.GRES, lambda d, _f: tres.parse_gres(_text(d))),
+        Target("gres request", places.REQUESTS, lambda d, _f: tres.parse_request(_text(d))),
         Target("time limit", places.TIMES, lambda d, _f: parsing.parse_time_limit(_text(d))),
         Target("scontrol show config", _captured("scontrol-config.txt"), places.look_over),
         Target("scontrol show job", _captured("scontrol-job.txt"), lambda d, _f: read_allocation(_text(d))),

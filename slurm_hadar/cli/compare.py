@@ -102,12 +102,19 @@ def comparison_table(policies: Sequence[dict[str, Any]]) -> Table:
     for p in policies:
         times = {key: lasting(p[key], (q[key] for q in policies)) for key in _TIMES}
         table.add_row(
-            cell(p["label"]), times["avg_jct_s"], _over(p["avg_jct_s"], p["lower_bound_avg_jct_s"]),
-            times["p50_jct_s"], times["p95_jct_s"], times["ttd_s"],
-            _over(p["ttd_s"], p["lower_bound_ttd_s"]), _number(p["ftf_mean"]), _number(p["ftf_max"]), percent(p["gru"]),
+            cell(p["label"]),
+            times["avg_jct_s"],
+            _over(p["avg_jct_s"], p["lower_bound_avg_jct_s"]),
+            times["p50_jct_s"],
+            times["p95_jct_s"],
+            times["ttd_s"],
+            _over(p["ttd_s"], p["lower_bound_ttd_s"]),
+            _number(p["ftf_mean"]),
+            _number(p["ftf_max"]),
+            percent(p["gru"]),
             _number(p["moves_per_job"] if p["rounds"] else None),
             f"{1000 * p['decide_mean_s']:.1f} ms" if p["rounds"] else "-",
-        )  # fmt: skip
+        )
     return table
 
 

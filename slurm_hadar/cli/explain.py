@@ -18,7 +18,7 @@ from slurm_hadar.cli.common import (
     plain,
     print_json,
     span,
-)  # fmt: skip
+)
 from slurm_hadar.cli.expectation import as_dict, in_words
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
@@ -51,9 +51,18 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
     if record is None and wait is None and expected is None and "state" not in slurm:
         raise HadarError(f"job {job_id} is not known to the controller; is the id right (array tasks: 123_4)?")
     if as_json:
-        print_json({"job_id": job_id, "wait": wait, "last_decision": last, "record": _record(record), "fork": fork,
-                    "size": size_source(record), "slurm": slurm,
-                    "expected": None if expected is None else as_dict(expected)})  # fmt: skip
+        print_json(
+            {
+                "job_id": job_id,
+                "wait": wait,
+                "last_decision": last,
+                "record": _record(record),
+                "fork": fork,
+                "size": size_source(record),
+                "slurm": slurm,
+                "expected": None if expected is None else as_dict(expected),
+            }
+        )
         return
     for line in _explanation(job_id, record, wait, last, expected, slurm):
         click.echo(plain(line))
@@ -86,11 +95,13 @@ def _fork(journal: Reader, job_id: str) -> dict[str, Any] | None:
     waits = journal.waits()
     copies = {
         record.job_id: {
-            "runs": record.stage is Stage.RUNNING, "steps_per_s": record.steps_per_s,
+            "runs": record.stage is Stage.RUNNING,
+            "steps_per_s": record.steps_per_s,
             "why": waits.get(record.job_id, {}).get("why", ""),
         }
-        for record in journal.load_jobs().values() if record.job_id.startswith(f"{parent}_")
-    }  # fmt: skip
+        for record in journal.load_jobs().values()
+        if record.job_id.startswith(f"{parent}_")
+    }
     return {"job_id": parent, "consolidation": number, "steps": steps, "total_steps": total, "closer": closer,
             "copies": copies}  # fmt: skip
 

@@ -138,8 +138,13 @@ def _trainings(config: Config, as_json: bool) -> int:
         table.add_column(title, no_wrap=title != "WHY")
     for entry in found:
         took = "-" if entry["ended"] is None else span(entry["ended"] - entry["began"])
-        table.add_row(clock(entry["began"]), took, entry["version"] or "-", entry["predictor"] or "-",
-                      cell(entry["detail"] or "-"))  # fmt: skip
+        table.add_row(
+            clock(entry["began"]),
+            took,
+            entry["version"] or "-",
+            entry["predictor"] or "-",
+            cell(entry["detail"] or "-"),
+        )
     console().print(table)
     return 0
 
@@ -302,9 +307,14 @@ def _json(
 
 
 def _words(
-    job: SlurmJob, model: str | None, stated: int | None, found: Prediction, alone: Prediction,
-    factors: Mapping[str, float], stored: Stored,
-) -> list[str]:  # fmt: skip
+    job: SlurmJob,
+    model: str | None,
+    stated: int | None,
+    found: Prediction,
+    alone: Prediction,
+    factors: Mapping[str, float],
+    stored: Stored,
+) -> list[str]:
     lines = [f"job {job.job_id} of {job.user}, {job.name}:"]
     if model:
         most = f", four in five such jobs {_about(found.low)} to {_about(found.high)}"

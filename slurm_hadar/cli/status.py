@@ -18,7 +18,7 @@ from slurm_hadar.cli.common import (
     plain,
     print_json,
     span,
-)  # fmt: skip
+)
 from slurm_hadar.cli.expectation import as_dict, moment
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lines import Line, folded

@@ -152,9 +152,13 @@ class Controller(Generic[SeenT]):
 
     def _skipped(self, mode: Mode, error: HadarError) -> RoundRecord:
         return RoundRecord(
-            self._cluster.now(), mode, self._policy.name, note=f"skipped: {error}",
-            round_s=self._config.controller.round_s, skipped=True,
-        )  # fmt: skip
+            self._cluster.now(),
+            mode,
+            self._policy.name,
+            note=f"skipped: {error}",
+            round_s=self._config.controller.round_s,
+            skipped=True,
+        )
 
     def _round(self, mode: Mode, standby: str = "") -> RoundResult[SeenT]:
         seen = self._cluster.observe(acting_only=mode is Mode.ACT)
@@ -167,10 +171,18 @@ class Controller(Generic[SeenT]):
         decide_s = time.monotonic() - began
         changes = limit(snapshot, changes_of(snapshot, plan), self._config)
         record = RoundRecord(
-            snapshot.time, mode, self._policy.name, len(snapshot.nodes), len(snapshot.jobs),
-            len(snapshot.steerable_jobs), sum(1 for j in snapshot.jobs if j.running), read_s=seen.read_s,
-            decide_s=decide_s, note=fault or broken or standby, round_s=self._config.controller.round_s,
-        )  # fmt: skip
+            snapshot.time,
+            mode,
+            self._policy.name,
+            len(snapshot.nodes),
+            len(snapshot.jobs),
+            len(snapshot.steerable_jobs),
+            sum(1 for j in snapshot.jobs if j.running),
+            read_s=seen.read_s,
+            decide_s=decide_s,
+            note=fault or broken or standby,
+            round_s=self._config.controller.round_s,
+        )
         number = self._recorder.begin(record)
         self._callbacks.began(number)
         self._recorder.planned(number, snapshot, plan, changes)
@@ -256,7 +268,20 @@ class Controller(Generic[SeenT]):
         log.info(
             "round %d (%s, %s): %d jobs, %d steered, %d running; %d start, %d move, %d stop, %d leases, %d failed; "
             "read %.3f s, decide %.3f s, act %.3f s, verify %.3f s",
-            number, record.mode, record.policy, record.jobs, record.steered, record.running, record.starts,
-            record.moves, record.preemptions, record.leases, record.failed, record.read_s, record.decide_s,
-            record.act_s, record.verify_s, extra={"event": "round", "figures": {"round": number, **asdict(record)}},
-        )  # fmt: skip
+            number,
+            record.mode,
+            record.policy,
+            record.jobs,
+            record.steered,
+            record.running,
+            record.starts,
+            record.moves,
+            record.preemptions,
+            record.leases,
+            record.failed,
+            record.read_s,
+            record.decide_s,
+            record.act_s,
+            record.verify_s,
+            extra={"event": "round", "figures": {"round": number, **asdict(record)}},
+        )

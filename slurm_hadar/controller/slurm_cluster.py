@@ -253,10 +253,12 @@ class SlurmCluster(Cluster[Observation]):
         """When the next job is to save before its time limit, in epoch seconds; None if no limit is known."""
         grace_s, now = self._config.jobs.limit_grace_s, time.time()
         due = [
-            now + left - grace_s for job_id, left in left_s(seen.snapshot, seen.raw, now).items()
-            if grace_s > 0 and seen.records[job_id].limit_asked is None
+            now + left - grace_s
+            for job_id, left in left_s(seen.snapshot, seen.raw, now).items()
+            if grace_s > 0
+            and seen.records[job_id].limit_asked is None
             and self._config.mode(seen.raw[job_id].partition) is Mode.ACT
-        ]  # fmt: skip
+        ]
         return min(due, default=None)
 
     def _leaves(self, job: SlurmJob) -> bool:
@@ -284,11 +286,18 @@ def _warn(outcome: Outcome) -> None:
         first, why = next(iter(outcome.denied.items()))
         log.warning(
             "%d jobs are left alone since they are not this controller's to change, such as %s (%s); "
-            "controller.users limits it to some users' jobs", len(outcome.denied), first, why,
-        )  # fmt: skip
+            "controller.users limits it to some users' jobs",
+            len(outcome.denied),
+            first,
+            why,
+        )
     for write in outcome.log:
         if write.outcome in _WARNED and write.job_id not in outcome.denied:
             log.warning(
-                "job %s: %s %s %s", write.job_id, write.command, write.outcome, write.detail,
+                "job %s: %s %s %s",
+                write.job_id,
+                write.command,
+                write.outcome,
+                write.detail,
                 extra={"event": "write", "job_id": write.job_id},
-            )  # fmt: skip
+            )

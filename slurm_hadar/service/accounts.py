@@ -42,11 +42,18 @@ def write_entries(number: int, seen: Observation, outcome: Outcome) -> list[dict
             continue
         entries.append(
             {
-                "event": "write", "round": number, "job": job_id, "user": before.user if before else "",
-                "command": write.command, "before": shown(before), "after": shown(outcome.shown.jobs.get(job_id)),
-                "outcome": write.outcome, "detail": write.detail, "why": reason or write.detail,
+                "event": "write",
+                "round": number,
+                "job": job_id,
+                "user": before.user if before else "",
+                "command": write.command,
+                "before": shown(before),
+                "after": shown(outcome.shown.jobs.get(job_id)),
+                "outcome": write.outcome,
+                "detail": write.detail,
+                "why": reason or write.detail,
             }
-        )  # fmt: skip
+        )
     return entries
 
 
@@ -54,11 +61,16 @@ def release_entries(results: Iterable[WriteResult], by: str) -> list[dict[str, A
     """What ``hadar release`` did, on the word of user ``by``: an entry for the command, and one per job."""
     jobs = [
         {
-            "event": "write", "by": by, "job": r.job_id, "command": str(r.write),
-            "outcome": "refused" if r.error else "ok", "detail": r.error or "", "why": "hadar release",
+            "event": "write",
+            "by": by,
+            "job": r.job_id,
+            "command": str(r.write),
+            "outcome": "refused" if r.error else "ok",
+            "detail": r.error or "",
+            "why": "hadar release",
         }
         for r in results
-    ]  # fmt: skip
+    ]
     return [{"event": "release", "by": by, "jobs": len(jobs)}, *jobs]
 
 

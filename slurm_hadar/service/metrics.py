@@ -81,14 +81,15 @@ class Metrics:
         self.price = gauge("hadar_gpu_price", "Mean price of a GPU in the last plan, in the policy's units", "gpu_type")
         self.coverage = gauge("hadar_throughput_coverage_ratio", "Share of steered jobs' GPU types measured here")
         self.estimate_error = gauge(
-            "hadar_estimate_error_ratio", "Median of |estimated / measured - 1| of speeds that were estimated first",
+            "hadar_estimate_error_ratio",
+            "Median of |estimated / measured - 1| of speeds that were estimated first",
             "gpu_type",
-        )  # fmt: skip
+        )
         self.messages = counter("hadar_channel_messages", "Reports from jobs: accepted or dropped", "result")
         self.turned_away = counter("hadar_turned_away", "What jobs or strangers sent or left and was not read", "cause")
         self.failures = counter(
             "hadar_failures", "Failures that nobody has foreseen: of a round, or on a job, then left alone", "of"
-        )  # fmt: skip
+        )
         self.left_alone = gauge("hadar_jobs_left_alone", "Jobs that are left alone since something failed on them")
         self.reload_ok = gauge("hadar_config_reload_ok", "0 if the configuration was wrong when it was last read again")
         self.reloads = counter("hadar_config_reloads", "Times the configuration was read again", "result")
@@ -173,8 +174,10 @@ class Metrics:
         self._replace(self.price, {(t,): statistics.fmean(p) for t, p in prices.items()})
         known = [
             s.error is not None and s.error <= MEASURED_ERROR
-            for j in snapshot.steerable_jobs for t, s in j.speeds.items() if j.form.admits_type(t)
-        ]  # fmt: skip
+            for j in snapshot.steerable_jobs
+            for t, s in j.speeds.items()
+            if j.form.admits_type(t)
+        ]
         self.coverage.set(sum(known) / len(known) if known else float("nan"))
 
     def estimates(self, errors: list[EstimateError]) -> None:
@@ -192,9 +195,14 @@ class Metrics:
     # Counters that others keep: told as they stand
 
     def totals(
-        self, messages: Mapping[str, int], turned_away: Mapping[str, int], hooks: Mapping[str, int],
-        failures: Mapping[str, int], journal_failures: int, audit_failures: int,
-    ) -> None:  # fmt: skip
+        self,
+        messages: Mapping[str, int],
+        turned_away: Mapping[str, int],
+        hooks: Mapping[str, int],
+        failures: Mapping[str, int],
+        journal_failures: int,
+        audit_failures: int,
+    ) -> None:
         """What channel, hooks, loop, journal and audit log have counted since the start."""
         for scope, count in failures.items():
             self._catch_up("hadar_failures", count, scope)

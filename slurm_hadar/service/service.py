@@ -84,8 +84,10 @@ class Service(LoopCallbacks):
         if 0 < self._notifier.watchdog_s <= 1.2 * longest_s:
             log.warning(
                 "WatchdogSec=%.0f is too short: a question to Slurm may take %.0f s (slurm.timeout_s, slurm.retries); "
-                "raise it, else systemd ends a controller that waits", self._notifier.watchdog_s, longest_s,
-            )  # fmt: skip
+                "raise it, else systemd ends a controller that waits",
+                self._notifier.watchdog_s,
+                longest_s,
+            )
         for note in assembly.notes:
             log.warning("%s", note)
         self._audit.write([{"event": "start", **self._who(), "once": self._once, "config": self._settings()}])
@@ -169,11 +171,12 @@ class Service(LoopCallbacks):
             log.warning("%s", error)
         self._tell_figures()
         self._last = f"round {result.number} ({record.mode}, {record.policy}): " + (
-            record.note if result.plan is None else
-            f"{record.jobs} jobs, {record.steered} steered, {record.running} running; {record.starts} start, "
+            record.note
+            if result.plan is None
+            else f"{record.jobs} jobs, {record.steered} steered, {record.running} running; {record.starts} start, "
             f"{record.moves} move, {record.preemptions} stop, {record.failed} failed"
             + (f"; {record.note}" if record.note else "")
-        )  # fmt: skip
+        )
         self._notifier.status(self._status())
         self._on_round(result)
 

@@ -84,7 +84,7 @@ def _by_type(held: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 def _text(line: Line) -> str:
     return " ".join(
         (line.job_id, line.user, line.name, line.partition, line.state, line.where, *line.types, line.why)
-    ).lower()  # fmt: skip
+    ).lower()
 
 
 def cells(line: Line, now: float, width: int) -> dict[str, str]:

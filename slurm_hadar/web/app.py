@@ -186,19 +186,41 @@ def _script() -> str:
 def _templates() -> jinja2.Environment:
     """Everything that is put into a page is escaped, whatever the template's name."""
     found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+    )
     found.filters.update(
-        about=about, clock=clock, span=span, hours=hours, number=_number, gib=_gib, gpu_time=gpu_time,
-        headline=headline, share=share, place=lambda held: place(Placement.of(held or {})),
-    )  # fmt: skip
+        about=about,
+        clock=clock,
+        span=span,
+        hours=hours,
+        number=_number,
+        gib=_gib,
+        gpu_time=gpu_time,
+        headline=headline,
+        share=share,
+        place=lambda held: place(Placement.of(held or {})),
+    )
     found.globals.update(
-        cell=_cell, gantt=drawing.gantt, curves=drawing.curves, blocks=drawing.blocks, small_curve=drawing.small_curve,
-        link=_link, SPANS=SPANS, TIERS=TIERS, FINALS=_FINALS, ENDED_SEARCHED=ENDED_SEARCHED, MOST_GROUPS=MOST_GROUPS,
-        used_of=_used_of, waiting_of=lambda point: point["jobs"] - point["running"],
-        gpus_said=lambda n: f"{n:.0f} GPUs in use", jobs_said=lambda n: f"{n:.0f} jobs wait",
-    )  # fmt: skip
+        cell=_cell,
+        gantt=drawing.gantt,
+        curves=drawing.curves,
+        blocks=drawing.blocks,
+        small_curve=drawing.small_curve,
+        link=_link,
+        SPANS=SPANS,
+        TIERS=TIERS,
+        FINALS=_FINALS,
+        ENDED_SEARCHED=ENDED_SEARCHED,
+        MOST_GROUPS=MOST_GROUPS,
+        used_of=_used_of,
+        waiting_of=lambda point: point["jobs"] - point["running"],
+        gpus_said=lambda n: f"{n:.0f} GPUs in use",
+        jobs_said=lambda n: f"{n:.0f} jobs wait",
+    )
     return found
 
 

@@ -23,8 +23,12 @@ def hadar(tmp_path: Path):
         clean = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         return subprocess.run(
             [sys.executable, "-m", "slurm_hadar.cli.main", *arguments],
-            capture_output=True, text=True, env={**clean, **env}, timeout=60, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env={**clean, **env},
+            timeout=60,
+            check=False,
+        )
 
     return run
 

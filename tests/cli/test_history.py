@@ -85,7 +85,11 @@ def test_word_for_word(state: Path) -> None:
     assert "requeue 7  (still running)" in run(state, "7", "--commands")
     entries = json.loads(run(state, "7", "--json"))
     assert [e.get("kind") or e.get("event") or e["outcome"] for e in entries] == [
-        "start", "move", "ineffective", "restart", "end",
-    ]  # fmt: skip
+        "start",
+        "move",
+        "ineffective",
+        "restart",
+        "end",
+    ]
     assert entries[0]["mode"] == "advise" and entries[0]["words"] == "would start: v100-1 2xv100; cheapest"
     assert entries[2]["command"] == "requeue 7"

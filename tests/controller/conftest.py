@@ -138,8 +138,9 @@ class Live:
     def gpus(self, job: str) -> dict[str, tuple[str, frozenset[int]]]:
         """{node: (type, indices)} of the GPUs that Slurm has given the job."""
         found = {}
-        for nodes, gpu, indices in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu:(\w+):\d+\(IDX:([^)]*)\)",
-                                              self.show(job)):  # fmt: skip
+        for nodes, gpu, indices in re.findall(
+            r" Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu:(\w+):\d+\(IDX:([^)]*)\)", self.show(job)
+        ):
             for node in self.cluster.run(["scontrol", "show", "hostnames", nodes]).stdout.split():
                 found[node] = (gpu, _numbers(indices))
         return found
@@ -186,9 +187,13 @@ class Live:
         """``hadar run`` in the background; its log goes to ``work/controller.log``."""
         with (self.work / "controller.log").open("a") as log:
             process = subprocess.Popen(
-                self.argv(("run", *arguments), settings), env=self.environment(env), stdout=log, stderr=log, text=True,
+                self.argv(("run", *arguments), settings),
+                env=self.environment(env),
+                stdout=log,
+                stderr=log,
+                text=True,
                 cwd=self.work,
-            )  # fmt: skip
+            )
         self._processes.append(process)
         return process
 

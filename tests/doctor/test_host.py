@@ -19,9 +19,39 @@ AWAY = Unknown("away")
 
 def job(work_dir: Path, comment: str = "hadar:") -> SlurmJob:
     return SlurmJob(
-        "1", 1, JobState.PENDING, "PENDING", "", "eve", "", "", "gpu", (), (), "", (), 1, 1, 1, 1, None, 0.0, 0.0, None,
-        None, True, 0, True, 1, "", None, None, str(work_dir), "train", comment,
-    )  # fmt: skip
+        "1",
+        1,
+        JobState.PENDING,
+        "PENDING",
+        "",
+        "eve",
+        "",
+        "",
+        "gpu",
+        (),
+        (),
+        "",
+        (),
+        1,
+        1,
+        1,
+        1,
+        None,
+        0.0,
+        0.0,
+        None,
+        None,
+        True,
+        0,
+        True,
+        1,
+        "",
+        None,
+        None,
+        str(work_dir),
+        "train",
+        comment,
+    )
 
 
 def test_it_only_looks(tmp_path: Path) -> None:
@@ -92,8 +122,14 @@ def test_work_directories_and_script(tmp_path: Path) -> None:
     odd.mkdir()
     (tmp_path / "job_submit.lua").write_text("-- site")
     jobs = (job(odd), job(tmp_path / "gone"), job(tmp_path / "not ours", comment=""))
-    slurm = Survey("eve", 1000, (22, 5, 8), "site head 6817", {"SLURM_CONF": f"{tmp_path}/slurm.conf"},
-                   state=ClusterState(0.0, jobs))  # fmt: skip
+    slurm = Survey(
+        "eve",
+        1000,
+        (22, 5, 8),
+        "site head 6817",
+        {"SLURM_CONF": f"{tmp_path}/slurm.conf"},
+        state=ClusterState(0.0, jobs),
+    )
 
     host = inspect_host(load(None, (f"controller.state_dir={tmp_path}", "slurm.backend=cli")), "", slurm)
 

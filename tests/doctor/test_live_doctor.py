@@ -39,8 +39,14 @@ def test_well_and_broken(make_cluster: Callable[..., PrivateCluster], tmp_path: 
     assert code == 0
     assert {n for n, f in found.items() if f["verdict"] not in ("ok", "unknown")} <= BY_DESIGN, found
     unknown = {n for n, f in found.items() if f["verdict"] == "unknown"}
-    assert unknown - {"packages"} == {"job_comments", "accounted_gpus", "node_clocks", "typed_jobs", "work_dirs",
-                                      "comments"}  # fmt: skip
+    assert unknown - {"packages"} == {
+        "job_comments",
+        "accounted_gpus",
+        "node_clocks",
+        "typed_jobs",
+        "work_dirs",
+        "comments",
+    }
     assert found["job_submit"]["verdict"] == found["clock"]["verdict"] == found["rights"]["verdict"] == "ok"
     assert not (cluster.conf.parent / "hadar").exists()  # it only looks
 
@@ -49,8 +55,11 @@ def test_well_and_broken(make_cluster: Callable[..., PrivateCluster], tmp_path: 
     script.write_text(script.read_text() + "-- changed\n")
     _, found = doctor(cluster, "--set", "jobs.end_timeout_s=3")
     assert {n: found[n]["verdict"] for n in ("typed_jobs", "job_submit", "kill_wait", "work_dirs")} == {
-        "typed_jobs": "warning", "job_submit": "warning", "kill_wait": "warning", "work_dirs": "ok",
-    }  # fmt: skip
+        "typed_jobs": "warning",
+        "job_submit": "warning",
+        "kill_wait": "warning",
+        "work_dirs": "ok",
+    }
 
     script.unlink()
     _, found = doctor(cluster)

@@ -482,10 +482,17 @@ def test_a_watched_backend_answers_as_the_one_inside() -> None:
     watched.close()
     assert inner.signals == [("1.0", "USR2")]
     assert nobody.calls == [
-        ("topology", False), ("daemons", False), ("read_jobs", False), ("read", False), ("read_jobs", False),
-        ("asking signal ['USR2 to 1.0']", False), ("signal", False), ("asking cancel []", False), ("cancel", False),
+        ("topology", False),
+        ("daemons", False),
+        ("read_jobs", False),
+        ("read", False),
+        ("read_jobs", False),
+        ("asking signal ['USR2 to 1.0']", False),
+        ("signal", False),
+        ("asking cancel []", False),
+        ("cancel", False),
         ("read", True),
-    ]  # fmt: skip
+    ]
 
 
 def test_nothing_of_a_backend_is_lost_by_watching_it() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from textual.widgets import DataTable, Input, Static
 
 from slurm_hadar.config import load
@@ -330,8 +329,10 @@ def test_a_line_per_user(seat: Seat) -> None:
     rows = by_user([line("1", state="running", held={"n": {"v100": 2}}), line("2", user="bob"), line("3"),
                     line("4", user="eve"), line("5", user="eve")])  # fmt: skip
     assert [(r.user, r.held, r.running, r.waiting) for r in rows] == [
-        ("ann", {"v100": 2}, 1, 1), ("eve", {}, 0, 2), ("bob", {}, 0, 1),
-    ]  # fmt: skip
+        ("ann", {"v100": 2}, 1, 1),
+        ("eve", {}, 0, 2),
+        ("bob", {}, 0, 1),
+    ]
 
     async def small(app: Top, pilot) -> None:
         assert not app.query_one("#users").display

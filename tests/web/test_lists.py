@@ -91,11 +91,25 @@ def test_folding_goes_with_filters(browse, arrays: Path, query: str) -> None:
 def test_ended_jobs(browse, tmp_path: Path) -> None:
     """The last ones first, of one user, with one end; a name that looks like a user's field is none."""
     journal = Journal(tmp_path / "journal.db")
-    journal.save_jobs([
-        *(JobRecord(str(i), user="ann" if i % 3 else "bob", name="<b>", ended=NOW + i, final="COMPLETED" if i % 2 else
-                    "FAILED", arrival=NOW, workers=2, ran_s={"k80": 50.0}) for i in range(250)),
-        JobRecord("900", user="eve", name='"user":"ann"', ended=NOW), JobRecord("901", user="ann"),
-    ])  # fmt: skip
+    journal.save_jobs(
+        [
+            *(
+                JobRecord(
+                    str(i),
+                    user="ann" if i % 3 else "bob",
+                    name="<b>",
+                    ended=NOW + i,
+                    final="COMPLETED" if i % 2 else "FAILED",
+                    arrival=NOW,
+                    workers=2,
+                    ran_s={"k80": 50.0},
+                )
+                for i in range(250)
+            ),
+            JobRecord("900", user="eve", name='"user":"ann"', ended=NOW),
+            JobRecord("901", user="ann"),
+        ]
+    )
     journal.close()
     client = browse(tmp_path / "journal.db")
 
@@ -123,7 +137,7 @@ def mixed(tmp_path: Path) -> Path:
     nodes = {
         "k80-2": node_record({"k80": 4}, available=False, state="drained", reason="fan <1>", partitions=["gpu", "old"]),
         "k80-10": node_record({"k80": 2}, cpus=[6, 32], memory_bytes=[24 << 30, 256 << 30], taken={"k80": 1}),
-    }  # fmt: skip
+    }
     rows = [
         row("7", "ann", "running", '{"k80-2":{"k80":3},"k80-10":{"k80":1}}', gpus=4),
         row("8", "bob", "running", '{"k80-10":{"k80":1}}', partition="old"),
@@ -131,8 +145,11 @@ def mixed(tmp_path: Path) -> Path:
         row("10", "carl", arrival=NOW - 90_000),
     ]  # fmt: skip
     held = [Placement.of(json.loads(r[8])) for r in rows[:2]]
-    runs = [Run("7", NOW - 3000, None, held[0], True), Run("3", NOW - 9000, NOW - 5000, held[1], True),
-            Run("2", NOW - 900_000, NOW - 800_000, held[1], True)]  # fmt: skip
+    runs = [
+        Run("7", NOW - 3000, None, held[0], True),
+        Run("3", NOW - 9000, NOW - 5000, held[1], True),
+        Run("2", NOW - 900_000, NOW - 800_000, held[1], True),
+    ]
     journal.add_round(RoundRecord(NOW - 60, "act", "hadar", jobs=5, running=2, use={"k80": (5, 6)}))
     journal.update_dashboard(NOW, DashboardChanges(queue=rows, nodes=nodes, runs=runs))
     wait = {"tier": "waits-by-policy", "why": "w"}
@@ -239,6 +256,17 @@ def test_gpu_time_in_a_unit_that_suits(gpu_s: float, words: str) -> None:
 
 def test_a_loss_is_a_loss() -> None:
     """Less work per GPU-hour has its sign and its word."""
-    found = saved([{"mode": "act", "since": 0.0, "rounds": 1, "gpu_s": 100.0, "blind_s": 90.0, "measured_s": 0.0,
-                    "unknown_s": 0.0}])  # fmt: skip
+    found = saved(
+        [
+            {
+                "mode": "act",
+                "since": 0.0,
+                "rounds": 1,
+                "gpu_s": 100.0,
+                "blind_s": 90.0,
+                "measured_s": 0.0,
+                "unknown_s": 0.0,
+            }
+        ]
+    )
     assert headline(found) == "-10.0 % work per GPU-hour (10 GPU-seconds lost)"

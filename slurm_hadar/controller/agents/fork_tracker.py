@@ -119,8 +119,11 @@ class JobTracker:
         if report.consolidated_steps < parent.steps:
             log.warning(
                 "job %s: consolidation %d has %d steps where %d were heard of before; was a file damaged?",
-                parent.job_id, report.consolidation, report.consolidated_steps, parent.steps,
-            )  # fmt: skip
+                parent.job_id,
+                report.consolidation,
+                report.consolidated_steps,
+                parent.steps,
+            )
         parent.number, parent.steps = report.consolidation, report.consolidated_steps
         parent.total = report.total_steps or parent.total
 

@@ -46,7 +46,8 @@ def peek(backend: Backend, config: Config) -> Peek:
         seen = Observer(config, sources).observe(view, acting_only=config.boldest is Mode.ACT)
         memory = memory_of(journal, owner_of(policy.name, config.policy.params))
     late = {
-        job.job_id: found for job in seen.snapshot.jobs
+        job.job_id: found
+        for job in seen.snapshot.jobs
         if (found := overtime(job, seen.comments[job.job_id], seen.records[job.job_id], seen.snapshot.time))
-    }  # fmt: skip
+    }
     return Peek(replace(seen.snapshot, memory=memory), policy, seen.stays, late)

@@ -112,9 +112,18 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
     expected, speeds, fault = _expected(backend, config, job_id) if foreseen else (None, {}, "")
     faults += [fault] if fault else []
     return Status(
-        job_id, line, seen, record, next(iter(told), None), runs, speeds, expected, _saved(record, seen, job_id),
-        fork=_fork(fork), faults=tuple(faults),
-    )  # fmt: skip
+        job_id,
+        line,
+        seen,
+        record,
+        next(iter(told), None),
+        runs,
+        speeds,
+        expected,
+        _saved(record, seen, job_id),
+        fork=_fork(fork),
+        faults=tuple(faults),
+    )
 
 
 def _lines(backend: CliBackend, config: Config, journal: Reader) -> tuple[list[Line], str]:
@@ -137,9 +146,7 @@ def _past_tasks(array_id: str, journal: Reader, active: set[str]) -> tuple[Task,
     return tuple(Task(r.job_id, r.final.lower()) for r in sorted(over, key=lambda r: by_number(r.job_id)))
 
 
-def _expected(
-    backend: CliBackend, config: Config, job_id: str
-) -> tuple[Answer | None, Mapping[str, Speed], str]:  # fmt: skip
+def _expected(backend: CliBackend, config: Config, job_id: str) -> tuple[Answer | None, Mapping[str, Speed], str]:
     """What the next rounds would do, and what is known of its speed; a job that nobody can foresee is no failure."""
     try:
         now = peek(backend, config)

@@ -133,9 +133,18 @@ def picture_of(backend: Backend, config: Config, now: float, most: int = 2000) -
     finally:
         journal.close()
     return Picture(
-        now, not fault, tuple(lines), tuple(nodes), total, waiting, last, tuple(moves), fault, journal_fault,
+        now,
+        not fault,
+        tuple(lines),
+        tuple(nodes),
+        total,
+        waiting,
+        last,
+        tuple(moves),
+        fault,
+        journal_fault,
         trend,
-    )  # fmt: skip
+    )
 
 
 def job_view(journal: Reader, job_id: str) -> dict[str, Any] | None:
@@ -211,10 +220,15 @@ def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[L
     state = backend.read()
     lines = _lines(state, config, journal)
     nodes = {
-        n.name: {"gpus": dict(n.gpus), "taken": dict(n.used), "available": n.available, "state": n.state,
-                 "reason": n.reason}
+        n.name: {
+            "gpus": dict(n.gpus),
+            "taken": dict(n.used),
+            "available": n.available,
+            "state": n.state,
+            "reason": n.reason,
+        }
         for n in state.nodes
-    }  # fmt: skip
+    }
     return lines, nodes_of(nodes, lines, all_taken=True)
 
 
@@ -281,9 +295,16 @@ def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_
         content = nodes[name]
         others = {t: n - pinned.get((name, t), 0) for t, n in content["taken"].items()}
         found.append(
-            NodeView(name, content["gpus"], content["available"], content["state"], content["reason"],
-                     tuple(holders.get(name, ())), {t: n for t, n in others.items() if n > 0})
-        )  # fmt: skip
+            NodeView(
+                name,
+                content["gpus"],
+                content["available"],
+                content["state"],
+                content["reason"],
+                tuple(holders.get(name, ())),
+                {t: n for t, n in others.items() if n > 0},
+            )
+        )
     return found
 
 

@@ -41,9 +41,10 @@ class BestEffort:
             if not self.fault or time.monotonic() - self._said > _REMIND_S:
                 self._said = time.monotonic()
                 log.error(
-                    "JOURNAL NOT WRITTEN: %s; nothing is done to Slurm until it can be", error,
+                    "JOURNAL NOT WRITTEN: %s; nothing is done to Slurm until it can be",
+                    error,
                     extra={"event": "journal"},
-                )  # fmt: skip
+                )
             self.fault = str(error)
 
     def round_over(self) -> None:

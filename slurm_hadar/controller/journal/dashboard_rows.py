@@ -80,8 +80,9 @@ class DashboardRows:
         """Runs that began or are over since the last look."""
         running = {
             job.job_id: Run(job.job_id, job.started or snapshot.time, None, job.placement, job.pinned is None)
-            for job in snapshot.jobs if job.running and job.placement
-        }  # fmt: skip
+            for job in snapshot.jobs
+            if job.running and job.placement
+        }
         changed = []
         for job_id, run in list(self._runs.items()):
             now = running.get(job_id)
@@ -101,13 +102,27 @@ def _line(job: Job, seen: Observation, waits: Mapping[str, dict], change: Change
     """As Slurm showed it when the round began, and as the round has left it."""
     progress = (job.done_steps, job.total_steps) if job.fork is not None else None
     line = line_of(
-        seen.raw[job.job_id], seen.records.get(job.job_id), job.placement, job.pinned, waits.get(job.job_id, {}),
+        seen.raw[job.job_id],
+        seen.records.get(job.job_id),
+        job.placement,
+        job.pinned,
+        waits.get(job.job_id, {}),
         progress,
-    )  # fmt: skip
+    )
     if change is not None and change.kind.occupies:
         held = change.new
-        return replace(line, state="starting", where=str(held), held=held.as_dict(), types=tuple(sorted(held.by_type)),
-                       gpus=held.workers, steps_per_s=None, started=None, tier="", why=change.why)  # fmt: skip
+        return replace(
+            line,
+            state="starting",
+            where=str(held),
+            held=held.as_dict(),
+            types=tuple(sorted(held.by_type)),
+            gpus=held.workers,
+            steps_per_s=None,
+            started=None,
+            tier="",
+            why=change.why,
+        )
     if change is not None and change.kind.stops:
         return replace(line, state="stopping", where="-", held={}, steps_per_s=None, started=None, why=change.why)
     return line

@@ -66,7 +66,7 @@ def gain_of(snapshot: Snapshot, plan: Plan | None, mode: str, since: float | Non
         planned += wanted.workers * ratio if ratio is not None else 0.0
     return Gain(
         snapshot.time, mode, gpu_s, blind_s, measured_s, unknown_s, worth, planned if plan is not None else None
-    )  # fmt: skip
+    )
 
 
 def saved(gains: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -88,8 +88,11 @@ def shadow(gains: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not found:
         return None
     worth, planned = sum(s["worth"] for s in found), sum(s["planned"] for s in found)
-    return {"since": min(s["since"] for s in found), "rounds": sum(s["rounds"] for s in found),
-            "share": planned / worth - 1.0}  # fmt: skip
+    return {
+        "since": min(s["since"] for s in found),
+        "rounds": sum(s["rounds"] for s in found),
+        "share": planned / worth - 1.0,
+    }
 
 
 def _ratio(job: Job, placement: Placement, capacity: Mapping[str, int]) -> float | None:

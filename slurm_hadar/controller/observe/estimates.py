@@ -59,9 +59,15 @@ class Estimates:
             return
         with self._sources.best_effort():
             store.record(
-                facts.workload(where.workers), gpu_type, where.workers, measured, now, spread=len(where.nodes) > 1,
-                nodes=len(where.nodes) if facts.graph else None, user=job.user,
-            )  # fmt: skip
+                facts.workload(where.workers),
+                gpu_type,
+                where.workers,
+                measured,
+                now,
+                spread=len(where.nodes) > 1,
+                nodes=len(where.nodes) if facts.graph else None,
+                user=job.user,
+            )
 
     def speeds(self, facts: JobFacts, workers: int, types: tuple[str, ...], now: float | None) -> dict[str, Speed]:
         """Estimated once a round for all jobs alike; with ``now`` the estimate is kept, so that its error can be told
@@ -78,9 +84,15 @@ class Estimates:
         if wanted not in self._estimates:
             by_nodes = self._sources.graphs.factors(graph, form, workers, types) if graph else None
             speeds = self._sources.estimator.speeds(
-                comment.model or "", comment.batch, workers, types, key=key, elastic_from=elastic, by_nodes=by_nodes,
+                comment.model or "",
+                comment.batch,
+                workers,
+                types,
+                key=key,
+                elastic_from=elastic,
+                by_nodes=by_nodes,
                 user=owner,
-            )  # fmt: skip
+            )
             self._estimates[wanted] = speeds
             if now is not None and wanted not in self._noted:
                 self._noted.add(wanted)

@@ -170,9 +170,17 @@ class JobViews:
 def unreadable_job(job: SlurmJob, record: JobRecord, why: str) -> Job:
     """One that cannot be made sense of: it is left to Slurm, with the reason."""
     return Job(
-        job.job_id, Form(max(1, record.workers)), user=job.user, account=job.account, partition=job.partition,
-        name=job.name, state=job.state, reason=job.reason, arrival=record.arrival, pinned=why,
-    )  # fmt: skip
+        job.job_id,
+        Form(max(1, record.workers)),
+        user=job.user,
+        account=job.account,
+        partition=job.partition,
+        name=job.name,
+        state=job.state,
+        reason=job.reason,
+        arrival=record.arrival,
+        pinned=why,
+    )
 
 
 def _by_what_is_known(job: Job) -> Job:

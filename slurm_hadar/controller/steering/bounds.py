@@ -258,9 +258,12 @@ def _needs(cpus: float, per_gpu: float, memory: float, exclusive: bool, draws: t
 def _words(limit: Limit) -> str:
     kind, *names = limit.scope
     whose = {
-        "qos": "QOS {0}", "qos-user": "QOS {0} for each user", "qos-account": "QOS {0} for account {1}",
-        "account": "account {0}", "user": "user {1} in account {0}",
-    }[kind].format(*names)  # fmt: skip
+        "qos": "QOS {0}",
+        "qos-user": "QOS {0} for each user",
+        "qos-account": "QOS {0} for account {1}",
+        "account": "account {0}",
+        "user": "user {1} in account {0}",
+    }[kind].format(*names)
     most = f"{limit.most / 2**30:.3g} GiB of memory" if limit.what == "mem" else f"{limit.most} {limit.what}"
     return f"the limit of {whose} is reached: {most} at once"
 
@@ -275,6 +278,7 @@ def node_room(
     memory = node.memory_bytes - node.memory_used_bytes + our_memory
     counted = memory_counts and node.memory_bytes > 0
     return (
-        max(0, int(node.cpus - node.cpus_used + our_cpus)), max(0, int(memory)) if counted else None,
+        max(0, int(node.cpus - node.cpus_used + our_cpus)),
+        max(0, int(memory)) if counted else None,
         node.cpus_used > our_cpus + 0.5,
-    )  # fmt: skip
+    )

@@ -39,10 +39,7 @@ def gang_sizes(
     most = max((sum(gpus * count for gpus, count in group) for group in groups), default=0)
     if isinstance(wanted, range):  # its end is what a user has typed
         wanted = range(wanted.start, min(wanted.stop, most + 1))
-    good = [
-        n for n in wanted
-        if (batch is None or batch * asked % n == 0) and _exists(n, min_nodes, max_nodes, groups)
-    ]  # fmt: skip
+    good = [n for n in wanted if (batch is None or batch * asked % n == 0) and _exists(n, min_nodes, max_nodes, groups)]
     if len({*good, asked}) > MOST_SIZES:
         doublings = {good[0] << i for i in range(good[-1].bit_length())}
         good = [n for n in good if n in doublings or n == good[-1]]

@@ -51,9 +51,15 @@ def copy(index: int, gpu_type: str | None) -> Job:
     placement = Placement.of({f"{gpu_type}-{index}": {gpu_type: 1}}) if gpu_type else EMPTY
     state = JobState.RUNNING if gpu_type else JobState.PENDING
     return Job(
-        f"7_{index}", Form(1), state=state, placement=placement, speeds=SPEEDS, array_id="7", fork=Fork.AUTO,
+        f"7_{index}",
+        Form(1),
+        state=state,
+        placement=placement,
+        speeds=SPEEDS,
+        array_id="7",
+        fork=Fork.AUTO,
         total_steps=1000.0,
-    )  # fmt: skip
+    )
 
 
 def test_quotas_follow_what_is_expected_and_then_what_is_measured() -> None:

@@ -178,8 +178,15 @@ def test_prices_and_nodes_are_kept(bench) -> None:
 
 def job(number: int, placement: Placement = EMPTY, speeds=KNOWN, **rest) -> Job:
     state = JobState.RUNNING if placement else JobState.PENDING
-    return Job(str(number), rest.pop("form", Form(2)), speeds=speeds, placement=placement, state=state,
-               started=1000.0 if placement else None, **rest)  # fmt: skip
+    return Job(
+        str(number),
+        rest.pop("form", Form(2)),
+        speeds=speeds,
+        placement=placement,
+        state=state,
+        started=1000.0 if placement else None,
+        **rest,
+    )
 
 
 def snapshot(*jobs: Job, k80: bool = True) -> Snapshot:
@@ -256,9 +263,13 @@ def rounds_as_nobody(path: Path) -> str:
         "with ReadOnlyJournal(Path(sys.argv[1])) as journal: print([r['mode'] for r in journal.rounds()])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60,
-        cwd=Path(__file__).resolve().parents[3], check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).resolve().parents[3],
+        check=False,
+    )
     return done.stdout + done.stderr
 
 

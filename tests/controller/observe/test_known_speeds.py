@@ -77,8 +77,13 @@ def test_data_sheets_alone_move_nobody(bench: Callable[..., Any]) -> None:
     ],
 )  # fmt: skip
 def test_a_ratio_is_not_shown_as_a_rate(old: Speed, new: Speed, words: str) -> None:
-    job = Job("1", Form(1), state=JobState.RUNNING, speeds={"p100": old, "v100": new},
-              placement=Placement.of({"p": {"p100": 1}}))  # fmt: skip
+    job = Job(
+        "1",
+        Form(1),
+        state=JobState.RUNNING,
+        speeds={"p100": old, "v100": new},
+        placement=Placement.of({"p": {"p100": 1}}),
+    )
     snapshot = Snapshot(0.0, (), (job,))
     (change,) = changes_of(snapshot, Plan("x", {"1": Placement.of({"v": {"v100": 1}})}))
     assert change.why == words

@@ -69,8 +69,10 @@ class Desk:
 
     def add(self, *run_s: float, name: str = "train", user: str = "alice") -> None:
         """A version that has seen one-GPU jobs of this name."""
-        jobs = [HistoryJob(f"{name}{i}", i * 1e4, user, name, 1, start=i * 1e4, end=i * 1e4 + s, steps=s)
-                for i, s in enumerate(run_s)]  # fmt: skip
+        jobs = [
+            HistoryJob(f"{name}{i}", i * 1e4, user, name, 1, start=i * 1e4, end=i * 1e4 + s, steps=s)
+            for i, s in enumerate(run_s)
+        ]
         self.store.add(MEAN, jobs, "test", TYPES, 1.0)
 
     def round(self) -> dict[str, Job]:

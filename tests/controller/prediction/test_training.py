@@ -74,9 +74,10 @@ def test_one_at_a_time_and_once_a_day(desk: Desk, caplog: pytest.LogCaptureFixtu
     assert len(desk.begun) == 1
     told = [m for m in caplog.messages if "predictor" in m]
     assert told == [
-        "a training of the predictor begins", "predictor: Slurm keeps no accounts",
+        "a training of the predictor begins",
+        "predictor: Slurm keeps no accounts",
         "predictor version 0001 is trained and accepted: forest",
-    ]  # fmt: skip
+    ]
     (entry,) = desk.journal.trainings()
     assert (entry["began"], entry["version"], entry["predictor"], entry["detail"]) == (0.0, "0001", "forest", "")
     desk.trainer.check(DAY_S)
@@ -170,10 +171,19 @@ def test_the_real_thing(tmp_path: Path, poll) -> None:
     journal = Journal(tmp_path / "journal.db")
     now = time.time()
     journal.save_jobs(
-        JobRecord(str(i), now - 900, arrival=now - 900, workers=1, user="ann", name="train", ran_s={"v100": 100.0},
-                  final="COMPLETED", ended=now - 60 + i)
+        JobRecord(
+            str(i),
+            now - 900,
+            arrival=now - 900,
+            workers=1,
+            user="ann",
+            name="train",
+            ran_s={"v100": 100.0},
+            final="COMPLETED",
+            ended=now - 60 + i,
+        )
         for i in range(4)
-    )  # fmt: skip
+    )
     trainer = Trainer(settings, tmp_path, tmp_path / "predictor", journal)
 
     def over() -> bool:

@@ -53,9 +53,12 @@ def test_every_limit_that_binds_a_job_is_drawn_from() -> None:
 
     held = Placement.of({"v100-1": {"v100": 2}})
     assert {d.quota: (one.quotas[d.quota].left, d.amount(held)) for d in draws} == {
-        "qos small gres/gpu": (4.0, 2.0), "qos-user small 1001 cpu": (7.0, 4.0), "account top jobs": (0.0, 1.0),
-        "user lab eve mem": (float(7 << 30), float(4 << 30)), "qos small gres/gpu:v100": (3.0, 2.0),
-    }  # fmt: skip
+        "qos small gres/gpu": (4.0, 2.0),
+        "qos-user small 1001 cpu": (7.0, 4.0),
+        "account top jobs": (0.0, 1.0),
+        "user lab eve mem": (float(7 << 30), float(4 << 30)),
+        "qos small gres/gpu:v100": (3.0, 2.0),
+    }
     assert "account top" in one.quotas["account top jobs"].words
 
 

@@ -174,5 +174,6 @@ def test_a_start_in_the_wrong_size_is_noticed(bench) -> None:
     result = b.new_controller(policy=policy).run_round()
 
     assert [(w.outcome, w.detail) for w in result.outcome.log if w.job_id == job][-1] == (
-        "ineffective", "runs with 2 GPUs instead",
-    )  # fmt: skip
+        "ineffective",
+        "runs with 2 GPUs instead",
+    )
