@@ -245,7 +245,7 @@ def _told(journal: Path) -> list[tuple[str, str]]:
     return []
 
 
-def steps_counted_twice(stage: Stage, plain: list[PlainJob], _injector: Injector) -> list[str]:
+def steps_counted_twice(stage: Stage, plain: list[PlainJob]) -> list[str]:
     """The journal's steps of a job that ended are the job's steps, never more."""
     problems = []
     with (

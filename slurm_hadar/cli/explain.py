@@ -161,7 +161,7 @@ def _state(
     if record is not None and record.ended is not None:
         return [f"job {job_id} has ended ({clock(record.ended)})."]
     if wait is not None:
-        return [f"job {job_id} {TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}", *_offer(wait)]
+        return [f"job {job_id} {TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}", *_would_take(wait)]
     if slurm.get("pinned"):
         return [f"job {job_id} {TIERS['pinned']}: {slurm['pinned']}"]
     if slurm.get("state") == "pending" or (record is None and "state" not in slurm):
@@ -169,7 +169,7 @@ def _state(
     return [f"job {job_id} runs" + ("; no round has looked at it yet." if record is None else ".")]
 
 
-def _offer(wait: dict[str, Any]) -> Iterator[str]:
+def _would_take(wait: dict[str, Any]) -> Iterator[str]:
     """Where a waiting job would run, and at what price."""
     wanted = Placement.of(wait.get("wanted") or {})
     if wanted:
