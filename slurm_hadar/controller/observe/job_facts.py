@@ -16,7 +16,7 @@ from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.observe.weights import Standing, standing_of, weight_of
 from slurm_hadar.controller.prediction.forecasts import Forecast, in_words
-from slurm_hadar.controller.steering.bounds import Bounds, keeps_back
+from slurm_hadar.controller.steering.bounds import QuotaBook, keeps_back
 from slurm_hadar.controller.steering.rules import (
     TRANSIENT_HOLDS,
     NodeBook,
@@ -91,7 +91,7 @@ class FactFinder:
         self._denied = denied
         self._acting_only = acting_only
         self._now = view.state.time
-        self.bounds = Bounds(view.state)
+        self.quota_book = QuotaBook(view.state)
         self._standing = self._standing_now()
 
     def find(self, job: SlurmJob) -> JobFacts:
@@ -107,7 +107,7 @@ class FactFinder:
         self._records.note_run(record, job, self._view.facts, self._now)
         pinned = self._pinned(job, comment, record, fault)
         form = self._form(job, comment, record, graph)
-        needs = NO_NEEDS if pinned else self.bounds.needs(job, record)
+        needs = NO_NEEDS if pinned else self.quota_book.needs(job, record)
         return JobFacts(
             job=job,
             comment=comment,
@@ -138,15 +138,15 @@ class FactFinder:
     def _form(self, job: SlurmJob, comment: JobComment, record: JobRecord, graph: NamedGraph | None) -> Form:
         """What :func:`form_of` says, less the nodes that Slurm would refuse, the sizes that its owner may not have, and
         those that its graph cannot have."""
-        facts, bounds = self._view.facts, self.bounds
+        facts, book = self._view.facts, self.quota_book
         form = form_of(job, comment, record, facts, self._now)
-        only, closed = bounds.closed(job, self._now)
+        only, closed = book.closed(job, self._now)
         if only is not None or closed:
             open_ = form.nodes if form.nodes is not None else frozenset(facts)
             form = shared_form(replace(form, nodes=(open_ if only is None else open_ & only) - closed))
         if form.sizes:
             sizes = tuple(
-                n for n in form.sizes if n == form.workers or bounds.may_have(job, record, n, min(n, form.max_nodes))
+                n for n in form.sizes if n == form.workers or book.may_have(job, record, n, min(n, form.max_nodes))
             )
             form = replace(form, sizes=sizes)
         if graph is not None and form.sizes:
@@ -161,7 +161,7 @@ class FactFinder:
             return None
         failed, lessons = waits(record, self._now), self._sources.lessons
         learned = None
-        if not self.bounds.spent(needs):
+        if not self.quota_book.spent(needs):
             if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
                 first_s = self._config.controller.round_s
                 lessons.learn(job, job.reason, self._now, first_s, tried=record.placed)

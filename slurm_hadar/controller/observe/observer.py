@@ -155,5 +155,5 @@ class Observer:
             self._config.controller.round_s,
             user_usage=usage.by_user(state.time),
             account_usage=usage.by_account(state.time),
-            quotas=tuple(finder.bounds.quotas.values()),
+            quotas=tuple(finder.quota_book.quotas.values()),
         )

@@ -17,7 +17,7 @@ from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import Draw, JobState, Needs, Quota
 from slurm_hadar.slurm.state import ClusterState, Limit, SlurmJob, SlurmNode
 
-__all__ = ["Bounds", "Lessons", "keeps_back", "node_room"]
+__all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room"]
 
 # What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing
 # keeps it from starting. All else does, and so may any word of a later release.
@@ -127,8 +127,9 @@ def _scopes(job: SlurmJob) -> tuple[tuple[str, ...], ...]:
 
 
 @dataclass
-class Bounds:
-    """One round's. ``quotas`` grow with the jobs that draw of them."""
+class QuotaBook:
+    """What the jobs of one round need and draw of beside GPUs. ``quotas`` has each quota that a job was found to draw
+    of, by name."""
 
     state: ClusterState
     quotas: dict[str, Quota] = field(default_factory=dict)
