@@ -25,6 +25,7 @@ from slurm_hadar.controller.agents.channel import Channel
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.messages import CHANNEL_FILE, MAX_BYTES
 from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot, Tier, Wait
@@ -126,7 +127,7 @@ def _swap(cluster: PrivateCluster, work: Path, folder: Path, swaps: int, megabyt
     channel = Channel(book, folder, "tcp://127.0.0.1:*", "127.0.0.1", file, MAX_BYTES)
     policy = Swap()
     backend = CliBackend(env=cluster.env)
-    controller = steer(backend, policy, load(None, SETTINGS), Journal(":memory:"), book, channel)
+    controller = steer(policy, load(None, SETTINGS), Parts(backend, Journal(":memory:"), book, channel))
     names = {submit(cluster, work, "a"): "a"}
     wait_for(work / "a", "step", 1)
     names[submit(cluster, work, "b")] = "b"

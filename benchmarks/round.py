@@ -20,8 +20,11 @@ from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.config import load
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.observe.job_graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
-from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.observe.slurm_view import SlurmView
+from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.safety.guard import changes_of, limit
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
@@ -74,8 +77,8 @@ def measure(cluster: PrivateCluster, repeat: int) -> dict[str, float]:
     backend = CliBackend(env=cluster.env)
     config = load(None, ["guard.max_preemptions=1000", "guard.min_run_s=0"])
     journal = Journal(":memory:")
-    estimator, usage = Estimator(reference(), ThroughputStore(journal.connection)), Usage(journal, 7 * 86400.0)
-    observer = Observer(config, ReportBook(), estimator, {}, usage)
+    estimator, usage = Estimator(reference(), ThroughputStore(journal.connection)), UsageBook(journal, 7 * 86400.0)
+    observer = Observer(config, Sources(ReportBook(), estimator, {}, usage, GraphBook(config.network)))
     policy = registry.get("hadar")
     parts: dict[str, list[float]] = {}
 
@@ -88,7 +91,7 @@ def measure(cluster: PrivateCluster, repeat: int) -> dict[str, float]:
         clock = time.perf_counter()
         state = backend.read()
         clock = timed("read_s", clock)
-        seen = observer.observe(state)
+        seen = observer.observe(SlurmView.of(state, config.gpus.memory_gb))
         clock = timed("observe_s", clock)
         plan = policy.allocate(seen.snapshot)
         clock = timed("decide_s", clock)

@@ -23,7 +23,7 @@ import click
 from starlette.testclient import TestClient
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.journal import Journal, RoundRecord, SightChanges
+from slurm_hadar.controller.journal import DashboardChanges, Journal, RoundRecord
 from slurm_hadar.testing.journals import write_journal
 from slurm_hadar.web.app import create_app
 
@@ -44,7 +44,9 @@ def keep_writing(path: Path, stop: Event) -> None:
         number = journal.add_round(RoundRecord(now, "act", "hadar", round_s=360.0))
         journal.replace_waits(number, waits)
         first = turn * 200 % len(rows)
-        journal.add_sight(now, SightChanges(queue=rows[first : first + 200], prices=[("v100", 1.0, 2.0, 3.0)]))
+        journal.update_dashboard(
+            now, DashboardChanges(queue=rows[first : first + 200], prices=[("v100", 1.0, 2.0, 3.0)])
+        )
     journal.close()
 
 

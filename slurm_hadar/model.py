@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = [
-    "Action", "ActionKind", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Mix", "NO_NEEDS", "Needs",
+    "Basis", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Mix", "NO_NEEDS", "Needs",
     "Node", "Partition", "Placement", "Plan", "Quota", "Snapshot", "Speed", "Tier", "Wait",
 ]  # fmt: skip
 
@@ -61,14 +61,13 @@ class Tier(enum.StrEnum):
     TRANSIENT = "transient"
 
 
-class ActionKind(enum.StrEnum):
-    """The things that can be done to a job in Slurm."""
+class Basis(enum.StrEnum):
+    """How a speed is known: measured here by the owner's own jobs, on this type with this gang; estimated from what was
+    measured or published; or unknown where nothing but data sheets is known."""
 
-    DEFER = "defer"
-    PLACE = "place"
-    CHECKPOINT = "checkpoint"
-    REQUEUE = "requeue"
-    CANCEL = "cancel"
+    MEASURED = "measured"
+    ESTIMATED = "estimated"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +147,8 @@ class Speed:
     communication factor phi of Hadar's model). Where a job graph says more, ``by_nodes`` has the factors on 1, 2, ...
     nodes instead, the last one that with all parts of the gang on nodes of their own, and on more nodes than are
     listed; a gang that is wider than any node then has its ``steps_per_s`` on a node of that type that would be large
-    enough. ``source`` says how the speed is known; ``error`` is the expected relative error, or None if nothing is
-    known about it.
+    enough. ``source`` says in words how the speed is known; ``error`` is the expected relative error, or None if
+    nothing is known about it. ``measured``: by the owner's own jobs, on this type with this gang.
     """
 
     steps_per_s: float
@@ -157,6 +156,13 @@ class Speed:
     source: str = "default"
     error: float | None = None
     by_nodes: tuple[float, ...] = ()
+    measured: bool = False
+
+    @property
+    def basis(self) -> Basis:
+        if self.error is None:
+            return Basis.UNKNOWN
+        return Basis.MEASURED if self.measured else Basis.ESTIMATED
 
     def factor(self, nodes: int) -> float:
         """What is left of the rate on one node when the gang is on so many."""
@@ -574,14 +580,3 @@ class Plan:
 
     def placement(self, job_id: str) -> Placement:
         return self.placements.get(job_id, EMPTY)
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One thing to do to Slurm. ``start`` is the epoch second of the earliest start for DEFER and PLACE."""
-
-    kind: ActionKind
-    job_id: str
-    why: str = ""
-    placement: Placement = EMPTY
-    start: float | None = None

@@ -1,6 +1,6 @@
 """Make the table of rooms in docs/architecture.md from the contracts in .importlinter, which ``lint-imports`` checks.
 
-    python -m tools.rooms
+python -m tools.rooms
 """
 
 from __future__ import annotations

@@ -31,9 +31,7 @@ from benchmarks.attack.people import may_act_as_others
 @click.option("--json", "report", type=click.Path(path_type=Path), help="Write the report as JSON too.")
 @click.option("--keep", type=click.Path(path_type=Path), default=Path("attack-failures"), show_default=True,
               help="Folder for what is left of episodes in which something did not hold.")  # fmt: skip
-def main(
-    minutes: float, episodes: int | None, seed: int, seconds: float, report: Path | None, keep: Path
-) -> None:  # fmt: skip
+def main(minutes: float, episodes: int | None, seed: int, seconds: float, report: Path | None, keep: Path) -> None:
     """Let hostile users loose on a real controller on a real private Slurm, and check what must hold."""
     if not may_act_as_others():
         raise click.ClickException("only root can act as several users; run this as root")

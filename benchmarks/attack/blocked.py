@@ -109,8 +109,9 @@ def stage() -> Iterator[PrivateCluster]:
     folder.chmod(0o755)
     extra = ("AccountingStorageEnforce=associations,limits,qos", "Licenses=tool:1")
     try:
-        spec = ClusterSpec(name="blocked", nodes=NODES, directory=folder / "c", accounting=True, extra_conf=extra,
-                           kill_wait_s=2)  # fmt: skip
+        spec = ClusterSpec(
+            name="blocked", nodes=NODES, directory=folder / "c", accounting=True, extra_conf=extra, kill_wait_s=2
+        )
         with up(spec) as cluster:
             for words in LIMITS:
                 cluster.run(["sacctmgr", "-i", *words])
@@ -120,9 +121,13 @@ def stage() -> Iterator[PrivateCluster]:
 
 
 def measure(
-    cluster: PrivateCluster, name: str, jobs: int = 24, round_s: float = ROUND_S, longest_s: float = LONGEST_S,
+    cluster: PrivateCluster,
+    name: str,
+    jobs: int = 24,
+    round_s: float = ROUND_S,
+    longest_s: float = LONGEST_S,
     settings: tuple[str, ...] = (),
-) -> Measured:  # fmt: skip
+) -> Measured:
     """One kind, without and with a controller."""
     result = Measured(name, jobs, round_s)
     result.without_s = _try(cluster, name, jobs, longest_s, result)
@@ -184,8 +189,18 @@ def _submit(cluster: PrivateCluster, user: str, *options: str, comment: str = HA
 
 def _reserve(cluster: PrivateCluster) -> None:
     """An hour ahead, on the one node that nobody else needs: jobs without a time limit may not run into it."""
-    cluster.run(["scontrol", "create", "reservation", "ReservationName=later", f"Users={BLOCKED_BY}",
-                 f"Nodes={SLOW}", "StartTime=now+1hour", "Duration=60"])  # fmt: skip
+    cluster.run(
+        [
+            "scontrol",
+            "create",
+            "reservation",
+            "ReservationName=later",
+            f"Users={BLOCKED_BY}",
+            f"Nodes={SLOW}",
+            "StartTime=now+1hour",
+            "Duration=60",
+        ]
+    )
 
 
 def _running(backend: CliBackend, jobs: list[str]) -> int:
@@ -217,7 +232,7 @@ def _controller(cluster: PrivateCluster, round_s: float, settings: tuple[str, ..
               "slurm.backend=cli", "predict.retrain_s=0", *settings)  # fmt: skip
     argv = [sys.executable, "-m", "slurm_hadar.cli.main", "run", *(w for s in chosen for w in ("--set", s))]
     daemon = Daemon(argv, cluster.env, state / "controller.log")
-    daemon.look()
+    daemon.keep_up()
     try:
         _await(lambda: "round 2 " in daemon.log.read_text(errors="replace"))
         yield

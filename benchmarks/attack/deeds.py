@@ -69,7 +69,7 @@ class Deeds:
                 deed(self)
             time.sleep(every_s * self.rng.uniform(0.2, 1.8))
 
-    def _note(self, kind: str, ok: bool = True) -> None:
+    def _count(self, kind: str, ok: bool = True) -> None:
         (self.done if ok else self.refused)[kind] += 1
 
     # sbatch
@@ -94,7 +94,7 @@ class Deeds:
             if shape is not None:
                 self.shapes[job] = shape
         for kind in (f"sbatch: {what}", f"comment: {comment}", f"script: {script}"):
-            self._note(kind, bool(job))
+            self._count(kind, bool(job))
 
     @staticmethod
     def _rates() -> str:
@@ -137,7 +137,7 @@ class Deeds:
         self.asked.pop(job.job_id, None)
         self.touched.add(job.job_id.split("_")[0])
         code, _, _ = self.stage.run_as(by, "scontrol", given=line + "\n")
-        self._note(f"{kind}{' by the administrator' if by == 'root' else ''}", code == 0)
+        self._count(f"{kind}{' by the administrator' if by == 'root' else ''}", code == 0)
         if code == 0 and what in ("start time", "hold") and job.state is JobState.PENDING:
             self._remember(job.job_id, what)
 
@@ -155,12 +155,12 @@ class Deeds:
         """By the administrator: what runs is suspended, what is suspended goes on."""
         if self._suspended and self.rng.random() < 0.6:
             job_id = self._suspended.pop()
-            self._note("resume by the administrator", self.stage.run_as("root", "scontrol", "resume", job_id)[0] == 0)
+            self._count("resume by the administrator", self.stage.run_as("root", "scontrol", "resume", job_id)[0] == 0)
             return
         job = self._victim(JobState.RUNNING)
         if job is not None and self.stage.run_as("root", "scontrol", "suspend", job.job_id)[0] == 0:
             self._suspended.append(job.job_id)
-            self._note("suspend by the administrator")
+            self._count("suspend by the administrator")
 
     def resume_all(self) -> None:
         for job_id in self._suspended:
@@ -171,20 +171,21 @@ class Deeds:
         if job is not None:
             name = self.rng.choice(("USR1", "USR2", "TERM", "STOP", "CONT", "INT"))
             code, _, _ = self.stage.run_as(job.user, "scancel", f"--signal={name}", "--full", job.job_id)
-            self._note(f"signal {name}", code == 0)
+            self._count(f"signal {name}", code == 0)
 
     def storm(self) -> None:
         """An array that is cancelled while a round goes on."""
         user = self.rng.choice(HOSTILE)
-        job = self.stage.sbatch(user, "sleep 60\n", ONE, "--array=0-29", "--requeue",
-                                f"--comment={COMMENTS['well-formed']}")  # fmt: skip
+        job = self.stage.sbatch(
+            user, "sleep 60\n", ONE, "--array=0-29", "--requeue", f"--comment={COMMENTS['well-formed']}"
+        )
         time.sleep(self.rng.uniform(0.5, 4.0))
         code, _, _ = self.stage.run_as(user, "scancel", job or "1")
-        self._note("array of 30 cancelled", code == 0 and bool(job))
+        self._count("array of 30 cancelled", code == 0 and bool(job))
 
     def _storm_of(self, user: str) -> None:
         self.stage.run_as(user, "scancel", "-u", user)
-        self._note("all jobs of a user cancelled")
+        self._count("all jobs of a user cancelled")
 
     def reserve(self) -> None:
         """A node is reserved for a while, as for maintenance; jobs that run there go on."""
@@ -193,7 +194,7 @@ class Deeds:
         words = (f"ReservationName={name}", "Users=root", f"Nodes={node}", "StartTime=now", "Duration=1",
                  "Flags=IGNORE_JOBS")  # fmt: skip
         code, _, _ = self.stage.run_as("root", "scontrol", "create", "reservation", *words)
-        self._note("reservation by the administrator", code == 0)
+        self._count("reservation by the administrator", code == 0)
         threading.Timer(self.rng.uniform(4.0, 12.0), self._free, (name,)).start()
 
     def _free(self, name: str) -> None:
@@ -206,7 +207,7 @@ class Deeds:
         info = self.stage.channel_info()
         if info is not None:
             self.messages += send_bad_messages(info, {}, self.rng)
-            self._note("garbage on the channel")
+            self._count("garbage on the channel")
 
     def flood(self) -> None:
         """Reports for jobs that there are not, as fast as they go."""
@@ -217,7 +218,7 @@ class Deeds:
                 report = Report("report", job, 0, 1, token, time.time(), "n", steps=1)
                 sent += self._send(client, encode(report))
         self.messages += sent
-        self._note("flood of unknown jobs", sent > 0)
+        self._count("flood of unknown jobs", sent > 0)
 
     def steal(self) -> None:
         """Speak first for the honest jobs."""
@@ -226,7 +227,7 @@ class Deeds:
                 hello = Report("hello", job, 0, 1, secrets.token_hex(32), time.time(), "n", resumable=True)
                 lie = dataclasses.replace(hello, kind="report", seq=10**15, steps=10**9, total_steps=10**9)
                 self.messages += self._send(client, encode(hello)) + self._send(client, encode(lie))
-        self._note("speaks first for others' jobs")
+        self._count("speaks first for others' jobs")
 
     def promise(self) -> None:
         """A running job says by its own token that it can save, and never does."""
@@ -239,12 +240,22 @@ class Deeds:
         self.stage.run_as(job.user, "scontrol", given=f"update JobId={job.job_id} Comment={comment}\n")
         with self._client() as client:
             for seq in range(1, 6) if client is not None else ():
-                report = Report("hello" if seq == 1 else "report", job.job_id, job.restarts, seq, token, time.time(),
-                                "n", steps=seq, total_steps=10**5, steps_per_s=self.rng.choice((0.5, 100.0, 1e4)),
-                                resumable=True)  # fmt: skip
+                report = Report(
+                    "hello" if seq == 1 else "report",
+                    job.job_id,
+                    job.restarts,
+                    seq,
+                    token,
+                    time.time(),
+                    "n",
+                    steps=seq,
+                    total_steps=10**5,
+                    steps_per_s=self.rng.choice((0.5, 100.0, 1e4)),
+                    resumable=True,
+                )
                 self.messages += self._send(client, encode(report))
                 time.sleep(0.1)
-        self._note("promises to save and never does")
+        self._count("promises to save and never does")
 
     def idle(self) -> None:
         """More connections than a process may have files, kept for some seconds."""
@@ -259,7 +270,7 @@ class Deeds:
             for _ in range(CONNECTIONS):
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=2.0))
             time.sleep(self.rng.uniform(2.0, 8.0))
-        self._note(f"{CONNECTIONS} idle connections")
+        self._count(f"{CONNECTIONS} idle connections")
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[zmq.Socket | None]:

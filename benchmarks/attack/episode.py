@@ -70,8 +70,11 @@ class Episode:
     kept: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "deeds": dict(sorted(self.deeds.items())),
-                "refused": dict(sorted(self.refused.items()))}  # fmt: skip
+        return {
+            **self.__dict__,
+            "deeds": dict(sorted(self.deeds.items())),
+            "refused": dict(sorted(self.refused.items())),
+        }
 
 
 def play(plan: Plan, say: Callable[[str], None], keep: Path | None = None) -> Episode:
@@ -97,7 +100,7 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
     watch = Watch(stage, honest, deeds)
     for _ in range(plan.chains):
         honest.submit_chain(150)
-    stage.daemon.look()
+    stage.daemon.keep_up()
     watch.start()
     until = time.monotonic() + plan.seconds
     others = threading.Thread(target=honest.come, args=(until, plan.seconds / 25), name="honest", daemon=True)
@@ -109,7 +112,7 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
         _await_end(stage, honest, say)
     finally:
         watch.stop()
-    stage.daemon.settle()
+    stage.daemon.wait_running()
     code = stage.daemon.stop()
     changes, words = check_words(stage)
     episode.problems += [*watch.problems, *check_honest(stage, honest), *words]

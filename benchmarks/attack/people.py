@@ -28,17 +28,30 @@ def may_act_as_others() -> bool:
 
 
 def as_user(
-    cluster: PrivateCluster, user: str, argv: Sequence[str], *, given: str | None = None, cwd: Path | str = "/",
+    cluster: PrivateCluster,
+    user: str,
+    argv: Sequence[str],
+    *,
+    given: str | None = None,
+    cwd: Path | str = "/",
     timeout_s: float = 30.0,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:
     """Run a command of Slurm's as ``user``; its failure is for the caller to judge, also that it overran (124)."""
     program = cluster.install.programs.get(argv[0], argv[0])
     command = [*_become(user), program, *argv[1:]]
     try:
         return subprocess.run(
-            command, env=cluster.env, cwd=cwd, input=given, capture_output=True, text=True, timeout=timeout_s,
-            stdin=subprocess.DEVNULL if given is None else None, check=False, errors="replace",
-        )  # fmt: skip
+            command,
+            env=cluster.env,
+            cwd=cwd,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL if given is None else None,
+            check=False,
+            errors="replace",
+        )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 124, "", f"no answer within {timeout_s:g} s")
 
@@ -56,9 +69,11 @@ def python_of(user: str) -> tuple[str, str] | None:
     for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
         tried = subprocess.run(
             [*_become(user), python, "-c", "import slurm_hadar.cli.main, zmq, scipy"],
-            env={"PATH": os.defpath, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
-            capture_output=True, check=False,
-        )  # fmt: skip
+            env={"PATH": os.defpath, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd="/",
+            capture_output=True,
+            check=False,
+        )
         if tried.returncode == 0:
             return python, path
     return None

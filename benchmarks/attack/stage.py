@@ -58,9 +58,17 @@ class Stage:
         self.work = {user: _home(folder / f"home-{user}", user) for user in (*HONEST, *HOSTILE)}
         extra = ("AccountingStorageEnforce=associations,limits,qos", f"Licenses=tool:{LICENCES}", "MessageTimeout=20")
         self.cluster: PrivateCluster = up(
-            ClusterSpec(name="attack", nodes=NODES, directory=folder / "c", accounting=True, plugins=plugins,
-                        partitions=True, kill_wait_s=2, extra_conf=extra)
-        )  # fmt: skip
+            ClusterSpec(
+                name="attack",
+                nodes=NODES,
+                directory=folder / "c",
+                accounting=True,
+                plugins=plugins,
+                partitions=True,
+                kill_wait_s=2,
+                extra_conf=extra,
+            )
+        )
         try:
             self._prepare()
         except BaseException:
@@ -70,8 +78,18 @@ class Stage:
     def _prepare(self) -> None:
         for words in LIMITS:
             self.cluster.run(["sacctmgr", "-i", *words])
-        self.cluster.run(["scontrol", "create", "reservation", "ReservationName=later", f"Users={HOSTILE[0]}",
-                          "Nodes=k80-2", "StartTime=now+1hour", "Duration=60"])  # fmt: skip
+        self.cluster.run(
+            [
+                "scontrol",
+                "create",
+                "reservation",
+                "ReservationName=later",
+                f"Users={HOSTILE[0]}",
+                "Nodes=k80-2",
+                "StartTime=now+1hour",
+                "Duration=60",
+            ]
+        )
         self.backend = CliBackend(20.0, 0, self.cluster.env)
         self.channel = self.out / "channel.json"
         own = python_of(self.user)

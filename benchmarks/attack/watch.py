@@ -64,7 +64,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
-            self.stage.daemon.look()
+            self.stage.daemon.keep_up()
             asked = list(self.deeds.asked.values())  # those of before the look
             try:
                 state = self.stage.backend.read()
@@ -73,14 +73,14 @@ class Watch:
                 self._since.clear()
                 continue
             self.looks += 1
-            self._look(state, asked)
+            self._check(state, asked)
 
-    def _look(self, state: ClusterState, asked: list[Asked]) -> None:
+    def _check(self, state: ClusterState, asked: list[Asked]) -> None:
         jobs = {j.job_id: j for j in state.jobs}
         for node in state.nodes:
             for gpu, used in node.used:
                 if used > dict(node.gpus).get(gpu, 0):
-                    self._note(f"node {node.name} has more {gpu} in use ({used}) than it has")
+                    self._complain(f"node {node.name} has more {gpu} in use ({used}) than it has")
         self._honest(state)
         self._limits([j for j in state.jobs if j.state is JobState.RUNNING and j.user in HOSTILE])
         for one in asked:
@@ -101,10 +101,10 @@ class Watch:
                 self._since.pop(job.job_id, None)
                 continue
             if job.held:
-                self._note(f"honest job {job.job_id} is held ({job.reason})")
+                self._complain(f"honest job {job.job_id} is held ({job.reason})")
             ahead_s = (job.eligible or 0.0) - state.time
             if ahead_s > LONGEST_LEASE_S:
-                self._note(f"honest job {job.job_id} is deferred for longer than any lease")
+                self._complain(f"honest job {job.job_id} is deferred for longer than any lease")
             ours = ahead_s > 0 or (job.req_nodes and not rooms & set(job.req_nodes))
             if not (rooms and ours):
                 self._since.pop(job.job_id, None)
@@ -113,7 +113,7 @@ class Watch:
             self.waits[job.job_id] = max(self.waits.get(job.job_id, 0.0), mono - since)
             waited = mono - since
             if waited > BOUND_S and waited > (bound := 2 * self._longest_round(waited) + SLACK_S):
-                self._note(f"honest job {job.job_id} waits for more than {bound:.1f} s beside free GPUs")
+                self._complain(f"honest job {job.job_id} waits for more than {bound:.1f} s beside free GPUs")
 
     def _longest_round(self, lately_s: float) -> float:
         """The longest time between two rounds that lie in so many last seconds: where Slurm does not start what it was
@@ -138,14 +138,14 @@ class Watch:
             self._size(job, gpus)
         for user, gpus in one.items():
             if gpus > QOS_GPUS:
-                self._note(f"user {user} runs with {gpus} GPUs in QOS one, which allows {QOS_GPUS}")
+                self._complain(f"user {user} runs with {gpus} GPUs in QOS one, which allows {QOS_GPUS}")
         for user, count in few.items():
             if count > QOS_JOBS:
-                self._note(f"user {user} runs {count} jobs in QOS few, which allows {QOS_JOBS}")
+                self._complain(f"user {user} runs {count} jobs in QOS few, which allows {QOS_JOBS}")
         if small > ACCOUNT_GPUS:
-            self._note(f"account small has {small} GPUs, which may have {ACCOUNT_GPUS}")
+            self._complain(f"account small has {small} GPUs, which may have {ACCOUNT_GPUS}")
         if sum("tool" in j.licenses for j in running) > LICENCES:
-            self._note("more licences are in use than there are")
+            self._complain("more licences are in use than there are")
 
     def _size(self, job: SlurmJob, gpus: int) -> None:
         base = job.job_id.split("_")[0]
@@ -160,7 +160,7 @@ class Watch:
         # else it is Slurm's own doing, which counts --cpus-per-gpu when the job starts
         if (more_gpus or more_cpus) and self._sent(job.job_id, 0.0, time.time(), "NumCPUs="):
             what = f"{gpus} GPUs and {job.num_cpus} CPUs"
-            self._note(f"job {job.job_id} runs with {what}, submitted for {gpus_asked(asked)} and {asked.num_cpus}")
+            self._complain(f"job {job.job_id} runs with {what}, submitted for {gpus_asked(asked)} and {asked.num_cpus}")
 
     def _kept(self, asked: Asked, job: SlurmJob) -> None:
         """An owner's or administrator's hold or start time is as it was."""
@@ -175,7 +175,7 @@ class Watch:
             return  # it crossed with a round that could not know
         if self._sent(asked.job, asked.when + IN_FLIGHT_S, time.time()):
             what = "hold" if asked.value == 0.0 else "start time"
-            self._note(f"the {what} that job {asked.job} was given by its owner or administrator was overwritten")
+            self._complain(f"the {what} that job {asked.job} was given by its owner or administrator was overwritten")
 
     def _sent(self, job: str, since: float, until: float, words: str = "") -> bool:
         """Whether the controller told Slurm something of the job in this time, with these words in it."""
@@ -190,9 +190,9 @@ class Watch:
                 pinned = waits[job_id].get("tier") == "pinned" and jobs[job_id].state is JobState.PENDING
                 self._pinned[job_id] = self._pinned[job_id] + 1 if pinned else 0
                 if self._pinned[job_id] * LOOK_EVERY_S > BOUND_S:
-                    self._note(f"honest job {job_id} is not steered: {waits[job_id].get('why')}")
+                    self._complain(f"honest job {job_id} is not steered: {waits[job_id].get('why')}")
 
-    def _note(self, problem: str) -> None:
+    def _complain(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 

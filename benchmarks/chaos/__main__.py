@@ -33,9 +33,15 @@ from benchmarks.chaos.schedule import KINDS
 @click.option("--keep", type=click.Path(path_type=Path), default=Path("chaos-failures"), show_default=True,
               help="Folder for what is left of episodes in which something did not hold.")  # fmt: skip
 def main(
-    minutes: float, episodes: int | None, seed: int, faults: int, seconds: float, kinds: tuple[str, ...],
-    report: Path | None, keep: Path,
-) -> None:  # fmt: skip
+    minutes: float,
+    episodes: int | None,
+    seed: int,
+    faults: int,
+    seconds: float,
+    kinds: tuple[str, ...],
+    report: Path | None,
+    keep: Path,
+) -> None:
     """Break a real controller on a real private Slurm, and check what must hold."""
     began, played = time.monotonic(), []
     while len(played) < episodes if episodes else time.monotonic() - began < 60 * minutes:

@@ -40,7 +40,7 @@ class ChainFile(StepFile):
         self._directory = directory / "chains"
         self._file = self._directory / f"{generation:04d}.json"
 
-    def resume(self, parts: dict[str, Any]) -> tuple[Checkpoint, dict[str, Any]] | None:
+    def resume(self, _parts: dict[str, Any]) -> tuple[Checkpoint, dict[str, Any]] | None:
         self._directory.mkdir(exist_ok=True)
         files = sorted(self._directory.glob("*.json"))
         if not files:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos.inject import Injector
-from benchmarks.chaos.jobs import ForkedJob, PlainJob, submit_all
+from benchmarks.chaos.jobs import submit_all
 from benchmarks.chaos.schedule import KINDS, Fault, draw
 from benchmarks.chaos.stage import Stage
 from benchmarks.chaos.watch import Watch, check_end, check_log, steps_counted_twice, unexplained
@@ -99,19 +99,19 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
     stage.cluster.stop_slurmctld()
     stage.cluster.start_slurmctld()
     watch, injector = Watch(stage), Injector(stage)
-    stage.daemon.look()
+    stage.daemon.keep_up()
     watch.start()
     try:
         _inject(injector, plan.faults, say)
-        _await_end(stage, plain, forked, say)
+        _await_end(stage, say)
     finally:
         watch.stop()
-    stage.daemon.settle()
+    stage.daemon.wait_running()
     code = stage.daemon.stop()
     end = check_end(stage, injector, plain, forked)
     changes, untold = unexplained(stage, injector)
     episode.problems += [*watch.problems, *injector.problems, *end.problems, *untold, *check_log(stage)]
-    episode.problems += steps_counted_twice(stage, plain, injector)
+    episode.problems += steps_counted_twice(stage, plain)
     episode.problems += _left_behind(stage)
     if code not in (0, None, -signal.SIGTERM):  # by the signal itself where it had only just begun to start
         episode.problems.append(f"the controller ended with {code} when it was told to end")
@@ -151,7 +151,7 @@ def _inject(injector: Injector, faults: tuple[Fault, ...], say: Callable[[str], 
                 mend()
 
 
-def _await_end(stage: Stage, plain: list[PlainJob], forked: list[ForkedJob], say: Callable[[str], None]) -> None:
+def _await_end(stage: Stage, say: Callable[[str], None]) -> None:
     """Until the queue is empty, or patience is over."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:

@@ -67,30 +67,36 @@ class Injector:
 
     # The controller
 
-    def _kill_controller(self, fault: Fault, rng: random.Random) -> Deed:
+    def _kill_controller(self, _fault: Fault, _rng: random.Random) -> Deed:
         self._stage.daemon.kill()
         return "SIGKILL", self._stage.daemon.revive
 
-    def _freeze_controller(self, fault: Fault, rng: random.Random) -> Deed:
+    def _freeze_controller(self, _fault: Fault, _rng: random.Random) -> Deed:
         self._stage.daemon.send(signal.SIGSTOP)
         return "SIGSTOP", lambda: self._stage.daemon.send(signal.SIGCONT)
 
-    def _second_controller(self, fault: Fault, rng: random.Random) -> Deed:
+    def _second_controller(self, _fault: Fault, _rng: random.Random) -> Deed:
         """One with the same memory, one with its own: both must be refused as long as the first one runs."""
         if self._stage.daemon.pid is None or time.time() - self._stage.daemon.starts[-1] < 5.0:
             return None, None
         other = self._stage.folder / "other-state"
         for state in (self._stage.state, other):
             command = self._stage.controller_command("--once", state=state)
-            done = subprocess.run(command, env=self._stage.controller_environment(), capture_output=True, text=True,
-                                  timeout=60, check=False)  # fmt: skip
+            done = subprocess.run(
+                command,
+                env=self._stage.controller_environment(),
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
             away = "slurmctld does not answer" in done.stderr or "did not answer" in done.stderr
             if done.returncode != 1 or (REFUSED not in done.stderr and not away):
                 said = done.stderr.strip().splitlines()[-1:] or ["nothing"]
                 self.problems.append(f"a second controller was not refused: exit {done.returncode}, {said[0]}")
         return "same state directory, and another one", None
 
-    def _jump_clock(self, fault: Fault, rng: random.Random) -> Deed:
+    def _jump_clock(self, fault: Fault, _rng: random.Random) -> Deed:
         file = self._stage.faketime
         if file is None:
             return None, None
@@ -101,10 +107,10 @@ class Injector:
 
         return f"{fault.way} s", back
 
-    def _fill_state_disk(self, fault: Fault, rng: random.Random) -> Deed:
+    def _fill_state_disk(self, _fault: Fault, _rng: random.Random) -> Deed:
         return self._fill(self._stage.state)
 
-    def _fill_job_disk(self, fault: Fault, rng: random.Random) -> Deed:
+    def _fill_job_disk(self, _fault: Fault, _rng: random.Random) -> Deed:
         return self._fill(self._stage.work)
 
     def _fill(self, folder: Path) -> Deed:
@@ -142,15 +148,15 @@ class Injector:
 
     # Jobs
 
-    def _kill_agent(self, fault: Fault, rng: random.Random) -> Deed:
+    def _kill_agent(self, _fault: Fault, rng: random.Random) -> Deed:
         return self._kill(rng, agents(self._stage)), None
 
-    def _kill_reporter(self, fault: Fault, rng: random.Random) -> Deed:
+    def _kill_reporter(self, _fault: Fault, rng: random.Random) -> Deed:
         every = {p.pid for p in agents(self._stage)}
         reporters = [p for p in self._stage.cluster.processes() if is_agent(p) and p.parent in every]
         return self._kill(rng, reporters), None
 
-    def _kill_training(self, fault: Fault, rng: random.Random) -> Deed:
+    def _kill_training(self, _fault: Fault, rng: random.Random) -> Deed:
         found = [p for p in self._stage.cluster.processes() if p.argv[1:2] == ("-m",) and p.argv[2] in PROGRAMS]
         return self._kill(rng, found), None
 
@@ -163,15 +169,15 @@ class Injector:
 
     # Slurm
 
-    def _kill_slurmctld(self, fault: Fault, rng: random.Random) -> Deed:
+    def _kill_slurmctld(self, _fault: Fault, _rng: random.Random) -> Deed:
         self._stage.cluster.kill_slurmctld()
         return "SIGKILL", self._stage.cluster.start_slurmctld
 
-    def _stop_slurmctld(self, fault: Fault, rng: random.Random) -> Deed:
+    def _stop_slurmctld(self, _fault: Fault, _rng: random.Random) -> Deed:
         self._stage.cluster.stop_slurmctld()
         return "SIGTERM", self._stage.cluster.start_slurmctld
 
-    def _freeze_slurmctld(self, fault: Fault, rng: random.Random) -> Deed:
+    def _freeze_slurmctld(self, _fault: Fault, _rng: random.Random) -> Deed:
         daemon = self._stage.cluster.daemon("slurmctld")
         if daemon is None:
             return None, None
@@ -182,15 +188,15 @@ class Injector:
         nodes = self._stage.cluster.nodes
         return nodes[fault.number % 4 % len(nodes)].name
 
-    def _kill_slurmd(self, fault: Fault, rng: random.Random) -> Deed:
+    def _kill_slurmd(self, fault: Fault, _rng: random.Random) -> Deed:
         node = self._node(fault)
         self._stage.cluster.stop_slurmd(node)
         return node, lambda: self._stage.cluster.start_slurmd(node)
 
-    def _drain_node(self, fault: Fault, rng: random.Random) -> Deed:
+    def _drain_node(self, fault: Fault, _rng: random.Random) -> Deed:
         return self._set_node(self._node(fault), "DRAIN")
 
-    def _lose_node(self, fault: Fault, rng: random.Random) -> Deed:
+    def _lose_node(self, fault: Fault, _rng: random.Random) -> Deed:
         return self._set_node(self._node(fault), "DOWN")
 
     def _set_node(self, node: str, state: str) -> Deed:
@@ -212,11 +218,11 @@ class Injector:
 
     # Messages
 
-    def _cut_channel(self, fault: Fault, rng: random.Random) -> Deed:
+    def _cut_channel(self, _fault: Fault, _rng: random.Random) -> Deed:
         self._stage.proxy.cut()
         return "connections closed", self._stage.proxy.mend
 
-    def _bad_messages(self, fault: Fault, rng: random.Random) -> Deed:
+    def _bad_messages(self, _fault: Fault, rng: random.Random) -> Deed:
         info = self._stage.proxy.target()
         if info is None or not info.listens:
             return None, None

@@ -106,8 +106,9 @@ def _forked(stage: Stage, copies: int, rng: random.Random) -> ForkedJob:
     command = f"{sys.executable} -m benchmarks.chaos.training --steps {steps} --seed 1 --nap 0.03"
     comment = f"hadar:fork=auto,model=resnet18,batch=64,steps={steps},period=2s"
     script = SCRIPT.format(command=command, result=result)
-    job_id = _sbatch(stage, "forked", stage.out / "forked-%a.out", comment, script, f"--array=0-{copies - 1}",
-                     "--gres=gpu:1")  # fmt: skip
+    job_id = _sbatch(
+        stage, "forked", stage.out / "forked-%a.out", comment, script, f"--array=0-{copies - 1}", "--gres=gpu:1"
+    )
     said = [stage.out / f"forked-{i}.out" for i in range(copies)]
     return ForkedJob(job_id, steps, copies, stage.work / ".hadar" / job_id, result, said)
 

@@ -149,11 +149,16 @@ def _bad(tokens: dict[str, str], rng: random.Random) -> list[list[bytes]]:
     batch: list[list[bytes]] = []
     for _ in range(40):
         job = rng.choice(jobs)
-        real = Report("report", job, 0, rng.randrange(1, 1000), tokens.get(job, "0" * 64), time.time(), "node",
-                      steps=1)  # fmt: skip
+        real = Report("report", job, 0, rng.randrange(1, 1000), tokens.get(job, "0" * 64), time.time(), "node", steps=1)
         # newer than all before, so that only the token can tell; believed, it would spoil what is known of the job
-        forged = dataclasses.replace(real, token=secrets.token_hex(32), seq=time.time_ns() // 1000 + 10**12,
-                                     steps=10**9, total_steps=10**9, saved_step=10**9)  # fmt: skip
+        forged = dataclasses.replace(
+            real,
+            token=secrets.token_hex(32),
+            seq=time.time_ns() // 1000 + 10**12,
+            steps=10**9,
+            total_steps=10**9,
+            saved_step=10**9,
+        )
         data = encode(forged)
         batch += [
             [data],

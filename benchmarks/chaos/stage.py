@@ -103,7 +103,7 @@ class Daemon:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def look(self) -> None:
+    def keep_up(self) -> None:
         """Start it where it should run and does not."""
         with self._lock:
             if self._process is not None and (code := self._process.poll()) is not None:
@@ -130,18 +130,18 @@ class Daemon:
     def revive(self) -> None:
         with self._lock:
             self._wanted = True
-        self.look()
+        self.keep_up()
 
     def send(self, signum: signal.Signals) -> None:
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(signum)
 
-    def settle(self, seconds: float = 8.0) -> None:
+    def wait_running(self, seconds: float = 8.0) -> None:
         """Wait until it has run for so long: one that has just been started does not mind signals yet."""
         deadline = time.monotonic() + 60.0
         while time.monotonic() < deadline and (self.pid is None or time.time() - self.starts[-1] < seconds):
-            self.look()
+            self.keep_up()
             time.sleep(0.2)
 
     def stop(self, patience_s: float = 60.0) -> int | None:
@@ -208,9 +208,10 @@ class Stage:
 
     def controller_command(self, *options: str, state: Path | None = None) -> list[str]:
         chosen = (
-            f"controller.state_dir={state or self.state}", f"channel.file={self.real_channel}",
+            f"controller.state_dir={state or self.state}",
+            f"channel.file={self.real_channel}",
             f"policy.name={self.policy}",
-        )  # fmt: skip
+        )
         sets = [word for s in (*SETTINGS, *self._settings, *chosen) for word in ("--set", s)]
         return [sys.executable, "-m", "slurm_hadar.cli.main", "run", *options, *sets]
 

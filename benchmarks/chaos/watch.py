@@ -56,20 +56,20 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
-            self.stage.daemon.look()
+            self.stage.daemon.keep_up()
             try:
                 state = self.stage.backend.read()
             except SlurmError:
                 self.misses += 1
                 continue
             self.looks += 1
-            self._look(state)
+            self._check(state)
 
-    def _look(self, state: ClusterState) -> None:
+    def _check(self, state: ClusterState) -> None:
         for node in state.nodes:
             for gpu, used in node.used:
                 if used > dict(node.gpus).get(gpu, 0):
-                    self._note(f"node {node.name} has more {gpu} in use ({used}) than it has")
+                    self._complain(f"node {node.name} has more {gpu} in use ({used}) than it has")
         held = set()
         for job in state.jobs:
             self.seen[job.job_id] = job.state
@@ -79,15 +79,15 @@ class Watch:
                 held.add(job.job_id)
                 since = self.held_since.setdefault(job.job_id, state.time)
                 if state.time - since > HELD_FOR_S:
-                    self._note(f"job {job.job_id} is held ({job.reason})")
+                    self._complain(f"job {job.job_id} is held ({job.reason})")
             longest = max(LEASE_S, REQUEUE_DELAY_S if job.restarts else 0.0) + SLACK_S
             if job.eligible is not None and job.eligible - state.time > longest:
                 ahead = job.eligible - state.time
-                self._note(f"job {job.job_id} is deferred for {_rough(ahead)} s, longer than any lease")
+                self._complain(f"job {job.job_id} is deferred for {_rough(ahead)} s, longer than any lease")
         for job_id in set(self.held_since) - held:
             del self.held_since[job_id]
 
-    def _note(self, problem: str) -> None:
+    def _complain(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -245,12 +245,13 @@ def _told(journal: Path) -> list[tuple[str, str]]:
     return []
 
 
-def steps_counted_twice(stage: Stage, plain: list[PlainJob], injector: Injector) -> list[str]:
+def steps_counted_twice(stage: Stage, plain: list[PlainJob]) -> list[str]:
     """The journal's steps of a job that ended are the job's steps, never more."""
     problems = []
-    with contextlib.suppress(sqlite3.Error, ValueError), contextlib.closing(
-        sqlite3.connect(f"file:{stage.state / 'journal.db'}?mode=ro", uri=True)
-    ) as db:  # fmt: skip
+    with (
+        contextlib.suppress(sqlite3.Error, ValueError),
+        contextlib.closing(sqlite3.connect(f"file:{stage.state / 'journal.db'}?mode=ro", uri=True)) as db,
+    ):
         records = {job: json.loads(text) for job, text in db.execute("SELECT job_id, record FROM jobs")}
         for job in plain:
             steps = records.get(job.job_id, {}).get("steps", 0.0)

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from slurm_hadar.controller.journal import Decision, JobRecord, Journal, RoundRecord, WriteRecord
+from slurm_hadar.controller.journal import Decision, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
 from slurm_hadar.controller.journal.recorder import JournalRecorder
 from slurm_hadar.messages import ChannelInfo, Order, Report, encode
 from slurm_hadar.model import Placement
@@ -63,18 +63,40 @@ GRES = (b"gpu:v100:4(S:0-1),gpu:k80:2", b"gpu:v100:2(IDX:0,2)", b"gpu:4", b"(nul
 REQUESTS = (b"gres:gpu:4", b"gres/gpu:v100=2,gres/gpu:p100=1", b"gpu", b"gpu:v100:2,shard:3")
 TIMES = (b"2-03:04:05", b"10:00", b"UNLIMITED", b"1-0", b"30", b"01:02:03")
 NODE_LISTS = (b"v100-[1-2,4],p100-1", b"a[1-2]b[0-1]", b"node007", b"n[001-010]")
-SWITCHES = (b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=tux[0-3]\nSwitchName=s2 Level=1 Switches=s[0-1]\n"
-            b"SwitchName=s1 Nodes=tux[4-7]\n", b"# none\n")  # fmt: skip
+SWITCHES = (
+    b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=tux[0-3]\nSwitchName=s2 Level=1 Switches=s[0-1]\n"
+    b"SwitchName=s1 Nodes=tux[4-7]\n",
+    b"# none\n",
+)
 DRAWN = (b"philly:jobs=12,seed=3", b"recurring:jobs=20,seed=1,scripts=4,load=0.8", b"philly:30")
 MESSAGES = (
-    encode(Report("report", "12_3", 1, 1795328684103155, "0a" * 32, 1795328684.1, "v100-1", steps=171, total_steps=900,
-                  steps_per_s=11.9, world=2, resumable=True, saved_step=150, generation=1, save_s=0.01, step="12.0")),
+    encode(
+        Report(
+            "report",
+            "12_3",
+            1,
+            1795328684103155,
+            "0a" * 32,
+            1795328684.1,
+            "v100-1",
+            steps=171,
+            total_steps=900,
+            steps_per_s=11.9,
+            world=2,
+            resumable=True,
+            saved_step=150,
+            generation=1,
+            save_s=0.01,
+            step="12.0",
+        )
+    ),
     encode(Report("bye", "7", 0, 9, "ff" * 32, 1.5, "k80-1", exit_code=0, consolidation=4, consolidated_steps=70)),
     encode(Report("saved", "7", 0, 9, "ff" * 32, 1.5, "k80-1", saved_step=12, closes=True)),
-)  # fmt: skip
+)
 ORDERS = (
-    encode(Order("save", "7", "moved by the plan", 120.0)), encode(Order("plan", "7_1", "shares", plan='{"serial":1}')),
-)  # fmt: skip
+    encode(Order("save", "7", "moved by the plan", 120.0)),
+    encode(Order("plan", "7_1", "shares", plan='{"serial":1}')),
+)
 CHANNEL = ChannelInfo("tcp://127.0.0.1:6817", "a" * 40).to_json().encode()
 TRACE_CSV = b"""# a comment
 job_id,arrival_s,gpus,steps,model,batch,user,account,name,weight,deadline_s,mix,nodes,restart_s,fork,group,steps_per_s:v100
@@ -91,15 +113,25 @@ PAI = (
     b"\n=====\n"
     b"i1,ann,,g1,ctr\ni2,ann,V100,g2,\n"
 )
-GAVEL_JSON = json.dumps({
-    "v100": {"('ResNet-18 (batch size 64)', 1)": {"null": 12.0, "('LM (batch size 20)', 1)": [1.0, 2.0]}},
-    "v100_unconsolidated": {"('ResNet-18 (batch size 64)', 2)": {"null": 20.5}},
-}).encode()  # fmt: skip
+GAVEL_JSON = json.dumps(
+    {
+        "v100": {"('ResNet-18 (batch size 64)', 1)": {"null": 12.0, "('LM (batch size 20)', 1)": [1.0, 2.0]}},
+        "v100_unconsolidated": {"('ResNet-18 (batch size 64)', 2)": {"null": 20.5}},
+    }
+).encode()
 FAULTS = b"node,down_s,up_s\nv100-1,100,400\n# a comment\nv100-2,0,5.5\n"
-OFFER = json.dumps({
-    "format": 1, "copy": 0, "restart": 1, "base": 40, "spans": [[1198, 1199], [1239, 1240]], "seconds": 2.5,
-    "stays": True, "stall_s": 0.1,
-}).encode()  # fmt: skip
+OFFER = json.dumps(
+    {
+        "format": 1,
+        "copy": 0,
+        "restart": 1,
+        "base": 40,
+        "spans": [[1198, 1199], [1239, 1240]],
+        "seconds": 2.5,
+        "stays": True,
+        "stall_s": 0.1,
+    }
+).encode()
 GRAPH = b"""micro_batches = 4
 [[stage]]
 compute_s = 0.12
@@ -122,19 +154,19 @@ class Answers(CliBackend):
         super().__init__()
         self._settings = text
 
-    def ask(self, *command: str) -> str:
+    def ask(self, *_command: str) -> str:
         return self._settings
 
-    def _run(self, command: list[str], stdin: str | None = None) -> tuple[str, str, int]:
+    def _run(self, _command: list[str], _stdin: str | None = None) -> tuple[str, str, int]:
         return self._settings, self._settings, 0
 
 
-def look_over(data: bytes, folder: Path) -> None:
+def look_over(data: bytes, _folder: Path) -> None:
     """The survey that hadar doctor makes."""
     survey(Answers(data.decode("utf-8", "replace")))
 
 
-def draw(data: bytes, folder: Path) -> None:
+def draw(data: bytes, _folder: Path) -> None:
     """A trace that is drawn, if it is not too large to draw here."""
     text = data.decode("utf-8", "replace")
     if any(len(word) > 3 for word in text.replace("=", ",").replace(":", ",").split(",") if word.isdecimal()):
@@ -153,7 +185,7 @@ def journal_bytes(scratch: Path) -> bytes:
         journal.save_jobs([JobRecord(str(number), 10.0, 1, 9.0, 2, avoid={"k80-1": 5.0}, ran_s={"v100": 4.0})])
         round_ = journal.add_round(RoundRecord(10.0, "act", "hadar"))
         journal.add_decisions(round_, 10.0, [Decision(str(number), "start", new=placement, why="first", price=1.0)])
-        journal.add_writes(round_, 10.0, [WriteRecord(str(number), "requeue 1", "ok")])
+        journal.add_writes(round_, 10.0, [WriteRecord(str(number), "requeue 1", WriteOutcome.OK)])
     journal.replace_waits(1, {"2": {"tier": "policy", "why": "waits"}})
     journal.replace_prices({("v100-1", "v100"): 1.5})
     journal.save_usage({("ann", "lab", "v100"): (3.0, 4.0)})
@@ -164,7 +196,7 @@ def journal_bytes(scratch: Path) -> bytes:
     return path.read_bytes()
 
 
-def job_rows(scratch: Path) -> tuple[bytes, ...]:
+def job_rows(_scratch: Path) -> tuple[bytes, ...]:
     """Rows as the journal has them."""
     record = asdict(JobRecord("7", 10.0, 1, 9.0, 2, avoid={"k80-1": 5.0}, ran_s={"v100": 4.0}, batch=64))
     round_ = asdict(RoundRecord(10.0, "act", "hadar"))

@@ -46,7 +46,7 @@ class Tally:
     examples: dict[str, list[tuple[str, int, str]]] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
 
-    def note(self, scene: str, number: int, problem: str) -> None:
+    def add_problem(self, scene: str, number: int, problem: str) -> None:
         kind = re.sub(r"\d+(_\d+)?", "N", problem)[:160]
         self.kinds[kind] += 1
         found = self.examples.setdefault(kind, [])
@@ -93,10 +93,10 @@ def play_scene(name: str, rounds: int, policy: str, folders: list[Path], tally: 
                     with timed():
                         problems = scene.round()
                 except (Exception, TooSlow) as error:
-                    tally.note(name, number, where_of(error))
+                    tally.add_problem(name, number, where_of(error))
                     return
                 for problem in problems:
-                    tally.note(name, number, problem)
+                    tally.add_problem(name, number, problem)
         finally:
             tally.faults += scene.faults
             scene.close()

@@ -103,7 +103,7 @@ def where_of(error: BaseException) -> str:
 def timed() -> Iterator[None]:
     """Raise TooSlow from whatever takes longer than LONGEST_S."""
 
-    def ring(number: int, frame: FrameType | None) -> None:
+    def ring(_number: int, _frame: FrameType | None) -> None:
         raise TooSlow(f"took longer than {LONGEST_S:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)

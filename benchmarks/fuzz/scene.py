@@ -28,6 +28,7 @@ from slurm_hadar.config import Config, load
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller, RoundResult
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import SPOOL_FILE, Report
@@ -172,7 +173,7 @@ class Scene:
     def _start(self) -> Controller:
         config = _config(self._policy, self._settings)
         policy = registry.get(config.policy.name, **config.policy.params)
-        return steer(self.slurm, policy, config, self._journal, self._book)
+        return steer(policy, config, Parts(self.slurm, self._journal, self._book))
 
     def close(self) -> None:
         self._journal.close()
@@ -182,7 +183,7 @@ class Scene:
     def round(self) -> list[str]:
         """Something happens, then there is a round; returns what did not hold."""
         for _ in range(self.rng.choice((0, 0, 1, 1, 2, 4))):
-            self._do(self.rng.choice(_FAULTS))
+            self._do(self.rng.choice(self._FAULTS))
         self.slurm.away = self.rng.random() < 0.02
         held = {j.job_id for j in self.slurm.jobs.values() if j.held and j.reason not in _TRANSIENT_HOLDS}
         self.slurm.before_write = self._between if self.rng.random() < 0.1 else lambda: None
@@ -201,7 +202,7 @@ class Scene:
     def _between(self) -> None:
         """Once a round, between what it read and what it writes."""
         self.slurm.before_write = lambda: None
-        self._do(self.rng.choice(_RACES))
+        self._do(self.rng.choice(self._RACES))
 
     def _of_round(self, result: RoundResult) -> list[str]:
         note = result.record.note
@@ -379,6 +380,17 @@ class Scene:
         self._pass_time(self.rng.choice((0.1, 20.0, 300.0, 86400.0)))
         self._waits.clear()
 
+    # what may happen between a round's reading and its writing, and what a scene consists of; twice = twice as often
+    _RACES = (_vanish, _cancel_storm, _hold, _end_one, _recomment, _submit_hostile,
+              _suspend, _drain)  # fmt: skip
+    _FAULTS = (
+        _submit_honest, _submit_hostile, _submit_hostile, _submit_hostile, _end_one,
+        _end_one, _vanish, _cancel_storm, _change, _recomment, _hold, _unhold,
+        _own_start, _suspend, _resume, _refuse, _report, _report,
+        _report, _report, _restart, _spoil_journal, _drain, _undrain, _undrain,
+        _wait_long,
+    )  # fmt: skip
+
 
 _RECORD_KEYS = (
     "submit", "restarts", "workers", "nodes", "tasks", "cpus", "lease", "defer_until", "run_since", "booked", "avoid",
@@ -390,21 +402,12 @@ _COLUMNS = (
     ("forks", "steps", ""), ("memory", "content", ""), ("throughput_measurement", "steps_per_s", ""),
     ("throughput_measurement", "samples", ""), ("throughput_estimate", "steps_per_s", ""),
 )  # fmt: skip
-_RACES = (Scene._vanish, Scene._cancel_storm, Scene._hold, Scene._end_one, Scene._recomment, Scene._submit_hostile,
-          Scene._suspend, Scene._drain)  # fmt: skip
-_FAULTS = (
-    Scene._submit_honest, Scene._submit_hostile, Scene._submit_hostile, Scene._submit_hostile, Scene._end_one,
-    Scene._end_one, Scene._vanish, Scene._cancel_storm, Scene._change, Scene._recomment, Scene._hold, Scene._unhold,
-    Scene._own_start, Scene._suspend, Scene._resume, Scene._refuse, Scene._report, Scene._report,
-    Scene._report, Scene._report, Scene._restart, Scene._spoil_journal, Scene._drain, Scene._undrain, Scene._undrain,
-    Scene._wait_long,
-)  # fmt: skip
 
 
 def prepare_folders(base: Path) -> list[Path]:
     """Directories of jobs with every kind of thing where a spool file is looked for."""
     makers = {
-        "none": lambda p: None, "folder": Path.mkdir, "pipe": os.mkfifo, "link": lambda p: p.symlink_to("/etc/shadow"),
+        "none": lambda _p: None, "folder": Path.mkdir, "pipe": os.mkfifo, "link": lambda p: p.symlink_to("/etc/shadow"),
         "garbage": lambda p: p.write_bytes(bytes(range(256)) * 40), "lines": lambda p: p.write_bytes(b"\n" * 5000),
         "huge": lambda p: _sparse(p, 1 << 30), "loop": lambda p: p.symlink_to(p),
         "rates": lambda p: p.write_text(_spool(p.parent.name)), "closed": lambda p: p.touch(0o000),

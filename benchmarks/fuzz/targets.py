@@ -31,7 +31,7 @@ from slurm_hadar.runtime.launch.rankmap import read_allocation
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import read_text, read_trace
 from slurm_hadar.simulator.virtual.faults import read_faults
-from slurm_hadar.slurm import parsing
+from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.accounting import parse_accounting
 from slurm_hadar.slurm.limits import parse_bounds
 from slurm_hadar.throughput.table import read_table, reference
@@ -76,7 +76,7 @@ def _file(data: bytes, folder: Path, name: str) -> Path:
     return path
 
 
-def _comment(data: bytes, folder: Path) -> None:
+def _comment(data: bytes, _folder: Path) -> None:
     text = _text(data)
     comment.read(text)
     comment.render(comment.parse(text))
@@ -168,39 +168,39 @@ def targets(scratch: Path) -> list[Target]:
     return [
         Target("comment", places.COMMENTS, _comment),
         Target("config file", (places.CONFIG,), _config_file),
-        Target("config --set", places.OVERRIDES, lambda d, f: config.load(None, [_text(d)])),
-        Target("squeue", _captured("squeue.txt"), lambda d, f: parsing.parse_jobs(_text(d), MARK)),
-        Target("squeue details", _captured("squeue-details.txt"), lambda d, f: parsing.parse_details(_text(d), MARK)),
-        Target("limits", _captured("scontrol-limits.txt"), lambda d, f: parse_bounds(_text(d))),
-        Target("sinfo", _captured("sinfo.txt"), lambda d, f: parsing.parse_nodes(_text(d), MARK)),
-        Target("gres", places.GRES, lambda d, f: parsing.parse_gres(_text(d))),
-        Target("gres request", places.REQUESTS, lambda d, f: parsing.parse_request(_text(d))),
-        Target("time limit", places.TIMES, lambda d, f: parsing.parse_time_limit(_text(d))),
+        Target("config --set", places.OVERRIDES, lambda d, _f: config.load(None, [_text(d)])),
+        Target("squeue", _captured("squeue.txt"), lambda d, _f: parsing.parse_jobs(_text(d), MARK)),
+        Target("squeue details", _captured("squeue-details.txt"), lambda d, _f: parsing.parse_details(_text(d), MARK)),
+        Target("limits", _captured("scontrol-limits.txt"), lambda d, _f: parse_bounds(_text(d))),
+        Target("sinfo", _captured("sinfo.txt"), lambda d, _f: parsing.parse_nodes(_text(d), MARK)),
+        Target("gres", places.GRES, lambda d, _f: tres.parse_gres(_text(d))),
+        Target("gres request", places.REQUESTS, lambda d, _f: tres.parse_request(_text(d))),
+        Target("time limit", places.TIMES, lambda d, _f: parsing.parse_time_limit(_text(d))),
         Target("scontrol show config", _captured("scontrol-config.txt"), places.look_over),
-        Target("scontrol show job", _captured("scontrol-job.txt"), lambda d, f: read_allocation(_text(d))),
-        Target("scontrol show topology", places.SWITCHES, lambda d, f: parse_switches(_text(d))),
-        Target("node list", places.NODE_LISTS, lambda d, f: parsing.expand(_text(d))),
-        Target("node list, on a node", places.NODE_LISTS, lambda d, f: nodelist.expand(_text(d)), (ValueError,)),
-        Target("cluster of --nodes", (b"v100:2x4,p100:2x4,v100+k80:1x2",), lambda d, f: parse_spec(_text(d))),
-        Target("sacct", sacct, lambda d, f: parse_accounting(_text(d))),
-        Target("report", messages, lambda d, f: decode_report(d)),
-        Target("order", orders, lambda d, f: decode_order(d)),
-        Target("channel file", (channel,), lambda d, f: ChannelInfo.from_json(d)),
-        Target("network file", (Network().to_json().encode(),), lambda d, f: Network.from_json(_text(d))),
+        Target("scontrol show job", _captured("scontrol-job.txt"), lambda d, _f: read_allocation(_text(d))),
+        Target("scontrol show topology", places.SWITCHES, lambda d, _f: parse_switches(_text(d))),
+        Target("node list", places.NODE_LISTS, lambda d, _f: parsing.expand(_text(d))),
+        Target("node list, on a node", places.NODE_LISTS, lambda d, _f: nodelist.expand(_text(d)), (ValueError,)),
+        Target("cluster of --nodes", (b"v100:2x4,p100:2x4,v100+k80:1x2",), lambda d, _f: parse_spec(_text(d))),
+        Target("sacct", sacct, lambda d, _f: parse_accounting(_text(d))),
+        Target("report", messages, lambda d, _f: decode_report(d)),
+        Target("order", orders, lambda d, _f: decode_order(d)),
+        Target("channel file", (channel,), lambda d, _f: ChannelInfo.from_json(d)),
+        Target("network file", (Network().to_json().encode(),), lambda d, _f: Network.from_json(_text(d))),
         Target("spool file", _captured("spool.jsonl"), _spool),
-        Target("plan of periods", _captured("plan.json"), lambda d, f: PeriodPlan.from_json(d)),
+        Target("plan of periods", _captured("plan.json"), lambda d, _f: PeriodPlan.from_json(d)),
         Target("fork directory", _captured("commit.json", "plan.json"), _room),
         Target("offer of a copy", (places.OFFER,), _offer),
         Target("checkpoint manifest", _captured("manifest.json"), _manifest),
-        Target("trace, CSV", (places.TRACE_CSV,), lambda d, f: read_text(_text(d), "t", reference(), "csv")),
-        Target("trace, Gavel", (gavel,), lambda d, f: read_text(_text(d), "t", reference(), "gavel")),
-        Target("trace, accounting", sacct, lambda d, f: read_text(_text(d), "t", reference(), "sacct")),
+        Target("trace, CSV", (places.TRACE_CSV,), lambda d, _f: read_text(_text(d), "t", reference(), "csv")),
+        Target("trace, Gavel", (gavel,), lambda d, _f: read_text(_text(d), "t", reference(), "gavel")),
+        Target("trace, accounting", sacct, lambda d, _f: read_text(_text(d), "t", reference(), "sacct")),
         Target("trace, PAI", (places.PAI,), _pai),
         Target("trace, drawn", places.DRAWN, places.draw),
-        Target("throughputs, CSV", (csv_table,), lambda d, f: read_table(_text(d).splitlines())),
+        Target("throughputs, CSV", (csv_table,), lambda d, _f: read_table(_text(d).splitlines())),
         Target("throughputs, JSON", (places.GAVEL_JSON,), lambda d, f: load_table(_file(d, f, "g.json"))),
         Target("faults file", (places.FAULTS,), lambda d, f: read_faults(_file(d, f, "f.csv"), names)),
-        Target("graph file", (places.GRAPH,), lambda d, f: parse_graph(_text(d))),
+        Target("graph file", (places.GRAPH,), lambda d, _f: parse_graph(_text(d))),
         Target("graph of a comment", places.GRAPHS, _graph_of),
         Target("journal file", (places.journal_bytes(scratch),), _journal_file),
         Target("journal rows", places.job_rows(scratch), _journal_rows),

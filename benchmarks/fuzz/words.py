@@ -95,53 +95,53 @@ def _request(rng: random.Random) -> tuple[GpuRequest, ...]:
     return (one,) * rng.choice((0, 1, 1, 1, 2))
 
 
-def _time(rng: random.Random, nodes: list[str], now: float) -> float | None:
+def _time(rng: random.Random, _nodes: list[str], now: float) -> float | None:
     return rng.choice((None, 0.0, -1.0, now - 5.0, now, now + 5.0, now + 1000.0, 2.0**31, 1e15, 1e300))
 
 
-def _names(rng: random.Random, nodes: list[str], now: float) -> tuple[str, ...]:
+def _names(rng: random.Random, nodes: list[str], _now: float) -> tuple[str, ...]:
     return tuple(rng.sample([*nodes, "no-such-node", ""], rng.randrange(1, 3)))
 
 
 # Fields of a job, and who draws a value for each.
 _ODD: dict[str, Any] = {
-    "state": lambda r, n, t: r.choice([*JobState]),
-    "reason": lambda r, n, t: r.choice(REASONS),
-    "user": lambda r, n, t: r.choice(TEXTS),
-    "account": lambda r, n, t: r.choice(("small", *TEXTS)),
-    "qos": lambda r, n, t: r.choice(("one", "one", *TEXTS)),
-    "partition": lambda r, n, t: r.choice(("all", "all,prod", "prod,all", "nowhere", ",", "", "all,all")),
+    "state": lambda r, _n, _t: r.choice([*JobState]),
+    "reason": lambda r, _n, _t: r.choice(REASONS),
+    "user": lambda r, _n, _t: r.choice(TEXTS),
+    "account": lambda r, _n, _t: r.choice(("small", *TEXTS)),
+    "qos": lambda r, _n, _t: r.choice(("one", "one", *TEXTS)),
+    "partition": lambda r, _n, _t: r.choice(("all", "all,prod", "prod,all", "nowhere", ",", "", "all,all")),
     "nodes": _names,
     "req_nodes": _names,
-    "features": lambda r, n, t: r.choice(("v100", "k80|v100", "[v100*2&k80]", "!v100", "&&", "no", *TEXTS)),
-    "gpus": lambda r, n, t: _request(r),
-    "num_nodes": lambda r, n, t: number(r),
-    "max_nodes": lambda r, n, t: number(r),
-    "num_tasks": lambda r, n, t: number(r),
-    "num_cpus": lambda r, n, t: number(r),
-    "time_limit_s": lambda r, n, t: r.choice((None, 0.0, 60.0, -60.0, 1e300)),
-    "submit": lambda r, n, t: r.choice((None, 0.0, -1.0, t - 1000.0, t - 5.0, t)),
+    "features": lambda r, _n, _t: r.choice(("v100", "k80|v100", "[v100*2&k80]", "!v100", "&&", "no", *TEXTS)),
+    "gpus": lambda r, _n, _t: _request(r),
+    "num_nodes": lambda r, _n, _t: number(r),
+    "max_nodes": lambda r, _n, _t: number(r),
+    "num_tasks": lambda r, _n, _t: number(r),
+    "num_cpus": lambda r, _n, _t: number(r),
+    "time_limit_s": lambda r, _n, _t: r.choice((None, 0.0, 60.0, -60.0, 1e300)),
+    "submit": lambda r, _n, t: r.choice((None, 0.0, -1.0, t - 1000.0, t - 5.0, t)),
     "eligible": _time,
     "start": _time,
     "end": _time,
-    "requeue": lambda r, n, t: r.random() < 0.5,
-    "restarts": lambda r, n, t: number(r),
-    "batch": lambda r, n, t: r.random() < 0.5,
-    "priority": lambda r, n, t: number(r),
-    "dependency": lambda r, n, t: r.choice(("afterok:1", "singleton", *TEXTS)),
-    "het_id": lambda r, n, t: r.choice((None, "1", "")),
-    "raw_id": lambda r, n, t: number(r),
-    "name": lambda r, n, t: r.choice(TEXTS),
-    "work_dir": lambda r, n, t: r.choice(TEXTS),
-    "comment": lambda r, n, t: comment(r),
-    "uid": lambda r, n, t: r.choice((None, 0, 5, -1, 2**32 - 1)),
-    "memory_bytes": lambda r, n, t: r.choice((0, 1 << 30, 10**15, 2**63)),
-    "exclusive": lambda r, n, t: True,
-    "licenses": lambda r, n, t: r.choice(("tool:1", "tool:1,other:2", "tool", *TEXTS)),
-    "reservation": lambda r, n, t: r.choice(("later", "other", *TEXTS)),
+    "requeue": lambda r, _n, _t: r.random() < 0.5,
+    "restarts": lambda r, _n, _t: number(r),
+    "batch": lambda r, _n, _t: r.random() < 0.5,
+    "priority": lambda r, _n, _t: number(r),
+    "dependency": lambda r, _n, _t: r.choice(("afterok:1", "singleton", *TEXTS)),
+    "het_id": lambda r, _n, _t: r.choice((None, "1", "")),
+    "raw_id": lambda r, _n, _t: number(r),
+    "name": lambda r, _n, _t: r.choice(TEXTS),
+    "work_dir": lambda r, _n, _t: r.choice(TEXTS),
+    "comment": lambda r, _n, _t: comment(r),
+    "uid": lambda r, _n, _t: r.choice((None, 0, 5, -1, 2**32 - 1)),
+    "memory_bytes": lambda r, _n, _t: r.choice((0, 1 << 30, 10**15, 2**63)),
+    "exclusive": lambda _r, _n, _t: True,
+    "licenses": lambda r, _n, _t: r.choice(("tool:1", "tool:1,other:2", "tool", *TEXTS)),
+    "reservation": lambda r, _n, _t: r.choice(("later", "other", *TEXTS)),
     "exc_nodes": _names,
-    "throttle": lambda r, n, t: r.choice((None, 0, 1, 2, 10**9)),
-    "fault": lambda r, n, t: r.choice((None, "its record cannot be read")),
+    "throttle": lambda r, _n, _t: r.choice((None, 0, 1, 2, 10**9)),
+    "fault": lambda r, _n, _t: r.choice((None, "its record cannot be read")),
 }
 
 

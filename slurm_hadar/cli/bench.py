@@ -28,9 +28,14 @@ __all__ = ["bench"]
 @click.option("--seed", default=0, show_default=True, help="Of the generated snapshot.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
 def bench(
-    policy: str, settings: tuple[str, ...], jobs: int | None, gpus: int | None, nodes: int | None, seed: int,
+    policy: str,
+    settings: tuple[str, ...],
+    jobs: int | None,
+    gpus: int | None,
+    nodes: int | None,
+    seed: int,
     json_file: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Measure one decision on a generated snapshot, half of its GPUs held by running jobs.
 
     Each decision is made in a process of its own, so that its memory is known too. Without --jobs the queue is made
@@ -66,7 +71,12 @@ def _table(results: list[BenchResult]) -> Table:
         table.add_column(title, justify="right")
     for r in results:
         table.add_row(
-            str(r.jobs), str(r.gpus), str(r.nodes), str(r.placed), f"{1000 * r.decide_cpu_s:.1f} ms",
-            f"{1000 * r.decide_wall_s:.1f} ms", f"{r.peak_memory_bytes / 2**20:.0f} MiB",
-        )  # fmt: skip
+            str(r.jobs),
+            str(r.gpus),
+            str(r.nodes),
+            str(r.placed),
+            f"{1000 * r.decide_cpu_s:.1f} ms",
+            f"{1000 * r.decide_wall_s:.1f} ms",
+            f"{r.peak_memory_bytes / 2**20:.0f} MiB",
+        )
     return table

@@ -54,34 +54,19 @@ def cluster() -> None:
 @click.option("--plugins", is_flag=True, help="Switch on job_submit.lua and the TaskProlog.")
 @click.option("--partitions", is_flag=True, help="One partition per GPU type beside 'all'.")
 @click.option(
-    "--fastest", default=20.0, show_default=True, help="Emulated steps per second of a job on its fastest single GPU."
+    "--fastest",
+    "fastest_steps_per_s",
+    default=20.0,
+    show_default=True,
+    help="Emulated steps per second of a job on its fastest single GPU.",
 )
-@click.option("--kill-wait", default=5, show_default=True, help="Slurm's KillWait, in seconds.")
+@click.option("--kill-wait", "kill_wait_s", default=5, show_default=True, help="Slurm's KillWait, in seconds.")
 @_json
-def up(
-    nodes: str,
-    name: str,
-    directory: Path | None,
-    accounting: bool,
-    plugins: bool,
-    partitions: bool,
-    fastest: float,
-    kill_wait: int,
-    as_json: bool,
-) -> None:
+def up(as_json: bool, **given: Any) -> None:
     """Start the cluster and wait until its nodes are idle."""
     # an interrupted start must still end what it had started
     signal.signal(signal.SIGTERM, _terminated)
-    spec = ClusterSpec(
-        nodes=nodes,
-        name=name,
-        directory=directory,
-        accounting=accounting,
-        plugins=plugins,
-        partitions=partitions,
-        fastest_steps_per_s=fastest,
-        kill_wait_s=kill_wait,
-    )
+    spec = ClusterSpec(**given)
     if not as_json:
         for line in exposure():  # before anything can be reached
             click.echo(f"Note: {line}", err=True)
@@ -97,7 +82,7 @@ def up(
     click.echo("Use it from this shell with:")
     for line in _exports(started):
         click.echo(f"    {line}")
-    click.echo(f"Take it down with: hadar cluster down{_which(name, directory)}")
+    click.echo(f"Take it down with: hadar cluster down{_which(spec.name, spec.directory)}")
 
 
 def _terminated(_signum: int, _frame: FrameType | None) -> None:

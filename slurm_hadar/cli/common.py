@@ -49,7 +49,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def known_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def known_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """What the shell may complete a job's id to: the newest that the journal knows. Nothing where it cannot be read;
     who presses TAB wants no error."""
     try:
@@ -66,7 +66,8 @@ def config_loader() -> Callable[[], Config]:
 
 
 def open_journal(config: Config) -> ReadOnlyJournal:
-    """The controller's journal, to read from. Raises StoreError if no controller has run here, or who asks may not."""
+    """The controller's journal, to read from. Raises StoreError if no controller has run here, or this user may
+    not read it."""
     return ReadOnlyJournal(journal_path(config))
 
 

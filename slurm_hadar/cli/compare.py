@@ -21,11 +21,11 @@ from slurm_hadar.cli.common import cell, console, print_json
 from slurm_hadar.cli.simulate import inputs, simulation_options
 from slurm_hadar.pages.comparison import compare_page, write_pictures
 from slurm_hadar.pages.html import percent
+from slurm_hadar.simulator.compare import Comparison, document, read_contenders
 from slurm_hadar.simulator.compare import compare as run_comparison
-from slurm_hadar.simulator.compare import document, read_contenders
 from slurm_hadar.units import lasting
 
-__all__ = ["compare", "comparison_table", "progress", "typed", "write_comparison"]
+__all__ = ["compare", "comparison_table", "progress", "tell_failures", "typed", "write_comparison"]
 
 _TIMES = ("avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s")
 
@@ -57,6 +57,11 @@ def compare(policies: str, folder: Path, processes: int | None, as_json: bool, b
     else:
         console().print(comparison_table(content["policies"]))
         click.echo(f"written: {folder / 'compare.html'}")
+    return tell_failures(comparison)
+
+
+def tell_failures(comparison: Comparison) -> int:
+    """Say on stderr which policies failed; the exit code."""
     for label, why in comparison.failed.items():
         click.echo(f"hadar: {label} failed: {why}", err=True)
     return 1 if comparison.failed else 0
@@ -97,12 +102,19 @@ def comparison_table(policies: Sequence[dict[str, Any]]) -> Table:
     for p in policies:
         times = {key: lasting(p[key], (q[key] for q in policies)) for key in _TIMES}
         table.add_row(
-            cell(p["label"]), times["avg_jct_s"], _over(p["avg_jct_s"], p["lower_bound_avg_jct_s"]),
-            times["p50_jct_s"], times["p95_jct_s"], times["ttd_s"],
-            _over(p["ttd_s"], p["lower_bound_ttd_s"]), _number(p["ftf_mean"]), _number(p["ftf_max"]), percent(p["gru"]),
+            cell(p["label"]),
+            times["avg_jct_s"],
+            _over(p["avg_jct_s"], p["lower_bound_avg_jct_s"]),
+            times["p50_jct_s"],
+            times["p95_jct_s"],
+            times["ttd_s"],
+            _over(p["ttd_s"], p["lower_bound_ttd_s"]),
+            _number(p["ftf_mean"]),
+            _number(p["ftf_max"]),
+            percent(p["gru"]),
             _number(p["moves_per_job"] if p["rounds"] else None),
             f"{1000 * p['decide_mean_s']:.1f} ms" if p["rounds"] else "-",
-        )  # fmt: skip
+        )
     return table
 
 

@@ -30,8 +30,9 @@ def check(config: Config) -> None:
     if program and shutil.which(program) is None:
         raise ConfigError(f"{config.origin('hooks.moved')}: hooks.moved = {program!r}: is no program that can be run")
     for key, users in {
-        "guard.exempt_users": config.guard.exempt_users, "controller.users": config.controller.users,
-    }.items():  # fmt: skip
+        "guard.exempt_users": config.guard.exempt_users,
+        "controller.users": config.controller.users,
+    }.items():
         for user in users:
             if not is_user(user):
                 click.echo(

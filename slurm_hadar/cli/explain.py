@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -17,13 +18,13 @@ from slurm_hadar.cli.common import (
     plain,
     print_json,
     span,
-)  # fmt: skip
+)
 from slurm_hadar.cli.expectation import as_dict, in_words
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.peek import peek
 from slurm_hadar.controller.answers.view import TIERS, size_source
-from slurm_hadar.controller.journal import JobRecord, Reader
+from slurm_hadar.controller.journal import JobRecord, Reader, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
@@ -46,13 +47,22 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
     if fork is not None and job_id == fork["job_id"]:
         print_json(fork) if as_json else click.echo("\n".join(plain(line) for line in _forked(fork)))
         return
-    expected, slurm = _look(config, job_id) if record is None or record.ended is None else (None, {})
+    expected, slurm = _ask_slurm(config, job_id) if record is None or record.stage is not Stage.OVER else (None, {})
     if record is None and wait is None and expected is None and "state" not in slurm:
         raise HadarError(f"job {job_id} is not known to the controller; is the id right (array tasks: 123_4)?")
     if as_json:
-        print_json({"job_id": job_id, "wait": wait, "last_decision": last, "record": _record(record), "fork": fork,
-                    "size": size_source(record), "slurm": slurm,
-                    "expected": None if expected is None else as_dict(expected)})  # fmt: skip
+        print_json(
+            {
+                "job_id": job_id,
+                "wait": wait,
+                "last_decision": last,
+                "record": _record(record),
+                "fork": fork,
+                "size": size_source(record),
+                "slurm": slurm,
+                "expected": None if expected is None else as_dict(expected),
+            }
+        )
         return
     for line in _explanation(job_id, record, wait, last, expected, slurm):
         click.echo(plain(line))
@@ -60,7 +70,7 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
         click.echo(f"  copy         of {_progress(fork)}")
 
 
-def _look(config: Config, job_id: str) -> tuple[Answer | None, dict[str, Any]]:
+def _ask_slurm(config: Config, job_id: str) -> tuple[Answer | None, dict[str, Any]]:
     """What is expected of the job as the cluster is now, and what Slurm itself says of it; a Slurm that is away is no
     reason to keep back what the journal knows."""
     try:
@@ -85,11 +95,13 @@ def _fork(journal: Reader, job_id: str) -> dict[str, Any] | None:
     waits = journal.waits()
     copies = {
         record.job_id: {
-            "runs": record.run_since is not None, "steps_per_s": record.steps_per_s,
+            "runs": record.stage is Stage.RUNNING,
+            "steps_per_s": record.steps_per_s,
             "why": waits.get(record.job_id, {}).get("why", ""),
         }
-        for record in journal.load_jobs().values() if record.job_id.startswith(f"{parent}_")
-    }  # fmt: skip
+        for record in journal.load_jobs().values()
+        if record.job_id.startswith(f"{parent}_")
+    }
     return {"job_id": parent, "consolidation": number, "steps": steps, "total_steps": total, "closer": closer,
             "copies": copies}  # fmt: skip
 
@@ -125,25 +137,7 @@ def _explanation(
     expected: Answer | None,
     slurm: dict[str, Any],
 ) -> list[str]:
-    lines = []
-    if record is not None and record.ended is not None:
-        lines.append(f"job {job_id} has ended ({clock(record.ended)}).")
-    elif wait is not None:
-        lines.append(f"job {job_id} {TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}")
-        wanted = Placement.of(wait.get("wanted") or {})
-        if wanted:
-            lines.append(f"  would take   {place(wanted)}")
-        if wait.get("price") is not None and wait.get("payoff") is not None:
-            utility = wait["price"] + wait["payoff"]
-            lines.append(f"  price {wait['price']:.4g} against utility {utility:.4g}: payoff {wait['payoff']:.4g}")
-    elif slurm.get("pinned"):
-        lines.append(f"job {job_id} {TIERS['pinned']}: {slurm['pinned']}")
-    elif slurm.get("state") == "pending" or (record is None and "state" not in slurm):
-        lines.append(f"job {job_id} {_waits(record, last)}")
-    elif record is None:
-        lines.append(f"job {job_id} runs; no round has looked at it yet.")
-    else:
-        lines.append(f"job {job_id} runs.")
+    lines = _state(job_id, record, wait, last, slurm)
     if slurm.get("pinned") and slurm.get("state") == "pending":
         lines.append(f"  Slurm says   {slurm['reason'] or 'nothing'}; squeue --start -j {job_id} has its own estimate")
     if "away" in slurm:
@@ -151,29 +145,65 @@ def _explanation(
     if expected is not None:
         lines += in_words(expected, time.time())
     if record is not None:
-        total = "?" if record.total_steps is None else f"{record.total_steps:.0f}"
-        lines.append(f"  steps        {record.steps:.0f} of {total}, last checkpoint at {record.saved_step or 0:.0f}")
-        lines += _size(record)
-        lines.append(f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far")
-        if record.retries:
-            lines.append(f"  retries      {record.retries} so far, after its command failed (hadar history has each)")
-        if record.graph_fault:
-            lines.append(f"  graph        goes on without it: {record.graph_fault}")
-        if record.lowered:
-            lines.append(f"  weight       {record.lowered}")
-        if record.forgotten:
-            lines.append(
-                f"  WARNING      a move sets {record.forgotten} of this training's parts back, which are in no "
-                "checkpoint: its output names them; give them to slurm_hadar.train(..., also={...})"
-            )
-        restart = "not measured yet" if record.start_s is None else span((record.save_s or 0) + record.start_s)
-        lines.append(f"  restart cost {restart}")
-        if record.save_s is not None:
-            stall = "" if record.stall_s is None else f", of which the training stood still for {record.stall_s:.2f} s"
-            lines.append(f"  last save    took {record.save_s:.2f} s{stall}")
+        lines += _remembered(record)
     if last is not None:
         lines.append(f"  last decision in round {last['round']} at {clock(last['time'])}: {last['kind']} {last['why']}")
     return lines
+
+
+def _state(
+    job_id: str,
+    record: JobRecord | None,
+    wait: dict[str, Any] | None,
+    last: dict[str, Any] | None,
+    slurm: dict[str, Any],
+) -> list[str]:
+    if record is not None and record.ended is not None:
+        return [f"job {job_id} has ended ({clock(record.ended)})."]
+    if wait is not None:
+        return [f"job {job_id} {TIERS.get(wait['tier'], wait['tier'])}: {wait['why']}", *_would_take(wait)]
+    if slurm.get("pinned"):
+        return [f"job {job_id} {TIERS['pinned']}: {slurm['pinned']}"]
+    if slurm.get("state") == "pending" or (record is None and "state" not in slurm):
+        return [f"job {job_id} {_waits(record, last)}"]
+    return [f"job {job_id} runs" + ("; no round has looked at it yet." if record is None else ".")]
+
+
+def _would_take(wait: dict[str, Any]) -> Iterator[str]:
+    """Where a waiting job would run, and at what price."""
+    wanted = Placement.of(wait.get("wanted") or {})
+    if wanted:
+        yield f"  would take   {place(wanted)}"
+    if wait.get("price") is not None and wait.get("payoff") is not None:
+        utility = wait["price"] + wait["payoff"]
+        yield f"  price {wait['price']:.4g} against utility {utility:.4g}: payoff {wait['payoff']:.4g}"
+
+
+def _remembered(record: JobRecord) -> Iterator[str]:
+    total = "?" if record.total_steps is None else f"{record.total_steps:.0f}"
+    yield f"  steps        {record.steps:.0f} of {total}, last checkpoint at {record.saved_step or 0:.0f}"
+    yield from _size(record)
+    yield f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far"
+    if record.retries:
+        yield f"  retries      {record.retries} so far, after its command failed (hadar history has each)"
+    if record.graph_fault:
+        yield f"  graph        goes on without it: {record.graph_fault}"
+    if record.lowered:
+        yield f"  weight       {record.lowered}"
+    if record.forgotten:
+        yield (
+            f"  WARNING      a move sets {record.forgotten} of this training's parts back, which are in no "
+            "checkpoint: its output names them; give them to slurm_hadar.train(..., also={...})"
+        )
+    yield from _costs(record)
+
+
+def _costs(record: JobRecord) -> Iterator[str]:
+    restart = "not measured yet" if record.start_s is None else span((record.save_s or 0) + record.start_s)
+    yield f"  restart cost {restart}"
+    if record.save_s is not None:
+        stall = "" if record.stall_s is None else f", of which the training stood still for {record.stall_s:.2f} s"
+        yield f"  last save    took {record.save_s:.2f} s{stall}"
 
 
 def _waits(record: JobRecord | None, last: dict[str, Any] | None) -> str:

@@ -15,7 +15,7 @@ from slurm_hadar.cli.common import (
     open_journal,
     plain,
     print_json,
-)  # fmt: skip
+)
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.words import in_words, summary
 from slurm_hadar.errors import HadarError

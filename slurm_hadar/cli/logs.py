@@ -34,7 +34,7 @@ def logs(config: Config, job: str, follow: bool) -> None:
     if not JOB_ID.fullmatch(job):
         raise click.UsageError(f"{job!r} is no job id, such as 4711 or 4711_3")
     backend = CliBackend(config.slurm.timeout_s, config.slurm.retries)
-    path, active = _look(backend, job)
+    path, active = _output_of(backend, job)
     out = sys.stdout.buffer
     place, asked = _show(path, 0, out), time.monotonic()
     if not follow and not path.exists():
@@ -43,11 +43,11 @@ def logs(config: Config, job: str, follow: bool) -> None:
         time.sleep(_LOOK_S)
         place = _show(path, place, out)
         if time.monotonic() - asked > _ASK_S:
-            active, asked = _look(backend, job)[1], time.monotonic()
+            active, asked = _output_of(backend, job)[1], time.monotonic()
     _show(path, place, out)
 
 
-def _look(backend: CliBackend, job: str) -> tuple[Path, bool]:
+def _output_of(backend: CliBackend, job: str) -> tuple[Path, bool]:
     """Where the job writes, and whether it may write more. Raises SlurmError if Slurm does not know it any more."""
     found = shown(backend.ask, job)
     if found is None:

@@ -46,10 +46,10 @@ COMMANDS = {
 
 
 class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
         if name in ("run", "web"):  # before NumPy comes: OpenBLAS would begin a thread for each core (TasksMax=)

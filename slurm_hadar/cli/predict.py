@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,18 @@ class _History:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Source:
+    """Where the history comes from, as typed."""
+
+    trace: str | None
+    trace_format: str | None
+    file: str | None
+    since: str
+    types: str | None
+    seed: int
+
+
 @click.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option("--evaluate", "evaluates", is_flag=True, help="Compare predictors on the history's last fifth.")
@@ -79,9 +91,8 @@ class _History:
 @json_option
 @config_options
 def predict(
-    config: Config, job_id: str | None, evaluates: bool, trains: bool, lists: bool, trace: str | None,
-    trace_format: str | None, file: str | None, since: str, types: str | None, seed: int, as_json: bool,
-) -> int:  # fmt: skip
+    config: Config, job_id: str | None, evaluates: bool, trains: bool, lists: bool, as_json: bool, **given: Any
+) -> int:
     """Show how long JOB is expected to be; or evaluate or train what says so.
 
     A random forest learns from jobs that have ended: of the site's accounting, of the controller's journal where there
@@ -92,19 +103,24 @@ def predict(
         raise click.UsageError("say one of: JOB, --evaluate, --train, --trainings")
     if lists:
         return _trainings(config, as_json)
-    if trace is not None and file is not None:
+    source = _Source(**given)
+    if source.trace is not None and source.file is not None:
         raise click.UsageError("--trace and --sacct exclude each other")
     if job_id is not None:
-        if trace is not None or file is not None:
+        if source.trace is not None or source.file is not None:
             raise click.UsageError("JOB is predicted by the stored version; --trace and --sacct are for --train")
         return _show(config, job_id, as_json)
+    if trains:
+        return _train(config, source, as_json)
+    return _evaluate(_gather(config, source), source.seed, as_json)
 
-    def gather() -> _History:
-        if trace is not None:
-            return _trace(trace, trace_format, seed)
-        return _accounting(file, since, types) if file is not None else _site(config, since, types)
 
-    return _train(config, gather, seed, as_json) if trains else _evaluate(gather(), seed, as_json)
+def _gather(config: Config, source: _Source) -> _History:
+    if source.trace is not None:
+        return _trace(source.trace, source.trace_format, source.seed)
+    if source.file is not None:
+        return _accounting(source.file, source.since, source.types)
+    return _site(config, source.since, source.types)
 
 
 def _trainings(config: Config, as_json: bool) -> int:
@@ -122,8 +138,13 @@ def _trainings(config: Config, as_json: bool) -> int:
         table.add_column(title, no_wrap=title != "WHY")
     for entry in found:
         took = "-" if entry["ended"] is None else span(entry["ended"] - entry["began"])
-        table.add_row(clock(entry["began"]), took, entry["version"] or "-", entry["predictor"] or "-",
-                      cell(entry["detail"] or "-"))  # fmt: skip
+        table.add_row(
+            clock(entry["began"]),
+            took,
+            entry["version"] or "-",
+            entry["predictor"] or "-",
+            cell(entry["detail"] or "-"),
+        )
     console().print(table)
     return 0
 
@@ -177,16 +198,16 @@ def _evaluate(history: _History, seed: int, as_json: bool) -> int:
     return 0
 
 
-def _train(config: Config, gather: Callable[[], _History], seed: int, as_json: bool) -> int:
+def _train(config: Config, source: _Source, as_json: bool) -> int:
     folder = state_dir(config) / PREDICTOR
     attempts, began = Attempts(folder), time.time()
     with attempts.alone():
         attempts.save(Attempt(began))
         notes: tuple[str, ...] = ()
         try:
-            history = gather()
+            history = _gather(config, source)
             notes = history.notes
-            version, report = _store(config, VersionStore(folder), history, seed)
+            version, report = _store(config, VersionStore(folder), history, source.seed)
         except HadarError as error:
             attempts.save(Attempt(began, time.time(), detail=str(error), notes=notes))
             raise
@@ -286,9 +307,14 @@ def _json(
 
 
 def _words(
-    job: SlurmJob, model: str | None, stated: int | None, found: Prediction, alone: Prediction,
-    factors: Mapping[str, float], stored: Stored,
-) -> list[str]:  # fmt: skip
+    job: SlurmJob,
+    model: str | None,
+    stated: int | None,
+    found: Prediction,
+    alone: Prediction,
+    factors: Mapping[str, float],
+    stored: Stored,
+) -> list[str]:
     lines = [f"job {job.job_id} of {job.user}, {job.name}:"]
     if model:
         most = f", four in five such jobs {_about(found.low)} to {_about(found.high)}"

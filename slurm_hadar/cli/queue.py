@@ -51,9 +51,19 @@ def _table(lines: list[Line]) -> Table:
     for line in lines:
         done = "-" if line.done_share is None else f"{100 * line.done_share:.0f} %"
         speed = "-" if line.steps_per_s is None else f"{line.steps_per_s:.3g}"
-        table.add_row(cell(line.job_id), cell(line.user), cell(line.name[:20]),
-                      cell(line.state, _COLOURS.get(line.state, "")), str(line.gpus), cell(line.where), speed, done,
-                      cell(_size(line)), span(now - line.arrival), cell(line.why))  # fmt: skip
+        table.add_row(
+            cell(line.job_id),
+            cell(line.user),
+            cell(line.name[:20]),
+            cell(line.state, _COLOURS.get(line.state, "")),
+            str(line.gpus),
+            cell(line.where),
+            speed,
+            done,
+            cell(_size(line)),
+            span(now - line.arrival),
+            cell(line.why),
+        )
     return table
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from slurm_hadar.cli.common import console, print_json
-from slurm_hadar.cli.compare import comparison_table, progress, typed, write_comparison
-from slurm_hadar.cli.simulate import scene, scene_options
+from slurm_hadar.cli.compare import comparison_table, progress, tell_failures, typed, write_comparison
+from slurm_hadar.cli.simulate import SceneOptions, scene, scene_options
 from slurm_hadar.errors import TraceError
 from slurm_hadar.pages.comparison import compare_page
 from slurm_hadar.simulator.compare import compare, document, read_contenders
@@ -53,10 +53,7 @@ _OTHER_REASONS = (
 )
 @click.option("-j", "--jobs", "processes", type=click.IntRange(min=1), help="Simulations at a time; default: CPUs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-def replay(
-    file: str | None, since: str, types: str | None, policies: str, folder: Path | None, processes: int | None,
-    as_json: bool, bounds: bool, cluster: str | None, **given: Any,
-) -> int:  # fmt: skip
+def replay(policies: str, folder: Path | None, processes: int | None, as_json: bool, bounds: bool, **given: Any) -> int:
     """Say what policies would have made of the site's last weeks, against what happened.
 
     Policy slurm is the baseline: it is to do again what Slurm did by itself, and how near it comes to what happened is
@@ -65,14 +62,16 @@ def replay(
     that had to be assumed is listed. With --out it writes replay.html and pictures, as hadar compare does.
     """
     contenders = read_contenders(policies)
-    text, name = accounting_text(file, since)
-    table = load_table(given["throughputs"])
-    types_of = node_types(types or "")
+    file = given.pop("file")
+    text, name = accounting_text(file, given.pop("since"))
+    types_of = node_types(given.pop("types") or "")
+    asked = SceneOptions(**given)
+    table = load_table(asked.throughputs)
     trace = read_text(text, name, table, "sacct", types_of)
     records = parse_accounting(text, name)
-    site = _site(records, trace, cluster, asked=file is None)
+    site = _site(records, trace, asked.cluster, asked=file is None)
     trace = site.bound(trace)
-    _, options = scene(cluster=site.spec, types_of=types_of, **given)
+    _, options = scene(replace(asked, cluster=site.spec), types_of)
     count = processes or min(len(contenders), os.cpu_count() or 1)
     with progress([c.label for c in contenders]) as told:
         comparison = compare(trace, contenders, options, table, count, told, bounds)
@@ -81,6 +80,12 @@ def replay(
         comparison.results = {HAPPENED: happened, **comparison.results}
     lengths = [_KNOWN_LENGTHS] if options.predictor is None else []
     content = document(comparison, typed(), time.time(), [*lengths, _OTHER_REASONS, *site.assumptions])
+    _give(content, folder, as_json)
+    return tell_failures(comparison)
+
+
+def _give(content: dict[str, Any], folder: Path | None, as_json: bool) -> None:
+    """Write the page and the pictures, and print the figures."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_comparison(content, folder, "replay", compare_page(content, "The site's own jobs under other policies"))
@@ -94,9 +99,6 @@ def replay(
             click.echo(f"assumed: {line}")
         if folder is not None:
             click.echo(f"written: {folder / 'replay.html'}")
-    for label, why in comparison.failed.items():
-        click.echo(f"hadar: {label} failed: {why}", err=True)
-    return 1 if comparison.failed else 0
 
 
 def _site(records: Sequence[AccountedJob], trace: Trace, cluster: str | None, asked: bool) -> Site:

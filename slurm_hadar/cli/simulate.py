@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
@@ -32,7 +32,7 @@ from slurm_hadar.simulator.virtual.forked import Consolidation
 from slurm_hadar.throughput.table import ReferenceTable
 from slurm_hadar.units import lasting
 
-__all__ = ["inputs", "scene", "scene_options", "simulate", "simulation_options"]
+__all__ = ["SceneOptions", "inputs", "scene", "scene_options", "simulate", "simulation_options"]
 
 _LONGEST_S = 2 * 365 * 86400.0
 
@@ -98,55 +98,75 @@ def inputs(
 ) -> tuple[Trace, ReferenceTable, SimOptions]:
     """What the options of :func:`simulation_options` stand for. Raises TraceError, ClusterError, ConfigError."""
     types_of = node_types(types or "")
-    table, options = scene(types_of=types_of, **given)
+    table, options = scene(SceneOptions(**given), types_of)
     gpus = gpus_of(options.cluster)
     return read_trace(source, table, trace_format, types_of, options.seed, gpus), table, options
 
 
-def scene(
-    cluster: str | None,
-    round_s: float | None,
-    seed: int,
-    throughputs: Path | None,
-    model: str,
-    mix: str | None,
-    fork: str | None,
-    consolidation_share: float | None,
-    predictor: str | None,
-    history: str | None,
-    restart_s: float | None,
-    start_s: float,
-    report_s: float,
-    save_s: float,
-    self_start_s: float | None,
-    phase_s: float | None,
-    faults_file: Path | None,
-    mtbf_h: float | None,
-    mttr_h: float,
-    measure: str | None,
-    config_file: Path | None,
-    types_of: Mapping[str, str],
-) -> tuple[ReferenceTable, SimOptions]:
+@dataclass(frozen=True)
+class SceneOptions:
+    """The values of :func:`scene_options`, as typed."""
+
+    cluster: str | None
+    round_s: float | None
+    seed: int
+    throughputs: Path | None
+    model: Literal["nodes", "gavel"]
+    mix: str | None
+    fork: str | None
+    consolidation_share: float | None
+    predictor: str | None
+    history: str | None
+    restart_s: float | None
+    start_s: float
+    report_s: float
+    save_s: float
+    self_start_s: float | None
+    phase_s: float | None
+    faults_file: Path | None
+    mtbf_h: float | None
+    mttr_h: float
+    measure: str | None
+    config_file: Path | None
+
+
+def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTable, SimOptions]:
     """What the options of :func:`scene_options` stand for; ``types_of`` are GPU types of nodes, for a history out of
     accounting that records none. Raises TraceError, ClusterError, ConfigError."""
-    cluster = cluster or DEFAULT_CLUSTER
-    table = load_table(throughputs, gavel=model == "gavel")
-    earlier = None if history is None else read_trace(history, table, None, types_of, seed, gpus_of(cluster))
+    cluster = given.cluster or DEFAULT_CLUSTER
+    table = load_table(given.throughputs, gavel=given.model == "gavel")
+    earlier = given.history and read_trace(given.history, table, None, types_of, given.seed, gpus_of(cluster))
+    share = given.consolidation_share
     options = SimOptions(
-        cluster, "gavel" if model == "gavel" else "nodes", round_s or 360.0, restart_s=restart_s, start_s=start_s,
-        report_s=report_s, save_s=save_s, self_start_s=self_start_s, phase_s=phase_s, mix=Mix(mix) if mix else None,
-        fork=Fork(fork) if fork else None,
-        consolidation=Consolidation() if consolidation_share is None else Consolidation(consolidation_share),
-        measure=_window(measure), seed=seed, predictor=predictor,
-        history=earlier,         faults=_faults(cluster, model, seed, faults_file, mtbf_h, mttr_h),
-    )  # fmt: skip
-    if config_file is not None:
-        config = load(config_file)
+        cluster,
+        given.model,
+        given.round_s or 360.0,
+        restart_s=given.restart_s,
+        start_s=given.start_s,
+        report_s=given.report_s,
+        save_s=given.save_s,
+        self_start_s=given.self_start_s,
+        phase_s=given.phase_s,
+        mix=Mix(given.mix) if given.mix else None,
+        fork=Fork(given.fork) if given.fork else None,
+        consolidation=Consolidation() if share is None else Consolidation(share),
+        measure=_window(given.measure),
+        seed=given.seed,
+        predictor=given.predictor,
+        history=earlier or None,
+        faults=_faults(cluster, given),
+    )
+    if given.config_file is not None:
+        config = load(given.config_file)
         site = config.controller
         options = replace(
-            options, round_s=round_s or site.round_s, event_round_s=site.event_round_s, guard=config.guard,
-            usage_half_life_s=config.fairness.half_life_h * 3600, network=network_of(config.network),
-        )  # fmt: skip
+            options,
+            round_s=given.round_s or site.round_s,
+            event_round_s=site.event_round_s,
+            guard=config.guard,
+            usage_half_life_s=config.fairness.half_life_h * 3600,
+            network=network_of(config.network),
+        )
     return table, options
 
 
@@ -164,15 +184,16 @@ def _window(text: str | None) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def _faults(cluster: str, model: str, seed: int, file: Path | None, mtbf_h: float | None, mttr_h: float) -> Faults:
+def _faults(cluster: str, given: SceneOptions) -> Faults:
+    file, mtbf_h = given.faults_file, given.mtbf_h
     if file is None and mtbf_h is None:
         return Faults()
     if file is not None and mtbf_h is not None:
         raise click.UsageError("--faults and --mtbf exclude each other")
-    names = [n.name for n in cluster_nodes(cluster, by_node=model == "nodes")]
+    names = [n.name for n in cluster_nodes(cluster, by_node=given.model == "nodes")]
     if file is not None:
         return read_faults(file, names)
-    return draw_faults(names, (mtbf_h or 0.0) * 3600, mttr_h * 3600, seed, _LONGEST_S)
+    return draw_faults(names, (mtbf_h or 0.0) * 3600, given.mttr_h * 3600, given.seed, _LONGEST_S)
 
 
 @click.command()
@@ -201,7 +222,7 @@ def simulate(
     trace, table, options = inputs(**given)
     if trace_file is not None:
         trace_file.write_text(table_csv.write(trace), encoding="utf-8")
-    with _progress(policy) as told:
+    with _Progress(policy) as told:
         result = run_simulation(trace, chosen, options, table, params, told)
     if bounds and result.counted:
         result = replace(result, bounds=bounds_of(trace, options, table))
@@ -218,7 +239,7 @@ def simulate(
     return _complain(result)
 
 
-class _progress:
+class _Progress:
     """A bar on stderr while a simulation runs, on a terminal only; entering gives what is to be told of progress."""
 
     def __init__(self, name: str) -> None:

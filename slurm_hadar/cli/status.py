@@ -18,7 +18,7 @@ from slurm_hadar.cli.common import (
     plain,
     print_json,
     span,
-)  # fmt: skip
+)
 from slurm_hadar.cli.expectation import as_dict, moment
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lines import Line, folded
@@ -86,6 +86,19 @@ def _in_words(found: Status, written: list[str], now: float) -> Iterator[str]:
         yield from _array(found)
         return
     yield f"job {found.job_id} {_name(found)} of {_user(found)}: {_state(found, now)}"
+    yield from _expectation(found, now)
+    yield from _past(found, now)
+    if found.fork is not None:
+        yield f"  copy         of forked job {found.job_id.partition('_')[0]}: {found.fork['steps']} steps consolidated"
+    if found.shown is not None and found.shown.output is not None:
+        yield f"  output       {found.shown.output}" + ("" if written else " (nothing there so far)")
+        yield from (f"    | {text}" for text in written)
+    for number, (command, use) in enumerate(_next(found)):
+        yield f"  {'' if number else 'next':<12} {command:<30} {use}"
+
+
+def _expectation(found: Status, now: float) -> Iterator[str]:
+    """Why it waits, when it starts and ends, and how far and fast it is."""
     line, record = found.line, found.record
     if line is not None and line.tier:
         yield f"  why          {TIERS.get(line.tier, line.tier)}: {line.why}"
@@ -103,14 +116,6 @@ def _in_words(found: Status, written: list[str], now: float) -> Iterator[str]:
         yield (
             "  speed        " + ", ".join(f"{s:.3g} steps/s on {t}" for t, s in found.measured.items()) + " (measured)"
         )
-    yield from _past(found, now)
-    if found.fork is not None:
-        yield f"  copy         of forked job {found.job_id.partition('_')[0]}: {found.fork['steps']} steps consolidated"
-    if found.shown is not None and found.shown.output is not None:
-        yield f"  output       {found.shown.output}" + ("" if written else " (nothing there so far)")
-        yield from (f"    | {text}" for text in written)
-    for number, (command, use) in enumerate(_next(found)):
-        yield f"  {'' if number else 'next':<12} {command:<30} {use}"
 
 
 def _name(found: Status) -> str:

@@ -9,7 +9,7 @@ import click
 
 from slurm_hadar.cli.common import config_options
 from slurm_hadar.config import Config
-from slurm_hadar.controller.answers.view import job_view, look
+from slurm_hadar.controller.answers.view import job_view, picture_of
 from slurm_hadar.controller.journal import ReadOnlyJournal
 from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
 from slurm_hadar.errors import StoreError
@@ -44,4 +44,4 @@ def top(config: Config, refresh: float) -> None:
             return [str(error)]
         return in_lines(found, time.time()) if found else [f"The controller has not seen job {job_id} yet."]
 
-    Top(lambda: look(backend, config, time.time()), details, refresh, signs_for(sys.stdout.encoding)).run()
+    Top(lambda: picture_of(backend, config, time.time()), details, refresh, signs_for(sys.stdout.encoding)).run()

@@ -5,18 +5,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.controller.journal import Event, WriteRecord
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.model import Snapshot
 
-__all__ = ["OVERTAKEN", "SETTLE_S", "Cluster", "Outcome", "Seen"]
-
-#: What became of a write about a job that had ended, started or been cancelled meanwhile: no failure of anybody's.
-OVERTAKEN = "overtaken"
+__all__ = ["SETTLE_S", "Cluster", "Outcome", "Seen", "SeenT"]
 
 #: From an event to the round that it brings forward: a job's last word comes before Slurm frees its GPUs.
 SETTLE_S = 0.5
@@ -42,21 +40,27 @@ class Seen(Protocol):
     @property
     def read_s(self) -> float: ...
 
+    def with_snapshot(self, snapshot: Snapshot) -> Self: ...
+
 
 @dataclass
 class Outcome:
-    """What a round did. ``changes`` are as carried out, after vetoes; ``log`` has one entry per write and job.
+    """What a round did, or would have done: ``acted`` says which. ``changes`` are those after vetoes; ``log`` has one
+    entry per write and job; ``shown`` is what Slurm showed last, empty where it was not asked any more.
 
     ``denied`` maps jobs that are not this user's to change to Slurm's words. ``unanswered`` are writes of which it is
-    not known what became: Slurm went away before it answered. ``marks`` are epoch seconds: when the
-    checkpoints were there (saved), the first batch was written (written), and the stopped jobs had left their nodes
-    (left).
+    not known what became: Slurm went away before it answered. ``ended`` are jobs that were to be stopped, and
+    had ended by themselves. ``marks`` are epoch seconds: when the checkpoints were there (saved), the first batch was
+    written (written), and the stopped jobs had left their nodes (left).
     """
 
     changes: list[Change] = field(default_factory=list)
+    acted: bool = True
     log: list[WriteRecord] = field(default_factory=list)
     denied: dict[str, str] = field(default_factory=dict)
     unanswered: list[WriteRecord] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+    shown: ReadBack = field(default_factory=ReadBack)
     commands: int = 0
     leases: int = 0
     marks: dict[str, float] = field(default_factory=dict)
@@ -65,7 +69,7 @@ class Outcome:
 
     @property
     def failed(self) -> int:
-        return sum(1 for w in self.log if w.outcome not in ("ok", OVERTAKEN))
+        return sum(1 for w in self.log if w.outcome.failed)
 
     @property
     def stopped(self) -> frozenset[str]:
@@ -76,12 +80,13 @@ class Outcome:
         return sum(1 for c in self.changes if c.kind is kind)
 
 
-S = TypeVar("S", bound=Seen)
+#: What the loop is shown by one kind of cluster.
+SeenT = TypeVar("SeenT", bound=Seen)
 
 
-class Cluster(abc.ABC, Generic[S]):
-    """What the loop needs of a cluster: its clock, a look at it, and hands that carry out changes. ``isolated``: the
-    jobs that a step failed on."""
+class Cluster(abc.ABC, Generic[SeenT]):
+    """What the loop needs of a cluster: its clock, what is seen of it, and a way to carry out changes. ``isolated``:
+    the jobs that a step failed on."""
 
     isolated: Quarantine
 
@@ -103,17 +108,17 @@ class Cluster(abc.ABC, Generic[S]):
         """Return when the next round is due: a round after the begin of the last, or earlier after an event."""
 
     @abc.abstractmethod
-    def observe(self, acting_only: bool) -> S:
+    def observe(self, acting_only: bool) -> SeenT:
         """Look. With ``acting_only``, jobs of partitions that are not in mode act are pinned.
 
         Raises SlurmError if the cluster does not answer or is not understood.
         """
 
     @abc.abstractmethod
-    def out_of_order(self) -> str:
+    def circuit_open(self) -> str:
         """Why nothing may be changed any more, in words for the log; empty if all is well."""
 
-    def reconfigure(self, config: Config) -> None:
+    def reconfigure(self, _config: Config) -> None:
         """Go by another configuration from now on. Between rounds only."""
         return
 
@@ -122,9 +127,9 @@ class Cluster(abc.ABC, Generic[S]):
         return ""
 
     @abc.abstractmethod
-    def carry_out(self, number: int, seen: S, changes: Sequence[Change]) -> Outcome:
+    def carry_out(self, number: int, seen: SeenT, changes: Sequence[Change]) -> Outcome:
         """Carry out the changes of round ``number`` and verify them. Raises SlurmUnavailable if it goes away."""
 
     @abc.abstractmethod
-    def conclude(self, seen: S) -> None:
+    def conclude(self, seen: SeenT) -> None:
         """The round is over: keep what must be known in the next one."""

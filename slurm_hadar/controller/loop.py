@@ -6,12 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Generic
 
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.expectation import Peek
-from slurm_hadar.controller.attendant import Attendant
-from slurm_hadar.controller.cluster import Cluster, Outcome
+from slurm_hadar.controller.callbacks import LoopCallbacks
+from slurm_hadar.controller.cluster import Cluster, Outcome, SeenT
 from slurm_hadar.controller.journal import RoundRecord
 from slurm_hadar.controller.journal.recorder import Recorder
 from slurm_hadar.controller.safety.culprits import find_culprits
@@ -29,42 +29,42 @@ _FORESEE_SHARE = 0.02  # of a round
 
 
 @dataclass(frozen=True)
-class RoundResult:
-    """One finished round, for who calls the loop: its record, plan and changes. ``plan`` is None if it was skipped, and
-    ``number`` 0 if not even that could be written down; ``seen`` is what the cluster's ``observe`` gave."""
+class RoundResult(Generic[SeenT]):
+    """One finished round: its record, plan and changes. ``plan`` is None if it was skipped, and ``number`` 0 if not even
+    that could be written down; ``seen`` is what the cluster's ``observe`` gave."""
 
     number: int
     record: RoundRecord
-    seen: Any = None
+    seen: SeenT | None = None
     plan: Plan | None = None
     changes: tuple[Change, ...] = ()
     outcome: Outcome | None = None
 
 
-class Controller:
+class Controller(Generic[SeenT]):
     """Steers one cluster. Everything it talks to is passed in, so the simulator and the tests use the same class.
 
     Parameters
     ----------
     cluster: what is steered. policy: who decides. config: limits and modes. recorder: who keeps what was done.
-    on_round: called after each round (live tables, tests). attendant: who looks after it.
+    on_round: called after each round (live tables, tests). callbacks: told of what it does.
     """
 
     def __init__(
         self,
-        cluster: Cluster[Any],
+        cluster: Cluster[SeenT],
         policy: Policy,
         config: Config,
-        recorder: Recorder,
-        on_round: Callable[[RoundResult], None] | None = None,
-        attendant: Attendant | None = None,
+        recorder: Recorder[SeenT],
+        on_round: Callable[[RoundResult[SeenT]], None] | None = None,
+        callbacks: LoopCallbacks | None = None,
     ) -> None:
         self._cluster = cluster
         self._policy = policy
         self._config = config
         self._recorder = recorder
         self._on_round = on_round
-        self._attendant = attendant or Attendant()
+        self._callbacks = callbacks or LoopCallbacks()
         self._memory = recorder.recall()
         self._peek: Peek | None = None
         #: Rounds, and looks ahead, that were given up for failures that nobody has foreseen; for the metrics.
@@ -105,7 +105,7 @@ class Controller:
         if self._on_round is not None:
             self._on_round(result)
 
-    def run_round(self) -> RoundResult:
+    def run_round(self) -> RoundResult[SeenT]:
         """One round. Returns instead of raising when Slurm is away or its answer is not understood, and when the disk
         is full: what cannot be written down is not done. A failure that nobody has foreseen gives this round up, and
         is told; the next one begins afresh. Raises StoreError if the journal is broken."""
@@ -129,7 +129,7 @@ class Controller:
         log.debug("what was given up", exc_info=error)
         return why
 
-    def _tried_round(self) -> RoundResult:
+    def _tried_round(self) -> RoundResult[SeenT]:
         mode = self._config.boldest
         try:
             try:
@@ -152,31 +152,44 @@ class Controller:
 
     def _skipped(self, mode: Mode, error: HadarError) -> RoundRecord:
         return RoundRecord(
-            self._cluster.now(), mode, self._policy.name, note=f"skipped: {error}",
+            self._cluster.now(),
+            mode,
+            self._policy.name,
+            note=f"skipped: {error}",
             round_s=self._config.controller.round_s,
-        )  # fmt: skip
+            skipped=True,
+        )
 
-    def _round(self, mode: Mode, standby: str = "") -> RoundResult:
+    def _round(self, mode: Mode, standby: str = "") -> RoundResult[SeenT]:
         seen = self._cluster.observe(acting_only=mode is Mode.ACT)
-        broken = self._cluster.out_of_order() if mode is Mode.ACT else ""
+        broken = self._cluster.circuit_open() if mode is Mode.ACT else ""
         snapshot = replace(seen.snapshot, memory=self._memory) if self._memory else seen.snapshot
         began = time.monotonic()
         snapshot, plan, fault = self._decide(snapshot)
         if snapshot.jobs is not seen.snapshot.jobs:  # some of them are left alone
-            seen = replace(seen, snapshot=snapshot)
+            seen = seen.with_snapshot(snapshot)
         decide_s = time.monotonic() - began
         changes = limit(snapshot, changes_of(snapshot, plan), self._config)
         record = RoundRecord(
-            snapshot.time, mode, self._policy.name, len(snapshot.nodes), len(snapshot.jobs),
-            len(snapshot.steerable_jobs), sum(1 for j in snapshot.jobs if j.running), read_s=seen.read_s,
-            decide_s=decide_s, note=fault or broken or standby, round_s=self._config.controller.round_s,
-        )  # fmt: skip
+            snapshot.time,
+            mode,
+            self._policy.name,
+            len(snapshot.nodes),
+            len(snapshot.jobs),
+            len(snapshot.steerable_jobs),
+            sum(1 for j in snapshot.jobs if j.running),
+            read_s=seen.read_s,
+            decide_s=decide_s,
+            note=fault or broken or standby,
+            round_s=self._config.controller.round_s,
+        )
         number = self._recorder.begin(record)
-        self._attendant.began(number)
+        self._callbacks.began(number)
         self._recorder.planned(number, snapshot, plan, changes)
-        outcome = Outcome(changes)
         if mode is Mode.ACT and not (broken or plan.abstains):
             outcome = self._cluster.carry_out(number, seen, changes)
+        else:
+            outcome = Outcome(changes, acted=False)
         record = self._conclude(number, record, seen, outcome)
         if self._foresee_s > 0 and plan.waits and not plan.abstains:
             self._peek = Peek(replace(snapshot, memory=plan.memory), self._policy, seen.stays)
@@ -233,7 +246,7 @@ class Controller:
             log.warning("policy %s failed (%r); its memory is dropped", self._policy.name, error)
             return self._policy.allocate(replace(snapshot, memory={}))
 
-    def _conclude(self, number: int, record: RoundRecord, seen: Any, outcome: Outcome) -> RoundRecord:
+    def _conclude(self, number: int, record: RoundRecord, seen: SeenT, outcome: Outcome) -> RoundRecord:
         record = replace(
             record,
             starts=outcome.count(ChangeKind.START),
@@ -255,7 +268,20 @@ class Controller:
         log.info(
             "round %d (%s, %s): %d jobs, %d steered, %d running; %d start, %d move, %d stop, %d leases, %d failed; "
             "read %.3f s, decide %.3f s, act %.3f s, verify %.3f s",
-            number, record.mode, record.policy, record.jobs, record.steered, record.running, record.starts,
-            record.moves, record.preemptions, record.leases, record.failed, record.read_s, record.decide_s,
-            record.act_s, record.verify_s, extra={"event": "round", "figures": {"round": number, **asdict(record)}},
-        )  # fmt: skip
+            number,
+            record.mode,
+            record.policy,
+            record.jobs,
+            record.steered,
+            record.running,
+            record.starts,
+            record.moves,
+            record.preemptions,
+            record.leases,
+            record.failed,
+            record.read_s,
+            record.decide_s,
+            record.act_s,
+            record.verify_s,
+            extra={"event": "round", "figures": {"round": number, **asdict(record)}},
+        )

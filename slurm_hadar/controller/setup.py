@@ -13,18 +13,19 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.agents.channel import Channel, announce, leave_network
 from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.agents.reports import ReportBook
-from slurm_hadar.controller.attendant import Attendant
+from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.journal.keeping import Keeping
 from slurm_hadar.controller.journal.recorder import JournalRecorder
 from slurm_hadar.controller.loop import Controller, RoundResult
 from slurm_hadar.controller.observe.job_graphs import network_of
+from slurm_hadar.controller.observe.observer import Observation
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.prediction.training import Trainer
+from slurm_hadar.controller.safety.leadership import Leadership
 from slurm_hadar.controller.safety.lock import ScopeLock
-from slurm_hadar.controller.safety.primacy import Primacy
 from slurm_hadar.controller.slurm_cluster import SlurmCluster
-from slurm_hadar.errors import SlurmError, StoreError
+from slurm_hadar.errors import StoreError
 from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL, ChannelInfo
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
@@ -47,14 +48,10 @@ CLUSTER_FILE = "hadar-cluster.json"
 class Assembly:
     """A controller ready to run, and what must be closed after it. ``notes`` are lines the user should see."""
 
-    controller: Controller
-    backend: Backend
-    journal: Journal
-    book: ReportBook
-    channel: Channel | None
+    controller: Controller[Observation]
+    parts: Parts
     trainer: Trainer
-    keeping: Keeping
-    primacy: Primacy
+    leadership: Leadership
     directory: Path
     notes: list[str]
     _stack: ExitStack
@@ -102,9 +99,9 @@ def state_dir(config: Config) -> Path:
 
 
 def assemble(
-    config: Config, on_round: Callable[[RoundResult], None] | None = None, attendant: Attendant | None = None
+    config: Config, on_round: Callable[[RoundResult], None] | None = None, callbacks: LoopCallbacks | None = None
 ) -> Assembly:
-    """Build everything; ``attendant`` looks after it.
+    """Build everything; ``callbacks`` are told of what it does.
 
     Raises the HadarError of whatever cannot be had; nothing stays open then.
     """
@@ -112,8 +109,8 @@ def assemble(
     policy = registry.get(config.policy.name, **config.policy.params)
     with ExitStack() as stack:
         backend: Backend = choose(config.slurm.backend, config.slurm.timeout_s, config.slurm.retries)
-        if attendant is not None:
-            backend = WatchedBackend(backend, attendant)
+        if callbacks is not None:
+            backend = WatchedBackend(backend, callbacks)
         stack.callback(backend.close)
         directory = state_dir(config)
         lock = ScopeLock(directory, backend.identity(), config.controller.users)
@@ -122,57 +119,35 @@ def assemble(
         stack.callback(journal.close)
         if journal.moved_aside:
             notes.append(f"the journal was broken and moved to {journal.moved_aside}; a new one is begun")
-        book = ReportBook()
-        primacy = Primacy(backend, config.controller.ha)
-        channel = _channel(config, directory, book, quiet=_stands_by(primacy))
-        if channel is not None:
-            stack.callback(channel.close)
+        leadership = Leadership(backend, config.controller.ha)
         trainer = Trainer(config.predict, directory, directory / PREDICTOR, journal)
-        keeping = Keeping()
-        seal = Seal(backend.identity(), load_key(directory))
-        controller = steer(
-            backend, policy, config, journal, book, channel, on_round, directory / PREDICTOR, trainer, attendant,
-            keeping, primacy, seal,
-        )  # fmt: skip
-        return Assembly(
-            controller, backend, journal, book, channel, trainer, keeping, primacy, directory, notes, stack.pop_all()
+        parts = Parts(
+            backend,
+            journal,
+            forecaster=Forecaster(VersionStore(directory / PREDICTOR)),
+            trainer=trainer,
+            callbacks=callbacks or LoopCallbacks(),
+            leadership=leadership,
+            seal=Seal(backend.identity(), load_key(directory)),
         )
+        parts.channel = _channel(config, directory, parts.book, quiet=leadership.may_be_elsewhere())
+        if parts.channel is not None:
+            stack.callback(parts.channel.close)
+        controller = steer(policy, config, parts, on_round)
+        return Assembly(controller, parts, trainer, leadership, directory, notes, stack.pop_all())
 
 
 def steer(
-    backend: Backend,
     policy: Policy,
     config: Config,
-    journal: Journal,
-    book: ReportBook,
-    channel: Channel | None = None,
-    on_round: Callable[[RoundResult], None] | None = None,
-    versions: Path | None = None,
-    trainer: Trainer | None = None,
-    attendant: Attendant | None = None,
-    keeping: Keeping | None = None,
-    primacy: Primacy | None = None,
-    seal: Seal | None = None,
-) -> Controller:
-    """A controller of a live Slurm, from its parts. ``versions`` is the folder of the stored predictors; ``primacy``
-    says whether this host may act, None = it always may; ``seal`` is that of its notes, None = one that ends with
-    it."""
-    keeping = keeping or Keeping()
+    parts: Parts,
+    on_round: Callable[[RoundResult[Observation]], None] | None = None,
+) -> Controller[Observation]:
+    """A controller of a live Slurm, from its parts. ``on_round`` is called after each round."""
     params = config.policy.params if config.policy.name == policy.name else {}
-    recorder = JournalRecorder(journal, policy.name, params, config.controller.keep_days * 86400, keeping)
-    forecaster = Forecaster(VersionStore(versions)) if versions is not None else None
-    cluster = SlurmCluster(
-        backend, config, journal, book, channel, forecaster, trainer, attendant, keeping, primacy, seal
-    )  # fmt: skip
-    return Controller(cluster, policy, config, recorder, on_round, attendant)
-
-
-def _stands_by(primacy: Primacy) -> bool:
-    """Whether another host may be the one that jobs report to; the first round that Slurm answers in knows."""
-    try:
-        return bool(primacy.standby())
-    except SlurmError:
-        return True
+    keep_s = config.controller.keep_days * 86400
+    recorder = JournalRecorder(parts.journal, policy.name, params, keep_s, parts.best_effort)
+    return Controller(SlurmCluster(config, parts), policy, config, recorder, on_round, parts.callbacks)
 
 
 def _channel(config: Config, directory: Path, book: ReportBook, quiet: bool = False) -> Channel | None:

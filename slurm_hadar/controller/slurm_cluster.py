@@ -5,40 +5,31 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act.actor import Actor
-from slurm_hadar.controller.act.verify import ReadBack
-from slurm_hadar.controller.agents.channel import Channel
+from slurm_hadar.controller.act.context import ActContext
 from slurm_hadar.controller.agents.fork_tracker import JobTracker
-from slurm_hadar.controller.agents.notes import Seal
-from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.agents.user_files import UserFiles
-from slurm_hadar.controller.attendant import Attendant
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
-from slurm_hadar.controller.journal import JobRecord, Journal, WriteRecord
-from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal import JobRecord, Stage, WriteOutcome, WriteRecord
 from slurm_hadar.controller.observe.job_graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observation, Observer
-from slurm_hadar.controller.observe.usage import Usage
-from slurm_hadar.controller.prediction.forecasts import Forecaster
-from slurm_hadar.controller.prediction.training import Trainer
-from slurm_hadar.controller.safety.brake import Brake
+from slurm_hadar.controller.observe.slurm_view import SlurmView
+from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.observe.usage import UsageBook
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.safety.clock import ClockWatch
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
-from slurm_hadar.controller.safety.primacy import Primacy
 from slurm_hadar.controller.safety.quarantine import Quarantine
+from slurm_hadar.controller.safety.refusals import Refusals
 from slurm_hadar.controller.steering.bounds import Lessons
 from slurm_hadar.controller.steering.time_limits import left_s
-from slurm_hadar.errors import ChannelError, SlurmRejected
+from slurm_hadar.errors import ChannelError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.store import ThroughputStore
@@ -47,63 +38,51 @@ from slurm_hadar.throughput.table import reference
 __all__ = ["SlurmCluster"]
 
 log = logging.getLogger(__name__)
-_MOST_REFUSALS = 3  # in a row, of one job; then it is left alone
+_WARNED = (WriteOutcome.REFUSED, WriteOutcome.INEFFECTIVE, WriteOutcome.UNDONE)
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
 _WATCHFUL_S = 0.1  # while a job that was asked to save may say any moment that it has
-_IDLE_S = 1.0  # the attendant comes by at least as often between two rounds
+_IDLE_S = 1.0  # the loop's callbacks come at least as often between two rounds
 _SILENT_S = 30.0  # after this long without a word on the channel, a running job's spool file is read
 
 
 class SlurmCluster(Cluster[Observation]):
-    """A live Slurm.
+    """A live Slurm, read and told through ``parts``."""
 
-    Parameters
-    ----------
-    backend: how to talk to Slurm. config: limits and intervals. journal: what is remembered of jobs.
-    book, channel: reports from jobs; ``channel`` may be None.
-    forecaster, trainer: say what jobs are expected to be, and learn it; None = nobody does.
-    attendant: who looks after the controller. keeping: where a journal that cannot be written is complained of.
-    primacy: whether this host may act; None = it always may. seal: of the notes in jobs' comments.
-    """
-
-    def __init__(
-        self, backend: Backend, config: Config, journal: Journal, book: ReportBook, channel: Channel | None = None,
-        forecaster: Forecaster | None = None, trainer: Trainer | None = None, attendant: Attendant | None = None,
-        keeping: Keeping | None = None, primacy: Primacy | None = None, seal: Seal | None = None,
-    ) -> None:  # fmt: skip
-        self._backend = backend
+    def __init__(self, config: Config, parts: Parts) -> None:
         self._config = config
-        self._journal = journal
-        self._book = book
-        store = ThroughputStore(journal.connection)
-        self._attendant = attendant or Attendant()
-        self._keeping = keeping or Keeping()
-        self._primacy = primacy
-        self._channel = channel
-        self._usage = Usage(journal, config.fairness.half_life_h * 3600.0)
+        self._parts = parts
+        journal, book = parts.journal, parts.book
+        self._usage = UsageBook(journal, config.fairness.half_life_h * 3600.0)
         self.files = UserFiles()
         self._graphs = GraphBook(config.network, self.files)
-        estimator = Estimator(reference(), store)
-        self.isolated, lessons, seal = Quarantine(), Lessons(), seal or Seal()
-        self._observer = Observer(
-            config, book, estimator, journal.load_jobs(), self._usage,
-            forecaster if config.predict.enabled else None, self._graphs, self._keeping, seal, self.isolated, lessons,
+        self.isolated, lessons = Quarantine(), Lessons()
+        store = ThroughputStore(journal.connection)
+        sources = Sources(
+            book,
+            Estimator(reference(), store),
+            journal.load_jobs(),
+            self._usage,
+            self._graphs,
+            parts.forecaster if config.predict.enabled else None,
             store,
-        )  # fmt: skip
-        self._forecaster, self._trainer = forecaster, trainer
+            parts.best_effort,
+            parts.seal,
+            self.isolated,
+            lessons,
+        )
+        self._observer = Observer(config, sources)
         self.spool = SpoolReader(book, self.files)
         self._tracker = JobTracker(self._pass_on, journal.forks())
-        self._book.listener = self._tracker.hear
+        book.listener = self._tracker.hear
         self._stop = threading.Event()
-        self._actor = Actor(
-            backend, config, book, channel, self.spool, self._stop.is_set, self._attendant.alive, self._announce,
-            seal, self.isolated, lessons,
-        )  # fmt: skip
-        self._clock = ClockWatch(backend)
+        context = ActContext(
+            parts.backend, config, book, parts.seal, self.isolated, lessons, self._stop.is_set, parts.callbacks.alive
+        )
+        self._actor = Actor(context, parts.channel, self.spool, self._announce)
+        self._clock = ClockWatch(parts.backend)
+        self._refusals = Refusals(self.isolated)
         self._number = 0
         self._over: list[JobRecord] = []  # ended, and not yet written down as such
-        self._brake = Brake()
-        self._refusals: Counter[str] = Counter()  # in a row, by job
         self._limit_due: float | None = None
         self._began = time.monotonic()
         self._slow = False
@@ -118,20 +97,20 @@ class SlurmCluster(Cluster[Observation]):
     def stop(self) -> None:
         """End after the current write. Safe to call from a signal handler."""
         self._stop.set()
-        self._book.event.set()
+        self._parts.book.event.set()
 
     def pause(self) -> None:
         """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly. A
         job that has saved since it was asked to, and stands still until it is moved, brings it forward at once."""
         until = None  # set by an event
         while not self._stop.is_set() and not self._actor.answered():
-            if self._channel is not None:
-                self._channel.check()
-            self._attendant.idle()  # which may change the length of a round
+            if self._parts.channel is not None:
+                self._parts.channel.check()
+            self._parts.callbacks.idle()  # which may change the length of a round
             settings, now = self._config.controller, time.monotonic()
             due = self._began + settings.round_s * (2 if self._slow else 1)
             early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
-            if until is None and self._book.event.is_set():
+            if until is None and self._parts.book.event.is_set():
                 until = max(early, now + SETTLE_S)
             left = min(due, due if until is None else until) - now
             if self._limit_due is not None:
@@ -140,31 +119,31 @@ class SlurmCluster(Cluster[Observation]):
                 break
             nap_s = min(left, _WATCHFUL_S if self._actor.waits else _IDLE_S)
             if until is None:
-                self._book.event.wait(nap_s)
+                self._parts.book.event.wait(nap_s)
             else:
                 self._stop.wait(nap_s)
-        self._book.event.clear()
+        self._parts.book.event.clear()
 
     def reconfigure(self, config: Config) -> None:
         """Go by another configuration, as far as it does not need a restart. Between rounds only."""
         self._config = config
         self._usage.reconfigure(config.fairness.half_life_h * 3600.0)
-        self._observer.reconfigure(config, self._forecaster if config.predict.enabled else None)
-        self._actor.reconfigure(config)
-        if self._trainer is not None:
-            self._trainer.reconfigure(config.predict)
-        if self._primacy is not None:
-            self._primacy.reset(config.controller.ha)
+        self._observer.reconfigure(config, self._parts.forecaster if config.predict.enabled else None)
+        self._actor.context.config = config
+        if self._parts.trainer is not None:
+            self._parts.trainer.reconfigure(config.predict)
+        if self._parts.leadership is not None:
+            self._parts.leadership.reset(config.controller.ha)
 
     def standby(self) -> str:
-        """By :class:`Primacy`. Who takes over tells the jobs where to report to."""
-        standby = self._primacy.standby() if self._primacy is not None else ""
-        if self._channel is not None:
+        """By :class:`Leadership`. Who takes over tells the jobs where to report to."""
+        standby = self._parts.leadership.standby() if self._parts.leadership is not None else ""
+        if self._parts.channel is not None:
             if standby:
-                self._channel.quiet = True
-            elif self._channel.quiet:
+                self._parts.channel.quiet = True
+            elif self._parts.channel.quiet:
                 try:
-                    self._channel.tell_jobs()
+                    self._parts.channel.tell_jobs()
                 except ChannelError as error:  # jobs leave word in their directories then; tried again each round
                     log.error("jobs cannot be told to report here: %s", error)
         return standby
@@ -172,35 +151,36 @@ class SlurmCluster(Cluster[Observation]):
     def observe(self, acting_only: bool) -> Observation:
         self._began, self._slow = time.monotonic(), False
         self._read_spools()  # first: it may take seconds, and what Slurm shows is soon out of date
-        state = self._backend.read()
+        state = self._parts.backend.read()
         self._slow = state.read_s > self._config.slurm.slow_read_s
         if acting_only:
             self._clock.check()
-        self._graphs.look(self._backend, state)
-        seen = self._track(self._observer.observe(state, acting_only=acting_only))
+        view = SlurmView.of(state, self._config.gpus.memory_gb)
+        self._graphs.survey_if_named(self._parts.backend, view)
+        seen = self._track(self._observer.observe(view, acting_only=acting_only))
         self._over += [record for record, _ in seen.ended]
         return seen
 
     def _track(self, seen: Observation) -> Observation:
         """Let the job tracker look at the copies of forked jobs, and show all of them how far their job is."""
         copies = [job for job in seen.snapshot.jobs if job.fork is not None]
-        self._tracker.look((job, read(seen.raw[job.job_id].comment)[0]) for job in copies)
+        self._tracker.take_in((job, seen.comments[job.job_id]) for job in copies)
         for job in copies:
-            news = self._book.get(job.job_id)
+            news = self._parts.book.get(job.job_id)
             if job.running and news is not None and news.report.restart == job.restarts:
                 self._tracker.hear(news.report)
         if not copies:
             return seen
         jobs = [self._tracker.with_progress(j) if j.fork is not None else j for j in seen.snapshot.jobs]
-        return replace(seen, snapshot=seen.snapshot.with_jobs(jobs))
+        return seen.with_snapshot(seen.snapshot.with_jobs(jobs))
 
     def _pass_on(self, job_id: str, plan: PeriodPlan) -> bool:
-        return self._channel is not None and self._channel.order(
+        return self._parts.channel is not None and self._parts.channel.order(
             job_id, "plan", "shares of the next periods", plan=plan.to_json()
         )
 
-    def out_of_order(self) -> str:
-        return self._brake.reason(time.time())
+    def circuit_open(self) -> str:
+        return self._refusals.circuit_open(time.time())
 
     def carry_out(self, number: int, seen: Observation, changes: Sequence[Change]) -> Outcome:
         # Saved before anything is written to Slurm: after a kill the next start must know which node lists and start
@@ -210,10 +190,10 @@ class SlurmCluster(Cluster[Observation]):
             record, put_off = seen.records[change.job_id], change.kind is not ChangeKind.STAY
             record.steered = record.steered or change.kind.occupies
             record.defer_from = now if put_off else None
-            record.defer_until = now + self._actor.longest_defer_s if put_off else None
+            record.defer_until = now + self._actor.context.longest_defer_s if put_off else None
             if change.kind.stops:
                 record.ran_on = ()  # it is waited for until it has left them
-        self._journal.save_jobs(seen.records.values())  # what cannot be written down is not done
+        self._parts.journal.save_jobs(seen.records.values())  # what cannot be written down is not done
         outcome, self._number = Outcome(list(changes)), number
         try:
             self._actor.carry_out(seen, changes, outcome)
@@ -225,11 +205,10 @@ class SlurmCluster(Cluster[Observation]):
             if not outcome.unanswered:  # then each record has the start time that Slurm took
                 for change in changes:
                     seen.records[change.job_id].defer_from = seen.records[change.job_id].defer_until = None
-            with self._keeping():
-                self._journal.settle_writes(number, time.time(), [*outcome.log, *outcome.unanswered])
-                self._journal.save_jobs(seen.records.values())
-            self._attendant.wrote(number, seen, outcome, self._actor.shown)
-            self._actor.shown = ReadBack()
+            with self._parts.best_effort():
+                self._parts.journal.settle_writes(number, time.time(), [*outcome.log, *outcome.unanswered])
+                self._parts.journal.save_jobs(seen.records.values())
+            self._parts.callbacks.wrote(number, seen, outcome)
         self._judge(seen, outcome)
         return outcome
 
@@ -246,63 +225,45 @@ class SlurmCluster(Cluster[Observation]):
     def _announce(self, writes: Iterable[WriteRecord]) -> None:
         """Into the journal before it goes to Slurm; what came of it replaces it when the round's changes are done."""
         self._clock.before_writing()
-        self._journal.add_writes(self._number, time.time(), writes)
+        self._parts.journal.add_writes(self._number, time.time(), writes)
 
     def _judge(self, seen: Observation, outcome: Outcome) -> None:
-        """Count failures, warn about them, and leave alone from now on what is not ours to change; for a while also
-        what Slurm refuses again and again."""
-        refused = {w.job_id: w.detail for w in outcome.log if w.outcome == "refused" and w.job_id not in outcome.denied}
-        taken = {w.job_id for w in outcome.log if w.outcome == "ok"}
-        for job_id, why in refused.items():
-            self._refusals[job_id] += 1
-            if self._refusals[job_id] >= _MOST_REFUSALS:
-                self.isolated.put(job_id, "what Slurm is told of it", SlurmRejected(why))
-        self._refusals = Counter({job_id: n for job_id, n in self._refusals.items() if job_id in refused})
-        users = Counter(seen.raw[job_id].user for job_id in refused if job_id in seen.raw)
-        settings = self._config.guard.max_failed_writes, time.time(), self._config.controller.round_s
-        self._brake.note(users, bool(taken - refused.keys()), *settings)
-        if refused and (braked := self._brake.reason(time.time())):
-            log.warning("%s", braked)
+        """Count failures, warn about them, and leave alone from now on what is not ours to change."""
+        users = {job_id: job.user for job_id, job in seen.raw.items()}
+        settings = self._config.guard.max_failed_writes, self._config.controller.round_s
+        self._refusals.record_round(outcome, users, time.time(), *settings)
         self._observer.deny(outcome.denied)
-        if outcome.denied:
-            first, why = next(iter(outcome.denied.items()))
-            log.warning(
-                "%d jobs are left alone since they are not this controller's to change, such as %s (%s); "
-                "controller.users limits it to some users' jobs", len(outcome.denied), first, why,
-            )  # fmt: skip
-        for write in outcome.log:
-            if write.outcome in ("refused", "ineffective", "undone") and write.job_id not in outcome.denied:
-                log.warning(
-                    "job %s: %s %s %s", write.job_id, write.command, write.outcome, write.detail,
-                    extra={"event": "write", "job_id": write.job_id},
-                )  # fmt: skip
+        _warn(outcome)
 
     def conclude(self, seen: Observation) -> None:
         self._limit_due = self._next_limit(seen)
         if any(self._leaves(job) for job in seen.raw.values()):
-            self._book.event.set()  # its GPUs will be free in a moment: the next round shall not be a whole one away
-        with self._keeping():
-            self._journal.save_forks(self._tracker.state())
-            self._journal.save_jobs([*seen.records.values(), *self._over])
+            # its GPUs will be free in a moment: the next round shall not be a whole one away
+            self._parts.book.event.set()
+        with self._parts.best_effort():
+            self._parts.journal.save_forks(self._tracker.state())
+            self._parts.journal.save_jobs([*seen.records.values(), *self._over])
             self._over.clear()
-        if self._trainer is not None:
-            with self._keeping():
-                self._trainer.look(time.time())
-        self._keeping.round_over()
+        if self._parts.trainer is not None:
+            with self._parts.best_effort():
+                self._parts.trainer.check(time.time())
+        self._parts.best_effort.round_over()
 
     def _next_limit(self, seen: Observation) -> float | None:
         """When the next job is to save before its time limit, in epoch seconds; None if no limit is known."""
         grace_s, now = self._config.jobs.limit_grace_s, time.time()
         due = [
-            now + left - grace_s for job_id, left in left_s(seen.snapshot, seen.raw, now).items()
-            if grace_s > 0 and seen.records[job_id].limit_asked is None
+            now + left - grace_s
+            for job_id, left in left_s(seen.snapshot, seen.raw, now).items()
+            if grace_s > 0
+            and seen.records[job_id].limit_asked is None
             and self._config.mode(seen.raw[job_id].partition) is Mode.ACT
-        ]  # fmt: skip
+        ]
         return min(due, default=None)
 
     def _leaves(self, job: SlurmJob) -> bool:
         """Whether the job has said goodbye lately, and Slurm still has it on its nodes."""
-        news = self._book.get(job.job_id)
+        news = self._parts.book.get(job.job_id)
         if news is None or news.report.kind != "bye" or news.report.restart != job.restarts:
             return False
         return job.state is not JobState.PENDING and time.time() - news.heard < _LEAVES_WITHIN_S
@@ -311,10 +272,32 @@ class SlurmCluster(Cluster[Observation]):
         """Jobs that run and are silent on the channel may have left word in their directories."""
         now, silent = time.time(), []
         for record in self._observer.records.values():
-            if record.run_since is None:
+            if record.stage is not Stage.RUNNING:
                 continue
-            news = self._book.get(record.job_id)
+            news = self._parts.book.get(record.job_id)
             if news is None or not news.live or now - news.heard > _SILENT_S:
                 silent.append((record.job_id, record.work_dir, record.user))
         self.spool.forget(self._observer.records)
         self.spool.read_all(silent)
+
+
+def _warn(outcome: Outcome) -> None:
+    if outcome.denied:
+        first, why = next(iter(outcome.denied.items()))
+        log.warning(
+            "%d jobs are left alone since they are not this controller's to change, such as %s (%s); "
+            "controller.users limits it to some users' jobs",
+            len(outcome.denied),
+            first,
+            why,
+        )
+    for write in outcome.log:
+        if write.outcome in _WARNED and write.job_id not in outcome.denied:
+            log.warning(
+                "job %s: %s %s %s",
+                write.job_id,
+                write.command,
+                write.outcome,
+                write.detail,
+                extra={"event": "write", "job_id": write.job_id},
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_hadar.config import Config
 from slurm_hadar.doctor import host_checks, queue_checks, slurm_checks
 from slurm_hadar.doctor.finding import Finding, Verdict, cannot_tell
-from slurm_hadar.doctor.host import Host, look
+from slurm_hadar.doctor.host import Host, inspect_host
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.survey import Survey, Unknown, survey
 
@@ -28,7 +28,7 @@ def examine(config: Config, config_error: str = "") -> list[Finding]:
     ``config_error`` is why the configuration could not be read, where ``config`` is the default instead.
     """
     slurm = survey(CliBackend(config.slurm.timeout_s, retries=0))
-    return judge(slurm, look(config, config_error, slurm))
+    return judge(slurm, inspect_host(config, config_error, slurm))
 
 
 def judge(slurm: Survey | Unknown, host: Host) -> list[Finding]:

@@ -24,7 +24,7 @@ from slurm_hadar.policies import registry
 from slurm_hadar.slurm.pyslurm import probe
 from slurm_hadar.slurm.survey import NOT_ASKED, Survey, Unknown
 
-__all__ = ["Host", "look"]
+__all__ = ["Host", "inspect_host"]
 
 _MOST_DIRS = 50
 _DIRS_S = 10.0
@@ -42,7 +42,7 @@ class Host:
     state_dir: where journal and lock shall live. state_fault: why it cannot. state_fs: type of its file system.
     lock_holder: who holds the controller's lock, empty for nobody.
     channel_bind, channel_host, channel_file: where jobs report to. channel_fault: why the file cannot be written.
-    beside_slurm: whether jobs find that file without being told. host_addresses: what ``channel_host`` resolves to.
+    found_by_jobs: whether jobs find that file without being told. host_addresses: what ``channel_host`` resolves to.
     port_fault: why a fixed port cannot be had.
     pyslurm: why pyslurm cannot be used; empty if it can. pyslurm_version: None if it is not installed.
     private: this is a private cluster, all on one machine.
@@ -78,7 +78,7 @@ class Host:
     work_dirs: Mapping[str, bool] | Unknown = field(default_factory=dict)
 
 
-def look(config: Config, config_error: str, slurm: Survey | Unknown) -> Host:
+def inspect_host(config: Config, config_error: str, slurm: Survey | Unknown) -> Host:
     """Find out all of it; what cannot be found out is Unknown, never an exception."""
     directory = chosen_state_dir(config)
     bind, host = channel_address(config)

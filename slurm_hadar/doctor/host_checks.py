@@ -38,8 +38,10 @@ def _config(host: Host) -> Answer:
     if host.plugin_errors:
         return warning("; ".join(host.plugin_errors), "pip uninstall PACKAGE    # or mend it")
     files = sorted({origin for origin in host.config.origins.values() if origin != "command line"})
-    return ok(f"valid, from {', '.join(files) if files else 'defaults alone'}; policy {host.config.policy.name}, "
-              f"mode {host.config.controller.mode}")  # fmt: skip
+    return ok(
+        f"valid, from {', '.join(files) if files else 'defaults alone'}; policy {host.config.policy.name}, "
+        f"mode {host.config.controller.mode}"
+    )
 
 
 def _state_dir(host: Host) -> Answer:
@@ -74,37 +76,51 @@ def _primary(host: Host) -> Answer:
     if here and host.config.controller.ha == "primary":
         return note(f"this host is a {here[0].role} of slurmctld; {acting.host} acts, and a controller here stands by")
     if here:
-        return warning(f"this host is a {here[0].role} of slurmctld; {acting.host} acts",
-                       "hadar run --set controller.ha=primary    # it then stands by")  # fmt: skip
+        return warning(
+            f"this host is a {here[0].role} of slurmctld; {acting.host} acts",
+            "hadar run --set controller.ha=primary    # it then stands by",
+        )
     others = f"; run one controller only, as there are {len(daemons)} slurmctld" if len(daemons) > 1 else ""
     return note(f"this host runs no slurmctld; {acting.host} does, over the network{others}")
 
 
 def _channel(host: Host) -> Answer:
     if not host.config.channel.enabled:
-        return note("channel.enabled = false: jobs write spool files, which are read once a round",
-                    "hadar run --set channel.enabled=true")  # fmt: skip
+        return note(
+            "channel.enabled = false: jobs write spool files, which are read once a round",
+            "hadar run --set channel.enabled=true",
+        )
     if host.channel_fault:
-        return problem(f"{host.channel_file} cannot be written: {host.channel_fault}",
-                       f"install -d -o {os.environ.get('USER', 'hadar')} /etc/slurm-hadar    # as root"
-                       )._replace(meanwhile="hadar run --set channel.file=$HOME/hadar-channel.json    # and in jobs "
-                                  "export HADAR_CHANNEL=$HOME/hadar-channel.json")  # fmt: skip
+        return problem(
+            f"{host.channel_file} cannot be written: {host.channel_fault}",
+            f"install -d -o {os.environ.get('USER', 'hadar')} /etc/slurm-hadar    # as root",
+        )._replace(
+            meanwhile="hadar run --set channel.file=$HOME/hadar-channel.json    # and in jobs "
+            "export HADAR_CHANNEL=$HOME/hadar-channel.json"
+        )
     if host.port_fault:
         return problem(f"channel.bind cannot be had: {host.port_fault}", "hadar run --set 'channel.bind=tcp://*:*'")
     if not host.found_by_jobs:
-        return warning(f"jobs do not look for {host.channel_file} by themselves",
-                       f"export HADAR_CHANNEL={host.channel_file}    # in jobs; or open /etc/slurm-hadar")  # fmt: skip
+        return warning(
+            f"jobs do not look for {host.channel_file} by themselves",
+            f"export HADAR_CHANNEL={host.channel_file}    # in jobs; or open /etc/slurm-hadar",
+        )
     if isinstance(host.host_addresses, Unknown):
         return warning(f"channel.host: {host.host_addresses.why}", "hadar run --set channel.host=ADDRESS")
     loops = all(ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in host.host_addresses)
     if loops and not host.private:
-        return warning(f"jobs are told to report to {host.channel_host}, which is {', '.join(host.host_addresses)}: "
-                       "on a node that may be the node itself", "hadar run --set channel.host=ADDRESS")  # fmt: skip
+        return warning(
+            f"jobs are told to report to {host.channel_host}, which is {', '.join(host.host_addresses)}: "
+            "on a node that may be the node itself",
+            "hadar run --set channel.host=ADDRESS",
+        )
     port = host.channel_bind.rpartition(":")[2]
     where = f"{host.channel_host} ({', '.join(host.host_addresses)})"
     if port == "*" and not host.private:
-        return note(f"jobs report to {where} at a port that is chosen freely; a firewall needs a fixed one",
-                    "hadar run --set 'channel.bind=tcp://*:5557'")  # fmt: skip
+        return note(
+            f"jobs report to {where} at a port that is chosen freely; a firewall needs a fixed one",
+            "hadar run --set 'channel.bind=tcp://*:5557'",
+        )
     return ok(f"jobs report to {where}, announced in {host.channel_file}; whether nodes reach it is not tried")
 
 
@@ -131,9 +147,11 @@ def _work_dirs(host: Host) -> Answer:
         return cannot_tell("no job with a hadar: comment is in the queue now")
     hidden = [path for path, visible in seen.items() if not visible]
     if hidden:
-        return note(f"{len(hidden)} of {len(seen)} jobs' work directories cannot be seen from here, such as "
-                    f"{hidden[0]}: reports that did not come by the channel are lost",
-                    "mount the users' file system here")  # fmt: skip
+        return note(
+            f"{len(hidden)} of {len(seen)} jobs' work directories cannot be seen from here, such as "
+            f"{hidden[0]}: reports that did not come by the channel are lost",
+            "mount the users' file system here",
+        )
     return ok(f"the work directories of jobs can be seen ({len(seen)} looked at)")
 
 
@@ -147,26 +165,34 @@ def _job_submit(host: Host) -> Answer:
     target = conf.rpartition("/")[0]
     copy = f"cp {source} {target}/ && scontrol reconfigure    # on the slurmctld host"
     if "lua" not in plugins.split(","):
-        return note("job_submit.lua is not installed: jobs must be submitted untyped and with --requeue",
-                    f"JobSubmitPlugins=lua    # and {copy}")  # fmt: skip
+        return note(
+            "job_submit.lua is not installed: jobs must be submitted untyped and with --requeue",
+            f"JobSubmitPlugins=lua    # and {copy}",
+        )
     if isinstance(host.job_submit, Unknown):
         return cannot_tell(f"JobSubmitPlugins=lua is set, but the script is not to be read here: {host.job_submit.why}")
     if isinstance(host.own_script, Unknown):
         return cannot_tell(host.own_script.why)
     if "hadar_parse" not in host.job_submit:
-        return note("the site has a job_submit.lua of its own, without ours: jobs must be submitted untyped and with "
-                    "--requeue", f"# take the functions of {source} into it")  # fmt: skip
+        return note(
+            "the site has a job_submit.lua of its own, without ours: jobs must be submitted untyped and with --requeue",
+            f"# take the functions of {source} into it",
+        )
     if _LEASES.sub("", host.job_submit) != _LEASES.sub("", host.own_script):
-        return warning("job_submit.lua is installed, but not the text that comes with this version",
-                       f"diff {source} {target}/; {copy}")  # fmt: skip
+        return warning(
+            "job_submit.lua is installed, but not the text that comes with this version",
+            f"diff {source} {target}/; {copy}",
+        )
     return _lease_of(host, float(m[1]) if (m := _LEASE.search(host.job_submit)) else 0.0)
 
 
 def _lease_of(host: Host, lease_s: float) -> Answer:
     round_s = host.config.controller.round_s
     if 0 < lease_s < round_s:
-        return note(f"job_submit.lua is that of this version, but LEASE_S = {lease_s:g} is below round_s = {round_s:g}",
-                    f"LEASE_S = {round_s * 1.1:.0f}    # in job_submit.lua, or 0")  # fmt: skip
+        return note(
+            f"job_submit.lua is that of this version, but LEASE_S = {lease_s:g} is below round_s = {round_s:g}",
+            f"LEASE_S = {round_s * 1.1:.0f}    # in job_submit.lua, or 0",
+        )
     extra = f", new jobs wait {lease_s:g} s for a round" if lease_s else ""
     return ok(f"job_submit.lua is that of this version{extra}")
 
@@ -178,10 +204,15 @@ def _task_prolog(host: Host) -> Answer:
     if isinstance(prolog, Unknown):
         return cannot_tell(prolog.why)
     if not prolog:
-        return note("no TaskProlog: a plain srun in a job of another shape may fail or do nothing; hadar-srun does not",
-                    f"TaskProlog=/etc/slurm/task_prolog.sh    # {host.wrappers}/task_prolog.sh")  # fmt: skip
-    return ok(f"TaskProlog = {prolog}") if prolog.endswith("/task_prolog.sh") else cannot_tell(
-        f"TaskProlog = {prolog}: whether it clears SLURM_NTASKS and SLURM_GPUS is not known")  # fmt: skip
+        return note(
+            "no TaskProlog: a plain srun in a job of another shape may fail or do nothing; hadar-srun does not",
+            f"TaskProlog=/etc/slurm/task_prolog.sh    # {host.wrappers}/task_prolog.sh",
+        )
+    return (
+        ok(f"TaskProlog = {prolog}")
+        if prolog.endswith("/task_prolog.sh")
+        else cannot_tell(f"TaskProlog = {prolog}: whether it clears SLURM_NTASKS and SLURM_GPUS is not known")
+    )
 
 
 # Those that need no Slurm to be judged, and those that do.

@@ -29,19 +29,26 @@ def _gpu_types(case: SlurmCase) -> Answer:
     if isinstance(state, Unknown):
         return cannot_tell(state.why)
     if not isinstance(gres, Unknown) and "gpu" not in gres.split(","):
-        return problem(f"GresTypes = {gres or '(none)'}: Slurm knows of no GPUs",
-                       "GresTypes=gpu    # and Gres=gpu:TYPE:N for each node, with gres.conf")  # fmt: skip
+        return problem(
+            f"GresTypes = {gres or '(none)'}: Slurm knows of no GPUs",
+            "GresTypes=gpu    # and Gres=gpu:TYPE:N for each node, with gres.conf",
+        )
     nodes = [n for n in state.nodes if n.gpus]
     if not nodes:
         return problem("no node has a GPU", "NodeName=... Gres=gpu:v100:4    # and gres.conf")
     untyped = [n.name for n in nodes if any(t == "gpu" for t, _ in n.gpus)]
     if untyped:
-        return warning(f"GPUs without a type on {_some(untyped)}: they all count as alike",
-                       f"NodeName={untyped[0]} Gres=gpu:v100:4    # the model; in gres.conf Type=v100")  # fmt: skip
+        return warning(
+            f"GPUs without a type on {_some(untyped)}: they all count as alike",
+            f"NodeName={untyped[0]} Gres=gpu:v100:4    # the model; in gres.conf Type=v100",
+        )
     several = [n.name for n in nodes if len(n.gpus) > 1]
     if several:
-        return warning(f"several GPU types on {_some(several)}: Slurm cannot be told which one an untyped request "
-                       "gets, so jobs there are left alone", "# one GPU type per node")  # fmt: skip
+        return warning(
+            f"several GPU types on {_some(several)}: Slurm cannot be told which one an untyped request "
+            "gets, so jobs there are left alone",
+            "# one GPU type per node",
+        )
     total: dict[str, int] = {}
     for gpu_type, count in (pair for n in nodes for pair in n.gpus):
         total[gpu_type] = total.get(gpu_type, 0) + count
@@ -62,8 +69,10 @@ def _gpu_memory(case: SlurmCase) -> Answer:
     known = {t: book.memory_of(t) for t in types}
     unknown = [t for t, has in known.items() if has is None]
     if unknown:
-        return note(f"nobody knows how much memory {_some(unknown)} has: jobs with mem= do not run there",
-                    f"[gpus.memory_gb]    # in the configuration: {unknown[0]} = 24")  # fmt: skip
+        return note(
+            f"nobody knows how much memory {_some(unknown)} has: jobs with mem= do not run there",
+            f"[gpus.memory_gb]    # in the configuration: {unknown[0]} = 24",
+        )
     return ok(", ".join(f"{t} {has} GB" for t, has in known.items()))
 
 
@@ -75,8 +84,10 @@ def _nodes(case: SlurmCase) -> Answer:
     faulty = [n for n in bad if any(words in n.reason for words in _NEED_CARE)]
     if faulty:
         first = faulty[0]
-        return warning(f"{_some(f'{n.name} ({n.reason})' for n in faulty)}: such nodes do not come back by themselves",
-                       f"scontrol update NodeName={first.name} State=RESUME    # when the cause is gone")  # fmt: skip
+        return warning(
+            f"{_some(f'{n.name} ({n.reason})' for n in faulty)}: such nodes do not come back by themselves",
+            f"scontrol update NodeName={first.name} State=RESUME    # when the cause is gone",
+        )
     if bad:
         return note(f"not available: {_some(f'{n.name} ({n.reason or n.state})' for n in bad)}")
     return ok(f"all {sum(1 for n in state.nodes if n.gpus)} nodes with GPUs are available")
@@ -95,8 +106,10 @@ def _partitions(case: SlurmCase) -> Answer:
     for key, names in named.items():
         strange = sorted(set(names) - known)
         if strange:
-            return warning(f"{key} names {_some(strange)}, which Slurm does not have",
-                           f"hadar config show --origin    # the partitions are {_some(sorted(known))}")  # fmt: skip
+            return warning(
+                f"{key} names {_some(strange)}, which Slurm does not have",
+                f"hadar config show --origin    # the partitions are {_some(sorted(known))}",
+            )
     modes = sorted({f"{p.name} {config.mode(p.name)}" for p in state.partitions})
     return ok(f"modes: {_some(modes)}")
 
@@ -110,8 +123,10 @@ def _typed_jobs(case: SlurmCase) -> Answer:
     if ours:
         count = sum(n for _, n in ours[0].gpus[0].types)
         kinds = "+".join(sorted({t for r in ours[0].gpus for t, _ in r.types if t}))
-        return warning(f"{_jobs(ours)} of hadar: name a GPU type, so they stay where Slurm puts them",
-                       f"sbatch --gres=gpu:{count} --comment=hadar:types={kinds}    # or job_submit.lua")  # fmt: skip
+        return warning(
+            f"{_jobs(ours)} of hadar: name a GPU type, so they stay where Slurm puts them",
+            f"sbatch --gres=gpu:{count} --comment=hadar:types={kinds}    # or job_submit.lua",
+        )
     if typed:
         return note(
             f"{_jobs(typed)} without a hadar: comment name a GPU type; when they are to be steered, they must not"
@@ -128,20 +143,23 @@ def _comments(case: SlurmCase) -> Answer:
     active = [j for j in state.jobs if j.state.active]
     near = [j for j in active if not is_ours(j.comment) and looks_like_ours(j.comment)]
     if near:
-        return warning(f"{_jobs(near)}: left alone, since the comment does not begin with hadar: (small letters)",
-                       _say_again(near[0], "..."))  # fmt: skip
+        return warning(
+            f"{_jobs(near)}: left alone, since the comment does not begin with hadar: (small letters)",
+            _say_again(near[0], "..."),
+        )
     ours = {j.job_id: (j, *read(j.comment)) for j in active if is_ours(j.comment)}
     broken = [(j, why) for j, _, why in ours.values() if why]
     if broken:
         job, why = broken[0]
-        return warning(f"{_jobs([j for j, _ in broken])}: the comment cannot be read: {why}",
-                       _say_again(job, "..."))  # fmt: skip
+        return warning(f"{_jobs([j for j, _ in broken])}: the comment cannot be read: {why}", _say_again(job, "..."))
     book = node_facts(state.nodes, case.config.gpus.memory_gb)
     nowhere = [(j, short) for j, comment, _ in ours.values() if (short := no_type(comment, book))]
     if nowhere:
         job, why = nowhere[0]
-        return warning(f"{_jobs([j for j, _ in nowhere])}: no GPU type here will do: {why}: such jobs wait for ever",
-                       _say_again(job, "types=..."))  # fmt: skip
+        return warning(
+            f"{_jobs([j for j, _ in nowhere])}: no GPU type here will do: {why}: such jobs wait for ever",
+            _say_again(job, "types=..."),
+        )
     if not ours:
         return cannot_tell("no job with a hadar: comment is in the queue now")
     return ok(f"the hadar: comments of {len(ours)} job{'s' if len(ours) > 1 else ''} can be read")

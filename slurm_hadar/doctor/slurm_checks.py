@@ -1,4 +1,4 @@
-"""Checks of Slurm itself: its daemons, the rights of who asks, and slurm.conf."""
+"""Checks of Slurm itself: its daemons, the rights of this user, and slurm.conf."""
 
 from __future__ import annotations
 
@@ -41,10 +41,14 @@ def _version(case: SlurmCase) -> Answer:
     if version[:2] in _TRIED:
         return ok(f"{said}, one of those that steering is tested on ({tried})")
     if version[:2] <= _NEWEST:
-        return note(f"{said}; its output is understood, but steering is tested on {tried} only",
-                    "hadar run --once --mode advise    # and begin acting with one small partition")  # fmt: skip
-    return warning(f"{said}, newer than any that was looked at ({_release(_NEWEST)})",
-                   "hadar run --once --mode observe    # and read its log before any mode that acts")  # fmt: skip
+        return note(
+            f"{said}; its output is understood, but steering is tested on {tried} only",
+            "hadar run --once --mode advise    # and begin acting with one small partition",
+        )
+    return warning(
+        f"{said}, newer than any that was looked at ({_release(_NEWEST)})",
+        "hadar run --once --mode observe    # and read its log before any mode that acts",
+    )
 
 
 def _daemons(case: SlurmCase) -> Answer:
@@ -78,9 +82,10 @@ def _reads(case: SlurmCase) -> Answer:
     private = case.slurm.options("PrivateData")
     hidden = not isinstance(private, Unknown) and "jobs" in private and not case.slurm.may_all
     if hidden and set(case.config.controller.users) != {case.slurm.user}:
-        return warning(f"{said}, but PrivateData hides others' jobs from {case.slurm.user}",
-                       f"sacctmgr modify user {case.slurm.user} set AdminLevel=Operator"
-                       )._replace(meanwhile=_own_jobs(case.slurm))  # fmt: skip
+        return warning(
+            f"{said}, but PrivateData hides others' jobs from {case.slurm.user}",
+            f"sacctmgr modify user {case.slurm.user} set AdminLevel=Operator",
+        )._replace(meanwhile=_own_jobs(case.slurm))
     return ok(said)
 
 
@@ -125,8 +130,10 @@ def _rate_limit(case: SlurmCase) -> Answer:
     refill = _number(options.get("rl_refill_rate", ""), _RATE_REFILL)
     found = f"{case.slurm.user} has {bucket:g} calls at once and {refill:g} more per second"
     if bucket < _ROUND_CALLS:
-        return warning(f"{found}; a round that moves jobs needs about {_ROUND_CALLS}",
-                       f"SlurmctldParameters=rl_enable,rl_bucket_size={_RATE_BUCKET:g}")  # fmt: skip
+        return warning(
+            f"{found}; a round that moves jobs needs about {_ROUND_CALLS}",
+            f"SlurmctldParameters=rl_enable,rl_bucket_size={_RATE_BUCKET:g}",
+        )
     return note(f"{found}; a round that moves jobs needs about {_ROUND_CALLS}")
 
 
@@ -144,8 +151,10 @@ def _kill_wait(case: SlurmCase) -> Answer:
     longest = case.config.jobs.end_timeout_s
     found = f"a job that ignores SIGTERM keeps its GPUs for KillWait = {wait:g} s when it is moved"
     if wait + 2 >= longest:
-        return warning(f"{found}, and is given up after jobs.end_timeout_s = {longest:g} s",
-                       f"hadar run --set jobs.end_timeout_s={wait + 30:g}    # or in the config file")  # fmt: skip
+        return warning(
+            f"{found}, and is given up after jobs.end_timeout_s = {longest:g} s",
+            f"hadar run --set jobs.end_timeout_s={wait + 30:g}    # or in the config file",
+        )
     return ok(f"{found}, within jobs.end_timeout_s = {longest:g} s")
 
 
@@ -177,8 +186,11 @@ def _append(case: SlurmCase) -> Answer:
     if isinstance(value, Unknown):
         return cannot_tell(value.why)
     if value != "1":
-        return note("JobFileAppend = 0: a job that starts again empties its output file, unless it was submitted with "
-                    "--open-mode=append", "JobFileAppend=1")  # fmt: skip
+        return note(
+            "JobFileAppend = 0: a job that starts again empties its output file, unless it was submitted with "
+            "--open-mode=append",
+            "JobFileAppend=1",
+        )
     return ok("a job that starts again goes on in its output file (JobFileAppend = 1)")
 
 
@@ -189,8 +201,11 @@ def _accounting(case: SlurmCase) -> Answer:
     if isinstance(answers, Unknown):
         return warning(f"{kind}, but sacct does not answer: {answers.why}", "systemctl status slurmdbd")
     if not answers:
-        return note("Slurm keeps no accounts; predictions learn from the jobs that the controller sees end, and hadar "
-                    "replay needs accounts", "AccountingStorageType=accounting_storage/slurmdbd")  # fmt: skip
+        return note(
+            "Slurm keeps no accounts; predictions learn from the jobs that the controller sees end, and hadar "
+            "replay needs accounts",
+            "AccountingStorageType=accounting_storage/slurmdbd",
+        )
     return ok(f"sacct answers ({kind})")
 
 
@@ -202,8 +217,9 @@ def _job_comments(case: SlurmCase) -> Answer:
         return cannot_tell(flags.why)
     if "job_comment" in flags:
         return ok("accounts keep jobs' comments (job_comment)")
-    return note("accounts do not keep jobs' comments, so a replay of them knows no models",
-                "AccountingStoreFlags=job_comment")  # fmt: skip
+    return note(
+        "accounts do not keep jobs' comments, so a replay of them knows no models", "AccountingStoreFlags=job_comment"
+    )
 
 
 def _accounted_gpus(case: SlurmCase) -> Answer:
@@ -228,8 +244,10 @@ def _priority(case: SlurmCase) -> Answer:
     if isinstance(kind, Unknown):
         return cannot_tell(kind.why)
     if kind != "priority/multifactor":
-        return note(f"{kind}: between two rounds Slurm starts jobs in order of submission, and a requeue counts as one",
-                    "PriorityType=priority/multifactor")  # fmt: skip
+        return note(
+            f"{kind}: between two rounds Slurm starts jobs in order of submission, and a requeue counts as one",
+            "PriorityType=priority/multifactor",
+        )
     return ok(f"{kind} orders what starts between two rounds")
 
 
@@ -238,15 +256,18 @@ def _scheduler(case: SlurmCase) -> Answer:
     if isinstance(kind, Unknown):
         return cannot_tell(kind.why)
     if kind != "sched/backfill":
-        return warning(f"{kind}: a job that waits for its GPUs keeps all behind it from starting",
-                       "SchedulerType=sched/backfill")  # fmt: skip
+        return warning(
+            f"{kind}: a job that waits for its GPUs keeps all behind it from starting", "SchedulerType=sched/backfill"
+        )
     if isinstance(options, Unknown):
         return cannot_tell(options.why)
     every, patience = _number(options.get("bf_interval", ""), _DEFAULT_BF_S), case.config.jobs.start_timeout_s
     if every > patience:
-        return note(f"{kind}, every {every:g} s: a placed job may start later than jobs.start_timeout_s = "
-                    f"{patience:g} s, and is then looked at again in the next round",
-                    f"SchedulerParameters=bf_interval={max(1, int(patience) - 5)}")  # fmt: skip
+        return note(
+            f"{kind}, every {every:g} s: a placed job may start later than jobs.start_timeout_s = "
+            f"{patience:g} s, and is then looked at again in the next round",
+            f"SchedulerParameters=bf_interval={max(1, int(patience) - 5)}",
+        )
     return ok(f"{kind}, every {every:g} s")
 
 
@@ -315,8 +336,10 @@ def _node_clocks(case: SlurmCase) -> Answer:
         return cannot_tell("slurmctld's own time is not known")
     moment, node = latest
     if moment > state.time + ahead[1] + 1:
-        return warning(f"{node} says it was started {moment - state.time - ahead[1]:.0f} s in the future",
-                       f"chronyc makestep    # on {node}")  # fmt: skip
+        return warning(
+            f"{node} says it was started {moment - state.time - ahead[1]:.0f} s in the future",
+            f"chronyc makestep    # on {node}",
+        )
     return cannot_tell("Slurm shows no node's clock; none was started in the future", "clush -a date +%s")
 
 

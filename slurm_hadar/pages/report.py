@@ -8,7 +8,7 @@ from dataclasses import astuple
 from typing import Any
 
 from slurm_hadar.controller.journal import JobRecord, Journal
-from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.pages import html as page
 from slurm_hadar.pages import plots
 from slurm_hadar.pages.journal_runs import Held, Window, held_in, window_of
@@ -43,7 +43,7 @@ def journal_page(
     body += [worth_by_rounds(journal.gains(since)), worth_by_accounting(replayed)]
     if window and held:
         body += [_queue(rounds, window), *_gpus(held, window)]
-    body.append(page.section("Who used the GPUs", _usage(Usage(journal, half_life_s), now, half_life_s)))
+    body.append(page.section("Who used the GPUs", _usage(UsageBook(journal, half_life_s), now, half_life_s)))
     body.append(page.section("Moves", _moves(decisions)))
     body.append(page.section("Jobs", _jobs(records, held.began if held else {})))
     if errors:
@@ -125,7 +125,7 @@ def _gpus(held: Held, window: Window) -> list[str]:
     return [page.section("Use of the GPUs", figures, used), page.section("Who ran where", who)]
 
 
-def _usage(usage: Usage, now: float, half_life_s: float) -> str:
+def _usage(usage: UsageBook, now: float, half_life_s: float) -> str:
     by_user = usage.by_user(now)
     types = sorted({t for served in by_user.values() for t in served})
     if not by_user:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import os
-import re
 from collections.abc import Iterable
 from typing import Any
 
-from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.controller.cluster import Outcome
-from slurm_hadar.controller.journal import WriteRecord
+from slurm_hadar.controller.journal import Purpose, WriteOutcome
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.slurm.parsing import fold
@@ -20,12 +18,10 @@ from slurm_hadar.slurm.survey import name_of
 
 __all__ = ["acting_user", "hook_variables", "release_entries", "write_entries"]
 
-# a start time and nothing else, given to many jobs in one command
-_LEASE = re.compile(r"update \S+ (StartTime=now\+\d+)")
 _MOST_LEASES = 500
 
 
-def write_entries(number: int, seen: Observation, outcome: Outcome, after: ReadBack) -> list[dict[str, Any]]:
+def write_entries(number: int, seen: Observation, outcome: Outcome) -> list[dict[str, Any]]:
     """One entry per write and job. Leases that were given in the same words for the same reason share one, so many as
     make a line that can still be read, with each job's begin time before and after."""
     why = {c.job_id: c.why or f"{c.kind} {c.new}" for c in outcome.changes}
@@ -34,22 +30,30 @@ def write_entries(number: int, seen: Observation, outcome: Outcome, after: ReadB
     for write in outcome.log:
         job_id, reason = write.job_id, why.get(write.job_id, "")
         before = seen.raw.get(job_id) or seen.retries.get(job_id)
-        lease = _LEASE.fullmatch(write.command)
-        if lease and write.outcome == "ok":
-            key = (lease[1], reason)
+        if write.purpose is Purpose.LEASE and write.outcome is WriteOutcome.OK:
+            command = write.command.replace(f" {job_id} ", " ", 1)  # one for all jobs
+            key = (command, reason)
             if key not in leases or len(leases[key]["jobs"]) == _MOST_LEASES:
-                leases[key] = {"event": "lease", "round": number, "command": f"update {lease[1]}", "outcome": "ok",
+                leases[key] = {"event": "lease", "round": number, "command": command, "outcome": "ok",
                                "why": reason, "jobs": {}}  # fmt: skip
                 entries.append(leases[key])
-            leases[key]["jobs"][job_id] = [before and _moment(before.eligible), _moment(after.begin(job_id))]
+            begins = before and _moment(before.eligible), _moment(outcome.shown.begin(job_id))
+            leases[key]["jobs"][job_id] = list(begins)
             continue
         entries.append(
             {
-                "event": "write", "round": number, "job": job_id, "user": before.user if before else "",
-                "command": write.command, "before": shown(before), "after": shown(after.jobs.get(job_id)),
-                "outcome": write.outcome, "detail": write.detail, "why": reason or write.detail,
+                "event": "write",
+                "round": number,
+                "job": job_id,
+                "user": before.user if before else "",
+                "command": write.command,
+                "before": shown(before),
+                "after": shown(outcome.shown.jobs.get(job_id)),
+                "outcome": write.outcome,
+                "detail": write.detail,
+                "why": reason or write.detail,
             }
-        )  # fmt: skip
+        )
     return entries
 
 
@@ -57,11 +61,16 @@ def release_entries(results: Iterable[WriteResult], by: str) -> list[dict[str, A
     """What ``hadar release`` did, on the word of user ``by``: an entry for the command, and one per job."""
     jobs = [
         {
-            "event": "write", "by": by, "job": r.job_id, "command": str(r.write),
-            "outcome": "refused" if r.error else "ok", "detail": r.error or "", "why": "hadar release",
+            "event": "write",
+            "by": by,
+            "job": r.job_id,
+            "command": str(r.write),
+            "outcome": "refused" if r.error else "ok",
+            "detail": r.error or "",
+            "why": "hadar release",
         }
         for r in results
-    ]  # fmt: skip
+    ]
     return [{"event": "release", "by": by, "jobs": len(jobs)}, *jobs]
 
 
@@ -84,15 +93,15 @@ def shown(job: SlurmJob | None) -> dict[str, Any] | None:
 
 def hook_variables(number: int, seen: Observation, outcome: Outcome, cluster: str) -> list[dict[str, str]]:
     """The environment of ``hooks.moved`` for each job that was really moved or stopped."""
-    return [_variables(number, seen, change, cluster) for change in outcome.changes if _stopped(change, outcome.log)]
+    return [_variables(number, seen, change, cluster) for change in outcome.changes if _stopped(change, outcome)]
 
 
-def _stopped(change: Change, log: Iterable[WriteRecord]) -> bool:
+def _stopped(change: Change, outcome: Outcome) -> bool:
     """Slurm took the requeue, and the job did not end by itself meanwhile."""
-    if not change.kind.stops:
+    if not change.kind.stops or change.job_id in outcome.ended:
         return False
-    said = [w for w in log if w.job_id == change.job_id and w.command.startswith("requeue")]
-    return bool(said) and all(w.outcome == "ok" and not w.detail for w in said)
+    told = [w for w in outcome.log if w.job_id == change.job_id and w.purpose is Purpose.REQUEUE]
+    return bool(told) and all(w.outcome is WriteOutcome.OK for w in told)
 
 
 def _variables(number: int, seen: Observation, change: Change, cluster: str) -> dict[str, str]:

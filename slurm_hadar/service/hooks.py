@@ -86,9 +86,13 @@ class HookRunner:
         with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **variables},
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={**os.environ, **variables},
                     start_new_session=True,
-                )  # fmt: skip
+                )
             except OSError as error:
                 return "failed", f"cannot be run: {error.strerror or error}"
             with self._changed:

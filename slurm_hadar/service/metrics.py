@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from slurm_hadar import __version__
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.agents.reports import TURNED_AWAY
+from slurm_hadar.controller.journal import WriteOutcome
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
@@ -80,14 +81,15 @@ class Metrics:
         self.price = gauge("hadar_gpu_price", "Mean price of a GPU in the last plan, in the policy's units", "gpu_type")
         self.coverage = gauge("hadar_throughput_coverage_ratio", "Share of steered jobs' GPU types measured here")
         self.estimate_error = gauge(
-            "hadar_estimate_error_ratio", "Median of |estimated / measured - 1| of speeds that were estimated first",
+            "hadar_estimate_error_ratio",
+            "Median of |estimated / measured - 1| of speeds that were estimated first",
             "gpu_type",
-        )  # fmt: skip
+        )
         self.messages = counter("hadar_channel_messages", "Reports from jobs: accepted or dropped", "result")
         self.turned_away = counter("hadar_turned_away", "What jobs or strangers sent or left and was not read", "cause")
         self.failures = counter(
             "hadar_failures", "Failures that nobody has foreseen: of a round, or on a job, then left alone", "of"
-        )  # fmt: skip
+        )
         self.left_alone = gauge("hadar_jobs_left_alone", "Jobs that are left alone since something failed on them")
         self.reload_ok = gauge("hadar_config_reload_ok", "0 if the configuration was wrong when it was last read again")
         self.reloads = counter("hadar_config_reloads", "Times the configuration was read again", "result")
@@ -101,7 +103,7 @@ class Metrics:
         self.reload_ok.set(1)
         for metric, labels in (
             (self.rounds, ("done", "skipped")), (self.steps, _STEPS), (self.changes, ("start", "move", "preempt")),
-            (self.writes, ("ok", "overtaken", "refused", "ineffective", "undone", "slow")),
+            (self.writes, tuple(str(w) for w in WriteOutcome if w is not WriteOutcome.SENT)),
             (self.failures, ("round", "job")), (self.reloads, ("ok", "failed")),
             (self.messages, ("accepted", "dropped")), (self.turned_away, TURNED_AWAY),
             (self.hooks, ("ok", "failed", "timeout", "dropped")),
@@ -134,7 +136,7 @@ class Metrics:
         self.standby.set(1 if standby else 0)
         for mode in Mode:
             self.mode.labels(str(mode)).set(1 if record.mode == mode else 0)
-        if result.plan is None:
+        if result.plan is None or result.seen is None:
             self.rounds.labels("skipped").inc()
             return
         self.rounds.labels("done").inc()
@@ -143,7 +145,7 @@ class Metrics:
             seconds = getattr(record, f"{step}_s")
             self.last_step.labels(step).set(seconds)
             self.steps.labels(step).inc(seconds)
-        if record.mode == Mode.ACT and not record.note:  # else they were planned, and not done
+        if result.outcome is not None and result.outcome.acted:  # else they were planned, and not done
             for kind, count in (
                 ("start", record.starts), ("move", record.moves), ("preempt", record.preemptions)
             ):  # fmt: skip
@@ -172,8 +174,10 @@ class Metrics:
         self._replace(self.price, {(t,): statistics.fmean(p) for t, p in prices.items()})
         known = [
             s.error is not None and s.error <= MEASURED_ERROR
-            for j in snapshot.steerable_jobs for t, s in j.speeds.items() if j.form.admits_type(t)
-        ]  # fmt: skip
+            for j in snapshot.steerable_jobs
+            for t, s in j.speeds.items()
+            if j.form.admits_type(t)
+        ]
         self.coverage.set(sum(known) / len(known) if known else float("nan"))
 
     def estimates(self, errors: list[EstimateError]) -> None:
@@ -191,9 +195,14 @@ class Metrics:
     # Counters that others keep: told as they stand
 
     def totals(
-        self, messages: Mapping[str, int], turned_away: Mapping[str, int], hooks: Mapping[str, int],
-        failures: Mapping[str, int], journal_failures: int, audit_failures: int,
-    ) -> None:  # fmt: skip
+        self,
+        messages: Mapping[str, int],
+        turned_away: Mapping[str, int],
+        hooks: Mapping[str, int],
+        failures: Mapping[str, int],
+        journal_failures: int,
+        audit_failures: int,
+    ) -> None:
         """What channel, hooks, loop, journal and audit log have counted since the start."""
         for scope, count in failures.items():
             self._catch_up("hadar_failures", count, scope)

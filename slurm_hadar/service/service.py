@@ -11,8 +11,7 @@ from typing import Any
 
 from slurm_hadar import __version__
 from slurm_hadar.config import Config
-from slurm_hadar.controller.act.verify import ReadBack
-from slurm_hadar.controller.attendant import Attendant
+from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.observe.observer import Observation
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 _HOOKS_END_S = 10.0
 
 
-class Service(Attendant):
+class Service(LoopCallbacks):
     """Use as a context: building it raises the HadarError of whatever cannot be had.
 
     Parameters
@@ -72,9 +71,9 @@ class Service(Attendant):
 
     def _open(self) -> None:
         config, assembly = self._config, self._assembly
-        self._cluster = assembly.backend.cluster_name()
+        self._cluster = assembly.parts.backend.cluster_name()
         self._audit = AuditLog(assembly.directory, config.audit)
-        self._store = ThroughputStore(assembly.journal.connection)
+        self._store = ThroughputStore(assembly.parts.journal.connection)
         self._metrics.configured(assembly.controller.policy, config.controller.round_s)
         if self._once and config.metrics.textfile is not None:
             self._metrics.carry_on(config.metrics.textfile)
@@ -85,8 +84,10 @@ class Service(Attendant):
         if 0 < self._notifier.watchdog_s <= 1.2 * longest_s:
             log.warning(
                 "WatchdogSec=%.0f is too short: a question to Slurm may take %.0f s (slurm.timeout_s, slurm.retries); "
-                "raise it, else systemd ends a controller that waits", self._notifier.watchdog_s, longest_s,
-            )  # fmt: skip
+                "raise it, else systemd ends a controller that waits",
+                self._notifier.watchdog_s,
+                longest_s,
+            )
         for note in assembly.notes:
             log.warning("%s", note)
         self._audit.write([{"event": "start", **self._who(), "once": self._once, "config": self._settings()}])
@@ -152,8 +153,8 @@ class Service(Attendant):
         self._metrics.called(name, seconds, failed)
         self.alive()
 
-    def wrote(self, number: int, seen: Observation, outcome: Outcome, after: ReadBack) -> None:
-        self._audit.write(write_entries(number, seen, outcome, after))
+    def wrote(self, number: int, seen: Observation, outcome: Outcome) -> None:
+        self._audit.write(write_entries(number, seen, outcome))
         self._metrics.wrote(Counter(w.outcome for w in outcome.log), outcome.leases)
         if self._config.hooks.moved:
             for variables in hook_variables(number, seen, outcome, self._cluster):
@@ -163,28 +164,29 @@ class Service(Attendant):
         """A round is over."""
         self._formatter.round = None
         record, assembly = result.record, self._assembly
-        self._metrics.done(result, assembly.primacy.standing_by)
+        self._metrics.done(result, assembly.leadership.standing_by)
         try:
             self._metrics.estimates(self._store.errors())
         except StoreError as error:
             log.warning("%s", error)
         self._tell_figures()
         self._last = f"round {result.number} ({record.mode}, {record.policy}): " + (
-            record.note if result.plan is None else
-            f"{record.jobs} jobs, {record.steered} steered, {record.running} running; {record.starts} start, "
+            record.note
+            if result.plan is None
+            else f"{record.jobs} jobs, {record.steered} steered, {record.running} running; {record.starts} start, "
             f"{record.moves} move, {record.preemptions} stop, {record.failed} failed"
             + (f"; {record.note}" if record.note else "")
-        )  # fmt: skip
+        )
         self._notifier.status(self._status())
         self._on_round(result)
 
     def _tell_figures(self) -> None:
-        book, metrics = self._assembly.book, self._metrics
+        book, metrics = self._assembly.parts.book, self._metrics
         messages = {"accepted": book.accepted, "dropped": book.dropped}
-        controller, keeping = self._assembly.controller, self._assembly.keeping
+        controller, best_effort = self._assembly.controller, self._assembly.parts.best_effort
         failures = {"round": controller.failures, "job": controller.isolated.failures}
         metrics.totals(
-            messages, book.turned_away, self._hooks.outcomes, failures, keeping.failures, self._audit.failures
+            messages, book.turned_away, self._hooks.outcomes, failures, best_effort.failures, self._audit.failures
         )
         metrics.left_alone.set(controller.isolated.jobs)
         if self._config.metrics.textfile is not None:
@@ -199,16 +201,18 @@ class Service(Attendant):
             found = compare(self._config, self._reread())
             policy = registry.get(found.config.policy.name, **found.config.policy.params)
         except HadarError as error:
+            good = False
             self._reload_fault = f"configuration not reloaded, the old one goes on: {error}"
             log.error("%s", self._reload_fault, extra={"event": "config"})
             self._audit.write([{"event": "config", "fault": str(error)}])
         else:
+            good = True
             self._take(found.config)
             self._assembly.controller.reconfigure(found.config, policy)
             self._reload_fault = f"needs a restart: {', '.join(found.waiting)}" if found.waiting else ""
             log.info("%s", found.words(), extra={"event": "config"})
             self._audit.write([{"event": "config", "changed": found.changed, "needs_restart": found.waiting}])
-        self._metrics.reloaded(not self._reload_fault.startswith("configuration"))
+        self._metrics.reloaded(good)
         self._metrics.configured(self._assembly.controller.policy, self._config.controller.round_s)
         self._tell_figures()
         self._notifier.ready(self._status())
@@ -220,7 +224,7 @@ class Service(Attendant):
         self._hooks.settings, self._audit.settings = config.hooks, config.audit
 
     def _status(self) -> str:
-        faults = (self._reload_fault, self._assembly.keeping.fault, self._audit.fault)
+        faults = (self._reload_fault, self._assembly.parts.best_effort.fault, self._audit.fault)
         return "; ".join(part for part in (self._last, *faults) if part)
 
     def _who(self) -> dict[str, Any]:

@@ -196,7 +196,7 @@ class _Timed(Policy):
         return plan
 
 
-class _Light(Recorder):
+class _Light(Recorder[Observation]):
     """Keeps what the metrics need, and the reasons of the last round."""
 
     def __init__(self, cluster: VirtualCluster) -> None:
@@ -214,7 +214,7 @@ class _Light(Recorder):
     def planned(self, _number: int, _snapshot: Snapshot, plan: Plan, _changes: Sequence[Change]) -> None:
         self._waits = plan
 
-    def conclude(self, _number: int, record: RoundRecord, _seen: Observation, _outcome: Outcome) -> None:  # type: ignore[override]
+    def conclude(self, _number: int, record: RoundRecord, _seen: Observation, _outcome: Outcome) -> None:
         cluster = self._cluster
         self.rounds.append(RoundRow(record.time, cluster.active_jobs, cluster.running_jobs, dict(cluster.busy)))
 

@@ -88,10 +88,14 @@ def _together(a: AccountedJob, b: AccountedJob) -> AccountedJob:
     """Two runs of one job: the later tells the state, the earlier the submission."""
     first, last = sorted((a, b), key=lambda j: j.submit)
     return replace(
-        last, submit=first.submit, start=first.start if first.start is not None else last.start,
-        elapsed_s=first.elapsed_s + last.elapsed_s, gpus=last.gpus or first.gpus, nodes=last.nodes or first.nodes,
+        last,
+        submit=first.submit,
+        start=first.start if first.start is not None else last.start,
+        elapsed_s=first.elapsed_s + last.elapsed_s,
+        gpus=last.gpus or first.gpus,
+        nodes=last.nodes or first.nodes,
         comment=last.comment or first.comment,
-    )  # fmt: skip
+    )
 
 
 def _from_text(text: str, name: str) -> Iterable[AccountedJob]:
@@ -145,11 +149,22 @@ def _text_job(row: Mapping[str, str], where: str) -> AccountedJob:
     else:
         raise SlurmParseError(f"{where}: none of ElapsedRaw, Elapsed, or Start and End is there")
     return AccountedJob(
-        row["JobID"], submit, max(0.0, elapsed_s), row["State"].split(" ")[0].rstrip("+"), _gpus(row["AllocTRES"]),
-        start, end, row.get("User", ""), row.get("Account", ""), row.get("Partition", ""), row.get("JobName", ""),
-        row.get("Comment", ""), "" if row.get("NodeList") in (None, "None assigned") else row["NodeList"],
-        _limit_s(row.get("TimelimitRaw", ""), where), *_asked(row.get("ReqTRES", "")),
-    )  # fmt: skip
+        row["JobID"],
+        submit,
+        max(0.0, elapsed_s),
+        row["State"].split(" ")[0].rstrip("+"),
+        _gpus(row["AllocTRES"]),
+        start,
+        end,
+        row.get("User", ""),
+        row.get("Account", ""),
+        row.get("Partition", ""),
+        row.get("JobName", ""),
+        row.get("Comment", ""),
+        "" if row.get("NodeList") in (None, "None assigned") else row["NodeList"],
+        _limit_s(row.get("TimelimitRaw", ""), where),
+        *_asked(row.get("ReqTRES", "")),
+    )
 
 
 def _limit_s(minutes: str, where: str) -> float | None:
@@ -223,13 +238,22 @@ def _json_job(job: Mapping[str, Any]) -> AccountedJob:
     if submit is None:
         raise ValueError("no time of submission")
     return AccountedJob(
-        job_id, submit, _plain(times["elapsed"]) or 0.0, current if isinstance(current, str) else current[0],
-        _gpus(_tres(job["tres"]["allocated"])), _plain(times.get("start")) or None,
-        _plain(times.get("end")) or None, job.get("user") or "",
-        job.get("account") or "", job.get("partition") or "", job.get("name") or "",
-        (job.get("comment") or {}).get("job") or "", job.get("nodes") or "", _json_limit_s(times.get("limit")),
+        job_id,
+        submit,
+        _plain(times["elapsed"]) or 0.0,
+        current if isinstance(current, str) else current[0],
+        _gpus(_tres(job["tres"]["allocated"])),
+        _plain(times.get("start")) or None,
+        _plain(times.get("end")) or None,
+        job.get("user") or "",
+        job.get("account") or "",
+        job.get("partition") or "",
+        job.get("name") or "",
+        (job.get("comment") or {}).get("job") or "",
+        job.get("nodes") or "",
+        _json_limit_s(times.get("limit")),
         *_asked(_tres(job["tres"].get("requested") or ())),
-    )  # fmt: skip
+    )
 
 
 def _tres(entries: Iterable[Mapping[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""The seam between the controller and whatever cluster it steers: stock Slurm, or the simulator's virtual one."""
+"""How Slurm is read and told: what each backend can do, by commands, by pyslurm, or in memory for tests."""
 
 from __future__ import annotations
 

@@ -28,8 +28,11 @@ from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, Writ
 __all__ = ["CliBackend"]
 
 log = logging.getLogger(__name__)
-_AWAY = re.compile(r"unable to contact slurm controller|connection refused|communication connection failure|timed out|"
-                   r"socket timed out|zero bytes were transmitted|slurm_load_\w+ error", re.IGNORECASE)  # fmt: skip
+_AWAY = re.compile(
+    r"unable to contact slurm controller|connection refused|communication connection failure|timed out|"
+    r"socket timed out|zero bytes were transmitted|slurm_load_\w+ error",
+    re.IGNORECASE,
+)
 _JOB = r"(?P<job>\d+(?:[_+][\d,:%-]*\d)?)"
 _ABOUT_A_JOB = (
     re.compile(rf"(?P<why>.*?)(?: for job |: job ){_JOB}"),
@@ -219,10 +222,15 @@ class CliBackend(Backend):
         given = None if stdin is None else stdin.encode()
         try:
             done = subprocess.run(
-                command, input=given, stdin=subprocess.DEVNULL if given is None else None,
-                stdout=into or subprocess.PIPE, stderr=subprocess.PIPE, timeout=self._timeout_s, env=self._env,
+                command,
+                input=given,
+                stdin=subprocess.DEVNULL if given is None else None,
+                stdout=into or subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                timeout=self._timeout_s,
+                env=self._env,
                 check=False,
-            )  # fmt: skip
+            )
         except FileNotFoundError:
             raise SlurmError(f"{command[0]} is not on PATH: install Slurm's client commands", command=text) from None
         except OSError as error:
@@ -254,10 +262,11 @@ def _with_details(jobs: Iterable[SlurmJob], details: Mapping[str, parsing.Detail
         return tuple(jobs)
     nothing = parsing.Details()
     return tuple(
-        j if (d := details.get(j.array_id or j.job_id, nothing)) is nothing
+        j
+        if (d := details.get(j.array_id or j.job_id, nothing)) is nothing
         else replace(j, exc_nodes=d.exc_nodes, throttle=d.throttle)
         for j in jobs
-    )  # fmt: skip
+    )
 
 
 def _lines(write: Write) -> list[str]:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from slurm_hadar.errors import SlurmParseError
-from slurm_hadar.slurm.parsing import expand, text_or_empty
+from slurm_hadar.slurm.parsing import expand
 from slurm_hadar.slurm.state import Bounds, Licence, Limit, Reservation
+from slurm_hadar.slurm.tres import text_or_empty
 
 __all__ = ["QUESTIONS", "parse_bounds"]
 

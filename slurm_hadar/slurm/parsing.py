@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,13 +18,13 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
-from slurm_hadar.slurm.state import Daemon, GpuRequest, SlurmJob, SlurmNode
+from slurm_hadar.slurm.state import Daemon, SlurmJob, SlurmNode
+from slurm_hadar.slurm.tres import parse_gres, parse_tres, requests, shared_gpus, text_or_empty, with_shared
 
 __all__ = [
     "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "each_job", "expand", "fold", "format_option",
-    "job_state",
-    "newer_fields", "node_is_bad", "parse_details", "parse_gres", "parse_jobs", "parse_nodes", "parse_ping",
-    "parse_request", "parse_time_limit", "parse_tres", "shared_gpus", "text_or_empty",
+    "job_state", "newer_fields", "node_is_bad", "parse_details", "parse_jobs", "parse_nodes", "parse_ping",
+    "parse_time_limit",
 ]  # fmt: skip
 
 SEP = "\x1f"
@@ -51,9 +51,6 @@ _STATES = {
     "OUT_OF_MEMORY": JobState.FAILED, "REVOKED": JobState.FAILED, "RESV_DEL_HOLD": JobState.PENDING,
 }  # fmt: skip
 _BAD_NODE = re.compile(r"down|drain|fail|inval|unknown|no_respond|power|reboot|maint|planned_down|blocked|future|error")
-_GRES_PART = re.compile(r"(?:[^,(]|\([^)]*\))+")  # commas within brackets do not part
-_GPU_TYPE = re.compile(r"[!-~]{1,64}")
-_SHARES = ("shard", "mps")
 _JOB_ID = re.compile(r"[1-9][0-9]{0,17}(?:[_+][0-9]{1,9})?")
 _DIGITS = re.compile(r"[0-9]{1,15}")
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
@@ -61,7 +58,6 @@ _LONG_LIST = 1000
 _MOST_KNOWN = 4096
 _MOST_NODES = 100_000  # more than any cluster; a range with a wrong digit must not fill the memory
 _NO_VALUE = 0xFFFFFFFE  # Slurm shows its marks for "not set" and "infinite" as plain numbers
-_NOTHING = frozenset(("", "N/A", "(null)", "NONE", "None", "n/a", "none", "Unknown"))
 
 
 def format_option(fields: Sequence[str], mark: str) -> str:
@@ -152,13 +148,39 @@ def unreadable(job_id: str, user: str, nodes: str, state: str, name: str, commen
     word = state.split("+")[0].split(" ")[0]
     assumed = _STATES.get(word, JobState.RUNNING if text_or_empty(nodes) else JobState.PENDING)
     return SlurmJob(
-        job_id=job_id, raw_id=0, state=assumed, state_text=word, reason="", user=user, account="", qos="", partition="",
-        nodes=held, req_nodes=(), features="", gpus=(), num_nodes=max(1, len(held)), max_nodes=max(1, len(held)),
-        num_tasks=1, num_cpus=1, time_limit_s=None, submit=None, eligible=None, start=None, end=None, requeue=False,
-        restarts=0, batch=False, priority=1, dependency="", array_id=None, het_id=None, name=name,
+        job_id=job_id,
+        raw_id=0,
+        state=assumed,
+        state_text=word,
+        reason="",
+        user=user,
+        account="",
+        qos="",
+        partition="",
+        nodes=held,
+        req_nodes=(),
+        features="",
+        gpus=(),
+        num_nodes=max(1, len(held)),
+        max_nodes=max(1, len(held)),
+        num_tasks=1,
+        num_cpus=1,
+        time_limit_s=None,
+        submit=None,
+        eligible=None,
+        start=None,
+        end=None,
+        requeue=False,
+        restarts=0,
+        batch=False,
+        priority=1,
+        dependency="",
+        array_id=None,
+        het_id=None,
+        name=name,
         comment=text_or_empty(comment),
         fault=f"Slurm's record of it cannot be read: {why}",
-    )  # fmt: skip
+    )
 
 
 def _understood(r: dict[str, str]) -> SlurmJob:
@@ -180,7 +202,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         nodes=expand(r["NodeList"]),
         req_nodes=expand(r["ReqNodes"]),
         features=text_or_empty(r["Feature"]),
-        gpus=_requests(**{per: r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")}),
+        gpus=requests(**{per: r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")}),
         num_nodes=nodes,
         max_nodes=max(nodes, _int(r, "MaxNodes", nodes)),
         num_tasks=_int(r, "NumTasks", 1),
@@ -249,7 +271,7 @@ def _node(r: dict[str, str]) -> SlurmNode:
     bad, reason = node_is_bad(state), text_or_empty(r["Reason"])
     try:
         gpus = parse_gres(r["Gres"])
-        used = _with_shared(gpus, parse_gres(r["GresUsed"]), shared_gpus(r["GresUsed"]))
+        used = with_shared(gpus, parse_gres(r["GresUsed"]), shared_gpus(r["GresUsed"]))
     except SlurmParseError as error:  # the other nodes are read all the same
         gpus, used, bad, reason = (), (), True, str(error)
     cpus = r["CPUsState"].split("/")
@@ -272,98 +294,6 @@ def _node(r: dict[str, str]) -> SlurmNode:
 
 def _mebibytes(text: str) -> int:
     return int(text) << 20 if _DIGITS.fullmatch(text) else 0
-
-
-def parse_gres(text: str) -> tuple[tuple[str, int], ...]:
-    """GPUs per type in a node's ``Gres`` or ``GresUsed``: ``gpu:v100:4(IDX:0-1)`` gives (("v100", 4),).
-
-    GPUs without a type count as type ``gpu``; other GRES (``vgpu``, ``shard``) are not looked at. Raises
-    SlurmParseError for a GPU entry that is not understood.
-    """
-    total: dict[str, int] = {}
-    for part in _GRES_PART.findall(text_or_empty(text)):
-        name, count = _gpu_entry(part.partition("(")[0].strip())
-        if count:
-            total[name or "gpu"] = total.get(name or "gpu", 0) + count
-    return tuple(sorted(total.items()))
-
-
-def _gpu_entry(text: str) -> tuple[str, int]:
-    """Type ("" = none) and count of one entry such as ``gpu``, ``gpu:2``, ``gpu:a100``, ``gres/gpu:a100_1g.5gb=2``;
-    count 0 for any other GRES."""
-    words = text.removeprefix("gres:").removeprefix("gres/").replace("=", ":").split(":")
-    if words[0] != "gpu":
-        return "", 0
-    kind, count = "", "1"
-    if len(words) == 2:
-        kind, count = ("", words[1]) if words[1].isdecimal() else (words[1], "1")
-    elif len(words) == 3:
-        kind, count = words[1:]
-    if len(words) > 3 or not _DIGITS.fullmatch(count) or (kind and not _GPU_TYPE.fullmatch(kind)):
-        raise SlurmParseError(f"a GPU request that this version does not understand: {text!r:.200}")
-    return kind, int(count)
-
-
-def shared_gpus(text: str) -> int | None:
-    """How many of a node's GPUs are in use by shares of GPUs (shards, MPS) in its ``GresUsed``; None where Slurm
-    does not say how many. ``shard:4(2/4,2/4,0/4)`` are two."""
-    found = 0
-    for part in _GRES_PART.findall(text_or_empty(text)):
-        entry, _, detail = part.partition("(")
-        words = entry.strip().split(":")
-        if words[0] not in _SHARES or not words[-1].isdecimal() or int(words[-1]) == 0:
-            continue
-        uses = re.findall(r"(\d+)/\d+", detail)
-        if not uses:
-            return None
-        found = max(found, sum(1 for n in uses if int(n)))
-    return found
-
-
-def _with_shared(
-    gpus: tuple[tuple[str, int], ...], used: tuple[tuple[str, int], ...], shared: int | None
-) -> tuple[tuple[str, int], ...]:
-    """What is in use, with the GPUs that are in use by shares: of several types nobody knows which, so all count."""
-    if shared == 0:
-        return used
-    if shared is None or len(gpus) != 1:
-        return gpus
-    (name, total), taken = gpus[0], dict(used)
-    return ((name, min(total, taken.get(name, 0) + shared)),)
-
-
-@functools.lru_cache(maxsize=1024)
-def _requests(**by: str) -> tuple[GpuRequest, ...]:
-    """The GPUs that are asked for per job, node, socket and task."""
-    found = ((per, parse_request(text)) for per, text in by.items())
-    return tuple(GpuRequest(per, types) for per, types in found if types)
-
-
-@functools.lru_cache(maxsize=1024)
-def parse_request(text: str) -> tuple[tuple[str, int], ...]:
-    """GPUs in a TRES request, ``gres:gpu:2`` (22.05) or ``gres/gpu:v100:2`` (later), as ((type or "", count),). Raises
-    SlurmParseError for GPUs that are asked for in a way that is not understood."""
-    total: dict[str, int] = {}
-    for part in text_or_empty(text).split(","):
-        name, count = _gpu_entry(part)
-        total[name] = total.get(name, 0) + count
-    return tuple(sorted((t, n) for t, n in total.items() if n))
-
-
-_TRES_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
-
-
-@functools.lru_cache(maxsize=4096)
-def parse_tres(text: str) -> Mapping[str, int]:
-    """``cpu=4,mem=1200M,node=1,gres/gpu=2`` by name; memory in bytes. What is no number (``N``, not set) is left
-    out."""
-    found = {}
-    for name, number, unit in re.findall(
-        r"([^=,\s]+)=([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGTP]?)(?=,|$)", text_or_empty(text)
-    ):
-        scale = _TRES_UNITS[unit or ("M" if name == "mem" else "")]
-        found[name] = int(float(number) * scale)
-    return found
 
 
 class Details(NamedTuple):
@@ -431,11 +361,6 @@ def fold(nodes: Sequence[str]) -> str:
     """The names as one comma list; in brackets only where it is long, since a plain list is easier read."""
     plain = ",".join(nodes)
     return plain if len(plain) <= _LONG_LIST else str(NodeSet.fromlist(nodes, resolver=RESOLVER_NOGROUP))
-
-
-def text_or_empty(value: str) -> str:
-    """Empty where Slurm writes one of its words for nothing."""
-    return "" if value in _NOTHING else value
 
 
 def _int(r: dict[str, str], field: str, default: int) -> int:

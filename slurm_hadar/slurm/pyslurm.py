@@ -20,7 +20,7 @@ from typing import Any
 
 from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
 from slurm_hadar.model import Partition
-from slurm_hadar.slurm import parsing
+from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.state import ClusterState, GpuRequest, SlurmJob, SlurmNode
 
@@ -200,20 +200,46 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
     limit = r["time_limit"]
     nodes = r["num_nodes"] or 1
     return SlurmJob(
-        job_id=job_id, raw_id=r["id"], state=parsing.job_state(state, job_id), state_text=state,
-        reason=parsing.text_or_empty(r["reason"] or ""), user=r["user"] or "", account=r["account"] or "",
-        qos=r["qos"] or "", partition=r["partition"] or "", nodes=parsing.expand(r["nodes"] or ""),
-        req_nodes=parsing.expand(r["req_nodes"] or ""), features=r["features"] or "", gpus=_request(r["gres"]),
-        num_nodes=nodes, max_nodes=max(nodes, r["max_nodes"] or nodes), num_tasks=r["num_tasks"] or 1,
-        num_cpus=r["num_cpus"] or 1, time_limit_s=float(limit) * 60 if isinstance(limit, int) else None,
-        submit=r["submit"], eligible=r["eligible"], start=r["start"], end=r["end"], requeue=r["requeue"],
-        restarts=r["restarts"] or 0, batch=r["batch"], priority=r["priority"] or 0, dependency=r["dependency"] or "",
-        array_id=str(r["array_id"]) if "_" in job_id else None, het_id=str(r["het_id"]) if r["het_id"] else None,
-        work_dir=r["work_dir"] or "", name=r["name"] or "", comment=r["comment"] or "", uid=r["uid"],
-        memory_bytes=(r["memory"] or 0) << 20, exclusive=str(r["sharing"] or "").lower() in ("no", "user", "mcs"),
-        licenses=r["licenses"] or "", reservation=r["reservation"] or "",
-        exc_nodes=parsing.expand(r["exc_nodes"] or ""), throttle=_throttle(r),
-    )  # fmt: skip
+        job_id=job_id,
+        raw_id=r["id"],
+        state=parsing.job_state(state, job_id),
+        state_text=state,
+        reason=tres.text_or_empty(r["reason"] or ""),
+        user=r["user"] or "",
+        account=r["account"] or "",
+        qos=r["qos"] or "",
+        partition=r["partition"] or "",
+        nodes=parsing.expand(r["nodes"] or ""),
+        req_nodes=parsing.expand(r["req_nodes"] or ""),
+        features=r["features"] or "",
+        gpus=_request(r["gres"]),
+        num_nodes=nodes,
+        max_nodes=max(nodes, r["max_nodes"] or nodes),
+        num_tasks=r["num_tasks"] or 1,
+        num_cpus=r["num_cpus"] or 1,
+        time_limit_s=float(limit) * 60 if isinstance(limit, int) else None,
+        submit=r["submit"],
+        eligible=r["eligible"],
+        start=r["start"],
+        end=r["end"],
+        requeue=r["requeue"],
+        restarts=r["restarts"] or 0,
+        batch=r["batch"],
+        priority=r["priority"] or 0,
+        dependency=r["dependency"] or "",
+        array_id=str(r["array_id"]) if "_" in job_id else None,
+        het_id=str(r["het_id"]) if r["het_id"] else None,
+        work_dir=r["work_dir"] or "",
+        name=r["name"] or "",
+        comment=r["comment"] or "",
+        uid=r["uid"],
+        memory_bytes=(r["memory"] or 0) << 20,
+        exclusive=str(r["sharing"] or "").lower() in ("no", "user", "mcs"),
+        licenses=r["licenses"] or "",
+        reservation=r["reservation"] or "",
+        exc_nodes=parsing.expand(r["exc_nodes"] or ""),
+        throttle=_throttle(r),
+    )
 
 
 def _throttle(r: dict[str, Any]) -> int | None:
@@ -236,10 +262,19 @@ def _node(r: dict[str, Any], used: dict[str, int]) -> SlurmNode:
     state = r["state"].lower()
     bad = parsing.node_is_bad(state)
     return SlurmNode(
-        r["name"], tuple(sorted(total.items())), tuple(sorted(used.items())), state, not bad,
-        r["reason"] or (state if bad else ""), tuple(r["features"]), tuple(sorted(r["partitions"])),
-        r["cpus"] or 0, r["cpus_used"] or 0, (r["memory"] or 0) << 20, (r["memory_used"] or 0) << 20,
-    )  # fmt: skip
+        r["name"],
+        tuple(sorted(total.items())),
+        tuple(sorted(used.items())),
+        state,
+        not bad,
+        r["reason"] or (state if bad else ""),
+        tuple(r["features"]),
+        tuple(sorted(r["partitions"])),
+        r["cpus"] or 0,
+        r["cpus_used"] or 0,
+        (r["memory"] or 0) << 20,
+        (r["memory_used"] or 0) << 20,
+    )
 
 
 def _partition(r: dict[str, Any]) -> Partition:

@@ -61,8 +61,9 @@ def _last(text: str, name: str) -> Path | None:
 def accounted(ask: _Ask, job_id: str) -> tuple[AccountedJob, ...]:
     """What the accounting has of a job, or of an array's tasks; empty where it keeps nothing, or cannot be asked."""
     try:
-        text = ask("sacct", "--allocations", "--duplicates", "--parsable2", f"--jobs={job_id}",
-                   f"--format={','.join(FIELDS)}")  # fmt: skip
+        text = ask(
+            "sacct", "--allocations", "--duplicates", "--parsable2", f"--jobs={job_id}", f"--format={','.join(FIELDS)}"
+        )
         return tuple(parse_accounting(text))
     except SlurmUnavailable:
         raise

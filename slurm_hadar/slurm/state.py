@@ -18,6 +18,8 @@ _OVERTAKEN = (
     "already finished", "already completing", "already completed", "no longer pending", "is pending execution",
     "invalid job id", "job/step already",
 )  # fmt: skip
+# and for one that is not this user's to change
+_DENIED = ("Invalid user id", "Access/permission denied")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +138,8 @@ class Licence:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes set apart from ``start`` to ``end`` (epoch seconds) for who names the reservation. ``whole``: all of the
-    nodes, not some of their cores only."""
+    """Nodes set apart from ``start`` to ``end`` (epoch seconds) for jobs that name the reservation. ``whole``: all of
+    the nodes, not some of their cores only."""
 
     name: str
     nodes: frozenset[str]
@@ -211,3 +213,8 @@ class WriteResult:
     def overtaken(self) -> bool:
         """Whether it was refused only since the job had changed meanwhile: it ended, started, or was cancelled."""
         return self.error is not None and any(words in self.error.lower() for words in _OVERTAKEN)
+
+    @property
+    def denied(self) -> bool:
+        """Whether the job is not this user's to change."""
+        return self.error in _DENIED

@@ -14,8 +14,8 @@ from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.messages import token_fingerprint
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.parsing import parse_request
 from slurm_hadar.slurm.state import Bounds, ClusterState, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
+from slurm_hadar.slurm.tres import parse_request
 from slurm_hadar.testing.fake_limits import Limits, holds_gpus
 
 __all__ = ["FakeSlurm"]

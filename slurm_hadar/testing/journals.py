@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_hadar.controller.journal import (
+    DashboardChanges,
     Decision,
     Event,
     Gain,
@@ -16,7 +17,7 @@ from slurm_hadar.controller.journal import (
     Journal,
     RoundRecord,
     Run,
-    SightChanges,
+    WriteOutcome,
     WriteRecord,
 )
 from slurm_hadar.model import Placement
@@ -105,7 +106,7 @@ def _rounds(journal: Journal, rng: random.Random, now: float, days: float, jobs:
         gpu_s = 4 * nodes * _ROUND_S
         gain = Gain(time, mode, gpu_s, gpu_s * 1.2, gpu_s * 0.6, gpu_s * 0.05, 4 * nodes * 1.1, 4 * nodes * 1.25)
         prices = [(t, p * 0.8, p, p * 1.3) for t, p in level.items()]
-        journal.add_sight(time, SightChanges(prices=prices, gain=gain))
+        journal.update_dashboard(time, DashboardChanges(prices=prices, gain=gain))
     return numbers
 
 
@@ -121,7 +122,7 @@ def _queue(
     node_types: dict[str, str],
 ) -> None:
     """The queue, nodes and speeds as the last round saw them, and why each waiting job waits."""
-    sight, waits = SightChanges(), {}
+    sight, waits = DashboardChanges(), {}
     for record, partition, workload, held in lines:
         node = rng.choice(list(node_types))
         wanted = held or Placement.of({node: {node_types[node]: record.workers}})
@@ -161,7 +162,7 @@ def _queue(
     journal.save_jobs(line[0] for line in lines)
     journal.replace_waits(1, waits)
     journal.replace_prices({(node, t): GPU_TYPES[t] * 10 for node, t in node_types.items()})
-    journal.add_sight(now, sight)
+    journal.update_dashboard(now, sight)
 
 
 def _number(job_id: str) -> int:
@@ -173,7 +174,7 @@ def _past(
     journal: Journal, rng: random.Random, now: float, days: float, node_types: dict[str, str], numbers: list[int]
 ) -> None:
     """Jobs that are over with their runs, and the decisions, events and writes about them and about the first job."""
-    since, sight, decisions, number = now - days * 86400, SightChanges(), [], 1_000_000
+    since, sight, decisions, number = now - days * 86400, DashboardChanges(), [], 1_000_000
     ended: list[JobRecord] = []
     for node, gpu_type in node_types.items():
         for _ in range(2):
@@ -190,7 +191,7 @@ def _past(
                 ))  # fmt: skip
                 time += length
     journal.save_jobs(ended)
-    journal.add_sight(now, sight)
+    journal.update_dashboard(now, sight)
     decisions.sort(key=lambda item: item[0])
     for index, (time, decision) in enumerate(decisions):
         journal.add_decisions(numbers[index * len(numbers) // len(decisions)], time, [decision])
@@ -199,5 +200,7 @@ def _past(
     journal.add_decisions(
         numbers[-1], now - 300, [Decision("1", "start", new=first, why="cheapest", price=9.0, payoff=2)]
     )
-    journal.add_writes(numbers[-1], now - 299, [WriteRecord("1", f"update 1 NodeList={node} StartTime=now", "ok")])
+    journal.add_writes(
+        numbers[-1], now - 299, [WriteRecord("1", f"update 1 NodeList={node} StartTime=now", WriteOutcome.OK)]
+    )
     journal.add_events(numbers[-1], now - 200, [Event("1", "restart", "run 2 from its checkpoint at step 400")])

@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slurm_hadar.model import GpuType, Speed
 from slurm_hadar.throughput.gpus import find
@@ -54,6 +54,7 @@ class _Anchor:
     batch: int | None
     error: float
     source: str
+    own: bool = False  # measured here by the same user
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,10 @@ class _Guess:
     error: float
     source: str
     steps_per_s: float
+    measured: bool = field(default=False, compare=False)
 
     def speed(self, spread: float) -> Speed:
-        return Speed(self.steps_per_s, spread, self.source, round(self.error, 3))
+        return Speed(self.steps_per_s, spread, self.source, round(self.error, 3), measured=self.measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ class Estimator:
             how = f"median of {m.users} users, measured here" if m.shared else how
             over = f" over {m.nodes or 'several'} nodes" if m.spread else ""
             source = f"{how} on {m.gpus} {m.gpu_type}{over}"
-            anchors.append(_Anchor(rate, m.gpu_type, m.gpus, batch, error, source))
+            anchors.append(_Anchor(rate, m.gpu_type, m.gpus, batch, error, source, not m.shared))
         return anchors
 
     def _kept_within(
@@ -322,7 +324,8 @@ class Estimator:
         )
         error = math.hypot(anchor.error, *(s.error for s in steps))
         rate = anchor.steps_per_s * math.prod(s.factor for s in steps)
-        return _Guess(error, "; ".join([anchor.source, *(s.how for s in steps if s.how)]), rate)
+        carried = [s.how for s in steps if s.how]
+        return _Guess(error, "; ".join([anchor.source, *carried]), rate, anchor.own and not carried)
 
     def _by_data_sheet(self, wanted: _Wanted, spread: float) -> Speed:
         rate = DOUBLING ** math.log2(wanted.workers)

@@ -97,9 +97,12 @@ class Top(App[None]):
     ]
 
     def __init__(
-        self, look: Callable[[], Picture], details: Callable[[str], list[str]], every_s: float = 30.0,
+        self,
+        look: Callable[[], Picture],
+        details: Callable[[str], list[str]],
+        every_s: float = 30.0,
         signs: Signs = RICH,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self._signs = signs
         self._look = look
@@ -137,8 +140,10 @@ class Top(App[None]):
         """Put a picture on the screen; the chosen job stays chosen."""
         self._picture = picture
         self.query_one("#beat", Static).update(panes.beat(picture, self._sort, self._words))
-        faults = [f"Slurm is away, this is as of the last round: {picture.fault}" if picture.fault else "",
-                  picture.journal_fault]  # fmt: skip
+        faults = [
+            f"Slurm is away, this is as of the last round: {picture.fault}" if picture.fault else "",
+            picture.journal_fault,
+        ]
         self.query_one("#fault", Static).update(Text(plain("; ".join(filter(None, faults)))))
         self.query_one("#fault", Static).set_class(any(faults), "open")
         width, signs = self.size.width, self._signs
@@ -166,8 +171,10 @@ class Top(App[None]):
             self._columns = columns
         for line in lines[:MOST_ROWS]:
             texts = cells(line, picture.time, rest)
-            table.add_row(*(self._cell(title, texts[title], fixed or rest, line.state) for title, fixed, _ in columns),
-                          key=line.job_id)  # fmt: skip
+            table.add_row(
+                *(self._cell(title, texts[title], fixed or rest, line.state) for title, fixed, _ in columns),
+                key=line.job_id,
+            )
         if lines:
             again = table.get_row_index(key) if key is not None and key in table.rows else here
             table.move_cursor(row=min(again, table.row_count - 1))

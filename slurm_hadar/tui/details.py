@@ -17,8 +17,10 @@ def in_lines(found: Mapping[str, Any], now: float) -> list[str]:
     lines = [*_standing(found, now), *_speeds(found["speeds"]), *_fork(found["fork"])]
     if found["runs"]:
         lines += ["", "Where it ran"]
-        lines += [f"  {clock(r['began'])} to {clock(r['ended']) if r['ended'] else 'now'}  {_place(r['held'])}"
-                  for r in found["runs"][-10:]]  # fmt: skip
+        lines += [
+            f"  {clock(r['began'])} to {clock(r['ended']) if r['ended'] else 'now'}  {_place(r['held'])}"
+            for r in found["runs"][-10:]
+        ]
     lines += ["", "History"]
     lines += [
         f"  {clock(entry['time'])}  {entry['what']}" + (f": {entry['detail_words']}" if entry["detail_words"] else "")

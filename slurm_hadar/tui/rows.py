@@ -66,7 +66,7 @@ class UserRow:
 
 
 def by_user(lines: Iterable[Line]) -> list[UserRow]:
-    """Whoever holds most GPUs first, then whoever waits with most jobs."""
+    """Those who hold most GPUs first, then those with most waiting jobs."""
     rows: dict[str, UserRow] = {}
     for line in lines:
         row = rows.setdefault(line.user, UserRow(line.user, {}))
@@ -84,7 +84,7 @@ def _by_type(held: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 def _text(line: Line) -> str:
     return " ".join(
         (line.job_id, line.user, line.name, line.partition, line.state, line.where, *line.types, line.why)
-    ).lower()  # fmt: skip
+    ).lower()
 
 
 def cells(line: Line, now: float, width: int) -> dict[str, str]:

@@ -59,8 +59,8 @@ class Dashboard:
             "/node/{name}": ("node", lambda j, r: content.node(j, r.path_params["name"], r.query_params, self._now())),
             "/timeline": ("timeline", lambda j, r: content.timeline(j, r.query_params, self._now())),
             "/ended": ("ended", lambda j, r: lists.ended(j, r.query_params)),
-            "/users": ("users", lambda j, r: lists.users(j, self._config.fairness.half_life_h * 3600.0, self._now())),
-            "/partitions": ("partitions", lambda j, r: lists.partitions(j)),
+            "/users": ("users", lambda j, _r: lists.users(j, self._config.fairness.half_life_h * 3600.0, self._now())),
+            "/partitions": ("partitions", lambda j, _r: lists.partitions(j)),
             "/prices": ("prices", lambda j, r: content.prices(j, r.query_params, self._now())),
         }
         found = []
@@ -69,10 +69,10 @@ class Dashboard:
             found += [Route(path, self._page(f"{name}.html", say)), Route(data, self._data(say))]
         return [
             *found,
-            Route("/healthz", self._data(lambda j, r: content.health(j, self._config, self._now()))),
-            Route("/style.css", lambda request: Response(style_sheet(), media_type="text/css")),
-            Route("/live.js", lambda request: Response(_script(), media_type="text/javascript")),
-            Route("/icon.svg", lambda request: Response(_ICON, media_type="image/svg+xml")),
+            Route("/healthz", self._data(lambda j, _r: content.health(j, self._config, self._now()))),
+            Route("/style.css", lambda _request: Response(style_sheet(), media_type="text/css")),
+            Route("/live.js", lambda _request: Response(_script(), media_type="text/javascript")),
+            Route("/icon.svg", lambda _request: Response(_ICON, media_type="image/svg+xml")),
         ]
 
     def _page(self, template: str, say: _Content) -> Callable[[Request], Response]:
@@ -186,19 +186,41 @@ def _script() -> str:
 def _templates() -> jinja2.Environment:
     """Everything that is put into a page is escaped, whatever the template's name."""
     found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+    )
     found.filters.update(
-        about=about, clock=clock, span=span, hours=hours, number=_number, gib=_gib, gpu_time=gpu_time,
-        headline=headline, share=share, place=lambda held: place(Placement.of(held or {})),
-    )  # fmt: skip
+        about=about,
+        clock=clock,
+        span=span,
+        hours=hours,
+        number=_number,
+        gib=_gib,
+        gpu_time=gpu_time,
+        headline=headline,
+        share=share,
+        place=lambda held: place(Placement.of(held or {})),
+    )
     found.globals.update(
-        cell=_cell, gantt=drawing.gantt, curves=drawing.curves, blocks=drawing.blocks, small_curve=drawing.small_curve,
-        link=_link, SPANS=SPANS, TIERS=TIERS, FINALS=_FINALS, ENDED_SEARCHED=ENDED_SEARCHED, MOST_GROUPS=MOST_GROUPS,
-        used_of=_used_of, waiting_of=lambda point: point["jobs"] - point["running"],
-        gpus_said=lambda n: f"{n:.0f} GPUs in use", jobs_said=lambda n: f"{n:.0f} jobs wait",
-    )  # fmt: skip
+        cell=_cell,
+        gantt=drawing.gantt,
+        curves=drawing.curves,
+        blocks=drawing.blocks,
+        small_curve=drawing.small_curve,
+        link=_link,
+        SPANS=SPANS,
+        TIERS=TIERS,
+        FINALS=_FINALS,
+        ENDED_SEARCHED=ENDED_SEARCHED,
+        MOST_GROUPS=MOST_GROUPS,
+        used_of=_used_of,
+        waiting_of=lambda point: point["jobs"] - point["running"],
+        gpus_said=lambda n: f"{n:.0f} GPUs in use",
+        jobs_said=lambda n: f"{n:.0f} jobs wait",
+    )
     return found
 
 

@@ -99,12 +99,17 @@ def _holders(lines: Sequence[Line], by: str) -> dict[str, dict[str, Any]]:
         colours = spread((x.job_id, by_job(x.job_id), [order[n] for n in x.held or {}]) for x in ranked)
     return {
         line.job_id: {
-            "user": line.user, "name": line.name, "state": line.state, "started": line.started,
-            "steered": line.tier != "pinned", "gpus": line.gpus, "steps_per_s": line.steps_per_s,
+            "user": line.user,
+            "name": line.name,
+            "state": line.state,
+            "started": line.started,
+            "steered": line.tier != "pinned",
+            "gpus": line.gpus,
+            "steps_per_s": line.steps_per_s,
             "colour": colours[line.job_id],
         }
         for line in ranked
-    }  # fmt: skip
+    }
 
 
 def _trend(journal: Reader, shown: Window) -> dict[str, Any]:
@@ -112,8 +117,9 @@ def _trend(journal: Reader, shown: Window) -> dict[str, Any]:
     step_s = shown.length_s / _SAMPLES
     points = [
         {"time": r["time"], "jobs": r["jobs"], "running": r["running"], "use": r.get("use") or {}}
-        for r in journal.rounds_sampled(shown.since, step_s, _SAMPLES + 1) if not r["note"].startswith("skipped")
-    ]  # fmt: skip
+        for r in journal.rounds_sampled(shown.since, step_s, _SAMPLES + 1)
+        if not r["skipped"]
+    ]
     return {**asdict(shown), "step_s": step_s, "points": points}
 
 
@@ -158,10 +164,19 @@ def _bars(
     :func:`_holders`, who have the colour that they have on every page."""
     shown_lanes = set(lanes)
     found: list[dict[str, Any]] = [
-        {"job_id": run.job_id, "began": run.began, "ended": run.ended, "node": node, "gpu_type": gpu_type,
-         "count": count, "steered": run.steered}
-        for run in runs for node, gpu_type, count in run.held.items() if (node, gpu_type) in shown_lanes
-    ]  # fmt: skip
+        {
+            "job_id": run.job_id,
+            "began": run.began,
+            "ended": run.ended,
+            "node": node,
+            "gpu_type": gpu_type,
+            "count": count,
+            "steered": run.steered,
+        }
+        for run in runs
+        for node, gpu_type, count in run.held.items()
+        if (node, gpu_type) in shown_lanes
+    ]
     users = journal.users_of({bar["job_id"] for bar in found})
     if by == "user":
         kept = {holder["user"]: holder["colour"] for holder in holders.values()}

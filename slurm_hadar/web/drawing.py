@@ -88,12 +88,18 @@ def gantt(content: Mapping[str, Any]) -> dict[str, Any]:
         began, ended = max(since, run["began"]), min(until, run["ended"] or until)
         x, length = (began - since) * scale, max(0.1, (ended - began) * scale)
         for first, count in _rows(free[key], run["count"], run["began"], run["ended"] or math.inf):
-            bars.append({
-                "x": round(x, 2), "y": tops[key][0] + first * _GPU_HEIGHT, "width": round(length, 2),
-                "height": count * _GPU_HEIGHT - 1, "run": run, "words": words,
-                "label": run["job_id"] if length >= _LETTER * len(run["job_id"]) + _PAD else "",
-                "look": f"j{run['colour']}" + ("" if run["steered"] else " pinned"),
-            })  # fmt: skip
+            bars.append(
+                {
+                    "x": round(x, 2),
+                    "y": tops[key][0] + first * _GPU_HEIGHT,
+                    "width": round(length, 2),
+                    "height": count * _GPU_HEIGHT - 1,
+                    "run": run,
+                    "words": words,
+                    "label": run["job_id"] if length >= _LETTER * len(run["job_id"]) + _PAD else "",
+                    "look": f"j{run['colour']}" + ("" if run["steered"] else " pinned"),
+                }
+            )
     return {"height": y + 4, "top": _TOP, "lanes": lanes, "bars": bars, "ticks": ticks(since, until)}
 
 
@@ -141,12 +147,15 @@ def curves(content: Mapping[str, Any], height: float = 300.0) -> dict[str, Any] 
     moments: dict[float, list[str]] = {}
     for index, (gpu_type, points) in enumerate(sorted(series.items())):
         band = [(p["time"], p["high"]) for p in points] + [(p["time"], p["low"]) for p in reversed(points)]
-        lines.append({
-            "gpu_type": gpu_type, "colour": index % COLOURS,
-            "line": " ".join(f"{x(p['time'])},{y(p['mean'])}" for p in points),
-            "band": " ".join(f"{x(moment)},{y(price)}" for moment, price in band),
-            "single": [(x(p["time"]), y(p["mean"])) for p in points] if len(points) == 1 else [],
-        })  # fmt: skip
+        lines.append(
+            {
+                "gpu_type": gpu_type,
+                "colour": index % COLOURS,
+                "line": " ".join(f"{x(p['time'])},{y(p['mean'])}" for p in points),
+                "band": " ".join(f"{x(moment)},{y(price)}" for moment, price in band),
+                "single": [(x(p["time"]), y(p["mean"])) for p in points] if len(points) == 1 else [],
+            }
+        )
         for p in points:
             moments.setdefault(p["time"], []).append(f"{gpu_type} {p['mean']:.3g}")
     step = width / 240

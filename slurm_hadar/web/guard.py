@@ -88,8 +88,9 @@ class Guard:
             return self._welcome(request)
         return PlainTextResponse(
             "This dashboard needs its token: open it once as /?token=..., or send it as 'Authorization: Bearer ...'.\n",
-            401, headers={"WWW-Authenticate": "Bearer"},
-        )  # fmt: skip
+            401,
+            headers={"WWW-Authenticate": "Bearer"},
+        )
 
     def _welcome(self, request: Request) -> Response:
         """Remember the browser, and take the token out of its address bar and history."""

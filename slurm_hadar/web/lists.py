@@ -99,9 +99,19 @@ def partitions(journal: Reader) -> dict[str, Any]:
     for name, record in records.items():
         for partition in record.get("partitions") or []:
             entry = found.setdefault(
-                partition, {"name": partition, "running": 0, "gpus": 0, "waiting": 0, "wanted": 0, "oldest": None,
-                            "nodes": 0, "down": 0, "types": {}},
-            )  # fmt: skip
+                partition,
+                {
+                    "name": partition,
+                    "running": 0,
+                    "gpus": 0,
+                    "waiting": 0,
+                    "wanted": 0,
+                    "oldest": None,
+                    "nodes": 0,
+                    "down": 0,
+                    "types": {},
+                },
+            )
             entry["nodes"] += 1
             entry["down"] += not views[name].available
             for use in type_use([views[name]]):

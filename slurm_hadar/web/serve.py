@@ -78,16 +78,21 @@ def serve(app: ASGIApp, host: str, port: int, tell: Callable[[str], None]) -> No
     """Serve until SIGTERM or SIGINT, and return. ``tell`` is given the address once it is ours; port 0 takes a free
     one. Requests are not logged: a token may be in their addresses. Raises ConfigError if it cannot listen there."""
     settings = uvicorn.Config(
-        app, http=_Protocol, access_log=False, log_level="warning", server_header=False, lifespan="off",
+        app,
+        http=_Protocol,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        lifespan="off",
         timeout_graceful_shutdown=5,
-    )  # fmt: skip
+    )
     server = uvicorn.Server(settings)
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}; see --listen") from None
 
-    def stop(number: int, frame: object) -> None:
+    def stop(_number: int, _frame: object) -> None:
         server.should_exit = True
 
     # uvicorn raises once more what it was ended by, which then finds these handlers: an ordinary end

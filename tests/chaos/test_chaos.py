@@ -99,8 +99,11 @@ def test_what_was_sent_is_read_as_the_journal_writes_it(tmp_path: Path) -> None:
     signal.write_text("--signal=USR2 7.0\n")
 
     assert changes_of(batch) == [
-        ("5", "update 5 StartTime=now+20"), ("6_1", "update 6_1 StartTime=now+20"),
+        ("5", "update 5 StartTime=now+20"),
+        ("6_1", "update 6_1 StartTime=now+20"),
         ("7", "update 7 Comment=a b NodeList="),
-        ("8", "requeue 8"), ("9", "requeue 9"), ("10", "restart 10"),
-    ]  # fmt: skip
+        ("8", "requeue 8"),
+        ("9", "requeue 9"),
+        ("10", "restart 10"),
+    ]
     assert changes_of(signal) == []

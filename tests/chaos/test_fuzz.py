@@ -41,7 +41,7 @@ def test_samples_are_understood(target: Target, tmp_path: Path) -> None:
 def test_a_crash_is_found(tmp_path: Path) -> None:
     """An error that is not ours, or of several lines, counts; so does what never ends."""
 
-    def parse(data: bytes, folder: Path) -> None:
+    def parse(data: bytes, _folder: Path) -> None:
         data.decode("ascii")
 
     result = fuzz(Target("bad", ("é".encode(),), parse), random.Random(1), tmp_path, cases=1)

@@ -23,8 +23,12 @@ def hadar(tmp_path: Path):
         clean = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         return subprocess.run(
             [sys.executable, "-m", "slurm_hadar.cli.main", *arguments],
-            capture_output=True, text=True, env={**clean, **env}, timeout=60, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env={**clean, **env},
+            timeout=60,
+            check=False,
+        )
 
     return run
 
@@ -108,7 +112,8 @@ def test_config_check_reads_policy_parameters(hadar) -> None:
     assert done.returncode == 1 and "objectve" in done.stderr and "objective" in done.stderr
 
 
-def test_output_into_a_closed_pipe(hadar, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("hadar")
+def test_output_into_a_closed_pipe() -> None:
     """``hadar ... | head`` ends quietly."""
     command = f"{sys.executable} -m slurm_hadar.cli.main config show | head -1"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

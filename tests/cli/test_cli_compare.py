@@ -34,8 +34,22 @@ def trace(tmp_path: Path) -> Path:
 def test_compare_then_report(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Page, document and pictures are there; the report of the document is the same page; a single result has one."""
     out = tmp_path / "deep" / "out"
-    assert hadar("compare", "--trace", trace, "--cluster", "v100:1x2,k80:1x2", "--policies", "fifo,hadar", "--out", out,
-                 "-j", 1) == 0  # fmt: skip
+    assert (
+        hadar(
+            "compare",
+            "--trace",
+            trace,
+            "--cluster",
+            "v100:1x2,k80:1x2",
+            "--policies",
+            "fifo,hadar",
+            "--out",
+            out,
+            "-j",
+            1,
+        )
+        == 0
+    )
     said = capsys.readouterr()
     assert "AVG JCT" in said.out and "hadar" in said.out and f"written: {out / 'compare.html'}" in said.out
     names = {p.name for p in out.iterdir()}
@@ -53,8 +67,20 @@ def test_compare_then_report(trace: Path, tmp_path: Path, capsys: pytest.Capture
 
 def test_compare_as_json(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--json prints what compare.json has; a policy that fails gives exit code 1 and one line beside the others."""
-    code = hadar("compare", "--trace", trace, "--cluster", "v100:1x2", "--policies", "none,fifo", "--out",
-                 tmp_path / "o", "-j", 1, "--json")  # fmt: skip
+    code = hadar(
+        "compare",
+        "--trace",
+        trace,
+        "--cluster",
+        "v100:1x2",
+        "--policies",
+        "none,fifo",
+        "--out",
+        tmp_path / "o",
+        "-j",
+        1,
+        "--json",
+    )
     said = capsys.readouterr()
 
     assert code == 1 and said.err.startswith("hadar: none failed: ") and said.err.count("\n") == 1
@@ -80,9 +106,13 @@ def test_compare_as_json(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_refusals(
-    arguments: tuple[str, ...], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Wrong usage is 2, anything else 1; the reason is on stderr, without a traceback, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     Path("bad.json").write_text("{")
@@ -183,9 +213,13 @@ def test_replay_asks_sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     ],
 )
 def test_replay_refusals(
-    arguments: tuple[str, ...], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """One line each."""
     monkeypatch.chdir(tmp_path)
     Path("bad.txt").write_text("nothing|of|sacct\n")

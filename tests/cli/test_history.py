@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from slurm_hadar.cli.common import clock
 from slurm_hadar.cli.history import history
 from slurm_hadar.controller.answers.words import in_words
-from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteRecord
+from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
 from slurm_hadar.model import Placement
 
 V100, K80 = Placement.of({"v100-1": {"v100": 2}}), Placement.of({"k80-1": {"k80": 2}})
@@ -50,7 +50,7 @@ def state(tmp_path: Path) -> Path:
     journal.add_decisions(advise, NOW, [Decision("7", "start", new=V100, why="cheapest")])
     act = journal.add_round(RoundRecord(NOW + 60, "act", "hadar"))
     journal.add_decisions(act, NOW + 60, [Decision("7", "move", K80, V100, "3 times as fast")])
-    journal.add_writes(act, NOW + 61, [WriteRecord("7", "requeue 7", "ineffective", "still running")])
+    journal.add_writes(act, NOW + 61, [WriteRecord("7", "requeue 7", WriteOutcome.INEFFECTIVE, "still running")])
     journal.add_events(act, NOW + 90, [Event("7", "restart", "run 2 from its checkpoint at step 400")])
     journal.add_decisions(act, NOW + 99, [Decision("7", "end", why="completed \x1b[31m")])
     journal.save_jobs(
@@ -85,7 +85,11 @@ def test_word_for_word(state: Path) -> None:
     assert "requeue 7  (still running)" in run(state, "7", "--commands")
     entries = json.loads(run(state, "7", "--json"))
     assert [e.get("kind") or e.get("event") or e["outcome"] for e in entries] == [
-        "start", "move", "ineffective", "restart", "end",
-    ]  # fmt: skip
+        "start",
+        "move",
+        "ineffective",
+        "restart",
+        "end",
+    ]
     assert entries[0]["mode"] == "advise" and entries[0]["words"] == "would start: v100-1 2xv100; cheapest"
     assert entries[2]["command"] == "requeue 7"

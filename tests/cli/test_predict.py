@@ -42,8 +42,10 @@ def sacct(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = []
     for job in drawn(200):
         times = [dt.datetime.fromtimestamp(t, dt.UTC).isoformat()[:19] for t in (job.submit, job.start, job.end)]
-        rows.append(f"{job.job_id}|{job.group}|{job.user}|COMPLETED|{'|'.join(times)}|{job.end - job.submit:.0f}|"
-                    f"gres/gpu:v100={job.gpus}|hadar:model=resnet18,batch=64\n")  # fmt: skip
+        rows.append(
+            f"{job.job_id}|{job.group}|{job.user}|COMPLETED|{'|'.join(times)}|{job.end - job.submit:.0f}|"
+            f"gres/gpu:v100={job.gpus}|hadar:model=resnet18,batch=64\n"
+        )
     path = tmp_path_factory.mktemp("sacct") / "sacct.txt"
     path.write_text(HEAD + "".join(rows))
     return path
@@ -63,8 +65,12 @@ def test_a_table_for_people(hadar, sacct: Path) -> None:
     assert (code, err) == (0, "") and lines[0].endswith("asked about the 40 submitted last")
     assert lines[1].split() == ["PREDICTOR", "R2", "(LOG)", "MAPE", "RANK", "CORR", "OVER", "UNDER"]
     assert [line[:12].strip() for line in lines[2:7]] == [
-        "forest", "group median", "group mean", "user mean", "global mean"
-    ]  # fmt: skip
+        "forest",
+        "group median",
+        "group mean",
+        "user mean",
+        "global mean",
+    ]
     assert "never seen before" in out and "assumed: a job's work is the time it ran" in out
 
 
@@ -98,12 +104,13 @@ def test_train_then_ask(hadar, sacct: Path, slurm: FakeSlurm) -> None:
 
 def test_a_refused_forest_leaves_the_group_mean(hadar, sacct: Path, slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said in the training and beside every answer."""
-    monkeypatch.setattr("slurm_hadar.predict.evaluate.refusal", lambda report: "it is bad")
+    monkeypatch.setattr("slurm_hadar.predict.evaluate.refusal", lambda _report: "it is bad")
 
     code, out, _ = hadar("--train", "--sacct", sacct)
     assert code == 0 and out.splitlines()[-2:] == [
-        "no forest: it is bad", "stored as version 0001, which goes by the group mean, learned from 200 jobs"
-    ]  # fmt: skip
+        "no forest: it is bad",
+        "stored as version 0001, which goes by the group mean, learned from 200 jobs",
+    ]
     known = slurm.submit(gpus=1, comment="hadar:model=resnet18,batch=64", user="user0", name="script0")
     code, out, _ = hadar(known)
     assert code == 0 and "predicted by mean of its group" in out and "no forest    it is bad" in out
@@ -139,8 +146,9 @@ def test_trainings_are_listed(hadar, tmp_path: Path) -> None:
     title, *rows = [line.split() for line in out.splitlines()]
     assert code == 0 and title == ["BEGAN", "TOOK", "VERSION", "GOES", "BY", "WHY"]
     assert [row[2:] for row in rows] == [  # after date and time
-        ["-", "-", "-", "it", "was", "ended", "from", "outside"], ["30", "s", "0001", "forest", "-"],
-    ]  # fmt: skip
+        ["-", "-", "-", "it", "was", "ended", "from", "outside"],
+        ["30", "s", "0001", "forest", "-"],
+    ]
     assert [e["version"] for e in json.loads(hadar("--trainings", "--json")[1])] == ["", "0001"]
 
 
@@ -152,10 +160,19 @@ def test_the_journal_stands_in_where_slurm_keeps_no_accounts(
     (tmp_path / "state").mkdir()
     journal = Journal(tmp_path / "state" / JOURNAL)
     journal.save_jobs(
-        JobRecord(str(i), now - 900, arrival=now - 900, workers=1, user="ann", name="train", ran_s={"v100": 100.0},
-                  final="COMPLETED", ended=now - 60 + i)
+        JobRecord(
+            str(i),
+            now - 900,
+            arrival=now - 900,
+            workers=1,
+            user="ann",
+            name="train",
+            ran_s={"v100": 100.0},
+            final="COMPLETED",
+            ended=now - 60 + i,
+        )
         for i in range(5)
-    )  # fmt: skip
+    )
     journal.close()
 
     def without(*_: object) -> str:
@@ -172,7 +189,8 @@ def test_the_journal_stands_in_where_slurm_keeps_no_accounts(
     assert code == 1 and "accounting storage is disabled" in err
 
 
-def test_faults_are_one_line(hadar, sacct: Path, slurm: FakeSlurm, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("slurm")
+def test_faults_are_one_line(hadar, sacct: Path, tmp_path: Path) -> None:
     few = tmp_path / "few.txt"
     few.write_text("".join(sacct.read_text().splitlines(keepends=True)[:20]))
     empty = tmp_path / "empty.txt"

@@ -79,7 +79,7 @@ def test_a_damaged_journal_is_the_controllers_to_replace(state: Path, ask: Ask, 
 @pytest.mark.parametrize("arguments", READERS, ids=lambda a: a[0])
 def test_who_may_not_read_is_told_whom_to_ask(ask: Ask, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests may run as root, who may read everything."""
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
 
     code, said = ask(*arguments)
 

@@ -49,9 +49,19 @@ def test_json_on_stdout_is_all_there_is(hadar, trace: str) -> None:
 
 def test_a_table_for_people_and_files_for_programs(hadar, trace: str, tmp_path: Path) -> None:
     code, out, _ = hadar(
-        "--trace", trace, "--cluster", "v100:1x2", "--policy", "hadar", "--set", "objective=ttd",
-        "--json", str(tmp_path / "r.json"), "--jobs-csv", str(tmp_path / "j.csv"),
-    )  # fmt: skip
+        "--trace",
+        trace,
+        "--cluster",
+        "v100:1x2",
+        "--policy",
+        "hadar",
+        "--set",
+        "objective=ttd",
+        "--json",
+        str(tmp_path / "r.json"),
+        "--jobs-csv",
+        str(tmp_path / "j.csv"),
+    )
 
     rows = list(csv.DictReader((tmp_path / "j.csv").open()))
     assert code == 0 and "average JCT" in out and "times the lower bound" in out and "objective=ttd" in out
@@ -93,8 +103,20 @@ def test_gavels_model_with_its_table(hadar, tmp_path: Path) -> None:
     (tmp_path / "t.trace").write_text("A3C\tc\td\t-n\t0\t7000\t1\t1\t-1\t0\n")
     (tmp_path / "r.json").write_text(json.dumps({"v100": {"('A3C', 1)": {"null": 7.0}}}))
 
-    code, out, _ = hadar("--trace", str(tmp_path / "t.trace"), "--throughputs", str(tmp_path / "r.json"),
-                         "--model", "gavel", "--cluster", "v100:1x1", "--policy", "fifo", "--json", "-")  # fmt: skip
+    code, out, _ = hadar(
+        "--trace",
+        str(tmp_path / "t.trace"),
+        "--throughputs",
+        str(tmp_path / "r.json"),
+        "--model",
+        "gavel",
+        "--cluster",
+        "v100:1x1",
+        "--policy",
+        "fifo",
+        "--json",
+        "-",
+    )
 
     assert code == 0 and json.loads(out)["ttd_s"] == pytest.approx(1000)
 
@@ -179,9 +201,18 @@ def test_a_predictor_with_a_history(hadar) -> None:
     """Two parts of one drawn life; the load of both is that of the cluster."""
     life = "recurring:jobs=60,seed=1"
     code, out, _ = hadar(
-        "--trace", f"{life},part=40:60", "--history", f"{life},part=0:40", "--predictor", "group_mean",
-        "--cluster", "v100:2x4", "--policy", "srtf", "--no-bounds",
-    )  # fmt: skip
+        "--trace",
+        f"{life},part=40:60",
+        "--history",
+        f"{life},part=0:40",
+        "--predictor",
+        "group_mean",
+        "--cluster",
+        "v100:2x4",
+        "--policy",
+        "srtf",
+        "--no-bounds",
+    )
     assert code == 0 and "20 jobs measured" in out
     assert "learned from 40 jobs of recurring:jobs=60,users=40,gpus=8,load=0.8,comm=0.3,seed=1,part=0:40" in out
     code, _, err = hadar("--trace", f"{life},part=40:60", "--history", f"{life},part=0:40")

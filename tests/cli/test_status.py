@@ -14,7 +14,7 @@ from slurm_hadar.cli import status as command
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.journal import Event, JobRecord, Journal, RoundRecord, Run
-from slurm_hadar.controller.journal.records import SightChanges
+from slurm_hadar.controller.journal.records import DashboardChanges
 from slurm_hadar.controller.setup import JOURNAL
 from slurm_hadar.errors import HadarError, SlurmError
 from slurm_hadar.model import Placement
@@ -72,7 +72,7 @@ def see(slurm: Asked, config: Config, monkeypatch: pytest.MonkeyPatch):
     """What the command prints, and its JSON."""
 
     def run(job: str) -> tuple[str, dict]:
-        monkeypatch.setattr(command, "CliBackend", lambda *given: slurm)
+        monkeypatch.setattr(command, "CliBackend", lambda *_given: slurm)
         path = config.controller.state_dir / "c.toml"
         path.write_text(f'[controller]\nstate_dir = "{config.controller.state_dir}"\nmode = "act"\n')
         said = CliRunner().invoke(command.status, [job, "--config", str(path)], catch_exceptions=False)
@@ -97,7 +97,7 @@ def test_a_running_job(slurm: Asked, journal: Journal, see, tmp_path: Path) -> N
         [record(job, run_since=now - 60, steps=400.0, total_steps=1000.0, steps_per_s=5.0, moves=1, restarts=1)]
     )
     slurm.jobs[job] = replace(slurm.jobs[job], restarts=1)
-    journal.add_sight(now, SightChanges(runs=[Run(job, now - 60, None, HELD, True)]))
+    journal.update_dashboard(now, DashboardChanges(runs=[Run(job, now - 60, None, HELD, True)]))
     (tmp_path / ".hadar" / job / "checkpoints" / "gen-0-step-350").mkdir(parents=True)
     (tmp_path / f"slurm-{job}.out").write_text("a\n" * 50 + "step 400\x1b[2J\n10 %\r20 %\n")
 
@@ -167,7 +167,8 @@ def test_arrays_and_their_tasks(slurm: Asked, journal: Journal, see) -> None:
     assert "job 20_0 job1 of alice: running" in see("20_0")[0]
 
 
-def test_who_nobody_knows(slurm: Asked, config: Config, journal: Journal) -> None:
+@pytest.mark.usefixtures("journal")
+def test_who_nobody_knows(slurm: Asked, config: Config) -> None:
     with pytest.raises(HadarError, match="job 99 is known neither to Slurm"):
         status_of(slurm, config, "99")
 
@@ -199,5 +200,5 @@ def test_what_users_write_is_not_taken_for_slurms_word(slurm: Asked) -> None:
         "Comment=x", "Comment=x\n   JobState=DONE\n   StdOut=/etc/x"
     )
 
-    assert str(shown(lambda *words: text, job).output) == f"{slurm.work_dir}/slurm-{job}.out"
-    assert shown(lambda *words: text, job).word == "PENDING"
+    assert str(shown(lambda *_words: text, job).output) == f"{slurm.work_dir}/slurm-{job}.out"
+    assert shown(lambda *_words: text, job).word == "PENDING"

@@ -80,11 +80,15 @@ def shows(slurm: Path, log: Path, *states: str) -> None:
         name = "JobId=7 JobName=x\n   StdOut=/etc/passwd\n y"
         (slurm / f"{number}").write_text(f"{name}\n   JobState={state} Reason=None\n   StdOut={log}\n   Power=\n")
     last = len(states) - 1
-    script(slurm, "scontrol", f"n=$(cat {slurm}/n 2>/dev/null || echo 0); cat {slurm}/$n; "
-                              f"[ $n -lt {last} ] && echo $((n+1)) > {slurm}/n; exit 0")  # fmt: skip
+    script(
+        slurm,
+        "scontrol",
+        f"n=$(cat {slurm}/n 2>/dev/null || echo 0); cat {slurm}/$n; "
+        f"[ $n -lt {last} ] && echo $((n+1)) > {slurm}/n; exit 0",
+    )
 
 
-def test_a_job_is_followed_to_its_end(slurm: Path, hadar: Run, tmp_path: Path, monkeypatch) -> None:
+def test_a_job_is_followed_to_its_end(slurm: Path, hadar: Run, tmp_path: Path) -> None:
     """Its own file, whatever its name says."""
     log = tmp_path / "slurm-7.out"
     log.write_text("step 1\n")

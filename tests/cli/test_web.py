@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from slurm_hadar.cli.web import web

@@ -58,7 +58,7 @@ def test_up_prints_json(short_tmp: Path) -> None:
 def test_that_it_is_open_is_said_before_it_is_up(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads it can still stop it."""
 
-    def fail(*given: object) -> None:
+    def fail(*_given: object) -> None:
         raise ClusterError("not started")
 
     monkeypatch.setattr(command, "bring_up", fail)

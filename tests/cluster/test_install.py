@@ -67,7 +67,8 @@ def test_accounting_records_jobs(
 
 
 @needs_apt
-def test_unpacks_without_package_lists(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cache")
+def test_unpacks_without_package_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With no lists on the system, lists of our own are fetched; the system's are not written."""
     # apt is told of an empty state folder the way an administrator would, by a configuration file
     lists = tmp_path / "lists"

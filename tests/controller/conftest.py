@@ -19,6 +19,7 @@ from slurm_hadar.controller.agents.channel import Channel
 from slurm_hadar.controller.agents.reports import JobNews, ReportBook
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
@@ -54,7 +55,7 @@ class Bench:
         """Another controller on the same cluster and memory, as after a restart."""
         config = self.config(*settings)
         chosen = policy or registry.get(config.policy.name, **config.policy.params)
-        return steer(self.slurm, chosen, config, self.journal, self.book, channel)
+        return steer(chosen, config, Parts(self.slurm, self.journal, self.book, channel))
 
 
 @pytest.fixture
@@ -137,8 +138,9 @@ class Live:
     def gpus(self, job: str) -> dict[str, tuple[str, frozenset[int]]]:
         """{node: (type, indices)} of the GPUs that Slurm has given the job."""
         found = {}
-        for nodes, gpu, indices in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu:(\w+):\d+\(IDX:([^)]*)\)",
-                                              self.show(job)):  # fmt: skip
+        for nodes, gpu, indices in re.findall(
+            r" Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu:(\w+):\d+\(IDX:([^)]*)\)", self.show(job)
+        ):
             for node in self.cluster.run(["scontrol", "show", "hostnames", nodes]).stdout.split():
                 found[node] = (gpu, _numbers(indices))
         return found
@@ -172,32 +174,36 @@ class Live:
             file = self.cluster.conf.with_name("hadar-channel.json")
             listening = Channel(self.book, self.state, "tcp://127.0.0.1:*", "127.0.0.1", file, 65536)
             self._channels.append(listening)
-        return steer(backend or self.backend, policy or self.told, config, self.journal, self.book, listening)
+        return steer(policy or self.told, config, Parts(backend or self.backend, self.journal, self.book, listening))
 
     def hadar(self, *arguments: str, settings: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
         """The command line, as a user would type it."""
-        argv = self._argv(arguments, settings)
+        argv = self.argv(arguments, settings)
         return subprocess.run(
-            argv, env=self._env(env), capture_output=True, text=True, timeout=120, check=False, cwd=self.work
+            argv, env=self.environment(env), capture_output=True, text=True, timeout=120, check=False, cwd=self.work
         )
 
     def daemon(self, *arguments: str, settings: tuple[str, ...] = (), **env: str) -> subprocess.Popen[str]:
         """``hadar run`` in the background; its log goes to ``work/controller.log``."""
         with (self.work / "controller.log").open("a") as log:
             process = subprocess.Popen(
-                self._argv(("run", *arguments), settings), env=self._env(env), stdout=log, stderr=log, text=True,
+                self.argv(("run", *arguments), settings),
+                env=self.environment(env),
+                stdout=log,
+                stderr=log,
+                text=True,
                 cwd=self.work,
-            )  # fmt: skip
+            )
         self._processes.append(process)
         return process
 
-    def _argv(self, arguments: tuple[str, ...], settings: tuple[str, ...]) -> list[str]:
+    def argv(self, arguments: tuple[str, ...], settings: tuple[str, ...]) -> list[str]:
         every = (*LIVE, f"controller.state_dir={self.state}", *settings)
         options = [a for s in every for a in ("--set", s)]
         words = 2 if arguments[0] == "config" else 1  # the test's own options come later and prevail
         return [sys.executable, "-m", "slurm_hadar.cli.main", *arguments[:words], *options, *arguments[words:]]
 
-    def _env(self, more: dict[str, str]) -> dict[str, str]:
+    def environment(self, more: dict[str, str]) -> dict[str, str]:
         path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
         return {**self.cluster.env, "PYTHONPATH": path, **more}
 

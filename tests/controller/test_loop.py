@@ -228,7 +228,7 @@ def test_slurm_away_in_the_middle_forgets_no_node_list_of_ours(bench) -> None:
     assert b.slurm.jobs[job].req_nodes == () and eligible_in(b, job) > 10
 
 
-def _away(writes):
+def _away(_writes):
     raise SlurmUnavailable("slurmctld does not answer")
 
 
@@ -292,7 +292,7 @@ def killed_after_writing(bench, controller) -> None:
 
     def die(writes):
         write(writes)
-        bench.journal.save_jobs = lambda records: None
+        bench.journal.save_jobs = lambda _records: None
         raise Killed
 
     bench.slurm.write = die
@@ -450,7 +450,7 @@ def test_a_memory_that_is_no_json_costs_a_warning(bench, caplog) -> None:
     """The controller goes on; only a restart loses it."""
     b = bench()
     policy = Counting()
-    policy.allocate = lambda snapshot: Plan("counting", memory={"now": object()})
+    policy.allocate = lambda _snapshot: Plan("counting", memory={"now": object()})
 
     result = b.new_controller(policy=policy).run_round()
 
@@ -486,7 +486,7 @@ def test_nothing_of_a_round_is_kept_until_the_next(bench, monkeypatch) -> None:
         found.append(kept() - before)
         controller.stop()
 
-    monkeypatch.setattr(controller._cluster, "pause", pause)
+    monkeypatch.setattr(controller._cluster, "pause", pause)  # noqa: SLF001 holds no public reference
     controller.run()
 
     assert found == [0]

@@ -36,10 +36,39 @@ NODES = (SlurmNode("a1", (("a100", 4),), partitions=("gpu",)), SlurmNode("v1", (
 def job(comment: str = "hadar:", types: tuple[tuple[str, int], ...] = (("", 2),), job_id: str = "7") -> SlurmJob:
     """A pending job that asks for GPUs."""
     return SlurmJob(
-        job_id, int(job_id), JobState.PENDING, "PENDING", "Resources", "eve", "", "", "gpu", (), (), "",
-        (GpuRequest("node", types),), 1, 1, 1, 1, None, 0.0, 0.0, None, None, True, 0, True, 1, "", None, None,
-        "/home/eve", "train", comment,
-    )  # fmt: skip
+        job_id,
+        int(job_id),
+        JobState.PENDING,
+        "PENDING",
+        "Resources",
+        "eve",
+        "",
+        "",
+        "gpu",
+        (),
+        (),
+        "",
+        (GpuRequest("node", types),),
+        1,
+        1,
+        1,
+        1,
+        None,
+        0.0,
+        0.0,
+        None,
+        None,
+        True,
+        0,
+        True,
+        1,
+        "",
+        None,
+        None,
+        "/home/eve",
+        "train",
+        comment,
+    )
 
 
 def state(jobs: tuple[SlurmJob, ...] = (), nodes: tuple[SlurmNode, ...] = NODES, read_s: float = 0.1) -> ClusterState:
@@ -50,19 +79,38 @@ def slurm(settings: dict[str, str | None] | None = None, **facts: Any) -> Survey
     """A Slurm that all is well with, but for ``settings`` (None = not shown) and ``facts``."""
     merged = {k: v for k, v in {**GOOD, **(settings or {})}.items() if v is not None}
     well = Survey(
-        "hadar", 990, (22, 5, 8), "site head 6817", merged, (Daemon("primary", "head", True),), state((job(),)),
-        (-0.4, 0.6), (1e9 - 100, "a1"), ("Operator", ()), True, (),
-    )  # fmt: skip
+        "hadar",
+        990,
+        (22, 5, 8),
+        "site head 6817",
+        merged,
+        (Daemon("primary", "head", True),),
+        state((job(),)),
+        (-0.4, 0.6),
+        (1e9 - 100, "a1"),
+        ("Operator", ()),
+        True,
+        (),
+    )
     return replace(well, **facts)
 
 
 def host(config: Config | None = None, **facts: Any) -> Host:
     well = Host(
-        config or Config(), python="3.11.7", names=frozenset({"head"}), state_dir=Path("/var/lib/slurm-hadar"),
-        state_fs="ext4", channel_bind="tcp://*:5557", channel_host="head", host_addresses=("10.0.0.1",),
-        channel_file=Path("/etc/slurm/hadar-channel.json"), pyslurm="pyslurm is not installed",
-        job_submit=SCRIPT, own_script=SCRIPT, work_dirs={"/home/eve": True},
-    )  # fmt: skip
+        config or Config(),
+        python="3.11.7",
+        names=frozenset({"head"}),
+        state_dir=Path("/var/lib/slurm-hadar"),
+        state_fs="ext4",
+        channel_bind="tcp://*:5557",
+        channel_host="head",
+        host_addresses=("10.0.0.1",),
+        channel_file=Path("/etc/slurm/hadar-channel.json"),
+        pyslurm="pyslurm is not installed",
+        job_submit=SCRIPT,
+        own_script=SCRIPT,
+        work_dirs={"/home/eve": True},
+    )
     return replace(well, **facts)
 
 
@@ -204,9 +252,14 @@ def test_all_is_well_where_all_is_well() -> None:
     ids=[f"{row[0]}-{row[1]}-{row[6][:20]}" for row in BAD],
 )  # fmt: skip
 def test_what_is_not_well_is_found(
-    check: str, verdict: str, settings: dict[str, Any], facts: dict[str, Any], of_host: dict[str, Any],
-    config: tuple[str, ...], words: str,
-) -> None:  # fmt: skip
+    check: str,
+    verdict: str,
+    settings: dict[str, Any],
+    facts: dict[str, Any],
+    of_host: dict[str, Any],
+    config: tuple[str, ...],
+    words: str,
+) -> None:
     """One thing is amiss: its check says so, with the reason, a fix for what is bad, and no check fails."""
     found = findings(slurm(settings, **facts), host(load(None, config), **of_host))[check]
 
@@ -268,8 +321,13 @@ def test_no_answer_of_slurm_breaks_a_check(gone: set[str], odd: set[str], text: 
     found = findings(slurm(settings, **facts), host())
 
     assert tuple(found) == CHECKS
-    for name, check in {"KillWait": "kill_wait", "JobRequeue": "job_requeue", "SelectType": "select",
-                        "PriorityType": "priority", "JobSubmitPlugins": "job_submit"}.items():  # fmt: skip
+    for name, check in {
+        "KillWait": "kill_wait",
+        "JobRequeue": "job_requeue",
+        "SelectType": "select",
+        "PriorityType": "priority",
+        "JobSubmitPlugins": "job_submit",
+    }.items():
         assert name not in gone or found[check].verdict is Verdict.UNKNOWN
 
 
@@ -291,9 +349,14 @@ _ADMINS = ("slurm.conf", "scontrol reconfigure", "sacctmgr", "systemctl", "as ro
     ids=[f"{row[0]}-{row[1]}-{row[6][:20]}" for row in BAD],
 )  # fmt: skip
 def test_a_plain_user_gets_what_a_plain_user_can_do(
-    check: str, verdict: str, settings: dict[str, Any], facts: dict[str, Any], of_host: dict[str, Any],
-    config: tuple[str, ...], words: str,
-) -> None:  # fmt: skip
+    check: str,
+    verdict: str,
+    settings: dict[str, Any],
+    facts: dict[str, Any],
+    of_host: dict[str, Any],  # noqa: ARG001 of all cases
+    config: tuple[str, ...],
+    words: str,  # noqa: ARG001 as above
+) -> None:
     """Each fix is a command of theirs, or none; what is an administrator's is to be asked for."""
     plain = {**facts, "admin_level": ("None", ())}
     found = findings(slurm(settings, **plain), host(load(None, config), **of_host))[check]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.config import load
-from slurm_hadar.doctor.host import look
+from slurm_hadar.doctor.host import inspect_host
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 from slurm_hadar.slurm.survey import Survey, Unknown
@@ -19,14 +19,44 @@ AWAY = Unknown("away")
 
 def job(work_dir: Path, comment: str = "hadar:") -> SlurmJob:
     return SlurmJob(
-        "1", 1, JobState.PENDING, "PENDING", "", "eve", "", "", "gpu", (), (), "", (), 1, 1, 1, 1, None, 0.0, 0.0, None,
-        None, True, 0, True, 1, "", None, None, str(work_dir), "train", comment,
-    )  # fmt: skip
+        "1",
+        1,
+        JobState.PENDING,
+        "PENDING",
+        "",
+        "eve",
+        "",
+        "",
+        "gpu",
+        (),
+        (),
+        "",
+        (),
+        1,
+        1,
+        1,
+        1,
+        None,
+        0.0,
+        0.0,
+        None,
+        None,
+        True,
+        0,
+        True,
+        1,
+        "",
+        None,
+        None,
+        str(work_dir),
+        "train",
+        comment,
+    )
 
 
 def test_it_only_looks(tmp_path: Path) -> None:
     """Nothing is made, not even the state directory, and a place that would be made is good."""
-    host = look(load(None, (f"controller.state_dir={tmp_path / 'a/b'}",)), "", AWAY)
+    host = inspect_host(load(None, (f"controller.state_dir={tmp_path / 'a/b'}",)), "", AWAY)
 
     assert host.state_fault == "" and isinstance(host.state_fs, str) and not list(tmp_path.iterdir())
     assert host.lock_holder == Unknown("which cluster this is, is not known")
@@ -38,8 +68,14 @@ def test_a_state_directory_below_a_file(tmp_path: Path) -> None:
     """Said in a few words."""
     (tmp_path / "file").touch()
 
-    assert "not a dir" in look(load(None, (f"controller.state_dir={tmp_path}/file/x",)), "", AWAY).state_fault.lower()
-    assert "not a dir" in look(load(None, (f"controller.state_dir={tmp_path}/file",)), "", AWAY).state_fault.lower()
+    assert (
+        "not a dir"
+        in inspect_host(load(None, (f"controller.state_dir={tmp_path}/file/x",)), "", AWAY).state_fault.lower()
+    )
+    assert (
+        "not a dir"
+        in inspect_host(load(None, (f"controller.state_dir={tmp_path}/file",)), "", AWAY).state_fault.lower()
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -47,7 +83,7 @@ def test_a_state_directory_of_others(tmp_path: Path) -> None:
     """Named."""
     tmp_path.chmod(0o500)
 
-    assert str(tmp_path) in look(load(None, (f"controller.state_dir={tmp_path}/x",)), "", AWAY).state_fault
+    assert str(tmp_path) in inspect_host(load(None, (f"controller.state_dir={tmp_path}/x",)), "", AWAY).state_fault
 
 
 def _bound() -> socket.socket:
@@ -65,7 +101,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
         def fault(bind: str) -> str:
             settings = (f"controller.state_dir={tmp_path}", f"channel.bind={bind}", "slurm.backend=cli")
-            return look(load(None, settings), "", slurm).port_fault
+            return inspect_host(load(None, settings), "", slurm).port_fault
 
         assert f"tcp://127.0.0.1:{port}" in fault(f"tcp://127.0.0.1:{port}")
         assert fault("tcp://*:*") == fault(f"tcp://eth0:{port}") == ""
@@ -75,7 +111,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nowhere.invalid", "a" * 70, "."])
 def test_a_host_name_that_is_none(tmp_path: Path, name: str) -> None:
     """Whatever the resolver makes of it."""
-    host = look(load(None, (f"controller.state_dir={tmp_path}", f"channel.host={name}")), "", AWAY)
+    host = inspect_host(load(None, (f"controller.state_dir={tmp_path}", f"channel.host={name}")), "", AWAY)
 
     assert isinstance(host.host_addresses, Unknown) and "does not resolve" in host.host_addresses.why
 
@@ -86,10 +122,16 @@ def test_work_directories_and_script(tmp_path: Path) -> None:
     odd.mkdir()
     (tmp_path / "job_submit.lua").write_text("-- site")
     jobs = (job(odd), job(tmp_path / "gone"), job(tmp_path / "not ours", comment=""))
-    slurm = Survey("eve", 1000, (22, 5, 8), "site head 6817", {"SLURM_CONF": f"{tmp_path}/slurm.conf"},
-                   state=ClusterState(0.0, jobs))  # fmt: skip
+    slurm = Survey(
+        "eve",
+        1000,
+        (22, 5, 8),
+        "site head 6817",
+        {"SLURM_CONF": f"{tmp_path}/slurm.conf"},
+        state=ClusterState(0.0, jobs),
+    )
 
-    host = look(load(None, (f"controller.state_dir={tmp_path}", "slurm.backend=cli")), "", slurm)
+    host = inspect_host(load(None, (f"controller.state_dir={tmp_path}", "slurm.backend=cli")), "", slurm)
 
     assert host.work_dirs == {str(odd): True, str(tmp_path / "gone"): False} and not (tmp_path / "x").exists()
     assert host.job_submit == "-- site" and host.lock_holder == ""

@@ -30,7 +30,7 @@ def doctor(cluster: PrivateCluster, *arguments: str) -> tuple[int, dict[str, dic
     return done.returncode, {entry["check"]: entry for entry in json.loads(done.stdout)["checks"]}
 
 
-def test_well_and_broken(make_cluster: Callable[..., PrivateCluster], poll: Any, tmp_path: Path) -> None:
+def test_well_and_broken(make_cluster: Callable[..., PrivateCluster], tmp_path: Path) -> None:
     """All is well; then a typed job, a strange and a missing job_submit.lua, a lock, a hard KillWait, no slurmctld."""
     cluster = make_cluster("v100:1x2,k80:1x2", plugins=True)
     script = cluster.conf.with_name("job_submit.lua")
@@ -39,8 +39,14 @@ def test_well_and_broken(make_cluster: Callable[..., PrivateCluster], poll: Any,
     assert code == 0
     assert {n for n, f in found.items() if f["verdict"] not in ("ok", "unknown")} <= BY_DESIGN, found
     unknown = {n for n, f in found.items() if f["verdict"] == "unknown"}
-    assert unknown - {"packages"} == {"job_comments", "accounted_gpus", "node_clocks", "typed_jobs", "work_dirs",
-                                      "comments"}  # fmt: skip
+    assert unknown - {"packages"} == {
+        "job_comments",
+        "accounted_gpus",
+        "node_clocks",
+        "typed_jobs",
+        "work_dirs",
+        "comments",
+    }
     assert found["job_submit"]["verdict"] == found["clock"]["verdict"] == found["rights"]["verdict"] == "ok"
     assert not (cluster.conf.parent / "hadar").exists()  # it only looks
 
@@ -49,8 +55,11 @@ def test_well_and_broken(make_cluster: Callable[..., PrivateCluster], poll: Any,
     script.write_text(script.read_text() + "-- changed\n")
     _, found = doctor(cluster, "--set", "jobs.end_timeout_s=3")
     assert {n: found[n]["verdict"] for n in ("typed_jobs", "job_submit", "kill_wait", "work_dirs")} == {
-        "typed_jobs": "warning", "job_submit": "warning", "kill_wait": "warning", "work_dirs": "ok",
-    }  # fmt: skip
+        "typed_jobs": "warning",
+        "job_submit": "warning",
+        "kill_wait": "warning",
+        "work_dirs": "ok",
+    }
 
     script.unlink()
     _, found = doctor(cluster)
@@ -68,7 +77,7 @@ def test_wrong_rights_are_a_problem(
     """Another user than root may not act for everybody, and is told so; for their own jobs they may."""
     from slurm_hadar.config import load
     from slurm_hadar.doctor.examine import judge
-    from slurm_hadar.doctor.host import look
+    from slurm_hadar.doctor.host import inspect_host
     from slurm_hadar.slurm.cli import CliBackend
     from slurm_hadar.slurm.survey import Survey, survey
 
@@ -78,7 +87,7 @@ def test_wrong_rights_are_a_problem(
 
     def rights(*settings: str) -> str:
         config = load(None, ("slurm.backend=cli", f"controller.state_dir={short_tmp}", *settings))
-        return next(str(f.verdict) for f in judge(slurm, look(config, "", slurm)) if f.check == "rights")
+        return next(str(f.verdict) for f in judge(slurm, inspect_host(config, "", slurm)) if f.check == "rights")
 
     assert rights("controller.mode=act") == "problem" and rights() == "warning"
     assert rights("controller.mode=act", 'controller.users=["nobody"]') == "ok"

@@ -115,7 +115,7 @@ def test_slurm_that_does_not_answer_is_asked_once(site, tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text() == "x\n"
 
 
-def test_a_call_that_hangs_is_given_up(site, tmp_path: Path) -> None:
+def test_a_call_that_hangs_is_given_up(site) -> None:
     """After the time limit, with one line."""
     site(scontrol="exec sleep 600")
     began = time.monotonic()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from slurm_hadar.controller.journal import Decision, Gain, JobRecord, Journal, RoundRecord, Run, SightChanges
-from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.journal import DashboardChanges, Decision, Gain, JobRecord, Journal, RoundRecord, Run
+from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.journal_runs import Window, held_in
 from slurm_hadar.pages.report import journal_page
@@ -42,7 +42,7 @@ def journal(tmp_path: Path) -> Journal:
         JobRecord("1", arrival=NOW - 5 * 3600, workers=4, ended=NOW - 3600, steps=10, total_steps=20, moves=1),
         JobRecord("2", arrival=NOW - 6 * 3600), JobRecord("0", arrival=0.0, ended=NOW - 90_000),
     ])  # fmt: skip
-    usage = Usage(journal, HALF_LIFE_S)
+    usage = UsageBook(journal, HALF_LIFE_S)
     usage.book("ann<", "lab", {"v100": 7201.0e6}, 1e-6, NOW - HALF_LIFE_S)
     usage.save()
     return journal
@@ -68,7 +68,7 @@ def test_what_was_gained_and_what_would_have_been(journal: Journal) -> None:
         (30, "act", (3600.0, 36_000.0)), (3, "act", (7200.0, 10_800.0)), (2, "observe", (0.0, 0.0)),
     ]:  # fmt: skip
         moment = NOW - hours * 3600
-        journal.add_sight(moment, SightChanges(gain=Gain(moment, mode, *gain, gain[0] / 2, 0.0, 4.0, 5.0)))
+        journal.update_dashboard(moment, DashboardChanges(gain=Gain(moment, mode, *gain, gain[0] / 2, 0.0, 4.0, 5.0)))
 
     words = read_page(journal_page(journal, [], HALF_LIFE_S, NOW - 86400, NOW, "hadar report --journal"))
 
@@ -109,14 +109,14 @@ def short(tmp_path: Path) -> Journal:
     for minute in range(41):
         here = [j for j in TRUTH if j[4] <= minute < j[5]]
         journal.add_round(RoundRecord(BEGAN + minute * MINUTE, "observe", "hadar", 3, len(here), 0, len(here)))
-    sight = SightChanges()
+    sight = DashboardChanges()
     for node, gpu_type, count in (("k80-1", "k80", 2), ("v100-1", "v100", 4), ("k80-2", "k80", 2)):
         sight.nodes[node] = json.dumps({"gpus": {gpu_type: count}, "taken": {}, "available": True, "state": "idle",
                                         "reason": "", "partitions": []})  # fmt: skip
     for job, node, gpu_type, count, start, end in TRUTH:
         gone = None if end >= 40 else BEGAN + math.ceil(end) * MINUTE
         sight.runs.append(Run(job, BEGAN + start * MINUTE, gone, Placement.of({node: {gpu_type: count}}), False))
-    journal.add_sight(NOW, sight)
+    journal.update_dashboard(NOW, sight)
     journal.save_jobs(JobRecord(job, arrival=BEGAN + (start - 1) * MINUTE, workers=count, ended=None if end >= 40 else
                                 BEGAN + math.ceil(end) * MINUTE) for job, _, _, count, start, end in TRUTH)  # fmt: skip
     return journal
@@ -202,13 +202,13 @@ def test_what_the_pictures_of_a_journal_show(short: Journal, drawn: list[Figure]
 )  # fmt: skip
 def test_no_node_holds_more_than_it_has(runs: list[tuple[int, int, int]], gpus: int) -> None:
     """Whatever the journal says of ends, begins are kept and no GPU has two jobs at once."""
-    journal, sight = Journal(":memory:"), SightChanges()
+    journal, sight = Journal(":memory:"), DashboardChanges()
     sight.nodes["n"] = json.dumps({"gpus": {"v100": gpus}, "taken": {}, "available": True, "state": "", "reason": ""})
     for number, (began, length, count) in enumerate(runs):
         sight.runs.append(
             Run(str(number), NOW + began, NOW + began + length, Placement.of({"n": {"v100": count}}), True)
         )
-    journal.add_sight(NOW, sight)
+    journal.update_dashboard(NOW, sight)
 
     held = held_in(journal, Window([NOW, NOW + 100.0])).intervals
 

@@ -53,7 +53,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     made = Site(tmp_path)
     monkeypatch.setattr(setup, "choose", lambda *_: made.slurm)
     # pytest's own handlers stay
-    monkeypatch.setattr(logs, "configure", lambda section, quiet=False: logs.LogFormatter(section))
+    monkeypatch.setattr(logs, "configure", lambda section, _quiet=False: logs.LogFormatter(section))
     yield made
 
 
@@ -62,6 +62,6 @@ def metrics_of() -> Callable[[Service], Callable[..., float | None]]:
     """A service's figures: ``metrics_of(service)("hadar_rounds_total", result="done")``."""
 
     def of(service: Service) -> Callable[..., float | None]:
-        return lambda name, **labels: service._metrics.registry.get_sample_value(name, labels)
+        return lambda name, **labels: service._metrics.registry.get_sample_value(name, labels)  # noqa: SLF001 a service's figures
 
     return of

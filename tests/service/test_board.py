@@ -34,7 +34,7 @@ def test_the_board_is_over_exactly_these_names() -> None:
 def test_labels_on_the_board_are_labels() -> None:
     """What a panel groups or names by is a label of that metric."""
     registry = Metrics()
-    labels = {name: set(given) for name, given in registry._labels.items()}
+    labels = {name: set(given) for name, given in registry._labels.items()}  # noqa: SLF001 the labels that a board may name
     board = json.loads((ROOT / "wrappers/grafana/hadar.json").read_text())
     for panel in board["panels"]:
         for target in panel["targets"]:

@@ -69,7 +69,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(script, tmp_path: Path,
     poll(lambda: not _alive(child), 10)
 
 
-def test_what_a_program_leaves_running_holds_up_nothing(script, tmp_path: Path, poll) -> None:
+def test_what_a_program_leaves_running_holds_up_nothing(script, tmp_path: Path) -> None:
     """A child in the background that keeps stdout open is the program's own affair."""
     runner = HookRunner(HooksSection(moved=script("sleep 1000 & echo $! > child"), timeout_s=600))
 

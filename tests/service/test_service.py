@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.controller import slurm_cluster
-from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.errors import ConfigError, SlurmUnavailable, StoreError
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState
@@ -144,18 +144,18 @@ class TestReload:
             (line,) = [m for m in caplog.messages if "not reloaded" in m]
             assert named in line and "\n" not in line and "the old one goes on" in line
             assert service.round().record.starts == 1
-            assert named in service._status()
+            assert named in service._status()  # noqa: SLF001 a service keeps it to itself
             assert metrics_of(service)("hadar_config_reload_ok") == 0
             self.reload(site, service, "")
-            assert "not reloaded" not in service._status() and metrics_of(service)("hadar_config_reload_ok") == 1
+            assert "not reloaded" not in service._status() and metrics_of(service)("hadar_config_reload_ok") == 1  # noqa: SLF001 a service keeps it to itself
         assert [("fault" in e) for e in site.audit() if e["event"] == "config"] == [True, False]
 
     def test_what_needs_a_restart_is_named_and_stays(self, site: Site) -> None:
         """The part of the file that can be had is taken."""
         with site.service() as service:
             self.reload(site, service, '[slurm]\nbackend = "cli"\ntimeout_s = 5\n[jobs]\nlose_progress = true\n')
-            assert service._config.slurm.backend == "auto" and service._config.jobs.lose_progress
-            assert "needs a restart: slurm.backend, slurm.timeout_s" in service._status()
+            assert service._config.slurm.backend == "auto" and service._config.jobs.lose_progress  # noqa: SLF001 a service keeps it to itself
+            assert "needs a restart: slurm.backend, slurm.timeout_s" in service._status()  # noqa: SLF001 a service keeps it to itself
 
     def test_every_setting_is_live_or_named(self, site: Site) -> None:
         """The list of what needs a restart names settings that there are."""
@@ -220,7 +220,7 @@ class TestMetrics:
             service.round()
             report = Report("report", job, 0, 1, "a" * 64, time.time(), "v100-1", steps=10, steps_per_s=3.0)
             site.slurm.vouch(job)
-            service._assembly.book.ingest(report)
+            service._assembly.parts.book.ingest(report)  # noqa: SLF001 a service keeps it to itself
             service.round()
             service.round()
             told = metrics_of(service)
@@ -231,7 +231,7 @@ class TestMetrics:
     def test_served_to_prometheus(self, site: Site) -> None:
         """At the address of the configuration, in Prometheus' own text."""
         with site.service() as service:
-            port = service._metrics.serve("127.0.0.1:0")
+            port = service._metrics.serve("127.0.0.1:0")  # noqa: SLF001 a service keeps it to itself
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
                 text = answer.read().decode()
         assert "hadar_config_reload_ok 1.0" in text and 'hadar_build_info{version="' in text
@@ -240,7 +240,7 @@ class TestMetrics:
     def test_an_address_that_is_taken_is_refused(self, site: Site) -> None:
         """The daemon does not start half: one line names the setting."""
         with site.service() as service:
-            port = service._metrics.serve("127.0.0.1:0")
+            port = service._metrics.serve("127.0.0.1:0")  # noqa: SLF001 a service keeps it to itself
         with pytest.raises(ConfigError, match=rf"metrics\.listen = '127\.0\.0\.1:{port}' cannot be had: .* in use"):
             site.service(f"metrics.listen=127.0.0.1:{port}")
         site.service().__exit__(None, None, None)  # nothing was left locked
@@ -257,9 +257,7 @@ class TestMetrics:
         assert file.stat().st_mode & 0o777 == 0o644
         assert [p.name for p in tmp_path.glob("hadar.prom*")] == ["hadar.prom"]
 
-    def test_a_file_that_is_not_ours_or_cannot_be_written(
-        self, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_file_that_is_not_ours_or_cannot_be_written(self, site: Site, tmp_path: Path) -> None:
         """Counters begin at 0; a directory that is not there costs a line, not the round."""
         file = tmp_path / "hadar.prom"
         file.write_text("{{{ no metrics")
@@ -273,7 +271,7 @@ class TestMetrics:
 class TestHooks:
     """Who is told that a job was moved."""
 
-    def test_a_move_is_told_with_both_ends(self, site: Site, tmp_path: Path, metrics_of) -> None:
+    def test_a_move_is_told_with_both_ends(self, site: Site, tmp_path: Path) -> None:
         """The job's user, its old and new place, why, and when it would have ended and will."""
         job = moved_by_lose(site)
         script = tmp_path / "hook.sh"
@@ -320,7 +318,7 @@ class TestStandby:
 
             file.unlink()
             file.mkdir()  # cannot be written: reports come by the jobs' directories, and rounds go on
-            service._assembly.channel.quiet = True
+            service._assembly.parts.channel.quiet = True  # noqa: SLF001 a service keeps it to itself
             assert service.round().record.mode == "act"
             file.rmdir()
             site.daemons = (Daemon("primary", "elsewhere", True), Daemon("backup", here, True))
@@ -369,24 +367,24 @@ class TestDiskFull:
         """One loud line and a count; when there is room again the job starts, and all is written."""
         job = site.slurm.submit(gpus=2, comment=MODEL)
         with site.service() as service, caplog.at_level(logging.INFO):
-            journal = service._assembly.journal
+            journal = service._assembly.parts.journal  # noqa: SLF001 a service keeps it to itself
             with monkeypatch.context() as patched:
 
                 def full() -> None:
                     raise StoreError("cannot write the journal journal.db: database or disk is full", passes=True)
 
                 patched.setattr(journal, "transaction", full)
-                patched.setattr(service._assembly.trainer, "look", lambda now: full())
+                patched.setattr(service._assembly.trainer, "check", lambda _now: full())  # noqa: SLF001 a service keeps it to itself
                 for _ in range(2):
                     record = service.round().record
                     assert record.starts == 0 and record.note.startswith("skipped: cannot write the journal")
                 assert site.slurm.jobs[job].nodes == ()
                 assert len([m for m in caplog.messages if "JOURNAL NOT WRITTEN" in m]) == 1
-                assert "disk is full" in service._status()
+                assert "disk is full" in service._status()  # noqa: SLF001 a service keeps it to itself
                 assert metrics_of(service)("hadar_journal_failures_total") > 0
             assert service.round().record.starts == 1
             service.round()
-            assert "the journal is written again" in caplog.text and "disk is full" not in service._status()
+            assert "the journal is written again" in caplog.text and "disk is full" not in service._status()  # noqa: SLF001 a service keeps it to itself
             assert journal.load_jobs()[job].steered
 
     def test_an_audit_log_without_room_is_said(self, site: Site, monkeypatch: pytest.MonkeyPatch, metrics_of) -> None:
@@ -396,17 +394,17 @@ class TestDiskFull:
             with monkeypatch.context() as patched:
                 patched.setattr("slurm_hadar.service.audit.os.write", _no_space)
                 assert service.round().record.starts == 1
-                assert "No space left" in service._status()
+                assert "No space left" in service._status()  # noqa: SLF001 a service keeps it to itself
                 assert metrics_of(service)("hadar_audit_failures_total") > 0
             service.round()
 
     def test_other_faults_are_not_swallowed(self) -> None:
-        keeping = Keeping()
-        with pytest.raises(StoreError, match="no such table"), keeping():
+        best_effort = BestEffort()
+        with pytest.raises(StoreError, match="no such table"), best_effort():
             raise StoreError("cannot read the journal: no such table")
-        with pytest.raises(sqlite3.OperationalError), keeping():
+        with pytest.raises(sqlite3.OperationalError), best_effort():
             raise sqlite3.OperationalError("no such table")
-        assert keeping.failures == 0
+        assert best_effort.failures == 0
 
 
 def _no_space(*_: object) -> int:
@@ -420,10 +418,10 @@ def test_a_long_wait_for_a_checkpoint_pets_the_watchdog(site: Site, monkeypatch:
     site.slurm.start(job, "k80-1")
     with site.service("jobs.ack_timeout_s=1") as service:
         site.slurm.vouch(job)
-        service._assembly.book.ingest(
+        service._assembly.parts.book.ingest(  # noqa: SLF001 a service keeps it to itself
             Report("report", job, 0, 1, "a" * 64, time.time(), "k80-1", resumable=True, steps_per_s=2.0, step="1.0")
         )
-        monkeypatch.setattr(service._notifier, "alive", lambda: alive.append(time.monotonic()))
+        monkeypatch.setattr(service._notifier, "alive", lambda: alive.append(time.monotonic()))  # noqa: SLF001 a service keeps it to itself
         result = service.round()
     assert result.record.moves == 0 and site.slurm.signals
     assert len(alive) > 10
@@ -434,10 +432,10 @@ def test_pauses_pet_the_watchdog(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     alive = []
     monkeypatch.setattr(slurm_cluster, "_IDLE_S", 0.01)
     with site.service("controller.round_s=1", "controller.event_round_s=0") as service:
-        monkeypatch.setattr(service._notifier, "alive", lambda: alive.append(1))
-        cluster = service._assembly.controller._cluster
-        cluster._book.event.clear()
-        cluster._began = time.monotonic()
+        monkeypatch.setattr(service._notifier, "alive", lambda: alive.append(1))  # noqa: SLF001 a service keeps it to itself
+        cluster = service._assembly.controller._cluster  # noqa: SLF001 a service keeps it to itself
+        service._assembly.parts.book.event.clear()  # noqa: SLF001 a service keeps it to itself
+        cluster._began = time.monotonic()  # noqa: SLF001 a service keeps it to itself
         cluster.pause()
     assert len(alive) > 10
 
@@ -462,7 +460,7 @@ def test_a_watched_backend_answers_as_the_one_inside() -> None:
         def asking(self, verb: str, words: list[str]) -> None:
             self.calls.append((f"asking {verb} {words}", False))
 
-        def called(self, name: str, seconds: float, failed: bool) -> None:
+        def called(self, name: str, _seconds: float, failed: bool) -> None:
             self.calls.append((name, failed))
 
     inner, nobody = FakeSlurm({"v100-1": ("v100", 2)}), Nobody()
@@ -484,10 +482,17 @@ def test_a_watched_backend_answers_as_the_one_inside() -> None:
     watched.close()
     assert inner.signals == [("1.0", "USR2")]
     assert nobody.calls == [
-        ("topology", False), ("daemons", False), ("read_jobs", False), ("read", False), ("read_jobs", False),
-        ("asking signal ['USR2 to 1.0']", False), ("signal", False), ("asking cancel []", False), ("cancel", False),
+        ("topology", False),
+        ("daemons", False),
+        ("read_jobs", False),
+        ("read", False),
+        ("read_jobs", False),
+        ("asking signal ['USR2 to 1.0']", False),
+        ("signal", False),
+        ("asking cancel []", False),
+        ("cancel", False),
         ("read", True),
-    ]  # fmt: skip
+    ]
 
 
 def test_nothing_of_a_backend_is_lost_by_watching_it() -> None:

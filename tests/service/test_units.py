@@ -41,8 +41,11 @@ def test_the_sandbox_is_tight(name: str) -> None:
     """systemd's own judgement: exposure below 2.0, where 10 is a service with no sandbox."""
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=yes", "--no-pager", f"--threshold={MOST_EXPOSURE}", UNITS / name],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     if "unrecognized option" in done.stderr:
         pytest.skip("this systemd-analyze cannot judge a file (systemd 250 and later can)")
 
@@ -63,9 +66,13 @@ def test_systemd_understands_every_line(name: str, tmp_path: Path) -> None:
             (tmp_path / file.name).write_text(file.read_text().replace("/opt/slurm-hadar/bin/hadar", str(program)))
 
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", tmp_path / name], capture_output=True, text=True, check=False,
-        timeout=60, env={**os.environ, "SYSTEMD_LOG_LEVEL": "notice"},
-    )  # fmt: skip
+        ["systemd-analyze", "verify", "--man=no", tmp_path / name],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "SYSTEMD_LOG_LEVEL": "notice"},
+    )
 
     about = [line for line in (done.stdout + done.stderr).splitlines() if "slurm-hadar" in line]
     assert not [line for line in about if "Unknown" in line or "Failed to parse" in line or "not executable" in line]
@@ -122,17 +129,23 @@ def test_the_account_is_made(tmp_path: Path) -> None:
     """In a root directory of the test's own."""
     (tmp_path / "etc").mkdir()
     done = subprocess.run(
-        ["systemd-sysusers", f"--root={tmp_path}", UNITS / "slurm-hadar.sysusers"], capture_output=True, text=True,
-        check=False, timeout=60,
-    )  # fmt: skip
+        ["systemd-sysusers", f"--root={tmp_path}", UNITS / "slurm-hadar.sysusers"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
     assert done.returncode == 0, done.stderr
     (line,) = [x for x in (tmp_path / "etc/passwd").read_text().splitlines() if x.startswith("slurm-hadar:")]
     assert line.split(":")[5] == "/var/lib/slurm-hadar"
     done = subprocess.run(
-        ["systemd-tmpfiles", f"--root={tmp_path}", "--create", UNITS / "slurm-hadar.tmpfiles"], capture_output=True,
-        text=True, check=False, timeout=60,
-    )  # fmt: skip
+        ["systemd-tmpfiles", f"--root={tmp_path}", "--create", UNITS / "slurm-hadar.tmpfiles"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     link = tmp_path / "etc/slurm-hadar/hadar-channel.json"
     if os.geteuid() == 0:
         assert done.returncode == 0, done.stderr

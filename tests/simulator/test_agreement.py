@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.run import SimOptions, simulate
@@ -26,7 +26,7 @@ def test_slurm_and_the_simulator_agree_on_who_starts_where(policy: str) -> None:
         jobs.append(TraceJob(job_id, 0.0, model, batch, gpus, float(steps), nodes=(1, 1), restart_s=30.0))
     config = load(None, ["controller.mode=act", f"policy.name={policy}"])
 
-    live = steer(slurm, registry.get(policy), config, Journal(":memory:"), ReportBook()).run_round()
+    live = steer(registry.get(policy), config, Parts(slurm, Journal(":memory:"))).run_round()
     virtual = simulate(
         Trace("t", "csv", tuple(jobs)), registry.get(policy), SimOptions("k80:1x4,v100:1x4", max_rounds=1)
     )

@@ -13,7 +13,7 @@ WHEN = (("StartTime", "now+60"),)
 
 def verdicts(stderr: str, *jobs: str, code: int = 1) -> dict[str, str | None]:
     """What became of each job."""
-    return {r.job_id: r.error for r in cli._results([Write("update", jobs, WHEN)], stderr, code)}
+    return {r.job_id: r.error for r in cli._results([Write("update", jobs, WHEN)], stderr, code)}  # noqa: SLF001 one step of the backend
 
 
 def test_complaints_about_ranges_are_the_jobs_in_them() -> None:
@@ -30,8 +30,9 @@ def test_complaints_about_ranges_are_the_jobs_in_them() -> None:
 def test_odd_ranges_are_nobodys(text: str) -> None:
     """They are no reason to blame a job that is not named."""
     assert set(verdicts(text + "\n7: Job has already finished\n", "7", "16_4").values()) == {
-        None, "Job has already finished"
-    }  # fmt: skip
+        None,
+        "Job has already finished",
+    }
 
 
 @pytest.mark.parametrize(
@@ -77,15 +78,20 @@ def test_limits_licences_and_reservations() -> None:
     found = parse_bounds(ASSOC)
 
     assert set(found.limits) == {
-        Limit(("account", "lab"), "jobs", 9, 1), Limit(("account", "lab"), "gres/gpu", 8, 2),
-        Limit(("user", "lab", "bob"), "mem", 100 << 20, 50 << 20), Limit(("user", "lab", "bob"), "jobs", 4, 1),
-        Limit(("qos", "small"), "gres/gpu", 6, 2), Limit(("qos-account", "small", "lab"), "jobs", 7, 1),
-        Limit(("qos-user", "small", "1001"), "jobs", 1, 1), Limit(("qos-user", "small", "1001"), "cpu", 2, 1),
+        Limit(("account", "lab"), "jobs", 9, 1),
+        Limit(("account", "lab"), "gres/gpu", 8, 2),
+        Limit(("user", "lab", "bob"), "mem", 100 << 20, 50 << 20),
+        Limit(("user", "lab", "bob"), "jobs", 4, 1),
+        Limit(("qos", "small"), "gres/gpu", 6, 2),
+        Limit(("qos-account", "small", "lab"), "jobs", 7, 1),
+        Limit(("qos-user", "small", "1001"), "jobs", 1, 1),
+        Limit(("qos-user", "small", "1001"), "cpu", 2, 1),
         Limit(("qos-user", "small", "1001"), "gres/gpu:v100", 2, 1),
         Limit(("qos", "small"), "gres/gpu", 4, each_job=True),
-    }  # fmt: skip
+    }
     assert found.licences == {"matlab": Licence("matlab", 5, 2)}
     assert [(r.name, sorted(r.nodes), r.whole) for r in found.reservations] == [
-        ("r1", ["k80-1", "k80-2"], True), ("r2", ["k80-1"], False)
-    ]  # fmt: skip
+        ("r1", ["k80-1", "k80-2"], True),
+        ("r2", ["k80-1"], False),
+    ]
     assert found.parents == {"lab": "root"}

@@ -142,8 +142,10 @@ def test_switches(make: Callable[..., Backend], slurm_cluster: PrivateCluster, o
         odd.conf.write_text(conf)
         odd.start_slurmctld()
     assert {switch: set(nodes) for switch, nodes in switches.items()} == {
-        "s0": {"p100-1"}, "s1": {"p100-2", "v100-k80-1"}, "top": {"p100-1", "p100-2", "v100-k80-1"},
-    }  # fmt: skip
+        "s0": {"p100-1"},
+        "s1": {"p100-2", "v100-k80-1"},
+        "top": {"p100-1", "p100-2", "v100-k80-1"},
+    }
     odd.wait_idle(60)
 
 
@@ -405,8 +407,12 @@ def test_refusals_name_their_job(backend: Backend, slurm_cluster: PrivateCluster
     results = backend.write(batch)
 
     assert [(r.job_id, r.write) for r in results] == [(w.job_ids[0], w) for w in batch]
-    assert [r.error for r in results] == ["Invalid node name specified", "Invalid job id specified",
-                                          "Requested operation is presently disabled", None]  # fmt: skip
+    assert [r.error for r in results] == [
+        "Invalid node name specified",
+        "Invalid job id specified",
+        "Requested operation is presently disabled",
+        None,
+    ]
     assert poll(in_state(backend, good, JobState.RUNNING)).nodes == ("k80-1",)
     assert read(backend)[fixed].state is JobState.RUNNING and read(backend)[bad].req_nodes == ()
 

@@ -108,6 +108,8 @@ def test_words_of_refusal() -> None:
     results = slurm.write([Write("update", (over, running, "77"), later)])
 
     assert [r.error for r in results] == [
-        "Job has already finished", "Job is no longer pending execution", "Invalid job id specified",
-    ]  # fmt: skip
+        "Job has already finished",
+        "Job is no longer pending execution",
+        "Invalid job id specified",
+    ]
     assert all(r.overtaken for r in results)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm import parsing
+from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.parsing import DETAIL_FORMAT, JOB_FIELDS, NODE_FIELDS, SEP, Details
 
 MARK = "0123456789abcdef"
@@ -216,7 +216,7 @@ def test_a_job_in_an_unknown_state_counts_by_what_it_holds() -> None:
 )
 def test_gres_by_whole_names(text: str, gpus: tuple) -> None:
     """Only entries that are GPUs, whatever other names end in, and whatever stands in brackets."""
-    assert parsing.parse_gres(text) == gpus
+    assert tres.parse_gres(text) == gpus
 
 
 @pytest.mark.parametrize(
@@ -252,9 +252,7 @@ def test_details_are_by_array() -> None:
     text = "".join(f"{a}{SEP}{MARK}{b}{SEP}{MARK}\n" for a, b in rows)
 
     assert DETAIL_FORMAT.format(MARK) == f"%i{SEP}{MARK}%x{SEP}{MARK}"
-    assert parsing.parse_details(text, MARK) == {
-        "10": Details(("k80-1", "v100-1"), 7), "4": Details(("v100-1",), None)
-    }  # fmt: skip
+    assert parsing.parse_details(text, MARK) == {"10": Details(("k80-1", "v100-1"), 7), "4": Details(("v100-1",), None)}
 
 
 def test_long_node_lists_are_folded() -> None:

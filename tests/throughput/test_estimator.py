@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.model import GpuType
+from slurm_hadar.model import Basis, GpuType
 from slurm_hadar.throughput.estimator import BATCH_EXPONENT, DOUBLING, SPREAD, Estimator
 from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import read_table, reference
@@ -63,6 +63,21 @@ def test_measured_beats_published():
     speed = Estimator(reference(), known).speeds("resnet18", 64, 1, ["v100"])["v100"]
     assert speed.steps_per_s == 123.0
     assert "measured here 1 time" in speed.source
+
+
+def test_how_a_speed_is_known():
+    """Measured means by this user, on this type and gang; whatever is carried over is estimated, and so is what others
+    have measured; data sheets alone are nothing."""
+    known = store()
+    known.record("resnet18:64", "v100", 1, 123.0, 0.0, user="ann")
+    estimator = Estimator(reference(), known)
+
+    def basis(workers: int, gpu_type: str, user: str = "ann", model: str = "resnet18") -> Basis:
+        return estimator.speeds(model, 64, workers, [gpu_type], user=user)[gpu_type].basis
+
+    assert basis(1, "v100") is Basis.MEASURED
+    assert {basis(1, "k80"), basis(2, "v100"), basis(1, "v100", "bob")} == {Basis.ESTIMATED}
+    assert basis(1, "v100", model="of_nobody") is Basis.UNKNOWN
 
 
 def test_measured_absolute_with_published_ratio():

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from textual.widgets import DataTable, Input, Static
 
 from slurm_hadar.config import load
 from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.trends import trend_of
-from slurm_hadar.controller.answers.view import job_view, look
-from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, Run, SightChanges
+from slurm_hadar.controller.answers.view import job_view, picture_of
+from slurm_hadar.controller.journal import DashboardChanges, Journal, ReadOnlyJournal, RoundRecord, Run
 from slurm_hadar.model import Placement
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 from slurm_hadar.testing.journals import write_journal
@@ -45,7 +44,7 @@ class Seat:
 
     def look(self):
         self.looks += 1
-        return look(self.slurm, load(None, [f"controller.state_dir={self.state}"]), time.time())
+        return picture_of(self.slurm, load(None, [f"controller.state_dir={self.state}"]), time.time())
 
     def details(self, job_id: str) -> list[str]:
         with ReadOnlyJournal(self.state / "journal.db") as journal:
@@ -85,7 +84,7 @@ def text_of(app: Top, name: str) -> str:
 
 def screen(app: Top) -> str:
     """Every line as it is on the terminal."""
-    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())  # noqa: SLF001 what is on the screen
 
 
 def ids(app: Top) -> list[str]:
@@ -96,7 +95,7 @@ def test_slurm_as_it_is_now(seat: Seat) -> None:
     """Running jobs first with their place, GPUs in use by type, and the controller's last round; nothing is cut off in
     80 columns, and no name can write to the terminal."""
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, _pilot) -> None:
         assert ids(app) == ["1", "3", "2"]
         assert "3 jobs, 2 wait" in text_of(app, "beat") and "act hadar" in text_of(app, "beat")
         assert "v100 " in text_of(app, "types") and "2 of 4 used" in text_of(app, "types")
@@ -247,7 +246,7 @@ def test_an_empty_journal_shows_nothing_and_fails_nowhere(tmp_path: Path) -> Non
     seat = Seat(tmp_path)
     seat.slurm.away = True
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, _pilot) -> None:
         assert "no round yet" in text_of(app, "beat") and ids(app) == []
 
     seat.sit(what)
@@ -258,7 +257,7 @@ def line(job_id: str, **changes) -> Line:
     fields = {"user": "ann", "name": "net", "state": "pending", "gpus": 2, "where": "-", "steps_per_s": None,
               "done_share": None, "arrival": 0.0, "restarts": 0, "moves": 0, "tier": "waits-for-capacity",
               "why": "the GPUs it needs are held by jobs that must not move: 1, 2, 3, 4 and 17 more"}  # fmt: skip
-    return Line(job_id, **{**fields, **changes})
+    return Line(job_id=job_id, **{**fields, **changes})
 
 
 def test_waiting_tasks_of_an_array_share_a_line() -> None:
@@ -312,11 +311,11 @@ def test_the_trend_of_a_journal() -> None:
     journal, now = Journal(":memory:"), 1000.0
     for i, (jobs, running) in enumerate([(3, 1), (9, 2), (5, 2)]):
         journal.add_round(RoundRecord(now + 60 * i, "act", "hadar", 1, jobs, 0, running))
-    sight = SightChanges(nodes={"n": json.dumps({"gpus": {"v100": 8}})})
+    sight = DashboardChanges(nodes={"n": json.dumps({"gpus": {"v100": 8}})})
     held = Placement.of({"n": {"v100": 2}})
     sight.runs += [Run("1", 900.0, 1060.0, held, True), Run("2", 1030.0, None, held, True)]
     sight.runs += [Run("3", 1061.0, None, held, False)]
-    journal.add_sight(now, sight)
+    journal.update_dashboard(now, sight)
 
     found = trend_of(journal)
 
@@ -330,8 +329,10 @@ def test_a_line_per_user(seat: Seat) -> None:
     rows = by_user([line("1", state="running", held={"n": {"v100": 2}}), line("2", user="bob"), line("3"),
                     line("4", user="eve"), line("5", user="eve")])  # fmt: skip
     assert [(r.user, r.held, r.running, r.waiting) for r in rows] == [
-        ("ann", {"v100": 2}, 1, 1), ("eve", {}, 0, 2), ("bob", {}, 0, 1),
-    ]  # fmt: skip
+        ("ann", {"v100": 2}, 1, 1),
+        ("eve", {}, 0, 2),
+        ("bob", {}, 0, 1),
+    ]
 
     async def small(app: Top, pilot) -> None:
         assert not app.query_one("#users").display
@@ -341,7 +342,7 @@ def test_a_line_per_user(seat: Seat) -> None:
         await pilot.press("u")
         assert not app.query_one("#users").display
 
-    async def large(app: Top, pilot) -> None:
+    async def large(app: Top, _pilot) -> None:
         assert app.query_one("#users").display
 
     seat.sit(small)

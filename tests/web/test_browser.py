@@ -272,8 +272,10 @@ def test_squares_have_whole_ids_and_fill_the_page(site: str, browser) -> None:
     for job, _, _, colour, node in squares:
         beside = {other for other, _, _, look, there in squares if there == node and look == colour}
         assert beside == {job}
-    right = browser.execute_script("return Math.max(...[...document.querySelectorAll('.node')]"
-                                   ".map(n => n.getBoundingClientRect().right)) / innerWidth")  # fmt: skip
+    right = browser.execute_script(
+        "return Math.max(...[...document.querySelectorAll('.node')]"
+        ".map(n => n.getBoundingClientRect().right)) / innerWidth"
+    )
     assert right > 0.95
 
 

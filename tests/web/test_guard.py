@@ -120,8 +120,11 @@ def test_the_redirect_stays_on_this_host(browse, state: Path) -> None:
 def test_monitoring_needs_no_token(browse, state: Path) -> None:
     """``/healthz`` says nothing about jobs."""
     assert set(browse(state / "journal.db", TOKEN).get("/healthz").json()) == {
-        "status", "controller", "last_round_age_s", "missed_rounds"
-    }  # fmt: skip
+        "status",
+        "controller",
+        "last_round_age_s",
+        "missed_rounds",
+    }
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.savings import gpu_time, headline
 from slurm_hadar.controller.answers.view import recorded_lines
-from slurm_hadar.controller.journal import Gain, JobRecord, Journal, ReadOnlyJournal, RoundRecord, Run, SightChanges
+from slurm_hadar.controller.journal import DashboardChanges, Gain, JobRecord, Journal, ReadOnlyJournal, RoundRecord, Run
 from slurm_hadar.controller.journal.gains import saved
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.worth import worth_by_rounds
@@ -43,7 +43,7 @@ def arrays(tmp_path: Path) -> Path:
         rows.append(row(job_id, state=state, arrival=rng.uniform(0, 1e6), gpus=rng.choice((1, 2))))
         if state == "pending":
             waits[job_id] = {"tier": rng.choice(("waits-by-policy", "pinned")), "why": f"reason of {job_id}"}
-    journal.add_sight(1.0, SightChanges(queue=rows))
+    journal.update_dashboard(1.0, DashboardChanges(queue=rows))
     journal.replace_waits(1, waits)
     journal.close()
     return tmp_path / "journal.db"
@@ -91,11 +91,25 @@ def test_folding_goes_with_filters(browse, arrays: Path, query: str) -> None:
 def test_ended_jobs(browse, tmp_path: Path) -> None:
     """The last ones first, of one user, with one end; a name that looks like a user's field is none."""
     journal = Journal(tmp_path / "journal.db")
-    journal.save_jobs([
-        *(JobRecord(str(i), user="ann" if i % 3 else "bob", name="<b>", ended=NOW + i, final="COMPLETED" if i % 2 else
-                    "FAILED", arrival=NOW, workers=2, ran_s={"k80": 50.0}) for i in range(250)),
-        JobRecord("900", user="eve", name='"user":"ann"', ended=NOW), JobRecord("901", user="ann"),
-    ])  # fmt: skip
+    journal.save_jobs(
+        [
+            *(
+                JobRecord(
+                    str(i),
+                    user="ann" if i % 3 else "bob",
+                    name="<b>",
+                    ended=NOW + i,
+                    final="COMPLETED" if i % 2 else "FAILED",
+                    arrival=NOW,
+                    workers=2,
+                    ran_s={"k80": 50.0},
+                )
+                for i in range(250)
+            ),
+            JobRecord("900", user="eve", name='"user":"ann"', ended=NOW),
+            JobRecord("901", user="ann"),
+        ]
+    )
     journal.close()
     client = browse(tmp_path / "journal.db")
 
@@ -123,7 +137,7 @@ def mixed(tmp_path: Path) -> Path:
     nodes = {
         "k80-2": node_record({"k80": 4}, available=False, state="drained", reason="fan <1>", partitions=["gpu", "old"]),
         "k80-10": node_record({"k80": 2}, cpus=[6, 32], memory_bytes=[24 << 30, 256 << 30], taken={"k80": 1}),
-    }  # fmt: skip
+    }
     rows = [
         row("7", "ann", "running", '{"k80-2":{"k80":3},"k80-10":{"k80":1}}', gpus=4),
         row("8", "bob", "running", '{"k80-10":{"k80":1}}', partition="old"),
@@ -131,10 +145,13 @@ def mixed(tmp_path: Path) -> Path:
         row("10", "carl", arrival=NOW - 90_000),
     ]  # fmt: skip
     held = [Placement.of(json.loads(r[8])) for r in rows[:2]]
-    runs = [Run("7", NOW - 3000, None, held[0], True), Run("3", NOW - 9000, NOW - 5000, held[1], True),
-            Run("2", NOW - 900_000, NOW - 800_000, held[1], True)]  # fmt: skip
+    runs = [
+        Run("7", NOW - 3000, None, held[0], True),
+        Run("3", NOW - 9000, NOW - 5000, held[1], True),
+        Run("2", NOW - 900_000, NOW - 800_000, held[1], True),
+    ]
     journal.add_round(RoundRecord(NOW - 60, "act", "hadar", jobs=5, running=2, use={"k80": (5, 6)}))
-    journal.add_sight(NOW, SightChanges(queue=rows, nodes=nodes, runs=runs))
+    journal.update_dashboard(NOW, DashboardChanges(queue=rows, nodes=nodes, runs=runs))
     wait = {"tier": "waits-by-policy", "why": "w"}
     pinned = {"tier": "pinned", "why": "held by its owner"}
     journal.replace_waits(1, {"8": pinned, "9_1": wait, "9_2": wait, "10": pinned})
@@ -216,7 +233,7 @@ def test_the_report_and_the_overview_agree(browse, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
     now = time.time()
     for age_s, blind_s in ((8 * 86400, 90_000.0), (3600, 41_000.0), (60, 43_000.0)):
-        journal.add_sight(now, SightChanges(gain=Gain(now - age_s, "act", 36_000.0, blind_s)))
+        journal.update_dashboard(now, DashboardChanges(gain=Gain(now - age_s, "act", 36_000.0, blind_s)))
     report = worth_by_rounds(journal.gains(now - 7 * 86400))
     journal.close()
     client = browse(tmp_path / "journal.db")
@@ -239,6 +256,17 @@ def test_gpu_time_in_a_unit_that_suits(gpu_s: float, words: str) -> None:
 
 def test_a_loss_is_a_loss() -> None:
     """Less work per GPU-hour has its sign and its word."""
-    found = saved([{"mode": "act", "since": 0.0, "rounds": 1, "gpu_s": 100.0, "blind_s": 90.0, "measured_s": 0.0,
-                    "unknown_s": 0.0}])  # fmt: skip
+    found = saved(
+        [
+            {
+                "mode": "act",
+                "since": 0.0,
+                "rounds": 1,
+                "gpu_s": 100.0,
+                "blind_s": 90.0,
+                "measured_s": 0.0,
+                "unknown_s": 0.0,
+            }
+        ]
+    )
     assert headline(found) == "-10.0 % work per GPU-hour (10 GPU-seconds lost)"

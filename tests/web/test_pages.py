@@ -14,13 +14,13 @@ from starlette.testclient import TestClient
 
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import (
+    DashboardChanges,
     Decision,
     Gain,
     JobRecord,
     Journal,
     ReadOnlyJournal,
     RoundRecord,
-    SightChanges,
 )
 from slurm_hadar.testing.journals import write_journal
 from slurm_hadar.web.app import create_app
@@ -73,7 +73,7 @@ def test_savings_are_those_of_rounds_that_acted(client) -> None:
 def test_losses_are_said_too(browse, tmp_path: Path, blind_s: float, words: str) -> None:
     """10 GPU-hours that would have taken more, less, or as long."""
     journal = Journal(tmp_path / "journal.db")
-    journal.add_sight(1.0, SightChanges(gain=Gain(time.time() - 60.0, "act", 36000.0, blind_s)))
+    journal.update_dashboard(1.0, DashboardChanges(gain=Gain(time.time() - 60.0, "act", 36000.0, blind_s)))
     journal.close()
 
     assert words in browse(tmp_path / "journal.db").get("/").text
@@ -215,7 +215,7 @@ def test_an_infinite_price(browse, tmp_path: Path) -> None:
     journal.replace_waits(number, {"7": {"tier": "waits-by-policy", "why": "dear", "price": float("inf")}})
     journal.replace_prices({("n1", "v100"): float("inf"), ("n2", "v100"): 2.0})
     row = ("u", "n", "p", "pending", 1, "v100", "{}", "-", 0.0, None, None, None, 0, 0, "", None, "w")
-    journal.add_sight(1.0, SightChanges(queue=[("7", 1, *row)]))
+    journal.update_dashboard(1.0, DashboardChanges(queue=[("7", 1, *row)]))
     journal.close()
     client = browse(tmp_path / "journal.db")
 
@@ -230,7 +230,7 @@ def test_copies_of_a_forked_job(browse, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
     row = ("u", "n", "p", "running", 1, "v100", '{"n1":{"v100":1}}', "n1", 0.0, 0.0, 5.0, 0.5, 0, 0, "", None, "w")
     queue = [("12_0", 1, *row), ("12_10", 2, *row), ("123", 3, *row)]
-    journal.add_sight(1.0, SightChanges(queue=queue))
+    journal.update_dashboard(1.0, DashboardChanges(queue=queue))
     journal.save_forks({"12": (3, 500, 1000.0, None)})
     journal.close()
     client = browse(tmp_path / "journal.db")
@@ -426,7 +426,7 @@ def test_a_locked_journal(browse, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_defect_is_one_line_too(browse, tmp_path: Path) -> None:
     """What nobody thought of is no traceback in a browser."""
     journal = Journal(tmp_path / "journal.db")
-    journal.add_sight(1.0, SightChanges(nodes={"n1": json.dumps({"gpus": "none of this"})}))
+    journal.update_dashboard(1.0, DashboardChanges(nodes={"n1": json.dumps({"gpus": "none of this"})}))
     journal.close()
 
     answer = browse(tmp_path / "journal.db", raise_server_exceptions=False).get("/")

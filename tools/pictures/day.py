@@ -16,6 +16,7 @@ from unittest.mock import patch
 from slurm_hadar.config import load
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Partition
@@ -134,7 +135,8 @@ def live_through(path: Path, hours: float = 21.0, seed: int = 7) -> float:
     with stopped_clock(clock):
         slurm = _Cluster(book)
         policy = registry.get("hadar")
-        controller = steer(slurm, policy, load(None, [*_SETTINGS, "controller.foresee_s=0"]), journal, book)
+        config = load(None, [*_SETTINGS, "controller.foresee_s=0"])
+        controller = steer(policy, config, Parts(slurm, journal, book))
         rounds = int(hours * 3600 / ROUND_S)
         for index in range(rounds):
             _happens(slurm, rng, index, rounds)

@@ -14,7 +14,7 @@ from slurm_hadar.model import JobState
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob
 
-__all__ = ["Pace", "ReadBack", "overdue", "verdict"]
+__all__ = ["Pace", "ReadBack", "Verdict", "overdue", "verdict"]
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
 
@@ -68,16 +68,25 @@ def overdue(job: SlurmJob) -> bool:
     return job.reason == "BeginTime" and job.eligible is not None and job.eligible <= time.time()
 
 
-def verdict(job: SlurmJob | None, change: Change, before: str) -> str | None:
-    """ok, what is wrong, or None for "wait a little". ``before``: Slurm's reason when the round began, which stands
-    until Slurm has looked at the job again."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a placement; ``fault`` says why it is not good."""
+
+    good: bool
+    fault: str = ""
+
+
+def verdict(job: SlurmJob | None, change: Change, before: str) -> Verdict | None:
+    """Whether the job runs where it should; None for "wait a little". ``before``: Slurm's reason when the round
+    began, which stands until Slurm has looked at the job again."""
     if job is None or not job.state.active:
-        return "ok"  # started and ended between two looks, or its owner cancelled it
+        return Verdict(True)  # started and ended between two looks, or its owner cancelled it
     if job.state in (JobState.RUNNING, JobState.COMPLETING):
         if set(job.nodes) != set(change.new.nodes):
-            return f"runs on {fold(job.nodes)} instead"
+            return Verdict(False, f"runs on {fold(job.nodes)} instead")
         held = gpus_asked(job)
-        return "ok" if held in (None, change.new.workers) else f"runs with {held} GPUs instead"
+        good = held in (None, change.new.workers)
+        return Verdict(good, "" if good else f"runs with {held} GPUs instead")
     if job.held or (keeps_back(job.reason) and (job.reason != before or job.reason in TRANSIENT_HOLDS)):
-        return job.reason or "held"
+        return Verdict(False, job.reason or "held")
     return None

@@ -23,12 +23,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Refused", "answer", "tail", "whole"]
+__all__ = ["RefusedError", "answer", "tail", "whole"]
 
 _PLAIN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe must not hold the reader up
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """Why a file is not read."""
 
 
@@ -37,13 +37,13 @@ def tail(folder: str, names: Sequence[str], user: str, offset: int, most: int) -
 
     The file is ``names`` below ``folder``. No link is followed on the way from there, and it must be a regular file of
     ``user`` or of root: a user must not lead a reader that may read more than they to what is not theirs. Raises
-    Refused and OSError.
+    RefusedError and OSError.
     """
     descriptor = _below(folder, names)
     try:
         status = _regular(descriptor)
         if status.st_uid != 0 and not _owned(status, user):
-            raise Refused(f"belongs to user {status.st_uid}, not to {user}")
+            raise RefusedError(f"belongs to user {status.st_uid}, not to {user}")
         begin = max(offset if offset <= status.st_size else 0, status.st_size - most)
         return {"text": os.pread(descriptor, most, begin).decode("latin-1"), "begin": begin, "size": status.st_size}
     finally:
@@ -52,12 +52,12 @@ def tail(folder: str, names: Sequence[str], user: str, offset: int, most: int) -
 
 def whole(path: str, user: str, most: int) -> dict[str, Any]:
     """The file, at most ``most`` bytes of it. Links are followed, but it must be a regular file that belongs to
-    ``user`` or that all may read. Raises Refused and OSError."""
+    ``user`` or that all may read. Raises RefusedError and OSError."""
     descriptor = os.open(path, _PLAIN)
     try:
         status = _regular(descriptor)
         if not status.st_mode & stat.S_IROTH and not _owned(status, user):
-            raise Refused(f"neither belongs to {user} nor is readable by all")
+            raise RefusedError(f"neither belongs to {user} nor is readable by all")
         return {"text": os.pread(descriptor, most, 0).decode("latin-1")}
     finally:
         os.close(descriptor)
@@ -79,7 +79,7 @@ def _below(folder: str, names: Sequence[str]) -> int:
 def _regular(descriptor: int) -> os.stat_result:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise Refused("is not a regular file")
+        raise RefusedError("is not a regular file")
     return status
 
 
@@ -100,7 +100,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What is answered to one request; never raises."""
     try:
         return tail(*request["tail"]) if "tail" in request else whole(*request["whole"])
-    except Refused as why:
+    except RefusedError as why:
         return {"fault": str(why), "absent": False}
     except FileNotFoundError:
         return {"fault": "there is no such file", "absent": True}

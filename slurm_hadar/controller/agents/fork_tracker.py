@@ -21,7 +21,7 @@ from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.messages import Report
 from slurm_hadar.model import Job
 
-__all__ = ["Copy", "JobTracker", "Parent"]
+__all__ = ["Copy", "JobTracker", "ForkedJob"]
 
 log = logging.getLogger(__name__)
 ENOUGH = 0.1  # shares that differ by less are not worth a new plan
@@ -41,7 +41,7 @@ class Copy:
 
 
 @dataclass(slots=True)
-class Parent:
+class ForkedJob:
     """One forked job. ``steps`` of ``total`` are in consolidation ``number``, as far as was heard; a copy's steps count
     only there. ``closer`` is the copy that ends the script; ``done_at`` when it was heard that all steps are done."""
 
@@ -77,10 +77,10 @@ class JobTracker:
     ) -> None:
         self._send = send
         self._lock = threading.RLock()
-        self._parents: dict[str, Parent] = {}
+        self._parents: dict[str, ForkedJob] = {}
         self._known = dict(known or {})
 
-    def get(self, parent: str) -> Parent | None:
+    def get(self, parent: str) -> ForkedJob | None:
         with self._lock:
             return self._parents.get(parent)
 
@@ -108,7 +108,7 @@ class JobTracker:
             if copy.running != before or copy.measured:
                 self._plan(parent)
 
-    def _hear_progress(self, parent: Parent, index: int, report: Report) -> None:
+    def _hear_progress(self, parent: ForkedJob, index: int, report: Report) -> None:
         if report.consolidation is None or report.consolidated_steps is None:
             return
         if report.closes:
@@ -119,12 +119,15 @@ class JobTracker:
         if report.consolidated_steps < parent.steps:
             log.warning(
                 "job %s: consolidation %d has %d steps where %d were heard of before; was a file damaged?",
-                parent.job_id, report.consolidation, report.consolidated_steps, parent.steps,
-            )  # fmt: skip
+                parent.job_id,
+                report.consolidation,
+                report.consolidated_steps,
+                parent.steps,
+            )
         parent.number, parent.steps = report.consolidation, report.consolidated_steps
         parent.total = report.total_steps or parent.total
 
-    def look(self, copies: Iterable[tuple[Job, JobComment]]) -> None:
+    def take_in(self, copies: Iterable[tuple[Job, JobComment]]) -> None:
         """What Slurm shows of all copies, once a round."""
         with self._lock:
             shown: dict[str, dict[int, Job]] = {}
@@ -137,16 +140,16 @@ class JobTracker:
             for parent_id in [p for p in self._parents if p not in shown]:
                 del self._parents[parent_id]
             for parent_id, jobs in shown.items():
-                self._look_at(self._parents[parent_id], jobs)
+                self._take_in_job(self._parents[parent_id], jobs)
 
-    def _begin(self, job: Job) -> Parent:
-        parent = Parent(job.parent, job.total_steps)
+    def _begin(self, job: Job) -> ForkedJob:
+        parent = ForkedJob(job.parent, job.total_steps)
         if job.parent in self._known:
             parent.number, parent.steps, parent.total, parent.closer = self._known.pop(job.parent)
         self._parents[job.parent] = parent
         return parent
 
-    def _look_at(self, parent: Parent, jobs: Mapping[int, Job]) -> None:
+    def _take_in_job(self, parent: ForkedJob, jobs: Mapping[int, Job]) -> None:
         changed = False
         for index in [i for i in parent.copies if i not in jobs]:
             changed = parent.copies.pop(index).running or changed
@@ -164,7 +167,7 @@ class JobTracker:
 
     # What goes out
 
-    def _plan(self, parent: Parent) -> None:
+    def _plan(self, parent: ForkedJob) -> None:
         """Tell all copies the quotas, if these are news: any copy may be the one that deals the next shares."""
         if parent.closer is not None or not parent.working:
             return
@@ -182,7 +185,7 @@ class JobTracker:
         if any(reached):
             parent.sent = plan
 
-    def _quotas(self, parent: Parent) -> tuple[dict[int, int], float | None]:
+    def _quotas(self, parent: ForkedJob) -> tuple[dict[int, int], float | None]:
         """Steps per copy, and the seconds that they are for; none are known before any copy has a speed."""
         rates = {index: parent.copies[index].rate for index in parent.working}
         if parent.period_steps is not None:

@@ -101,7 +101,7 @@ class ReportBook:
             if key is not None and voice != key:
                 self.refused += 1
                 raise ChannelError(f"report for job {report.job} with a wrong token; dropped")
-            begins = self._note(report, voice, identity, live)
+            begins = self._take_in(report, voice, identity, live)
             if begins or report.kind == "bye" or report.closes:
                 self.event.set()
             self.accepted += 1
@@ -112,7 +112,7 @@ class ReportBook:
                 raise ChannelError(f"report of job {report.job} could not be made use of: {error!r}") from error
         return key is not None
 
-    def _note(self, report: Report, voice: str, identity: bytes | None, live: bool) -> bool:
+    def _take_in(self, report: Report, voice: str, identity: bytes | None, live: bool) -> bool:
         """Whether this is the first word of a run."""
         known = report.job in self._keys
         news = self._voices.get(report.job, {}).get(voice) if known else self._unknown.get((report.job, voice))

@@ -37,8 +37,11 @@ class SpoolReader:
 
         Each job is its id, its working directory and its user. Never raises.
         """
-        wanted = [(job_id, _tail(work_dir, job_id, user, self._offsets.get(job_id, 0)))
-                  for job_id, work_dir, user in jobs if work_dir]  # fmt: skip
+        wanted = [
+            (job_id, _tail(work_dir, job_id, user, self._offsets.get(job_id, 0)))
+            for job_id, work_dir, user in jobs
+            if work_dir
+        ]
         misses = self._files.misses
         found = self._files.tails([tail for _, tail in wanted])
         self._look_beside(wanted, found)

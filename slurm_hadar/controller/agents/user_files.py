@@ -132,9 +132,13 @@ class UserFiles:
             return f"{len(self._given_up)} processes hang on dead mounts; no other is sent after them"
         try:
             process = subprocess.Popen(
-                self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/",
+                self._argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
                 start_new_session=True,
-            )  # fmt: skip
+            )
         except OSError as error:
             return f"no process to read it can be started: {error.strerror}"
         assert process.stdin is not None and process.stdout is not None

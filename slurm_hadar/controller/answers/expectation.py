@@ -90,11 +90,16 @@ def answer(peek: Peek, job_id: str, config: Config, cpu_s: float = 10.0) -> Answ
     runs = job.running
     what_if = () if runs else tuple(_what_if(peek, config, job, t, share) for t in types)
     return Answer(
-        job_id, runs, None if runs else _interval([f.fates[job_id].start for f in (low, middle, high)]),
-        _interval([f.fates[job_id].end for f in (low, middle, high)]), fate.where,
-        min(f.until for f in (low, middle, high)), () if runs else _holders(peek, job, fate.where), what_if,
+        job_id,
+        runs,
+        None if runs else _interval([f.fates[job_id].start for f in (low, middle, high)]),
+        _interval([f.fates[job_id].end for f in (low, middle, high)]),
+        fate.where,
+        min(f.until for f in (low, middle, high)),
+        () if runs else _holders(peek, job, fate.where),
+        what_if,
         peek.overtime.get(job_id),
-    )  # fmt: skip
+    )
 
 
 def starts(peek: Peek, config: Config, cpu_s: float) -> dict[str, Interval]:
@@ -109,9 +114,7 @@ def _three(peek: Peek, config: Config, job_id: str | None, cpu_s: float) -> tupl
     wanted = None if job_id is None else {job_id}
 
     def lean(by: float) -> Future:
-        return play(
-            peek.snapshot, peek.policy, config, stays=peek.stays, lean=by, wanted=wanted, cpu_s=cpu_s
-        )  # fmt: skip
+        return play(peek.snapshot, peek.policy, config, stays=peek.stays, lean=by, wanted=wanted, cpu_s=cpu_s)
 
     return lean(-1.0), lean(0.0), lean(1.0)
 
@@ -135,9 +138,13 @@ def _what_if(peek: Peek, config: Config, job: Job, gpu_type: str, cpu_s: float) 
     speed = job.speeds.get(gpu_type)
     start = None if why else _interval([f.fates[job.job_id].start for f in futures])
     return WhatIf(
-        gpu_type, accepted, start, None if why else futures[1].fates[job.job_id].end,
-        None if speed is None else speed.steps_per_s, why,
-    )  # fmt: skip
+        gpu_type,
+        accepted,
+        start,
+        None if why else futures[1].fates[job.job_id].end,
+        None if speed is None else speed.steps_per_s,
+        why,
+    )
 
 
 def _holders(peek: Peek, job: Job, where: Placement) -> tuple[Holder, ...]:

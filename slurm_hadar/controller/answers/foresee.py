@@ -139,13 +139,16 @@ class _Game:
         more."""
         held = drawn(self._jobs.values())
         shown = replace(
-            self._snapshot, time=self.now, nodes=tuple(self._nodes.values()),
-            jobs=tuple(self._shown(j) for j in self._jobs.values()), memory=self._memory,
+            self._snapshot,
+            time=self.now,
+            nodes=tuple(self._nodes.values()),
+            jobs=tuple(self._shown(j) for j in self._jobs.values()),
+            memory=self._memory,
             quotas=tuple(
                 replace(q, left=q.left + self._held.get(q.name, 0.0) - held.get(q.name, 0.0))
                 for q in self._snapshot.quotas
             ),
-        )  # fmt: skip
+        )
         plan = self._policy.allocate(shown)
         self._memory = plan.memory
         if self.first is None:

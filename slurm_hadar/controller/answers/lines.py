@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal import JobRecord, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.model import JobState, Placement
 from slurm_hadar.slurm.state import SlurmJob
@@ -14,7 +14,7 @@ from slurm_hadar.slurm.state import SlurmJob
 __all__ = ["Line", "array_text", "folded", "line_of", "size_source", "wait_fields"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One job. ``done_share`` is the share of its steps done; None where the total is unknown. ``size`` says where its
     length is known from: ``stated`` in the comment, ``reported`` by the script, ``predicted``, or "" where nothing is
@@ -36,8 +36,8 @@ class Line:
     arrival: float
     restarts: int
     moves: int
-    tier: str
-    why: str
+    tier: str = ""
+    why: str = ""
     size: str = ""
     forecast: dict[str, Any] | None = None
     partition: str = ""
@@ -71,7 +71,7 @@ def line_of(
     if progress is not None:
         steps, total = progress[0], progress[1] or total
     forecast = Forecast.of(record) if record else None
-    left_alone = wait.get("tier") == "pinned" and record is not None and record.run_since is not None
+    left_alone = wait.get("tier") == "pinned" and record is not None and record.stage is Stage.RUNNING
     wait = wait if pending or pinned or left_alone else {}
     wanted = Placement.of(wait.get("wanted") or {})
     return Line(
@@ -86,15 +86,13 @@ def line_of(
         arrival=record.arrival if record else job.submit or 0.0,
         restarts=job.restarts,
         moves=record.moves if record else 0,
-        tier="pinned" if pinned else wait.get("tier", ""),
-        why=pinned or wait.get("why", ""),
         size=size_source(record),
         forecast=None if forecast is None else asdict(forecast),
         partition=job.partition,
         started=job.start if running else None,
         types=tuple(sorted((held or wanted).by_type)),
         held=held.as_dict(),
-        **wait_fields(wait),
+        **wait_fields({**wait, "tier": "pinned", "why": pinned} if pinned else wait),
     )
 
 
@@ -102,6 +100,8 @@ def wait_fields(wait: dict[str, Any]) -> dict[str, Any]:
     """Of what the journal says of a wait, what a :class:`Line` has."""
     starts = wait.get("starts")
     return {
+        "tier": wait.get("tier", ""),
+        "why": wait.get("why", ""),
         "price": wait.get("price"),
         "payoff": wait.get("payoff"),
         "wanted": wait.get("wanted"),

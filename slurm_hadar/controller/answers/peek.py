@@ -1,10 +1,9 @@
-"""The controller's view of this very moment, for who only looks: nothing is written, to Slurm or to the journal."""
+"""The controller's view of this very moment, for reading only: nothing is written, to Slurm or to the journal."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.expectation import Peek
@@ -12,7 +11,9 @@ from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.journal.recorder import memory_of, owner_of
 from slurm_hadar.controller.observe.job_graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
-from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.observe.slurm_view import SlurmView
+from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, chosen_state_dir
 from slurm_hadar.controller.steering.time_limits import overtime
@@ -37,16 +38,16 @@ def peek(backend: Backend, config: Config) -> Peek:
         store = ThroughputStore(journal.connection)
         forecaster = Forecaster(VersionStore(directory / PREDICTOR)) if config.predict.enabled else None
         graphs = GraphBook(config.network)
-        observer = Observer(
-            config, ReportBook(), Estimator(reference(), store), journal.load_jobs(),
-            Usage(journal, config.fairness.half_life_h * 3600.0), forecaster, graphs,
-        )  # fmt: skip
-        state = backend.read()
-        graphs.look(backend, state)
-        seen = observer.observe(state, acting_only=config.boldest is Mode.ACT)
+        usage = UsageBook(journal, config.fairness.half_life_h * 3600.0)
+        estimator = Estimator(reference(), store)
+        sources = Sources(ReportBook(), estimator, journal.load_jobs(), usage, graphs, forecaster)
+        view = SlurmView.of(backend.read(), config.gpus.memory_gb)
+        graphs.survey_if_named(backend, view)
+        seen = Observer(config, sources).observe(view, acting_only=config.boldest is Mode.ACT)
         memory = memory_of(journal, owner_of(policy.name, config.policy.params))
     late = {
-        job.job_id: found for job in seen.snapshot.jobs
-        if (found := overtime(job, read(seen.raw[job.job_id].comment)[0], seen.records[job.job_id], state.time))
-    }  # fmt: skip
+        job.job_id: found
+        for job in seen.snapshot.jobs
+        if (found := overtime(job, seen.comments[job.job_id], seen.records[job.job_id], seen.snapshot.time))
+    }
     return Peek(replace(seen.snapshot, memory=memory), policy, seen.stays, late)

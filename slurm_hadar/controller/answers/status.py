@@ -16,10 +16,9 @@ from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.peek import peek
 from slurm_hadar.controller.answers.view import by_number, journal_or_empty, live_view
-from slurm_hadar.controller.journal import JobRecord, Reader, Run
-from slurm_hadar.controller.journal.gains import basis
+from slurm_hadar.controller.journal import JobRecord, Reader, Run, Stage
 from slurm_hadar.errors import HadarError, SlurmError
-from slurm_hadar.model import Job, Speed
+from slurm_hadar.model import Basis, Job, Speed
 from slurm_hadar.slurm.accounting import AccountedJob
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.shown import Shown, accounted, shown
@@ -80,7 +79,7 @@ class Status:
     @property
     def measured(self) -> dict[str, float]:
         """Steps per second by GPU type, where the job, or one like it, was measured."""
-        return {t: s.steps_per_s for t, s in sorted(self.speeds.items()) if basis(s) == "measured"}
+        return {t: s.steps_per_s for t, s in sorted(self.speeds.items()) if s.basis is Basis.MEASURED}
 
 
 def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
@@ -113,9 +112,18 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
     expected, speeds, fault = _expected(backend, config, job_id) if foreseen else (None, {}, "")
     faults += [fault] if fault else []
     return Status(
-        job_id, line, seen, record, next(iter(told), None), runs, speeds, expected, _saved(record, seen, job_id),
-        fork=_fork(fork), faults=tuple(faults),
-    )  # fmt: skip
+        job_id,
+        line,
+        seen,
+        record,
+        next(iter(told), None),
+        runs,
+        speeds,
+        expected,
+        _saved(record, seen, job_id),
+        fork=_fork(fork),
+        faults=tuple(faults),
+    )
 
 
 def _lines(backend: CliBackend, config: Config, journal: Reader) -> tuple[list[Line], str]:
@@ -134,13 +142,11 @@ def _past_tasks(array_id: str, journal: Reader, active: set[str]) -> tuple[Task,
     if "_" in array_id:
         return ()
     known = [journal.job(job_id) for job_id in journal.job_ids(f"{array_id}_", most=100_000)]
-    over = [r for r in known if r is not None and r.ended is not None and r.job_id not in active]
+    over = [r for r in known if r is not None and r.stage is Stage.OVER and r.job_id not in active]
     return tuple(Task(r.job_id, r.final.lower()) for r in sorted(over, key=lambda r: by_number(r.job_id)))
 
 
-def _expected(
-    backend: CliBackend, config: Config, job_id: str
-) -> tuple[Answer | None, Mapping[str, Speed], str]:  # fmt: skip
+def _expected(backend: CliBackend, config: Config, job_id: str) -> tuple[Answer | None, Mapping[str, Speed], str]:
     """What the next rounds would do, and what is known of its speed; a job that nobody can foresee is no failure."""
     try:
         now = peek(backend, config)

@@ -27,7 +27,7 @@ from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
     "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "job_view", "journal_or_empty",
-    "live_view", "look", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source",
+    "live_view", "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source",
     "type_use",
 ]  # fmt: skip
 
@@ -41,6 +41,11 @@ TIERS = {
 }
 # what not every policy says of a wait
 _NO_WAIT = {"tier": "", "why": "", "price": None, "payoff": None, "wanted": None, "starts": None}
+# what the journal's queue and a line call by the same name
+_SAME = (
+    "job_id", "user", "name", "state", "gpus", "steps_per_s", "arrival", "restarts", "moves", "size", "partition",
+    "started",
+)  # fmt: skip
 _SILENT_AFTER = 3  # rounds that did not come
 
 
@@ -112,7 +117,7 @@ class Picture:
     trend: Trend = field(default_factory=Trend)
 
 
-def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
+def picture_of(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
     """One look for a terminal: at Slurm, or at ``most`` jobs of the journal where Slurm does not answer."""
     journal, journal_fault = journal_or_empty(config)
     try:
@@ -128,9 +133,18 @@ def look(backend: Backend, config: Config, now: float, most: int = 2000) -> Pict
     finally:
         journal.close()
     return Picture(
-        now, not fault, tuple(lines), tuple(nodes), total, waiting, last, tuple(moves), fault, journal_fault,
+        now,
+        not fault,
+        tuple(lines),
+        tuple(nodes),
+        total,
+        waiting,
+        last,
+        tuple(moves),
+        fault,
+        journal_fault,
         trend,
-    )  # fmt: skip
+    )
 
 
 def job_view(journal: Reader, job_id: str) -> dict[str, Any] | None:
@@ -206,10 +220,15 @@ def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[L
     state = backend.read()
     lines = _lines(state, config, journal)
     nodes = {
-        n.name: {"gpus": dict(n.gpus), "taken": dict(n.used), "available": n.available, "state": n.state,
-                 "reason": n.reason}
+        n.name: {
+            "gpus": dict(n.gpus),
+            "taken": dict(n.used),
+            "available": n.available,
+            "state": n.state,
+            "reason": n.reason,
+        }
         for n in state.nodes
-    }  # fmt: skip
+    }
     return lines, nodes_of(nodes, lines, all_taken=True)
 
 
@@ -242,12 +261,16 @@ def _recorded(row: Mapping[str, Any]) -> Line:
     pinned = wait.get("tier") == "pinned"
     if row["state"] != "pending" and not pinned:
         wait = {}
+    same = {key: row[key] for key in _SAME}
     return Line(
-        row["job_id"], row["user"], row["name"], row["state"], row["gpus"], row["place"], row["steps_per_s"],
-        row["done"], row["arrival"], row["restarts"], row["moves"], wait.get("tier", ""), wait.get("why", ""),
-        row["size"], json.loads(row["forecast"]) if row["forecast"] else None, row["partition"], row["started"],
-        tuple(t for t in row["types"].split("+") if t), json.loads(row["held"]), **wait_fields(wait),
-    )  # fmt: skip
+        **same,
+        where=row["place"],
+        done_share=row["done"],
+        forecast=json.loads(row["forecast"]) if row["forecast"] else None,
+        types=tuple(t for t in row["types"].split("+") if t),
+        held=json.loads(row["held"]),
+        **wait_fields(wait),
+    )
 
 
 def recorded_nodes(journal: Reader, lines: Iterable[Line] | None = None) -> list[NodeView]:
@@ -272,9 +295,16 @@ def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_
         content = nodes[name]
         others = {t: n - pinned.get((name, t), 0) for t, n in content["taken"].items()}
         found.append(
-            NodeView(name, content["gpus"], content["available"], content["state"], content["reason"],
-                     tuple(holders.get(name, ())), {t: n for t, n in others.items() if n > 0})
-        )  # fmt: skip
+            NodeView(
+                name,
+                content["gpus"],
+                content["available"],
+                content["state"],
+                content["reason"],
+                tuple(holders.get(name, ())),
+                {t: n for t, n in others.items() if n > 0},
+            )
+        )
     return found
 
 

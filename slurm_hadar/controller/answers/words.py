@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slurm_hadar.config import Mode
-from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal import JobRecord, WriteOutcome
 from slurm_hadar.model import Placement
 
 __all__ = ["about", "clock", "in_words", "place", "plain", "span", "summary"]
@@ -21,9 +21,14 @@ _HAPPENED = {"restart": "begins again", "forecast": "is expected to take", "grap
              "weight": "counts for less", "barred": "is kept off a node", "slurm": "is started by Slurm",
              "retry": "is run again"}  # fmt: skip
 _OUTCOMES = {
-    "ok": "Slurm was told", "refused": "Slurm refused", "ineffective": "without effect", "undone": "undone",
-    "slow": "Slurm takes time", "overtaken": "came too late", "sent": "sent, no answer known",
-}  # fmt: skip
+    WriteOutcome.OK: "Slurm was told",
+    WriteOutcome.REFUSED: "Slurm refused",
+    WriteOutcome.INEFFECTIVE: "without effect",
+    WriteOutcome.UNDONE: "undone",
+    WriteOutcome.SLOW: "Slurm takes time",
+    WriteOutcome.OVERTAKEN: "came too late",
+    WriteOutcome.SENT: "sent, no answer known",
+}
 
 
 def plain(text: str) -> str:

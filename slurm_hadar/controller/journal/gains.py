@@ -15,18 +15,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_hadar.controller.journal import Gain
-from slurm_hadar.model import Job, Placement, Plan, Snapshot, Speed
+from slurm_hadar.model import Basis, Job, Placement, Plan, Snapshot
 
-__all__ = ["basis", "blind_rate", "gain_of", "saved", "shadow"]
-
-
-def basis(speed: Speed) -> str:
-    """How a speed is known: ``measured`` (here, on this type and gang), ``estimated`` from what was measured or
-    published, or ``unknown`` where nothing but data sheets is known."""
-    if speed.error is None:
-        return "unknown"
-    carried_over = ";" in speed.source
-    return "measured" if speed.source.startswith("measured here") and not carried_over else "estimated"
+__all__ = ["blind_rate", "gain_of", "saved", "shadow"]
 
 
 def capacity_of(snapshot: Snapshot) -> dict[str, int]:
@@ -46,7 +37,7 @@ def blind_rate(job: Job, workers: int, nodes: int, capacity: Mapping[str, int]) 
     for gpu_type, count in capacity.items():
         if job.form.admits_type(gpu_type):
             speed = speeds.get(gpu_type)
-            if speed is None or basis(speed) == "unknown":
+            if speed is None or speed.basis is Basis.UNKNOWN:
                 return None
             total, weighted = total + count, weighted + count * speed.on(nodes)
     return weighted / total if total and weighted > 0 else None
@@ -69,13 +60,13 @@ def gain_of(snapshot: Snapshot, plan: Plan | None, mode: str, since: float | Non
             else:
                 gpu_s, blind_s = gpu_s + served, blind_s + served * ratio
                 known = (job.speeds_at(held.workers).get(t) for t in held.by_type)
-                measured_s += served if all(s is not None and basis(s) == "measured" for s in known) else 0.0
+                measured_s += served if all(s is not None and s.basis is Basis.MEASURED for s in known) else 0.0
         wanted = plan.placement(job.job_id) if plan is not None else held
         ratio = _ratio(job, wanted, capacity) if wanted else None
         planned += wanted.workers * ratio if ratio is not None else 0.0
     return Gain(
         snapshot.time, mode, gpu_s, blind_s, measured_s, unknown_s, worth, planned if plan is not None else None
-    )  # fmt: skip
+    )
 
 
 def saved(gains: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -97,8 +88,11 @@ def shadow(gains: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not found:
         return None
     worth, planned = sum(s["worth"] for s in found), sum(s["planned"] for s in found)
-    return {"since": min(s["since"] for s in found), "rounds": sum(s["rounds"] for s in found),
-            "share": planned / worth - 1.0}  # fmt: skip
+    return {
+        "since": min(s["since"] for s in found),
+        "rounds": sum(s["rounds"] for s in found),
+        "share": planned / worth - 1.0,
+    }
 
 
 def _ratio(job: Job, placement: Placement, capacity: Mapping[str, int]) -> float | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.controller.journal.records import JobRecord, Run
-from slurm_hadar.controller.journal.salvage import numbers_only, row_object, row_record
+from slurm_hadar.controller.journal.salvage import numbers_only, row_object, row_record, row_round
 from slurm_hadar.controller.journal.summaries import Summaries, run_rows
 from slurm_hadar.errors import StoreError
 
@@ -93,19 +93,20 @@ class Reader(Summaries):
 
     def rounds(self, last: int = 20) -> list[dict[str, Any]]:
         rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
-        return [{"round": number, **content} for number, text in rows if (content := row_object(text)) is not None]
+        return [{"round": number, **content} for number, text in rows if (content := row_round(text)) is not None]
 
     def rounds_since(self, since: float) -> list[dict[str, Any]]:
         """Rounds from ``since`` (epoch seconds) on, oldest first."""
         rows = self._query("SELECT round, record FROM rounds WHERE time >= ? ORDER BY round", (since,))
-        return [{"round": number, **content} for number, text in rows if (content := row_object(text)) is not None]
+        return [{"round": number, **content} for number, text in rows if (content := row_round(text)) is not None]
 
     def decisions_since(self, since: float) -> list[dict[str, Any]]:
         """Decisions about all jobs from ``since`` on, oldest first, each with the ``mode`` of its round."""
         found = self._rows(
             "SELECT d.time, d.job_id, d.kind, d.old, d.new, d.why, r.mode FROM decisions d JOIN rounds r USING (round) "
-            "WHERE d.time >= ? ORDER BY d.time, d.rowid", (since,)
-        )  # fmt: skip
+            "WHERE d.time >= ? ORDER BY d.time, d.rowid",
+            (since,),
+        )
         for entry in found:
             entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         return found
@@ -122,8 +123,9 @@ class Reader(Summaries):
         events = self._rows("SELECT round, time, event, why FROM events WHERE job_id = ?", (job_id,))
         decisions = self._rows(
             "SELECT d.round, d.time, r.mode, kind, old, new, why, price, payoff FROM decisions d "
-            "LEFT JOIN rounds r USING (round) WHERE job_id = ?", (job_id,)
-        )  # fmt: skip
+            "LEFT JOIN rounds r USING (round) WHERE job_id = ?",
+            (job_id,),
+        )
         writes = self._rows("SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ?", (job_id,))
         for entry in decisions:
             entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
@@ -180,8 +182,9 @@ class Reader(Summaries):
         rows = self._rows(
             "SELECT q.*, w.record AS wait FROM (SELECT q.job_id FROM queue q LEFT JOIN waits w USING (job_id) "
             f"WHERE {condition} ORDER BY {keys}, q.number LIMIT ? OFFSET ?) AS chosen "
-            "CROSS JOIN queue q USING (job_id) LEFT JOIN waits w USING (job_id)", (*args, limit, offset),
-        )  # fmt: skip
+            "CROSS JOIN queue q USING (job_id) LEFT JOIN waits w USING (job_id)",
+            (*args, limit, offset),
+        )
         return rows, total
 
     def queue_folded(
@@ -208,8 +211,9 @@ class Reader(Summaries):
         """Rows of the tasks of a job array."""
         return self._rows(
             "SELECT q.*, w.record AS wait FROM queue q LEFT JOIN waits w USING (job_id) "
-            "WHERE q.job_id >= ? AND q.job_id < ? ORDER BY q.number", (f"{array_id}_", f"{array_id}`")
-        )  # fmt: skip
+            "WHERE q.job_id >= ? AND q.job_id < ? ORDER BY q.number",
+            (f"{array_id}_", f"{array_id}`"),
+        )
 
     def queue_counts(self, column: str) -> dict[str, int]:
         """How many jobs of the queue there are by ``user``, ``partition``, ``state`` or ``types``."""
@@ -258,8 +262,9 @@ class Reader(Summaries):
             "SELECT mode, min(time) AS since, count(*) AS rounds, sum(gpu_s) AS gpu_s, sum(blind_s) AS blind_s, "
             "sum(measured_s) AS measured_s, sum(unknown_s) AS unknown_s, "
             "sum(iif(planned IS NULL, 0, worth)) AS worth, total(planned) AS planned FROM gains "
-            "WHERE time >= ? GROUP BY mode", (since,)
-        )  # fmt: skip
+            "WHERE time >= ? GROUP BY mode",
+            (since,),
+        )
 
     def price_history(self, since: float, step_s: float) -> list[dict[str, Any]]:
         """Prices per GPU type from ``since`` on, one row for each ``step_s`` seconds: ``time`` (the middle of them),
@@ -275,8 +280,9 @@ class Reader(Summaries):
         found = self._rows(
             "SELECT d.round, d.time, d.job_id, d.kind, d.old, d.new, d.why, d.price, d.payoff, r.mode FROM decisions d "
             "LEFT JOIN rounds r USING (round) WHERE d.kind IN ('start', 'move', 'preempt') "
-            "ORDER BY d.time DESC, d.rowid DESC LIMIT ?", (last,)
-        )  # fmt: skip
+            "ORDER BY d.time DESC, d.rowid DESC LIMIT ?",
+            (last,),
+        )
         for entry in found:
             entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         return found

@@ -7,15 +7,15 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Peek, starts
-from slurm_hadar.controller.cluster import Outcome, Seen
+from slurm_hadar.controller.cluster import Outcome, Seen, SeenT
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
-from slurm_hadar.controller.journal.keeping import Keeping
+from slurm_hadar.controller.journal.best_effort import BestEffort
+from slurm_hadar.controller.journal.dashboard_rows import DashboardRows, gpu_use
 from slurm_hadar.controller.journal.salvage import row_object
-from slurm_hadar.controller.journal.sights import Sights, gpu_use
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.observe.passed_over import PassedOver
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
@@ -37,7 +37,7 @@ def memory_of(journal: Journal, owner: str) -> Mapping[str, Any]:
     return (row_object(text) or {}) if text else {}
 
 
-class Recorder(abc.ABC):
+class Recorder(abc.ABC, Generic[SeenT]):
     """Told of every round: :meth:`begin`, then :meth:`planned`, and after the cluster has acted :meth:`conclude`. A
     round that was skipped only begins."""
 
@@ -50,15 +50,16 @@ class Recorder(abc.ABC):
         """What the policy wants, and what of it the guard lets pass."""
 
     @abc.abstractmethod
-    def conclude(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
+    def conclude(self, number: int, record: RoundRecord, seen: SeenT, outcome: Outcome) -> None:
         """What was done."""
 
-    def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
-        """The moment to work out when the jobs that wait will start, in ``cpu_s`` CPU seconds."""
+    def foresee(self, _peek: Peek, _config: Config, _cpu_s: float) -> None:
+        """The moment to work out when the jobs that wait will start, in so many CPU seconds."""
         return
 
-    def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
-        """Another policy decides from now on, or with other parameters; what is older than ``keep_s`` is forgotten."""
+    def reconfigure(self, _policy: str, _params: Mapping[str, Any], _keep_s: float) -> None:
+        """Another policy decides from now on, or with other parameters; what is older than so many seconds is
+        forgotten."""
         return
 
     @abc.abstractmethod
@@ -70,7 +71,7 @@ class Recorder(abc.ABC):
         """Keep the policy's memory."""
 
 
-class JournalRecorder(Recorder):
+class JournalRecorder(Recorder[Observation]):
     """Writes rounds, reasons, prices and decisions to the journal, and forgets what is older than ``keep_s``.
 
     ``policy`` and ``params`` say whose memory is kept (:func:`owner_of`); another's is dropped.
@@ -78,16 +79,21 @@ class JournalRecorder(Recorder):
     """
 
     def __init__(
-        self, journal: Journal, policy: str, params: Mapping[str, Any], keep_s: float, keeping: Keeping | None = None
+        self,
+        journal: Journal,
+        policy: str,
+        params: Mapping[str, Any],
+        keep_s: float,
+        best_effort: BestEffort | None = None,
     ) -> None:
         self._journal = journal
-        self._keeping = keeping or Keeping()
+        self._best_effort = best_effort or BestEffort()
         self._number = 0
         self.reconfigure(policy, params, keep_s)
         self._last_change: dict[str, int] = {}  # a hash of it: jobs are many, and reasons long
         self._expired = 0.0
         self._kept: Mapping[str, Any] = {}
-        self._sights = Sights(journal)
+        self._dashboard = DashboardRows(journal)
         self._planned: tuple[Plan, Mapping[str, dict[str, Any]]] = Plan(policy, abstains=True), {}
 
     def reconfigure(self, policy: str, params: Mapping[str, Any], keep_s: float) -> None:
@@ -96,7 +102,7 @@ class JournalRecorder(Recorder):
 
     def begin(self, record: RoundRecord) -> int:
         self._number += 1  # where the journal cannot give one
-        with self._keeping():
+        with self._best_effort():
             self._number = self._journal.add_round(record)
         return self._number
 
@@ -104,14 +110,14 @@ class JournalRecorder(Recorder):
         """Why each job that does not run waits, pinned ones included, and what the GPUs cost: what explain shows."""
         waits = _Waits(plan, snapshot, changes)
         self._planned = plan, waits
-        with self._keeping():
+        with self._best_effort():
             self._journal.replace_waits(number, waits)
             self._journal.replace_prices(plan.prices)
 
-    def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:  # type: ignore[override]
-        with self._keeping():
+    def conclude(self, number: int, record: RoundRecord, seen: Observation, outcome: Outcome) -> None:
+        with self._best_effort():
             self._journal.update_round(number, replace(record, use=gpu_use(seen.snapshot)))
-            self._sights.note(record, seen, *self._planned, outcome)
+            self._dashboard.update(record.mode, seen, *self._planned, outcome)
             self._planned = Plan("", abstains=True), {}
             self._journal.add_events(number, record.time, seen.events)
             self._note_decisions(number, record.time, seen, outcome)
@@ -121,7 +127,7 @@ class JournalRecorder(Recorder):
 
     def foresee(self, peek: Peek, config: Config, cpu_s: float) -> None:
         found = starts(peek, config, cpu_s)
-        with self._keeping():
+        with self._best_effort():
             self._journal.note_starts({j: (i.low, i.high) for j, i in found.items() if i.high is not None})
 
     def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
@@ -152,7 +158,7 @@ class JournalRecorder(Recorder):
             log.warning("the policy's memory cannot be written as JSON (%s); a restart will lose it", error)
             self._kept = memory
             return
-        with self._keeping():
+        with self._best_effort():
             self._journal.save_memory(self._owner, text)
             self._kept = memory
 
@@ -162,7 +168,7 @@ class _Waits(Mapping[str, dict[str, Any]]):
 
     def __init__(self, plan: Plan, snapshot: Snapshot, changes: Sequence[Change]) -> None:
         self._plan = plan
-        self._put_off = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.why.startswith("put off")}
+        self._put_off = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.veto}
         self._pinned = {j.job_id: j.pinned for j in snapshot.jobs if j.pinned is not None}
         self._jobs, self._passed_over = snapshot.job, PassedOver(snapshot, changes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +12,23 @@ from typing import Any
 from slurm_hadar.model import EMPTY, Placement
 
 __all__ = [
-    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "SightChanges", "WriteRecord",
-    "placement_from_json", "placement_to_json",
+    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "DashboardChanges", "Purpose", "Stage",
+    "WriteOutcome", "WriteRecord", "placement_from_json", "placement_to_json",
 ]  # fmt: skip
 
 
 _CLOCK_S = 2.0  # clocks of two hosts, and whole seconds
 _NOTHING: Mapping[str, Any] = {}  # one for all records: most have none of it, and there are many
+
+
+class Stage(enum.Enum):
+    """Where a job's record stands. What leads from one to the next is drawn in docs/design/job-records.md."""
+
+    NEW = enum.auto()  # seen, and never told anything
+    DEFERRED = enum.auto()  # Slurm was last told to put it off: a lease
+    PLACED = enum.auto()  # Slurm was last told to start it, on nodes of our choice
+    RUNNING = enum.auto()
+    OVER = enum.auto()
 
 
 @dataclass(slots=True)
@@ -98,6 +109,16 @@ class JobRecord:
     retries: int = 0
     retry_after: float = 0.0
 
+    @property
+    def stage(self) -> Stage:
+        if self.ended is not None:
+            return Stage.OVER
+        if self.run_since is not None:
+            return Stage.RUNNING
+        if self.placed:
+            return Stage.PLACED
+        return Stage.NEW if self.lease is None else Stage.DEFERRED
+
     def keep_off(self, nodes: Iterable[str], until: float) -> None:
         """Try these nodes no more before the epoch second ``until``."""
         self.avoid = {**self.avoid, **dict.fromkeys(nodes, until)}
@@ -120,7 +141,7 @@ class JobRecord:
 class RoundRecord:
     """One round as a whole: sizes, what was done, and how long each step took in seconds. ``round_s`` is how far rounds
     are apart as configured, 0 where that was not recorded; ``use`` has the GPUs of each type that were in use when it
-    began, and all there are: {} where that was not recorded."""
+    began, and all there are: {} where that was not recorded. ``skipped``: nothing was seen, and ``note`` says why."""
 
     time: float
     mode: str
@@ -142,6 +163,7 @@ class RoundRecord:
     note: str = ""
     round_s: float = 0.0
     use: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +189,47 @@ class Event:
     why: str
 
 
+class WriteOutcome(enum.StrEnum):
+    """What became of a write to Slurm about one job; the values are those of the journal."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    OVERTAKEN = "overtaken"  # the job had ended, started or been cancelled meanwhile: no failure of anybody's
+    INEFFECTIVE = "ineffective"
+    SLOW = "slow"
+    UNDONE = "undone"
+    SENT = "sent"  # no answer is known: none came, or the controller was killed before it did
+
+    @property
+    def failed(self) -> bool:
+        return self not in (WriteOutcome.OK, WriteOutcome.OVERTAKEN)
+
+
+class Purpose(enum.Enum):
+    """What a write to Slurm is for."""
+
+    PLACE = enum.auto()
+    LEASE = enum.auto()  # a start time that is to come, and nothing else
+    DEFER = enum.auto()  # the same with the shape that the owner asked for
+    GIVE_BACK = enum.auto()  # the owner's shape; when the job starts stays as it is
+    NUDGE = enum.auto()  # a start time that has come, once more, so that Slurm looks at the job
+    REQUEUE = enum.auto()
+    RESTART = enum.auto()
+    RELEASE = enum.auto()
+    CANCEL = enum.auto()
+
+
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """One write to Slurm about one job and what became of it: ok, refused, ineffective, slow, undone; sent where nobody
-    knows, since Slurm gave no answer or the controller was killed before it came."""
+    """One write to Slurm about one job and what became of it. ``purpose`` and ``defer_s``, the seconds for which it
+    puts the job off, are for the round itself: the journal does not keep them."""
 
     job_id: str
     command: str
-    outcome: str
+    outcome: WriteOutcome
     detail: str = ""
+    purpose: Purpose | None = None
+    defer_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +267,7 @@ class Gain:
 
 
 @dataclass(slots=True)
-class SightChanges:
+class DashboardChanges:
     """What differs from what the journal has of the cluster as it was last seen. ``queue`` are rows of the table in the
     order of its columns, ``speeds`` and ``nodes`` JSON by key; ``gone`` names the keys of each table to forget.
     ``prices`` are (GPU type, lowest, mean, highest over its nodes)."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-__all__ = ["letters", "numbers_only", "row_object", "row_record"]
+__all__ = ["letters", "numbers_only", "row_object", "row_record", "row_round"]
 
 log = logging.getLogger(__name__)
 _Record = TypeVar("_Record")
@@ -36,6 +36,14 @@ def row_object(text: object) -> dict[str, Any] | None:
         return content
     _tell(text)
     return None
+
+
+def row_round(text: object) -> dict[str, Any] | None:
+    """The content of a round's row; None if it is damaged. An older version said in words only that it was skipped."""
+    content = row_object(text)
+    if content is not None:
+        content.setdefault("skipped", str(content.get("note", "")).startswith("skipped: "))
+    return content
 
 
 def row_record(cls: Callable[..., _Record], text: object) -> _Record | None:

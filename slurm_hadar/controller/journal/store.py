@@ -17,11 +17,12 @@ from typing import Any
 
 from slurm_hadar.controller.journal.reading import Reader
 from slurm_hadar.controller.journal.records import (
+    DashboardChanges,
     Decision,
     Event,
     JobRecord,
     RoundRecord,
-    SightChanges,
+    WriteOutcome,
     WriteRecord,
     placement_to_json,
 )
@@ -172,7 +173,7 @@ class Journal(Reader):
         """What came of this round's writes, instead of what was announced of them before they were sent."""
         rows = ((number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes)
         with self.transaction() as db:
-            db.execute("DELETE FROM writes WHERE round = ? AND outcome = 'sent'", (number,))
+            db.execute("DELETE FROM writes WHERE round = ? AND outcome = ?", (number, WriteOutcome.SENT))
             db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def add_events(self, number: int, now: float, events: Iterable[Event]) -> None:
@@ -204,21 +205,21 @@ class Journal(Reader):
             db.execute("DELETE FROM prices")
             db.executemany("INSERT INTO prices VALUES (?, ?, ?)", [(n, t, p) for (n, t), p in prices.items()])
 
-    def add_sight(self, now: float, sight: SightChanges) -> None:
+    def update_dashboard(self, now: float, changes: DashboardChanges) -> None:
         """Bring up to date what people see of the cluster; only what changed is written, all or nothing."""
-        runs = [(r.job_id, r.began, r.ended, placement_to_json(r.held), r.steered) for r in sight.runs]
+        runs = [(r.job_id, r.began, r.ended, placement_to_json(r.held), r.steered) for r in changes.runs]
         with self.transaction() as db:
-            for table, keys in sight.gone.items():
+            for table, keys in changes.gone.items():
                 column = {"queue": "job_id", "speeds": "workload", "nodes": "node"}[table]
                 db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(key,) for key in keys])
-            db.executemany(f"INSERT OR REPLACE INTO queue VALUES ({','.join('?' * 19)})", sight.queue)
-            db.executemany("INSERT OR REPLACE INTO speeds VALUES (?, ?)", sight.speeds.items())
-            db.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?)", sight.nodes.items())
+            db.executemany(f"INSERT OR REPLACE INTO queue VALUES ({','.join('?' * 19)})", changes.queue)
+            db.executemany("INSERT OR REPLACE INTO speeds VALUES (?, ?)", changes.speeds.items())
+            db.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?)", changes.nodes.items())
             db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", runs)
-            prices = [(now, *price) for price in sight.prices]
+            prices = [(now, *price) for price in changes.prices]
             db.executemany("INSERT OR REPLACE INTO price_history VALUES (?, ?, ?, ?, ?)", prices)
-            if sight.gain is not None:
-                db.execute("INSERT OR REPLACE INTO gains VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(sight.gain))
+            if changes.gain is not None:
+                db.execute("INSERT OR REPLACE INTO gains VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(changes.gain))
 
     def save_memory(self, owner: str, text: str) -> None:
         """Keep what a policy wants to be given back; whatever another owner kept is dropped."""

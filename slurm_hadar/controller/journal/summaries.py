@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.controller.journal.records import JobRecord, Run, placement_from_json
-from slurm_hadar.controller.journal.salvage import row_object, row_record
+from slurm_hadar.controller.journal.salvage import row_object, row_record, row_round
 from slurm_hadar.model import Placement
 
 __all__ = ["ENDED_SEARCHED", "MOST_GROUPS", "Summaries", "run_rows"]
@@ -61,7 +61,7 @@ class Summaries:
             "(SELECT record FROM rounds WHERE time >= low AND time < low + ? ORDER BY time DESC LIMIT 1) FROM part",
             (since, step_s, steps, step_s),
         )
-        return [content for (text,) in rows if text and (content := row_object(text)) is not None]
+        return [content for (text,) in rows if text and (content := row_round(text)) is not None]
 
     def oldest_wait(self) -> dict[str, Any] | None:
         """``job_id``, ``user`` and ``arrival`` of the steered job that has waited longest. Those left to Slurm do not
@@ -83,8 +83,9 @@ class Summaries:
             f"SELECT {column} AS name, sum(held != '{{}}') AS running, total(iif(held != '{{}}', gpus, 0)) AS gpus, "
             "sum(state = 'pending') AS waiting, total(iif(state = 'pending', gpus, 0)) AS wanted, "
             "min(iif(state = 'pending', arrival, NULL)) AS oldest FROM queue GROUP BY 1 "
-            "ORDER BY gpus DESC, wanted DESC, name LIMIT ?", (MOST_GROUPS,)
-        )  # fmt: skip
+            "ORDER BY gpus DESC, wanted DESC, name LIMIT ?",
+            (MOST_GROUPS,),
+        )
 
     def _folded(
         self, condition: str, args: tuple[str, ...], keys: str, limit: int, offset: int
@@ -96,8 +97,9 @@ class Summaries:
             "group_concat(substr(q.job_id, instr(q.job_id, '_') + 1)), NULL) AS tasks, count(*) OVER () AS lines "
             f"FROM queue q LEFT JOIN waits w USING (job_id) WHERE {condition} GROUP BY {_FOLD} "
             f"ORDER BY {keys}, number LIMIT ? OFFSET ?) AS chosen "
-            "CROSS JOIN queue q USING (job_id) LEFT JOIN waits w USING (job_id)", (*args, limit, offset),
-        )  # fmt: skip
+            "CROSS JOIN queue q USING (job_id) LEFT JOIN waits w USING (job_id)",
+            (*args, limit, offset),
+        )
         for row in rows:
             arrivals = row.pop("arrivals")
             if row["tasks"] is not None:
@@ -112,8 +114,9 @@ class Summaries:
         found = "SELECT ended, record FROM jobs WHERE ended IS NOT NULL ORDER BY ended DESC LIMIT ?"
         rows = self._query(
             f"SELECT record FROM ({found}) WHERE {' AND '.join(['1', *('instr(record, ?)' for _ in wanted)])} "
-            "ORDER BY ended DESC LIMIT ? OFFSET ?", (ENDED_SEARCHED, *wanted, limit, offset),
-        )  # fmt: skip
+            "ORDER BY ended DESC LIMIT ? OFFSET ?",
+            (ENDED_SEARCHED, *wanted, limit, offset),
+        )
         return [record for (text,) in rows if (record := row_record(JobRecord, text)) is not None]
 
     def node_record(self, node: str) -> dict[str, Any] | None:
@@ -140,6 +143,7 @@ class Summaries:
         """{job: user}, as far as they are remembered."""
         rows = self._query(
             "SELECT job_id, iif(json_valid(record), json_extract(record, '$.user'), '') FROM jobs WHERE job_id IN "
-            "(SELECT value FROM json_each(?))", (json.dumps(list(job_ids)),)
-        )  # fmt: skip
+            "(SELECT value FROM json_each(?))",
+            (json.dumps(list(job_ids)),),
+        )
         return {job_id: user for job_id, user in rows if isinstance(user, str)}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm_hadar.config import NetworkSection
 from slurm_hadar.controller.agents.user_files import UserFiles
-from slurm_hadar.controller.steering.rules import node_facts
+from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.errors import GraphError, SlurmError, SlurmUnavailable
 from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.graphs.files import MOST_BYTES, graph_in, graph_of
@@ -20,7 +20,6 @@ from slurm_hadar.graphs.network import Links, Network
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.model import Form
 from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.state import ClusterState
 from slurm_hadar.throughput.estimator import relative_speed
 
 __all__ = ["GraphBook", "NamedGraph", "graph_name", "network_of"]
@@ -91,11 +90,10 @@ class GraphBook:
         self._fleet = Fleet(network_of(section), {})
         self._graphs: dict[tuple, tuple[NamedGraph | str, float]] = {}
 
-    def look(self, backend: Backend, state: ClusterState) -> None:
+    def survey_if_named(self, backend: Backend, view: SlurmView) -> None:
         """:meth:`survey` the cluster if a job in the queue names a graph."""
-        if any("graph=" in job.comment for job in state.jobs):
-            facts = node_facts(state.nodes)
-            self.survey(backend, {n: (f.gpu_type, f.gpus) for n, f in facts.items() if f.gpu_type})
+        if any(comment.graph is not None for comment in view.comments.values()):
+            self.survey(backend, {n: (f.gpu_type, f.gpus) for n, f in view.facts.items() if f.gpu_type})
 
     def survey(self, backend: Backend, nodes: Mapping[str, tuple[str, int]]) -> None:
         """Learn the cluster: GPU type and GPUs of each node, and from Slurm, once for these nodes, its switches."""

@@ -36,7 +36,7 @@ class PassedOver:
         """As more clauses of the reason ``wait`` gives; "" where nothing is free for it, or something else keeps it."""
         if not self._free or wait.tier not in (Tier.POLICY, Tier.CAPACITY):
             return ""
-        key = (job.partition, job.form, id(job.speeds), tuple(sorted(job.ruled_out.items())))
+        key = (job.partition, job.form, frozenset(job.speeds.items()), frozenset(job.ruled_out.items()))
         if key not in self._known:
             self._known[key] = "".join(f"; {clause}" for clause in self._clauses(job))
         return self._known[key]

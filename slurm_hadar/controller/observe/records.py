@@ -7,13 +7,12 @@ from collections.abc import Collection, Mapping
 
 from slurm_hadar.comment import JobComment, is_ours, read
 from slurm_hadar.config import Config
-from slurm_hadar.controller.agents.notes import Seal
-from slurm_hadar.controller.agents.reports import JobNews, ReportBook
+from slurm_hadar.controller.agents.reports import JobNews
 from slurm_hadar.controller.answers.words import clock
 from slurm_hadar.controller.journal import Event, JobRecord
 from slurm_hadar.controller.observe.script_failures import note_failure
-from slurm_hadar.controller.observe.usage import Usage
-from slurm_hadar.controller.safety.quarantine import Quarantine
+from slurm_hadar.controller.observe.slurm_view import SlurmView
+from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeFacts, gpus_asked, may_retry
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.parsing import fold
@@ -28,47 +27,38 @@ _UNSEEN_S = 60.0  # in which a node may have gone and come back
 class JobRecords:
     """The records of all jobs that are not over, by job (``all``), brought up to date once a round.
 
-    Parameters
-    ----------
-    records: as the journal has them. book: what jobs report. usage: where their GPU time is booked. seal: of the notes
-        in their comments. quarantine: where one job's fault stays that job's.
-
     ``events`` is what has happened to jobs since :meth:`begin`.
     """
 
-    def __init__(
-        self, config: Config, records: dict[str, JobRecord], book: ReportBook, usage: Usage, seal: Seal,
-        quarantine: Quarantine,
-    ) -> None:  # fmt: skip
-        self.all = records
+    def __init__(self, config: Config, sources: Sources) -> None:
+        self.all = sources.records
         self.events: list[Event] = []
         self._config = config
-        self._book, self._usage, self._seal, self._quarantine = book, usage, seal, quarantine
+        self._book, self._usage = sources.book, sources.usage
+        self._seal, self._quarantine = sources.seal, sources.quarantine
         self._lost: dict[str, float] = {}  # nodes that were out of use lately, and until when that counts
 
     def reconfigure(self, config: Config) -> None:
         self._config = config
 
     def begin(self, state: ClusterState) -> None:
-        """Another look at the cluster."""
+        """Another round."""
         self.events = []
         self._lost = {node: until for node, until in self._lost.items() if until > state.time}
         self._lost.update({n.name: state.time + LOST_NODE_S for n in state.nodes if not n.available})
 
-    def failed_restarts(
-        self, state: ClusterState, comments: Mapping[str, JobComment], denied: Collection[str]
-    ) -> dict[str, SlurmJob]:
+    def failed_restarts(self, view: SlurmView, denied: Collection[str]) -> dict[str, SlurmJob]:
         """The jobs that Slurm is to start once more, elsewhere; their records stay."""
-        found = {}
-        for job in state.jobs:
+        found, now = {}, view.state.time
+        for job in view.state.jobs:
             record = self.all.get(job.job_id)
             if job.state is not JobState.FAILED or record is None or job.job_id in denied:
                 continue
             with self._quarantine.over(job.job_id, "a failed restart"):
                 self._note_failure(record, job)
-                if may_retry(job, comments[job.job_id], record, self._config):
-                    self._note_end(record, state.time)
-                    record.keep_off(job.nodes, state.time + LOST_NODE_S)
+                if may_retry(job, view.comments[job.job_id], record, self._config):
+                    self._note_end(record, now)
+                    record.keep_off(job.nodes, now + LOST_NODE_S)
                     found[job.job_id] = job
         return found
 
@@ -119,6 +109,15 @@ class JobRecords:
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
 
+    def take_in(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> None:
+        """What the job's comment says, and what it has reported in this run."""
+        record.user, record.name, record.model, record.batch = job.user, job.name, comment.model or "", comment.batch
+        if record.total_steps is None and comment.steps is not None:
+            record.total_steps = float(comment.steps)
+        news = self._book.get(job.job_id)
+        if news is not None and news.report.restart >= job.restarts:
+            self.note_progress(record, news)
+
     def _note_failure(self, record: JobRecord, job: SlurmJob) -> None:
         if (event := note_failure(record, job.restarts, self._book.get(job.job_id))) is not None:
             self.events.append(event)
@@ -146,7 +145,7 @@ class JobRecords:
         return again
 
     def note_run(self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], now: float) -> None:
-        """Attained service in GPU-seconds, booked at each sight of the running job, once whoever controls."""
+        """Attained service in GPU-seconds: the time since it was last booked, in each round that sees the job run."""
         if job.state is not JobState.RUNNING:
             self._note_end(record, now)
             return

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 
 from slurm_hadar.controller.journal import Journal
 
-__all__ = ["Usage", "decayed", "held"]
+__all__ = ["UsageBook", "decayed", "held"]
 
 _Key = tuple[str, str, str]
 
 
-class Usage:
+class UsageBook:
     """Running totals over a journal's ``usage`` table. Methods that touch the journal raise StoreError."""
 
     def __init__(self, journal: Journal, half_life_s: float) -> None:

@@ -96,8 +96,10 @@ class Forecaster:
             self._stored, self._past = found, Past(found.history)
             log.info(
                 "jobs that do not state their steps are predicted by version %s (%s, %d ended jobs)",
-                found.version.name, found.version.predictor, found.version.jobs,
-            )  # fmt: skip
+                found.version.name,
+                found.version.predictor,
+                found.version.jobs,
+            )
 
     def of(self, job: SlurmJob, record: JobRecord, now: float) -> Forecast | None:
         """What is expected of a job with GPUs; None as long as there is nothing to go by."""
@@ -121,9 +123,16 @@ class Forecaster:
             return None
         alone = found.scaled(1 / asked.steps_per_s)
         return Forecast(
-            stored.version.name, alone.steps, alone.low, alone.high, alone.size, alone.outlives, alone.runs,
-            alone.source, stored.version.gpu_types,
-        )  # fmt: skip
+            stored.version.name,
+            alone.steps,
+            alone.low,
+            alone.high,
+            alone.size,
+            alone.outlives,
+            alone.runs,
+            alone.source,
+            stored.version.gpu_types,
+        )
 
     def _newest_sound(self, named: str) -> Stored | None:
         older: list[str] = []

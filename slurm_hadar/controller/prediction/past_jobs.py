@@ -49,11 +49,23 @@ def history_of_accounting(
         untyped += ran_on not in speeds
         rate = speeds[ran_on].steps_per_s if ran_on in speeds else best
         end = record.end if record.end is not None else record.submit + record.elapsed_s
-        found.append(HistoryJob(
-            record.job_id, record.submit, record.user, record.name, gpus, "", comment.model or "", comment.batch,
-            steps_per_s=best, start=record.start, end=end, steps=record.elapsed_s * rate,
-            state=_OVER.get(record.state, JobState.FAILED),
-        ))  # fmt: skip
+        found.append(
+            HistoryJob(
+                record.job_id,
+                record.submit,
+                record.user,
+                record.name,
+                gpus,
+                "",
+                comment.model or "",
+                comment.batch,
+                steps_per_s=best,
+                start=record.start,
+                end=end,
+                steps=record.elapsed_s * rate,
+                state=_OVER.get(record.state, JobState.FAILED),
+            )
+        )
     return tuple(found), _assumptions(found, untyped, left_out)
 
 
@@ -72,10 +84,22 @@ def history_of_journal(
         best = _best(speeds)
         steps = sum(s * (speeds[t].steps_per_s if t in speeds else best) for t, s in record.ran_s.items())
         submit, end = accounting_time(record.arrival), accounting_time(record.ended)
-        found.append(HistoryJob(
-            record.job_id, submit, record.user, record.name, record.workers, "", record.model, record.batch,
-            steps_per_s=best, end=max(submit, end), steps=steps, state=_OVER.get(record.final, JobState.FAILED),
-        ))  # fmt: skip
+        found.append(
+            HistoryJob(
+                record.job_id,
+                submit,
+                record.user,
+                record.name,
+                record.workers,
+                "",
+                record.model,
+                record.batch,
+                steps_per_s=best,
+                end=max(submit, end),
+                steps=steps,
+                state=_OVER.get(record.final, JobState.FAILED),
+            )
+        )
     return tuple(found), _assumptions(found, 0, left_out)
 
 

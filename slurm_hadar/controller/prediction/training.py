@@ -24,8 +24,9 @@ _STARTS_WITHIN_S = 60.0  # a training whose process holds no lock this long afte
 
 def training_command(settings: PredictSection, state_dir: Path) -> list[str]:
     """``hadar predict --train``, last in the queue for CPUs, and ended when it takes too long."""
-    chosen = {f"predict.{name}": value for name in ("predictor", "source", "min_jobs")
-              if (value := getattr(settings, name))}  # fmt: skip
+    chosen = {
+        f"predict.{name}": value for name in ("predictor", "source", "min_jobs") if (value := getattr(settings, name))
+    }
     chosen["controller.state_dir"] = str(state_dir.absolute())
     return [
         "nice", "-n", "19", "timeout", "--kill-after=10", f"{settings.timeout_s:.0f}",
@@ -49,9 +50,13 @@ class Trainer:
     """
 
     def __init__(
-        self, settings: PredictSection, state_dir: Path, folder: Path, journal: Journal,
+        self,
+        settings: PredictSection,
+        state_dir: Path,
+        folder: Path,
+        journal: Journal,
         spawn: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._settings, self._state_dir, self._folder = settings, state_dir, folder
         self._attempts = Attempts(folder)
         self._journal = journal
@@ -66,7 +71,7 @@ class Trainer:
         """Other times or another source from now on; where it is not enabled no training begins."""
         self._settings = settings
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Once a round: tell the outcome of a training that is over, and begin one that is due."""
         try:
             last = self._attempts.last()
@@ -110,9 +115,12 @@ class Trainer:
         self._attempts.save(Attempt(now))
         with (self._folder / "training.log").open("wb") as output:
             self._process = self._spawn(
-                training_command(self._settings, self._state_dir), stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, start_new_session=True,
-            )  # fmt: skip
+                training_command(self._settings, self._state_dir),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
         log.info("a training of the predictor begins")
 
     def _tell(self, last: Attempt) -> None:

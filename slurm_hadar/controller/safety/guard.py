@@ -13,12 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config, GuardSection
-from slurm_hadar.controller.journal.gains import basis
-from slurm_hadar.model import EMPTY, Job, JobState, Placement, Plan, Snapshot
+from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
 
-__all__ = ["Change", "ChangeKind", "changes_of", "limit", "settle", "unmovable_reason"]
+__all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
 
 
 class ChangeKind(enum.StrEnum):
@@ -43,15 +42,22 @@ class ChangeKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What shall happen to one job: from ``old`` to ``new``, and why. ``payoff`` orders changes when not all may be."""
+    """What shall happen to one job: from ``old`` to ``new``. ``reason`` is the policy's; ``veto`` is why it is put off
+    instead, "" for a change that may be. ``payoff`` orders changes when not all may be."""
 
     kind: ChangeKind
     job_id: str
     old: Placement = EMPTY
     new: Placement = EMPTY
-    why: str = ""
+    reason: str = ""
     payoff: float = 0.0
     price: float | None = None
+    veto: str = ""
+
+    @property
+    def why(self) -> str:
+        """What people are told."""
+        return f"put off: {self.veto}" if self.veto else self.reason
 
 
 def changes_of(snapshot: Snapshot, plan: Plan) -> list[Change]:
@@ -79,10 +85,10 @@ def _gain(job: Job, old: Placement, new: Placement) -> str:
     before, after = job.rate(old), job.rate(new)
     if before <= 0 or after <= 0:
         return "moved by the plan"
-    known = {basis(s) for p in (old, new) for t in p.by_type if (s := job.speeds_at(p.workers).get(t)) is not None}
-    if "unknown" in known:
+    known = {s.basis for p in (old, new) for t in p.by_type if (s := job.speeds_at(p.workers).get(t)) is not None}
+    if Basis.UNKNOWN in known:
         return f"{after / before:.3g} times as fast by the data sheets; its speed is not known"
-    return f"{before:.3g} -> {after:.3g} steps/s" + ("" if known == {"measured"} else " (estimated)")
+    return f"{before:.3g} -> {after:.3g} steps/s" + ("" if known == {Basis.MEASURED} else " (estimated)")
 
 
 def unmovable_reason(guard: GuardSection, moves: int, since: float = -math.inf, now: float = 0.0) -> str | None:
@@ -112,10 +118,10 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
         else:
             changed += 1
             stops += change.kind.stops
-    return settle(snapshot, changes, vetoed)
+    return fit(snapshot, changes, vetoed)
 
 
-def settle(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]) -> list[Change]:
+def fit(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]) -> list[Change]:
     """Turn vetoed changes into staying or waiting, and make the rest fit into what then is free.
 
     ``vetoed`` maps a job to the reason. A move whose target is not free any more becomes a stay, which may in turn
@@ -155,4 +161,4 @@ def _fit(ledger: Ledger, changes: list[Change], vetoed: Mapping[str, str]) -> tu
 def _veto(change: Change, why: str) -> Change:
     kind = ChangeKind.WAIT if change.kind in (ChangeKind.START, ChangeKind.WAIT) else ChangeKind.STAY
     new = change.old if kind is ChangeKind.STAY else EMPTY
-    return replace(change, kind=kind, new=new, why=f"put off: {why}")
+    return replace(change, kind=kind, new=new, veto=why)

@@ -59,10 +59,14 @@ class Quarantine:
         self._stays[job_id] = _Stay(step, what, self._now() + wait_s, wait_s)
         self.failures += 1
         log.error(
-            "job %s is left alone for %.0f s: %s failed on it (%s%s)", job_id, wait_s, step, what,
+            "job %s is left alone for %.0f s: %s failed on it (%s%s)",
+            job_id,
+            wait_s,
+            step,
+            what,
             f" at {whereabouts(error)}" if error.__traceback__ else "",
             extra={"event": "quarantine", "job_id": job_id},
-        )  # fmt: skip
+        )
 
     def reason(self, job_id: str) -> str | None:
         """Why the job is left alone now; None if it is not."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import Draw, JobState, Needs, Quota
 from slurm_hadar.slurm.state import ClusterState, Limit, SlurmJob, SlurmNode
 
-__all__ = ["Bounds", "Lessons", "keeps_back", "node_room"]
+__all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room"]
 
 # What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing
 # keeps it from starting. All else does, and so may any word of a later release.
@@ -91,7 +91,7 @@ class Lessons:
                 return f"Slurm keeps its like from starting ({lesson.reason}); they are tried one by one"
         return None
 
-    def expire(self, jobs: dict[str, SlurmJob]) -> None:
+    def expire(self, jobs: Mapping[str, SlurmJob]) -> None:
         """A new round: forget what was learned of jobs that are gone, and let the next of each scope have its turn."""
         kept = {scope for job in jobs.values() if job.state is JobState.PENDING for scope in _scopes(job)}
         self._found = {scope: lesson for scope, lesson in self._found.items() if scope in kept}
@@ -127,8 +127,9 @@ def _scopes(job: SlurmJob) -> tuple[tuple[str, ...], ...]:
 
 
 @dataclass
-class Bounds:
-    """One round's. ``quotas`` grow with the jobs that draw of them."""
+class QuotaBook:
+    """What the jobs of one round need and draw of beside GPUs. ``quotas`` has each quota that a job was found to draw
+    of, by name."""
 
     state: ClusterState
     quotas: dict[str, Quota] = field(default_factory=dict)
@@ -258,9 +259,12 @@ def _needs(cpus: float, per_gpu: float, memory: float, exclusive: bool, draws: t
 def _words(limit: Limit) -> str:
     kind, *names = limit.scope
     whose = {
-        "qos": "QOS {0}", "qos-user": "QOS {0} for each user", "qos-account": "QOS {0} for account {1}",
-        "account": "account {0}", "user": "user {1} in account {0}",
-    }[kind].format(*names)  # fmt: skip
+        "qos": "QOS {0}",
+        "qos-user": "QOS {0} for each user",
+        "qos-account": "QOS {0} for account {1}",
+        "account": "account {0}",
+        "user": "user {1} in account {0}",
+    }[kind].format(*names)
     most = f"{limit.most / 2**30:.3g} GiB of memory" if limit.what == "mem" else f"{limit.most} {limit.what}"
     return f"the limit of {whose} is reached: {most} at once"
 
@@ -275,6 +279,7 @@ def node_room(
     memory = node.memory_bytes - node.memory_used_bytes + our_memory
     counted = memory_counts and node.memory_bytes > 0
     return (
-        max(0, int(node.cpus - node.cpus_used + our_cpus)), max(0, int(memory)) if counted else None,
+        max(0, int(node.cpus - node.cpus_used + our_cpus)),
+        max(0, int(memory)) if counted else None,
         node.cpus_used > our_cpus + 0.5,
-    )  # fmt: skip
+    )

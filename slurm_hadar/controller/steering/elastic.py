@@ -8,26 +8,26 @@ from collections.abc import Iterable, Sequence
 
 from slurm_hadar.comment import MOST_SIZES
 
-__all__ = ["Room", "gang_sizes", "room_of"]
+__all__ = ["NodeGroups", "gang_sizes", "node_groups"]
 
 #: For each group of nodes that one gang may use together, ``(GPUs per node, how many such nodes)``, largest first.
-Room = tuple[tuple[tuple[int, int], ...], ...]
+NodeGroups = tuple[tuple[tuple[int, int], ...], ...]
 
 
-def room_of(groups: Iterable[Iterable[int]]) -> Room:
+def node_groups(groups: Iterable[Iterable[int]]) -> NodeGroups:
     """From the GPUs of each node, by group, in compact form."""
-    room = []
+    found = []
     for counts in groups:
         tally: dict[int, int] = {}
         for n in counts:
             tally[n] = tally.get(n, 0) + 1
-        room.append(tuple(sorted(tally.items(), reverse=True)))
-    return tuple(sorted(room))
+        found.append(tuple(sorted(tally.items(), reverse=True)))
+    return tuple(sorted(found))
 
 
 @functools.lru_cache(maxsize=4096)
 def gang_sizes(
-    wanted: Sequence[int], asked: int, min_nodes: int, max_nodes: int, batch: int | None, room: Room
+    wanted: Sequence[int], asked: int, min_nodes: int, max_nodes: int, batch: int | None, groups: NodeGroups
 ) -> tuple[int, ...]:
     """The sizes, ascending, at most :data:`MOST_SIZES`, the one asked for always among them.
 
@@ -36,13 +36,10 @@ def gang_sizes(
     Where more sizes than that are left, doublings of the smallest, the largest and the one asked for are kept; of these
     the ones nearest to it.
     """
-    most = max((sum(gpus * count for gpus, count in group) for group in room), default=0)
+    most = max((sum(gpus * count for gpus, count in group) for group in groups), default=0)
     if isinstance(wanted, range):  # its end is what a user has typed
         wanted = range(wanted.start, min(wanted.stop, most + 1))
-    good = [
-        n for n in wanted
-        if (batch is None or batch * asked % n == 0) and _exists(n, min_nodes, max_nodes, room)
-    ]  # fmt: skip
+    good = [n for n in wanted if (batch is None or batch * asked % n == 0) and _exists(n, min_nodes, max_nodes, groups)]
     if len({*good, asked}) > MOST_SIZES:
         doublings = {good[0] << i for i in range(good[-1].bit_length())}
         good = [n for n in good if n in doublings or n == good[-1]]
@@ -50,8 +47,8 @@ def gang_sizes(
     return tuple(sorted([asked, *nearest[: MOST_SIZES - 1]]))
 
 
-def _exists(size: int, min_nodes: int, max_nodes: int, room: Room) -> bool:
-    for group in room:
+def _exists(size: int, min_nodes: int, max_nodes: int, groups: NodeGroups) -> bool:
+    for group in groups:
         for each in range(1, group[0][0] + 1 if group else 1):  # a node has few GPUs, whatever users ask for
             nodes, rest = divmod(size, each)
             if rest or not min_nodes <= nodes <= max_nodes:

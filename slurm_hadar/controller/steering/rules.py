@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from slurm_hadar.comment import JobComment, is_ours, looks_like_ours, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.elastic import Room, gang_sizes, room_of
+from slurm_hadar.controller.steering.elastic import NodeGroups, gang_sizes, node_groups
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 from slurm_hadar.throughput.gpus import memory_gb
@@ -309,8 +309,8 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     types, small = types_of(comment, nodes)
     sizes: tuple[int, ...] = ()
     if comment.gpus is not None and record.workers and record.tasks in (record.nodes, record.workers):
-        room = _room(nodes, open_nodes, types, mix)
-        sizes = gang_sizes(comment.gpus, record.workers, low, max(low, high), comment.batch, room)
+        groups = _groups_open(nodes, open_nodes, types, mix)
+        sizes = gang_sizes(comment.gpus, record.workers, low, max(low, high), comment.batch, groups)
     return shared_form(
         Form(
             workers=record.workers,
@@ -355,15 +355,15 @@ def shared_form(form: Form) -> Form:
     return form
 
 
-def _room(
+def _groups_open(
     nodes: Mapping[str, NodeFacts], chosen: frozenset[str] | None, types: frozenset[str] | None, mix: Mix
-) -> Room:
+) -> NodeGroups:
     """The nodes that are open to a job, those that one gang may use together in one group."""
     groups: dict[str, list[int]] = {}
     for name, node in nodes.items():
         if node.gpu_type and (chosen is None or name in chosen) and (types is None or node.gpu_type in types):
             groups.setdefault(node.gpu_type if mix is Mix.NEVER else "", []).append(node.gpus)
-    return room_of(groups.values())
+    return node_groups(groups.values())
 
 
 def _open_nodes(job: SlurmJob, nodes: NodeBook, avoid: set[str]) -> frozenset[str] | None:

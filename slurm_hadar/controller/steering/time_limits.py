@@ -39,9 +39,8 @@ def overtime(job: Job, comment: JobComment, record: JobRecord, now: float) -> Ov
     else:
         limit_s = job.time_limit_s
         types = sorted(
-            t for t in job.speeds
-            if (comment.types is None or t in comment.types) and not job.form.shortage([t])
-        )  # fmt: skip
+            t for t in job.speeds if (comment.types is None or t in comment.types) and not job.form.shortage([t])
+        )
         needs = {t: done for t in types if (done := done_in_s(job, t)) is not None}
     over = {t: s for t, s in needs.items() if s > limit_s}
     return Overtime(limit_s, over, tuple(t for t in needs if t not in over), goes_on(comment, record)) if over else None

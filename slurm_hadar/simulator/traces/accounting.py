@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.comment import read as read_comment
-from slurm_hadar.controller.steering.elastic import gang_sizes, room_of
+from slurm_hadar.controller.steering.elastic import gang_sizes, node_groups
 from slurm_hadar.errors import GraphError, SlurmError, TraceError
 from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.model import Mix
@@ -134,7 +134,7 @@ def _sizes(comment: JobComment, workers: int) -> tuple[int, ...]:
     if comment.gpus is None:
         return ()
     least, most = comment.nodes or (1, max(comment.gpus))
-    return gang_sizes(comment.gpus, workers, least, most, comment.batch, room_of([[max(comment.gpus)] * most]))
+    return gang_sizes(comment.gpus, workers, least, most, comment.batch, node_groups([[max(comment.gpus)] * most]))
 
 
 def _deadline_s(comment: JobComment, record: AccountedJob) -> float | None:

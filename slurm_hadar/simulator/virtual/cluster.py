@@ -90,6 +90,9 @@ class Observation:
     stays: frozenset[str] = frozenset()
     read_s: float = 0.0
 
+    def with_snapshot(self, snapshot: Snapshot) -> Observation:
+        return replace(self, snapshot=snapshot)
+
 
 class VirtualCluster(Cluster[Observation]):
     """Nodes and jobs that exist only on a virtual clock.
@@ -179,7 +182,7 @@ class VirtualCluster(Cluster[Observation]):
         finished, self._finished = tuple(self._finished), []
         return Observation(snapshot, finished)
 
-    def out_of_order(self) -> str:
+    def circuit_open(self) -> str:
         return ""
 
     def carry_out(self, _number: int, _seen: Observation, changes: Sequence[Change]) -> Outcome:

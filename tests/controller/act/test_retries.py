@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.model import JobState
 from slurm_hadar.service.accounts import write_entries
 from tests.controller.scripted import MODEL, Scripted
@@ -39,7 +38,7 @@ def test_it_is_started_once_more_and_not_there(bench) -> None:
     assert b.slurm.jobs[job].state is JobState.PENDING and not result.seen.finished
     told = [(e["command"], e["outcome"], e["detail"]) for e in b.journal.history(job) if "command" in e]
     assert told == [(f"restart {job}", "ok", "it failed in the moment of a restart")]
-    (entry,) = write_entries(1, result.seen, result.outcome, ReadBack())
+    (entry,) = write_entries(1, result.seen, result.outcome)
     assert (entry["before"]["state"], entry["why"]) == ("FAILED", "it failed in the moment of a restart")
 
     waiting = controller.run_round().seen.snapshot.job[job]

@@ -19,9 +19,15 @@ def put_back(b, job: str, retry: int, **fields) -> None:
     report(b, job, "bye", b.slurm.jobs[job].restarts, exit_code=3, retry=retry, **fields)
     shown = b.slurm.jobs[job]
     b.slurm.jobs[job] = replace(
-        shown, state=JobState.PENDING, state_text="PENDING", nodes=(), start=None, restarts=shown.restarts + 1,
-        submit=float(int(time.time())), reason="BeginTime",
-    )  # fmt: skip
+        shown,
+        state=JobState.PENDING,
+        state_text="PENDING",
+        nodes=(),
+        start=None,
+        restarts=shown.restarts + 1,
+        submit=float(int(time.time())),
+        reason="BeginTime",
+    )
 
 
 def started(b, since_s: float = 0.0) -> str:

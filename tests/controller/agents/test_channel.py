@@ -86,7 +86,8 @@ def test_an_unheard_job_cannot_be_ordered(channel: Channel) -> None:
     [b"", b"\xff\xfe", b"[]", b'{"version":2}', json.dumps({"version": 1, "kind": "report"}).encode(),
      b'{"version":1,"kind":"hello","job":"7","restart":0,"seq":-1,"token":"x","time":1,"node":"n"}'],
 )  # fmt: skip
-def test_bad_messages_do_no_harm(channel: Channel, agent: zmq.Socket, bad: bytes) -> None:
+@pytest.mark.usefixtures("channel")
+def test_bad_messages_do_no_harm(agent: zmq.Socket, bad: bytes) -> None:
     """Garbage is dropped and the next good message is served."""
     agent.send(bad)
     agent.send_multipart([b"a", b"b"])
@@ -157,7 +158,7 @@ def test_idle_connections_keep_nobody_out(channel: Channel, agent: zmq.Socket) -
         assert greeted(channel, 2) < 2.0
         agent.send(encode(made(3, kind="hello")))
         assert decode_order(agent.recv()).kind == "welcome"
-        assert channel._book.turned_away["connection"] >= 400 and len(channel._connections) <= 1100
+        assert channel._book.turned_away["connection"] >= 400 and len(channel._connections) <= 1100  # noqa: SLF001 what it keeps of strangers shows nowhere
     finally:
         for one in idle:
             one.close()
@@ -223,7 +224,7 @@ def test_a_flood_of_one_peer_does_not_drown_others(channel: Channel, agent: zmq.
         one.start()
     try:
         time.sleep(1.0)
-        book, spent = channel._book, []
+        book, spent = channel._book, []  # noqa: SLF001 what it keeps of strangers shows nowhere
         for seq in range(1, 11):
             began = time.monotonic()
             agent.send(encode(made(seq, kind="hello")))
@@ -239,9 +240,9 @@ def test_a_flood_of_one_peer_does_not_drown_others(channel: Channel, agent: zmq.
 
 def test_a_listener_that_fails_does_not_end_the_channel(channel: Channel, agent: zmq.Socket) -> None:
     """The report is dropped and the next one served."""
-    channel._book.listener = lambda report: 10 ** (400 * report.seq) / 1.5
+    channel._book.listener = lambda report: 10 ** (400 * report.seq) / 1.5  # noqa: SLF001 what it keeps of strangers shows nowhere
     agent.send(encode(made(1, kind="hello")))
-    channel._book.listener = None
+    channel._book.listener = None  # noqa: SLF001 what it keeps of strangers shows nowhere
     agent.send(encode(made(2, kind="hello")))
 
     assert decode_order(agent.recv()).kind == "welcome"
@@ -255,7 +256,7 @@ def test_a_thread_that_dies_is_noticed(channel: Channel, monkeypatch: pytest.Mon
     with zmq.Context() as context:
         one = _client(context, info.address, info.public_key.encode())
         one.send(encode(made(1)))
-        channel._thread.join(5.0)
+        channel._thread.join(5.0)  # noqa: SLF001 what it keeps of strangers shows nowhere
         one.close(linger=0)
 
     with pytest.raises(ChannelError, match=r"the channel's thread has ended \(ZeroDivisionError"):
@@ -271,7 +272,7 @@ def test_rates() -> None:
     assert [rates.allow("a", 100.0) for _ in range(4)] == [True, True, True, False]
     for n in range(10_000):
         rates.allow(n, 100.0)
-    assert len(rates._left) <= 4096
+    assert len(rates._left) <= 4096  # noqa: SLF001 what it keeps of strangers shows nowhere
 
 
 def test_one_connection_speaks_for_a_job() -> None:
@@ -284,10 +285,10 @@ def test_one_connection_speaks_for_a_job() -> None:
     gate.heard(numbers[0], "7", True)
     gate.heard(numbers[1], "7", True)
     gate.heard(numbers[0], "7", False)
-    assert gate._speakers.keys() == {numbers[1]} and list(gate._strangers) == [numbers[2], numbers[0]]
+    assert gate._speakers.keys() == {numbers[1]} and list(gate._strangers) == [numbers[2], numbers[0]]  # noqa: SLF001 what it keeps of strangers shows nowhere
 
-    gate.review(lambda job: False)
-    assert not gate._speakers and len(gate) == 3
+    gate.review(lambda _job: False)
+    assert not gate._speakers and len(gate) == 3  # noqa: SLF001 what it keeps of strangers shows nowhere
     gate.gone(numbers[2])
     for number in numbers[2:]:
         gate.accepted(number)
@@ -296,7 +297,7 @@ def test_one_connection_speaks_for_a_job() -> None:
         a.close(), b.close()
 
 
-def test_what_became_another_file_is_not_cut(tmp_path: Path) -> None:
+def test_what_became_another_file_is_not_cut() -> None:
     """A descriptor that was closed may stand for anything."""
     gate = Connections(files=4)  # 1 stranger
     server = socket.create_server(("127.0.0.1", 0))

@@ -36,11 +36,11 @@ class Desk:
     def newest(self) -> PeriodPlan:
         return max((p for plans in self.plans.values() for p in plans), key=lambda p: p.serial)
 
-    def look(self, **on: str | None) -> None:
+    def show(self, **on: str | None) -> None:
         """``c0="v100"``: copy 0 runs on such a node; None: it waits."""
         for name, gpu_type in on.items():
             self.jobs[int(name[1:])] = copy(int(name[1:]), gpu_type)
-        self.tracker.look((job, self.comment) for job in self.jobs.values())
+        self.tracker.take_in((job, self.comment) for job in self.jobs.values())
 
     def hear(self, index: int, kind: str = "report", **fields) -> None:
         known = {"steps": 1, "total_steps": 1000, **fields}
@@ -51,15 +51,21 @@ def copy(index: int, gpu_type: str | None) -> Job:
     placement = Placement.of({f"{gpu_type}-{index}": {gpu_type: 1}}) if gpu_type else EMPTY
     state = JobState.RUNNING if gpu_type else JobState.PENDING
     return Job(
-        f"7_{index}", Form(1), state=state, placement=placement, speeds=SPEEDS, array_id="7", fork=Fork.AUTO,
+        f"7_{index}",
+        Form(1),
+        state=state,
+        placement=placement,
+        speeds=SPEEDS,
+        array_id="7",
+        fork=Fork.AUTO,
         total_steps=1000.0,
-    )  # fmt: skip
+    )
 
 
 def test_quotas_follow_what_is_expected_and_then_what_is_measured() -> None:
     """Every working copy gets each plan; waiting ones have no share; small changes are no news."""
     desk = Desk()
-    desk.look(c0="v100", c1="k80", c2=None)
+    desk.show(c0="v100", c1="k80", c2=None)
     assert desk.newest.quotas == {0: 80, 1: 20} and desk.plans.keys() == {"7_0", "7_1"}
     desk.hear(1, steps_per_s=5.2)
     assert len(desk.plans["7_0"]) == 1
@@ -70,10 +76,10 @@ def test_quotas_follow_what_is_expected_and_then_what_is_measured() -> None:
 
 def test_periods_in_seconds_and_by_cost() -> None:
     desk = Desk(comment=JobComment(fork=Fork.AUTO, period_s=4.0))
-    desk.look(c0="v100", c1="k80")
+    desk.show(c0="v100", c1="k80")
     assert sum(desk.newest.quotas.values()) == int(SLACK * 4 * 25) and desk.newest.period_s == 4.0
     desk = Desk(comment=JobComment(fork=Fork.AUTO))
-    desk.look(c0="v100")
+    desk.show(c0="v100")
     desk.hear(0, steps_per_s=20.0, consolidate_s=0.6)
     assert desk.newest.quotas == {0: int(SLACK * 40 * 20)}, "0.6 s are 1.5 % of 40 s"
 
@@ -82,22 +88,22 @@ def test_periods_in_seconds_and_by_cost() -> None:
 def test_a_copy_that_is_gone_is_left_out_at_once(how: str) -> None:
     """Its quota goes to those that are left."""
     desk = Desk()
-    desk.look(c0="v100", c1="k80")
+    desk.show(c0="v100", c1="k80")
     desk.hear(1, consolidation=4, consolidated_steps=80)
     if how == "bye":
         desk.hear(0, "bye", exit_code=137)
     elif how == "vanished":
         del desk.jobs[0]
-        desk.look()
+        desk.show()
     else:
-        desk.look(c0=None)
+        desk.show(c0=None)
     assert desk.newest.quotas == {1: 100} and desk.newest.after == 4
 
 
 def test_a_new_copy_is_in_the_next_plan_when_it_speaks() -> None:
     """A hello comes before the next look at Slurm."""
     desk = Desk()
-    desk.look(c0="v100", c1=None)
+    desk.show(c0="v100", c1=None)
     desk.hear(1, "hello")
     assert desk.newest.quotas.keys() == {0, 1}
 
@@ -105,7 +111,7 @@ def test_a_new_copy_is_in_the_next_plan_when_it_speaks() -> None:
 def test_steps_count_when_they_are_consolidated() -> None:
     """All copies, waiting ones too, show the steps of the job; word of an older consolidation changes nothing."""
     desk = Desk()
-    desk.look(c0="v100", c1="k80", c2=None)
+    desk.show(c0="v100", c1="k80", c2=None)
     desk.hear(0, steps=500, consolidation=5, consolidated_steps=320)
     desk.hear(1, steps=400, consolidation=4, consolidated_steps=250)
     shown = [desk.tracker.with_progress(job) for job in desk.jobs.values()]
@@ -115,23 +121,23 @@ def test_steps_count_when_they_are_consolidated() -> None:
 def test_the_other_copies_end_with_the_job() -> None:
     """Those that wait are cancelled at once, those that run after a while; never the one that ends the script."""
     desk = Desk()
-    desk.look(c0="v100", c1="k80", c2=None)
+    desk.show(c0="v100", c1="k80", c2=None)
     desk.hear(1, consolidation=9, consolidated_steps=1000, closes=True)
     now = desk.tracker.get("7").done_at
     assert desk.tracker.to_cancel(now).keys() == {"7_2"}
-    desk.look(c0="v100", c1=None)
+    desk.show(c0="v100", c1=None)
     assert desk.tracker.to_cancel(now + LEAVES_WITHIN_S + 1).keys() == {"7_0", "7_2"}, "not 1, though it waits"
     assert "are done" in desk.tracker.with_progress(desk.jobs[0]).pinned
 
 
-def test_a_restarted_tracker_goes_on(pytestconfig) -> None:
+def test_a_restarted_tracker_goes_on() -> None:
     """With what was kept; and without it, from the next report."""
     first = Desk()
-    first.look(c0="v100", c1=None)
+    first.show(c0="v100", c1=None)
     first.hear(0, consolidation=5, consolidated_steps=320)
     for known in (first.tracker.state(), None):
         second = Desk(known)
-        second.look(c0="v100", c1=None)
+        second.show(c0="v100", c1=None)
         if known is None:
             assert second.tracker.with_progress(second.jobs[1]).done_steps == 0
             second.hear(0, consolidation=6, consolidated_steps=400)
@@ -144,16 +150,16 @@ def test_reports_of_strangers_are_nothing_to_it() -> None:
     desk = Desk()
     desk.hear(0, consolidation=5, consolidated_steps=320, closes=True)
     assert desk.tracker.get("7") is None and not desk.plans
-    desk.look(c0="v100")
+    desk.show(c0="v100")
     desk.jobs.clear()
-    desk.look()
+    desk.show()
     assert desk.tracker.get("7") is None, "forgotten with its last copy"
 
 
 def test_unreachable_copies_are_told_again() -> None:
     desk = Desk()
     desk.reachable = False
-    desk.look(c0="v100")
+    desk.show(c0="v100")
     desk.reachable = True
     desk.hear(0, steps_per_s=20.0)
     assert len(desk.plans["7_0"]) == 2
@@ -169,7 +175,7 @@ EVENTS = st.lists(
 def test_plans_name_those_that_work_and_share_all(events) -> None:
     """Whatever happens: each plan shares a whole period among the copies that work, and serials grow."""
     desk = Desk()
-    desk.look(c0="v100")
+    desk.show(c0="v100")
     for what, index, rate in events:
         if what == "report" and index in desk.jobs:
             desk.hear(index, steps_per_s=rate)
@@ -177,10 +183,10 @@ def test_plans_name_those_that_work_and_share_all(events) -> None:
             desk.hear(index, "bye", exit_code=0)
         elif what == "gone":
             desk.jobs.pop(index, None)
-            desk.look()
+            desk.show()
         elif what in ("run", "wait"):
             desk.jobs[index] = replace(copy(index, "k80" if what == "run" else None))
-            desk.look()
+            desk.show()
         parent = desk.tracker.get("7")
         if parent is not None and parent.working and parent.sent is not None:
             assert parent.sent.quotas.keys() == set(parent.working)

@@ -82,8 +82,8 @@ def test_a_channel_that_nobody_listens_to_ends_the_controller(bench: Any, tmp_pa
     one = bench()
     channel = Channel(one.book, tmp_path, "tcp://127.0.0.1:*", "127.0.0.1", tmp_path / "c.json", 8192)
     controller = one.new_controller(channel=channel)
-    channel._send_orders = lambda: 1 / 0
-    channel._wake.send(b"")
+    channel._send_orders = lambda: 1 / 0  # noqa: SLF001 the channel's own thread is to do it now
+    channel._wake.send(b"")  # noqa: SLF001 the channel's own thread is to do it now
 
     with pytest.raises(ChannelError, match="thread has ended"):
         controller.run()

@@ -221,13 +221,14 @@ def test_a_dead_directory_costs_its_job_only(stalling: UserFiles, book: ReportBo
     assert time.monotonic() - began < 0.2 and stalling.misses == 1
 
 
-def test_the_time_a_dead_directory_is_left_alone_grows(stalling: UserFiles, monkeypatch: Any) -> None:
+@pytest.mark.usefixtures("stalling")
+def test_the_time_a_dead_directory_is_left_alone_grows(monkeypatch: Any) -> None:
     """By doubling; when it answers again all is forgotten."""
     from slurm_hadar.controller.agents import user_files
 
     clock, waits = [0.0], []
     monkeypatch.setattr(user_files, "_MISSES_IN_S", 0.0)
-    dead = user_files._DeadFolders()
+    dead = user_files._DeadFolders()  # noqa: SLF001 its process dies unseen
     monkeypatch.setattr(user_files.time, "monotonic", lambda: clock[0])
     for _ in range(8):
         dead.missed("/dead", "ann")
@@ -275,22 +276,22 @@ def test_a_stopped_process_is_replaced(files: UserFiles, tmp_path: Path) -> None
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("other")
     assert files.whole(tmp_path / "file", ME, 9).data == b"text"
-    first = files._process
+    first = files._process  # noqa: SLF001 its process dies unseen
     assert first is not None
     os.kill(first.pid, signal.SIGSTOP)
 
     assert "does not answer" in files.whole(tmp_path / "file", ME, 9).fault
     assert files.whole(tmp_path / "other" / "file", ME, 9).data == b"other"
-    assert files._process is not None and files._process.pid != first.pid
+    assert files._process is not None and files._process.pid != first.pid  # noqa: SLF001 its process dies unseen
 
 
 def test_a_process_that_was_killed_is_replaced_at_once(files: UserFiles, tmp_path: Path) -> None:
     """It is nobody's fault."""
     (tmp_path / "file").write_text("text")
     files.whole(tmp_path / "file", ME, 9)
-    assert files._process is not None
-    files._process.kill()
-    files._process.wait()
+    assert files._process is not None  # noqa: SLF001 its process dies unseen
+    files._process.kill()  # noqa: SLF001 its process dies unseen
+    files._process.wait()  # noqa: SLF001 its process dies unseen
 
     assert files.whole(tmp_path / "file", ME, 9).data == b"text" and files.misses == 0
 
@@ -305,8 +306,8 @@ def test_processes_that_hang_do_not_pile_up(stalling: UserFiles, monkeypatch: An
     found = [stalling.whole(Path(f"/hangs{n}/x"), f"{n}", 9) for n in range(12)]
     monkeypatch.setattr(user_files.subprocess.Popen, "kill", kill)
 
-    assert len(stalling._given_up) == 8 and "hang on dead mounts" in found[-1].fault
-    for process in stalling._given_up:
+    assert len(stalling._given_up) == 8 and "hang on dead mounts" in found[-1].fault  # noqa: SLF001 its process dies unseen
+    for process in stalling._given_up:  # noqa: SLF001 its process dies unseen
         process.kill()
         process.wait()
 
@@ -315,7 +316,7 @@ def test_it_ends_with_the_reader(tmp_path: Path) -> None:
     """No process is left behind."""
     files = UserFiles()
     files.whole(tmp_path / "file", ME, 9)
-    process = files._process
+    process = files._process  # noqa: SLF001 its process dies unseen
     assert process is not None
     del files
 

@@ -25,14 +25,31 @@ POLICIES = ("fifo", "hadar", "srtf", "tiresias", "gavel_las", "asrpt", "hadare")
 
 
 def config(*more: str) -> Config:
-    return load(None, ["guard.min_run_s=0", "guard.max_moves_per_job=1000000", "guard.max_preemptions=1000000",
-                       "controller.round_s=60", "controller.event_round_s=0", *more])  # fmt: skip
+    return load(
+        None,
+        [
+            "guard.min_run_s=0",
+            "guard.max_moves_per_job=1000000",
+            "guard.max_preemptions=1000000",
+            "controller.round_s=60",
+            "controller.event_round_s=0",
+            *more,
+        ],
+    )
 
 
 def job(job_id: str, steps: float | None, workers: int = 1, **fields) -> Job:
     speeds = {"v100": Speed(10.0), "k80": Speed(1.0)}
-    return Job(job_id, Form(workers, types=fields.pop("types", None)), total_steps=steps, speeds=speeds,
-               arrival=NOW - 100 + float(job_id), user="ada", restart_cost_s=0.0, **fields)  # fmt: skip
+    return Job(
+        job_id,
+        Form(workers, types=fields.pop("types", None)),
+        total_steps=steps,
+        speeds=speeds,
+        arrival=NOW - 100 + float(job_id),
+        user="ada",
+        restart_cost_s=0.0,
+        **fields,
+    )
 
 
 def runs(job_id: str, steps: float, where: dict[str, dict[str, int]], **fields) -> Job:
@@ -134,9 +151,10 @@ def test_an_answer() -> None:
     """Start within the error of what is left of the holder; another type at once, but done later; none that it cannot
     use."""
     seen = snapshot(
-        runs("1", 10_000, {"a": {"v100": 1}}), job("2", 500, types=frozenset({"v100"})),
+        runs("1", 10_000, {"a": {"v100": 1}}),
+        job("2", 500, types=frozenset({"v100"})),
         nodes=(Node("a", {"v100": 1}), Node("b", {"k80": 1}), Node("c", {"a100": 1})),
-    )  # fmt: skip
+    )
     told = answer(Peek(seen, get("fifo")), "2", config())
 
     assert not told.runs and told.start == Interval(NOW + 900, NOW + 1140)
@@ -211,8 +229,17 @@ def test_a_limit_is_free_again_when_who_held_it_ends() -> None:
     needs = Needs(draws=(Draw("one each", "gpu"),))
     speeds = {"v100": Speed(1.0)}
     held = Placement.of({"n": {"v100": 1}})
-    first = Job("1", Form(1), state=JobState.RUNNING, started=0.0, placement=held, speeds=speeds, total_steps=500.0,
-                unmovable="so", needs=needs)  # fmt: skip
+    first = Job(
+        "1",
+        Form(1),
+        state=JobState.RUNNING,
+        started=0.0,
+        placement=held,
+        speeds=speeds,
+        total_steps=500.0,
+        unmovable="so",
+        needs=needs,
+    )
     waits = [Job(str(i), Form(1), speeds=speeds, total_steps=500.0, arrival=float(i), needs=needs) for i in (2, 3)]
     quota = Quota("one each", 0.0, "one GPU each")
     snapshot = Snapshot(0.0, (Node("n", {"v100": 4}),), (first, *waits), round_s=60.0, quotas=(quota,))

@@ -10,7 +10,21 @@ from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
-TASK = Line("12_1", "ann", "train", "pending", 1, "-", None, None, 50.0, 0, 0, "waits-for-capacity", "first in line")
+TASK = Line(
+    job_id="12_1",
+    user="ann",
+    name="train",
+    state="pending",
+    gpus=1,
+    where="-",
+    steps_per_s=None,
+    done_share=None,
+    arrival=50.0,
+    restarts=0,
+    moves=0,
+    tier="waits-for-capacity",
+    why="first in line",
+)
 
 
 def tasks(*numbers: int, **changes: object) -> list[Line]:

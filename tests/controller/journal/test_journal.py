@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteRecord
+from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 
@@ -100,14 +101,14 @@ def test_a_failed_transaction_changes_nothing(tmp_path: Path) -> None:
     assert list(journal.load_jobs()) == ["1"]
 
 
-def test_history_and_waits(tmp_path: Path) -> None:
+def test_history_and_waits() -> None:
     """Decisions and writes come back in order, with placements."""
     journal = Journal(":memory:")
     number = journal.add_round(RoundRecord(10.0, "act", "hadar"))
     where = Placement.of({"n1": {"v100": 2}})
     journal.add_decisions(number, 10.0, [Decision("7", "start", new=where, why="cheap")])
     journal.add_events(number, 10.0, [Event("7", "restart", "run 2 from the beginning")])
-    journal.add_writes(number, 11.0, [WriteRecord("7", "update 7 NodeList=n1", "ok")])
+    journal.add_writes(number, 11.0, [WriteRecord("7", "update 7 NodeList=n1", WriteOutcome.OK)])
     journal.replace_waits(number, {"8": {"tier": "x", "why": "y"}})
     journal.replace_prices({("n1", "v100"): 2.5})
 
@@ -134,3 +135,14 @@ def test_old_entries_expire() -> None:
     assert [r["time"] for r in journal.rounds()] == [100.0]
     assert len(journal.history("7")) == 2
     assert journal.job("7") is None and journal.job("8") is not None
+
+
+def test_a_round_that_an_older_version_skipped() -> None:
+    """It said so in words only."""
+    journal = Journal(":memory:")
+    for note in ("skipped: slurmctld does not answer", "standby: slurmctld acts elsewhere"):
+        number = journal.add_round(RoundRecord(1.0, "act", "hadar", note=note))
+        old = {k: v for k, v in journal.rounds(1)[0].items() if k not in ("round", "skipped")}
+        journal.connection.execute("UPDATE rounds SET record = ? WHERE round = ?", (json.dumps(old), number))
+
+    assert [entry["skipped"] for entry in journal.rounds_since(0.0)] == [True, False]

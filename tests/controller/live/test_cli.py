@@ -73,8 +73,10 @@ def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
 def test_what_users_write_does_no_harm_on_a_terminal(live: Any) -> None:
     """Markup, escape sequences and line ends in names and comments are shown as text, each job on its line."""
     evil = "[/red]\x1b[31mred\n[bold"
-    jobs = [live.submit("--gres=gpu:1", "--hold", f"--job-name={evil}"),
-            live.submit("--gres=gpu:1", "--hold", "--comment=hadar:\x1b]0;[/x]=1")]  # fmt: skip
+    jobs = [
+        live.submit("--gres=gpu:1", "--hold", f"--job-name={evil}"),
+        live.submit("--gres=gpu:1", "--hold", "--comment=hadar:\x1b]0;[/x]=1"),
+    ]
     assert live.hadar("run", "--once").returncode == 0
 
     for command in (("queue",), *(("explain", j) for j in jobs), *(("history", j) for j in jobs)):

@@ -101,8 +101,16 @@ def test_killed_anywhere_in_a_round(live: Any, plugin: str, trap: Callable[[str]
     struck = []
     for point in points(random.Random(SEED)):
         flag = trap(point)
-        process = live.daemon("--policy", "shuffle", "--mode", "act", "--round", "1", PYTHONPATH=_path(plugin),
-                              PATH=f"{short_tmp}/shims:{live.cluster.env['PATH']}")  # fmt: skip
+        process = live.daemon(
+            "--policy",
+            "shuffle",
+            "--mode",
+            "act",
+            "--round",
+            "1",
+            PYTHONPATH=_path(plugin),
+            PATH=f"{short_tmp}/shims:{live.cluster.env['PATH']}",
+        )
         poll(lambda p=process: p.poll() is not None, 120)
         struck.append((process.returncode, flag.exists()))
         _check_unharmed(live, jobs)

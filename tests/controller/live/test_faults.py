@@ -267,8 +267,9 @@ def test_with_a_users_rights(live: Any, as_nobody: CliBackend, scope: tuple[str,
     assert live.show(theirs) == before
     why = live.journal.wait(theirs)["why"]
     assert why == (
-        f"user {live.cluster.user} is outside this controller's scope" if scope else
-        "is not this controller's to change (Access/permission denied)"
-    )  # fmt: skip
+        f"user {live.cluster.user} is outside this controller's scope"
+        if scope
+        else "is not this controller's to change (Access/permission denied)"
+    )
     lines = {line.job_id: line for line in queue_view(as_nobody, live.config(*scope))[0]}
     assert lines[mine].tier == "" and lines[mine].where == "v100-2(v100:2)"

@@ -116,9 +116,11 @@ def test_copies_share_a_job_and_the_rest_is_cancelled(make_live: Any, make_clust
     controller.terminate()
     assert controller.wait(60) == 0
     cancelled = [
-        entry for i in range(5) for entry in live.journal.history(f"{job.job_id}_{i}")
+        entry
+        for i in range(5)
+        for entry in live.journal.history(f"{job.job_id}_{i}")
         if entry.get("command") == "cancel"
-    ]  # fmt: skip
+    ]
     assert cancelled and all("are done" in entry["detail"] for entry in cancelled)
     assert "Traceback" not in (live.work / "controller.log").read_text()
 

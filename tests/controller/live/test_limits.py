@@ -51,8 +51,13 @@ def live(
     yield make_live(empty(cluster))
     cluster.run(["scancel", "-u", "root"])
     delete = ["scontrol", "delete", "ReservationName=later"]  # refused while a job of it is ending
-    poll(lambda: (done := cluster.run(delete, check=False)).returncode == 0 or "does not exist" in done.stderr
-         or "is invalid" in done.stderr)  # fmt: skip
+    poll(
+        lambda: (
+            (done := cluster.run(delete, check=False)).returncode == 0
+            or "does not exist" in done.stderr
+            or "is invalid" in done.stderr
+        )
+    )
 
 
 def full(live: Any, poll: Any, *nodes: str) -> list[str]:
@@ -108,8 +113,10 @@ def test_a_forged_note_gives_nobody_more_than_the_limit(live: Any, poll: Any, ma
 def test_release_believes_no_forged_note(live: Any, poll: Any) -> None:
     """Without a journal the comment is all that release has."""
     full(live, poll)
-    jobs = [submit_as(live, OWNER, f"{PLAIN},asked=2/1/16/16{mac}", "--gres=gpu:1", "--qos=cpus", "-w", "v100-1")
-            for mac in ("", "/" + "0" * 32)]  # fmt: skip
+    jobs = [
+        submit_as(live, OWNER, f"{PLAIN},asked=2/1/16/16{mac}", "--gres=gpu:1", "--qos=cpus", "-w", "v100-1")
+        for mac in ("", "/" + "0" * 32)
+    ]
 
     done = live.hadar("release")
 
@@ -161,8 +168,19 @@ def test_what_is_blocked_costs_others_nothing(live: Any, poll: Any, kind: str) -
         held = [live.submit("--gres=gpu:1", "-w", "k80-1", *filler, comment="", script="sleep 900")]
         poll(lambda: live.state_of(held[0]) == "RUNNING")
     else:
-        live.cluster.run(["scontrol", "create", "reservation", "ReservationName=later", "Users=root", "Nodes=k80-1",
-                          "StartTime=now+1hour", "Duration=60"], check=True)  # fmt: skip
+        live.cluster.run(
+            [
+                "scontrol",
+                "create",
+                "reservation",
+                "ReservationName=later",
+                "Users=root",
+                "Nodes=k80-1",
+                "StartTime=now+1hour",
+                "Duration=60",
+            ],
+            check=True,
+        )
     count = 1 if kind == "throttle" else 4
     blocked = [live.submit("--gres=gpu:1", *options, comment=PLAIN + types, script="sleep 900") for _ in range(count)]
     others = [live.submit("--gres=gpu:1", "--time=10", comment=f"{PLAIN},types=v100") for _ in range(3)]

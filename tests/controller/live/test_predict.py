@@ -21,8 +21,12 @@ def test_the_job_expected_to_be_short_goes_first(make_cluster: Any, make_live: A
     live = make_live(make_cluster("v100:1x2"))
 
     def run(name: str, gpus: int = 1) -> str:
-        return live.submit(f"--gres=gpu:{gpus}", f"--job-name={name}", comment="hadar:lose=no",
-                           script=f"sleep {LENGTHS.get(name, 0)}\n")  # fmt: skip
+        return live.submit(
+            f"--gres=gpu:{gpus}",
+            f"--job-name={name}",
+            comment="hadar:lose=no",
+            script=f"sleep {LENGTHS.get(name, 0)}\n",
+        )
 
     def ended() -> Counter[str]:
         return Counter(r.name for r in live.journal.jobs_since(0.0) if r.final == "COMPLETED" and r.ran_s)
@@ -47,9 +51,7 @@ def test_the_job_expected_to_be_short_goes_first(make_cluster: Any, make_live: A
     blocker = live.submit("--gres=gpu:2", "--job-name=blocker", comment="hadar:pin=yes", script="sleep 600\n")
     poll(lambda: live.state_of(blocker) == "RUNNING", 60.0)
     waiting = {name: run(name, gpus=2) for name in ("long", "short")}
-    found = {
-        name: poll(lambda job=job: _forecast(live, job), 60.0, 0.5) for name, job in waiting.items()
-    }  # fmt: skip
+    found = {name: poll(lambda job=job: _forecast(live, job), 60.0, 0.5) for name, job in waiting.items()}
     assert found["long"]["expected_s"] > 2 * found["short"]["expected_s"]
     told = live.hadar("explain", waiting["short"]).stdout
     assert re.search(r"size +predicted: \d+ s alone on the fastest GPUs", told), told

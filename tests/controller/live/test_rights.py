@@ -13,8 +13,8 @@ import pytest
 
 from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.config import load
-from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
@@ -53,7 +53,7 @@ def as_another(cluster: PrivateCluster, folder: Path) -> CliBackend:
 
 def a_round(backend: CliBackend) -> Any:
     """One round of a controller with that backend."""
-    return steer(backend, FirstOnP100(), load(None, SETTINGS), Journal(":memory:"), ReportBook()).run_round()
+    return steer(FirstOnP100(), load(None, SETTINGS), Parts(backend, Journal(":memory:"))).run_round()
 
 
 def submit(cluster: PrivateCluster) -> str:

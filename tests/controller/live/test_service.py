@@ -56,9 +56,12 @@ def test_a_life_under_systemd(live, manager: Manager, poll) -> None:
     live.cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
     poll(lambda: live.state_of(job) == "RUNNING")
     daemon = live.daemon(
-        "--config", str(file), settings=("controller.round_s=2", "metrics.listen=127.0.0.1:0", "log.format=json"),
-        NOTIFY_SOCKET=manager.address, WATCHDOG_USEC="20000000",
-    )  # fmt: skip
+        "--config",
+        str(file),
+        settings=("controller.round_s=2", "metrics.listen=127.0.0.1:0", "log.format=json"),
+        NOTIFY_SOCKET=manager.address,
+        WATCHDOG_USEC="20000000",
+    )
     log = live.work / "controller.log"
 
     poll(lambda: "1 jobs, 0 steered" in manager.fields().get("STATUS", ""), 60)
@@ -119,15 +122,24 @@ def test_the_controller_follows_slurmctld_to_the_backup(make_cluster, make_live,
                   f'mount --bind {hosts} /etc/hosts && hostname spare && exec "$@"', "sh"]  # fmt: skip
 
     def there(*arguments: str) -> dict:
-        argv = live._argv(("run", "--once", "--json", *arguments), (f"controller.state_dir={short_tmp}/spare",))
+        argv = live.argv(("run", "--once", "--json", *arguments), (f"controller.state_dir={short_tmp}/spare",))
         done = subprocess.run(
-            [*namespaces, *argv], env=live._env({}), capture_output=True, text=True, timeout=100, check=False
+            [*namespaces, *argv],
+            env=live.environment({}),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
         )
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
 
-    spare = subprocess.Popen([*namespaces, "slurmctld", "-D", "-f", str(conf)], env=cluster.env,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    spare = subprocess.Popen(
+        [*namespaces, "slurmctld", "-D", "-f", str(conf)],
+        env=cluster.env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         poll(lambda: [d.up for d in live.backend.daemons()] == [True, True])
         job = live.submit("--gres=gpu:2", script="sleep 1\n")

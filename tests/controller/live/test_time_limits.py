@@ -35,9 +35,12 @@ def train(live: Any, name: str, steps: int, nap_s: float, *options: str, comment
     """A training whose result tells whether each step was made once and in order."""
     command = f"-m benchmarks.chaos.chain --steps {steps} --nap {nap_s} --result {live.work / name}"
     return live.submit(
-        "--gres=gpu:1", *options, comment=f"hadar:model=resnet18,batch=64,steps={steps}{comment}",
-        script=f'hadar-srun -- "{sys.executable}" {command}\n', env=environment(),
-    )  # fmt: skip
+        "--gres=gpu:1",
+        *options,
+        comment=f"hadar:model=resnet18,batch=64,steps={steps}{comment}",
+        script=f'hadar-srun -- "{sys.executable}" {command}\n',
+        env=environment(),
+    )
 
 
 def ended_with(live: Any, name: str) -> list[Any]:
@@ -47,8 +50,15 @@ def ended_with(live: Any, name: str) -> list[Any]:
 def makes_steps(live: Any, poll: Any, job: str, steps: int = 1) -> None:
     """Wait until the present run of the job has reported so many."""
     restarts = int(live.field(job, "Restarts"))
-    poll(lambda: (n := live.news(job)) and n.report.restart == restarts and n.report.resumable
-         and (n.report.steps or 0) >= steps, 60)  # fmt: skip
+    poll(
+        lambda: (
+            (n := live.news(job))
+            and n.report.restart == restarts
+            and n.report.resumable
+            and (n.report.steps or 0) >= steps
+        ),
+        60,
+    )
 
 
 def node_of(live: Any, job: str) -> str:

@@ -81,8 +81,15 @@ def result_of(live: Any, job: str, log: Path) -> tuple[dict[str, Any], list[dict
 
 def undisturbed(command: list[str], log: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The same training without Slurm, controller and moves."""
-    done = subprocess.run([*command, f"--log={log}"], env=environment(), capture_output=True, text=True, check=True,
-                          cwd=log.parent, timeout=DEADLINE_S)  # fmt: skip
+    done = subprocess.run(
+        [*command, f"--log={log}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=log.parent,
+        timeout=DEADLINE_S,
+    )
     words = [line for line in done.stdout.splitlines() if line.startswith('{"done"')]
     return json.loads(words[0]), [json.loads(line) for line in log.read_text().splitlines()]
 
@@ -95,8 +102,9 @@ def test_moved_three_times_between_gpu_types_is_bit_identical(live: Any, poll: A
     controller = live.controller(channel=True)
     training = ONE.format(script=script, arguments=arguments)
     job = live.submit("--gres=gpu:1", comment=comment(steps), script=training, env=environment())
-    expected = undisturbed([sys.executable, str(script), f"--steps={steps}", "--seed=3", "--log-every=1"],
-                           live.work / "undisturbed.jsonl")  # fmt: skip
+    expected = undisturbed(
+        [sys.executable, str(script), f"--steps={steps}", "--seed=3", "--log-every=1"], live.work / "undisturbed.jsonl"
+    )
     for node in ("p100-2", "k80-1", "v100-1"):
         goes_on(live, job, poll)
         result = move_until(controller, live, poll, {job: {node: 1}})[-1]
@@ -120,11 +128,17 @@ def test_a_gang_moved_to_other_nodes_is_bit_identical(live: Any, poll: Any) -> N
     log = live.work / "moved.jsonl"
     arguments = f"--steps={steps} --seed=5 --log-every=1 --log={log}"
     controller = live.controller(channel=True)
-    job = live.submit("--gres=gpu:2", "--time=60", comment=comment(steps, "nodes=1-2"),
-                      script=GANG.format(script=script, arguments=arguments), env=environment())  # fmt: skip
+    job = live.submit(
+        "--gres=gpu:2",
+        "--time=60",
+        comment=comment(steps, "nodes=1-2"),
+        script=GANG.format(script=script, arguments=arguments),
+        env=environment(),
+    )
     torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node=2", "--standalone", "--"]
-    expected = undisturbed([*torchrun, str(script), f"--steps={steps}", "--seed=5", "--log-every=1"],
-                           live.work / "undisturbed.jsonl")  # fmt: skip
+    expected = undisturbed(
+        [*torchrun, str(script), f"--steps={steps}", "--seed=5", "--log-every=1"], live.work / "undisturbed.jsonl"
+    )
     for where in ({"p100-1": 1, "p100-2": 1}, {"v100-1": 2}):
         goes_on(live, job, poll)
         result = move_until(controller, live, poll, {job: where})[-1]
@@ -143,10 +157,12 @@ def test_a_library_training_is_moved_by_its_callback(live: Any, poll: Any, libra
     log = live.work / "moved.jsonl"
     arguments = f"--steps={steps} --seed=3 --log-every=1 --log={log}"
     controller = live.controller(channel=True)
-    job = live.submit("--gres=gpu:1", comment=comment(steps), script=ONE.format(script=script, arguments=arguments),
-                      env=environment())  # fmt: skip
-    expected = undisturbed([sys.executable, str(script), f"--steps={steps}", "--seed=3", "--log-every=1"],
-                           live.work / "undisturbed.jsonl")  # fmt: skip
+    job = live.submit(
+        "--gres=gpu:1", comment=comment(steps), script=ONE.format(script=script, arguments=arguments), env=environment()
+    )
+    expected = undisturbed(
+        [sys.executable, str(script), f"--steps={steps}", "--seed=3", "--log-every=1"], live.work / "undisturbed.jsonl"
+    )
     goes_on(live, job, poll)
     result = move_until(controller, live, poll, {job: {"p100-2": 1}})[-1]
     assert (result.record.moves, result.record.failed) == (1, 0), result.outcome.log
@@ -204,8 +220,13 @@ def test_without_a_channel_the_spool_file_and_the_signal_serve(live: Any, poll: 
         channel, log = short_tmp / f"{name}.json", live.work / f"{name}.jsonl"
         announce(channel, info)
         arguments = f"--steps={steps} --seed=7 --log-every=1 --log={log}"
-        job = live.submit("--gres=gpu:1", comment=comment(steps), script=ONE.format(script=script, arguments=arguments),
-                          env=environment(HADAR_CHANNEL=str(channel)), cwd=short_tmp)  # fmt: skip
+        job = live.submit(
+            "--gres=gpu:1",
+            comment=comment(steps),
+            script=ONE.format(script=script, arguments=arguments),
+            env=environment(HADAR_CHANNEL=str(channel)),
+            cwd=short_tmp,
+        )
         jobs[job] = log
     poll(lambda: all(live.state_of(job) == "RUNNING" for job in jobs))
     live.place(**{f"j{job}": {live.field(job, "NodeList"): 1} for job in jobs})
@@ -220,8 +241,9 @@ def test_without_a_channel_the_spool_file_and_the_signal_serve(live: Any, poll: 
     poll(lambda: all(live.state_of(job) == "COMPLETED" for job in jobs), DEADLINE_S)
 
     assert sum(o.record.failed for o in outcomes) == 0 and sum(o.record.moves for o in outcomes) == 2
-    expected = undisturbed([sys.executable, str(script), f"--steps={steps}", "--seed=7", "--log-every=1"],
-                           live.work / "undisturbed.jsonl")  # fmt: skip
+    expected = undisturbed(
+        [sys.executable, str(script), f"--steps={steps}", "--seed=7", "--log-every=1"], live.work / "undisturbed.jsonl"
+    )
     for job, log in jobs.items():
         assert result_of(live, job, log) == expected and live.field(job, "Restarts") == "1"
     controller.run_round()
@@ -258,8 +280,9 @@ def test_an_elastic_gang_is_started_and_moved_in_other_sizes(live: Any, poll: An
     (live.work / "elastic.py").write_text(ELASTIC)
     script = GANG.format(script="elastic.py", arguments=str(steps))
     blocker = live.submit("--gres=gpu:4", "-N6", comment="")  # so that Slurm does not start it by itself
-    job = live.submit("--gres=gpu:1", comment=f"hadar:model=resnet18,batch=8,steps={steps},gpus=1-2", script=script,
-                      env=environment())  # fmt: skip
+    job = live.submit(
+        "--gres=gpu:1", comment=f"hadar:model=resnet18,batch=8,steps={steps},gpus=1-2", script=script, env=environment()
+    )
     controller = live.controller(channel=True)
     controller.run_round()
     live.cluster.run(["scancel", blocker])

@@ -155,9 +155,10 @@ def test_links_and_switches_come_from_the_configuration_and_from_slurm(watch, tm
 def test_a_topology_that_is_not_understood_is_said_and_left_aside(watch, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         jobs, *_ = watch(
-            {"comment": "hadar:graph=vgg16,nodes=1-4"}, switches="BlockName=b1 Nodes=n1",
+            {"comment": "hadar:graph=vgg16,nodes=1-4"},
+            switches="BlockName=b1 Nodes=n1",
             settings=("network.uplinks={s9=1e9}",),
-        )  # fmt: skip
+        )
     assert jobs["1"].speeds["v100"].by_nodes
     assert "as if all nodes were below one switch: topology line 1: blocks are not understood" in caplog.text
     assert "network.uplinks names switches that Slurm does not know: s9" in caplog.text

@@ -67,9 +67,9 @@ def test_data_sheets_alone_move_nobody(bench: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (Speed(20.0, 1.0, "measured here 3 times on 1 p100", 0.05),
-         Speed(40.0, 1.0, "measured here 1 time on 1 v100", 0.05), "20 -> 40 steps/s"),
-        (Speed(20.0, 1.0, "measured here 3 times on 1 p100", 0.05),
+        (Speed(20.0, 1.0, "measured here 3 times on 1 p100", 0.05, measured=True),
+         Speed(40.0, 1.0, "measured here 1 time on 1 v100", 0.05, measured=True), "20 -> 40 steps/s"),
+        (Speed(20.0, 1.0, "measured here 3 times on 1 p100", 0.05, measured=True),
          Speed(32.0, 1.0, "measured here 3 times on 1 p100; times 1.6 for v100 by the data sheets", 0.3),
          "20 -> 32 steps/s (estimated)"),
         (Speed(0.6, 1.0, "nothing is known of the job; GPU types compared by their data sheets"), Speed(1.0),
@@ -77,8 +77,13 @@ def test_data_sheets_alone_move_nobody(bench: Callable[..., Any]) -> None:
     ],
 )  # fmt: skip
 def test_a_ratio_is_not_shown_as_a_rate(old: Speed, new: Speed, words: str) -> None:
-    job = Job("1", Form(1), state=JobState.RUNNING, speeds={"p100": old, "v100": new},
-              placement=Placement.of({"p": {"p100": 1}}))  # fmt: skip
+    job = Job(
+        "1",
+        Form(1),
+        state=JobState.RUNNING,
+        speeds={"p100": old, "v100": new},
+        placement=Placement.of({"p": {"p100": 1}}),
+    )
     snapshot = Snapshot(0.0, (), (job,))
     (change,) = changes_of(snapshot, Plan("x", {"1": Placement.of({"v": {"v100": 1}})}))
     assert change.why == words

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.controller.journal import SCHEMA_VERSION, Journal
 from slurm_hadar.controller.journal.schema import _SCHEMA
-from slurm_hadar.controller.observe.usage import Usage
+from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.errors import StoreError
 from slurm_hadar.simulator.virtual.usage import UsageSums as Simulated
 
@@ -23,7 +23,7 @@ MOMENT = 1e-6  # of so many seconds next to nothing decays
 @given(st.lists(st.tuples(st.floats(0.0, 500.0), st.integers(1, 8)), min_size=1, max_size=8))
 def test_however_a_stretch_is_cut_it_counts_the_same_live_and_simulated(pieces: list[tuple[float, int]]) -> None:
     """GPUs held one after the other: booked piece by piece, and as the simulator books them, out of order."""
-    live, virtual = Usage(Journal(":memory:"), half_life_s=100.0), Simulated(100.0)
+    live, virtual = UsageBook(Journal(":memory:"), half_life_s=100.0), Simulated(100.0)
     now, stretches = 0.0, []
     for seconds, gpus in pieces:
         now += seconds
@@ -38,7 +38,7 @@ def test_however_a_stretch_is_cut_it_counts_the_same_live_and_simulated(pieces: 
 
 def test_usage_halves_and_adds_up() -> None:
     """After one half-life a GPU-second counts half; what is booked then counts whole."""
-    usage = Usage(Journal(":memory:"), half_life_s=100.0)
+    usage = UsageBook(Journal(":memory:"), half_life_s=100.0)
     usage.book("ann", "phys", {"v100": 80.0 / MOMENT, "k80": 10.0 / MOMENT}, MOMENT, at=1000.0)
     usage.book("ann", "chem", {"v100": 5.0 / MOMENT}, MOMENT, at=1100.0)
     usage.book("ann", "phys", {"v100": 1.0 / MOMENT}, MOMENT, at=1100.0)
@@ -50,12 +50,12 @@ def test_usage_halves_and_adds_up() -> None:
 def test_usage_outlives_the_controller(tmp_path: Path) -> None:
     """What was saved is there again; what was not saved is lost, and nothing else."""
     path = tmp_path / "journal.db"
-    usage = Usage(Journal(path), 100.0)
+    usage = UsageBook(Journal(path), 100.0)
     usage.book("ann", "a", {"v100": 8.0 / MOMENT}, MOMENT, at=0.0)
     usage.save()
     usage.book("ann", "a", {"v100": 8.0 / MOMENT}, MOMENT, at=0.0)
 
-    assert Usage(Journal(path), 100.0).by_user(100.0) == {"ann": {"v100": pytest.approx(4.0)}}
+    assert UsageBook(Journal(path), 100.0).by_user(100.0) == {"ann": {"v100": pytest.approx(4.0)}}
 
 
 def test_a_journal_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from slurm_hadar.config import load
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.prediction import forecasts
 from slurm_hadar.controller.prediction.forecasts import Forecast, Forecaster
 from slurm_hadar.controller.prediction.past_jobs import history_of_journal
@@ -63,12 +64,15 @@ class Desk:
         # the policy is asked once a round, so that what it saw last is what there is
         config = load(None, ["controller.mode=act", "controller.foresee_s=0", *settings])
         versions = self.folder / "predictor"
-        self.controller = steer(self.slurm, self.policy, config, self.journal, self.book, versions=versions)
+        forecaster = Forecaster(VersionStore(versions))
+        self.controller = steer(self.policy, config, Parts(self.slurm, self.journal, self.book, forecaster=forecaster))
 
     def add(self, *run_s: float, name: str = "train", user: str = "alice") -> None:
         """A version that has seen one-GPU jobs of this name."""
-        jobs = [HistoryJob(f"{name}{i}", i * 1e4, user, name, 1, start=i * 1e4, end=i * 1e4 + s, steps=s)
-                for i, s in enumerate(run_s)]  # fmt: skip
+        jobs = [
+            HistoryJob(f"{name}{i}", i * 1e4, user, name, 1, start=i * 1e4, end=i * 1e4 + s, steps=s)
+            for i, s in enumerate(run_s)
+        ]
         self.store.add(MEAN, jobs, "test", TYPES, 1.0)
 
     def round(self) -> dict[str, Job]:
@@ -115,7 +119,7 @@ def test_only_who_says_nothing_is_predicted(desk: Desk) -> None:
 def test_asked_once_per_version(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also over a restart of the controller; a new version is asked anew, once."""
     asked = []
-    ask = Forecaster._ask
+    ask = Forecaster._ask  # noqa: SLF001 counts what is really asked
     monkeypatch.setattr(Forecaster, "_ask", lambda self, *rest: asked.append(rest[1].job_id) or ask(self, *rest))
     desk.add(400.0)
     job = desk.slurm.submit(1, name="train")
@@ -248,7 +252,7 @@ def test_a_run_that_was_lost_is_no_work(desk: Desk) -> None:
     assert desk.journal.job(job).ran_s == {}
 
 
-def test_the_controller_needs_no_scikit_learn(tmp_path: Path) -> None:
+def test_the_controller_needs_no_scikit_learn() -> None:
     """Asking a forest goes by plain arrays: what trains it is never imported here."""
     code = (
         "import sys; import slurm_hadar.cli.run, slurm_hadar.controller.prediction.forecasts; "

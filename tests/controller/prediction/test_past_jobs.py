@@ -55,9 +55,11 @@ def test_what_teaches_and_what_is_left_out() -> None:
     assert told[1:] == (
         "2 of 4 jobs failed or were cancelled: nothing is learned from them",
         "1 of 4 jobs ran on GPUs of an unknown type: counted as the fastest",
-        "1 jobs are left out: they ended before they were submitted", "1 jobs are left out: they had no GPU",
-        "1 jobs are left out: they had not ended", "1 jobs are left out: they never ran",
-    )  # fmt: skip
+        "1 jobs are left out: they ended before they were submitted",
+        "1 jobs are left out: they had no GPU",
+        "1 jobs are left out: they had not ended",
+        "1 jobs are left out: they never ran",
+    )
 
 
 def test_types_of_nodes_fill_in() -> None:
@@ -93,8 +95,9 @@ def test_the_journal_tells_the_same_as_accounting() -> None:
     assert (found["1"].submit, found["1"].end) == (accounting_time(1000.0), accounting_time(1200.0))
     assert told[1:] == (
         "2 of 5 jobs failed or were cancelled: nothing is learned from them",
-        "1 jobs are left out: they had not ended", "1 jobs are left out: they were never seen running on GPUs",
-    )  # fmt: skip
+        "1 jobs are left out: they had not ended",
+        "1 jobs are left out: they were never seen running on GPUs",
+    )
 
 
 def test_a_job_of_the_queue_asks_as_those_of_the_accounting_did() -> None:

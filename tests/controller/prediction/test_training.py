@@ -64,38 +64,39 @@ def test_one_at_a_time_and_once_a_day(desk: Desk, caplog: pytest.LogCaptureFixtu
     """The outcome goes to journal and log once, also over a restart."""
     caplog.set_level(logging.INFO)
     for now in (0.0, 10.0, DAY_S + 1):
-        desk.trainer.look(now)
+        desk.trainer.check(now)
     assert len(desk.begun) == 1
     desk.ends(0.0, version="0001", predictor="forest", notes=("Slurm keeps no accounts",))
     for now in (20.0, 30.0):
-        desk.trainer.look(now)
+        desk.trainer.check(now)
     desk.restart()
-    desk.trainer.look(DAY_S - 1)
+    desk.trainer.check(DAY_S - 1)
     assert len(desk.begun) == 1
     told = [m for m in caplog.messages if "predictor" in m]
     assert told == [
-        "a training of the predictor begins", "predictor: Slurm keeps no accounts",
+        "a training of the predictor begins",
+        "predictor: Slurm keeps no accounts",
         "predictor version 0001 is trained and accepted: forest",
-    ]  # fmt: skip
+    ]
     (entry,) = desk.journal.trainings()
     assert (entry["began"], entry["version"], entry["predictor"], entry["detail"]) == (0.0, "0001", "forest", "")
-    desk.trainer.look(DAY_S)
+    desk.trainer.check(DAY_S)
     assert len(desk.begun) == 2
 
 
 def test_a_failure_is_one_line_and_tried_again_sooner(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    desk.trainer.look(0.0)
+    desk.trainer.check(0.0)
     desk.ends(0.0, detail="3 jobs ended well; predict.min_jobs asks for 20")
     for now in (10.0, 3599.0):
-        desk.trainer.look(now)
+        desk.trainer.check(now)
     assert [m for m in caplog.messages if "not trained" in m] == [
         "the predictor was not trained: 3 jobs ended well; predict.min_jobs asks for 20; next try in 3600 s"
     ]
     assert len(desk.begun) == 1
-    desk.trainer.look(3600.0)
+    desk.trainer.check(3600.0)
     assert len(desk.begun) == 2
     desk.ends(3600.0, detail="4 jobs ended well; predict.min_jobs asks for 20")
-    desk.trainer.look(3610.0)
+    desk.trainer.check(3610.0)
     levels = [r.levelname for r in caplog.records if "not trained" in r.message]
     assert levels == ["WARNING"] and len(desk.journal.trainings()) == 2  # going on to fail is told at level info
 
@@ -103,9 +104,9 @@ def test_a_failure_is_one_line_and_tried_again_sooner(desk: Desk, caplog: pytest
 def test_a_refused_forest_is_told_with_the_reason(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     """There is a new version all the same, which goes by the group mean: the next training is a day away."""
     caplog.set_level(logging.INFO)
-    desk.trainer.look(0.0)
+    desk.trainer.check(0.0)
     desk.ends(0.0, version="0003", predictor="group mean", detail="its mean error 90% is above the group mean's 50%")
-    desk.trainer.look(7200.0)
+    desk.trainer.check(7200.0)
     assert caplog.messages[-1] == (
         "predictor version 0003 goes by the group mean, not by a forest: its mean error 90% is above the group "
         "mean's 50%"
@@ -115,10 +116,10 @@ def test_a_refused_forest_is_told_with_the_reason(desk: Desk, caplog: pytest.Log
 
 def test_one_that_dies_without_a_word(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     """Killed, or not even begun: told, and not begun anew in every round."""
-    desk.trainer.look(100.0)
+    desk.trainer.check(100.0)
     desk.begun[-1].code = 1
-    desk.trainer.look(101.0)
-    desk.trainer.look(200.0)
+    desk.trainer.check(101.0)
+    desk.trainer.check(200.0)
     assert len(desk.begun) == 1
     assert [m for m in caplog.messages if "ended from outside, or took longer than predict.timeout_s" in m]
 
@@ -126,25 +127,25 @@ def test_one_that_dies_without_a_word(desk: Desk, caplog: pytest.LogCaptureFixtu
 def test_rounds_out_of_cron(tmp_path: Path) -> None:
     """Each has a trainer of its own: one begins it, the next finds it going on, a later one tells of it."""
     desk = Desk(tmp_path)
-    desk.trainer.look(1000.0)
+    desk.trainer.check(1000.0)
     desk.restart()
-    desk.trainer.look(1030.0)
+    desk.trainer.check(1030.0)
     with desk.attempts.alone():  # as the training does, once it is up
         desk.restart()
-        desk.trainer.look(3000.0)
+        desk.trainer.check(3000.0)
         assert desk.journal.trainings() == [] and len(desk.begun) == 1
     desk.attempts.save(Attempt(1001.0, 3001.0, "0001", "forest"))
     desk.restart()
-    desk.trainer.look(3060.0)
+    desk.trainer.check(3060.0)
     assert [e["version"] for e in desk.journal.trainings()] == ["0001"] and len(desk.begun) == 1
 
 
 def test_never_by_itself(tmp_path: Path) -> None:
     """retrain_s = 0: trainings by hand are told of all the same."""
     desk = Desk(tmp_path, retrain_s=0)
-    desk.trainer.look(0.0)
+    desk.trainer.check(0.0)
     desk.attempts.save(Attempt(5.0, 9.0, "0001", "forest"))
-    desk.trainer.look(10.0)
+    desk.trainer.check(10.0)
     assert not desk.begun and len(desk.journal.trainings()) == 1
 
 
@@ -153,7 +154,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptu
     desk = Desk(tmp_path)
     desk.versions.write_text("a file")
     for now in (0.0, 1.0, 2.0):
-        desk.trainer.look(now)
+        desk.trainer.check(now)
     assert sum("the predictor cannot be trained" in m for m in caplog.messages) == 1 and not desk.begun
 
 
@@ -170,14 +171,23 @@ def test_the_real_thing(tmp_path: Path, poll) -> None:
     journal = Journal(tmp_path / "journal.db")
     now = time.time()
     journal.save_jobs(
-        JobRecord(str(i), now - 900, arrival=now - 900, workers=1, user="ann", name="train", ran_s={"v100": 100.0},
-                  final="COMPLETED", ended=now - 60 + i)
+        JobRecord(
+            str(i),
+            now - 900,
+            arrival=now - 900,
+            workers=1,
+            user="ann",
+            name="train",
+            ran_s={"v100": 100.0},
+            final="COMPLETED",
+            ended=now - 60 + i,
+        )
         for i in range(4)
-    )  # fmt: skip
+    )
     trainer = Trainer(settings, tmp_path, tmp_path / "predictor", journal)
 
     def over() -> bool:
-        trainer.look(time.time())
+        trainer.check(time.time())
         return bool(journal.trainings())
 
     poll(over, 240.0, 0.2)
@@ -201,6 +211,6 @@ def test_a_training_is_ended_with_the_daemon(tmp_path: Path) -> None:
         return subprocess.Popen(["sleep", "600"], start_new_session=how["start_new_session"])
 
     trainer = Trainer(PredictSection(), tmp_path, tmp_path / "predictor", Journal(":memory:"), sleeps)
-    trainer.look(0.0)
+    trainer.check(0.0)
     trainer.stop()
-    assert trainer._process.poll() is not None
+    assert trainer._process.poll() is not None  # noqa: SLF001 its process is to die unseen

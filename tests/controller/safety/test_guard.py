@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, limit, settle
+from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, fit, limit
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
 
 TYPES = {"a": "v100", "b": "p100", "c": "k80"}
@@ -52,7 +52,7 @@ def test_capacity_holds_whatever_is_vetoed(case: tuple[Snapshot, Plan], data: st
     changes = changes_of(snapshot, plan)
     vetoed = {j.job_id: "no" for j in snapshot.jobs if data.draw(st.booleans())}
 
-    settled = settle(snapshot, changes, vetoed)
+    settled = fit(snapshot, changes, vetoed)
 
     assert all(n <= 4 for n in used_after(settled).values())
     assert [c.job_id for c in settled] == [c.job_id for c in changes]

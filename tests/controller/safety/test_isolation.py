@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from slurm_hadar.controller.agents.spools import SpoolReader
-from slurm_hadar.controller.observe import observer as observe
-from slurm_hadar.controller.safety.brake import Brake
+from slurm_hadar.controller.observe import job_facts as observe
+from slurm_hadar.controller.safety.circuit_breaker import CircuitBreaker
 from slurm_hadar.controller.safety.culprits import find_culprits
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.baselines.fifo import Fifo
+from slurm_hadar.service.metrics import Metrics
 from tests.controller.scripted import Scripted
 
 MODEL = "hadar:model=resnet18,batch=64,steps=2000"
@@ -54,6 +55,20 @@ def test_a_policy_that_fails_on_some_jobs_serves_the_others(bench: Callable[...,
     assert "ZeroDivisionError" in one.journal.wait(jobs[4])["why"]
     assert sum("left alone" in r.message for r in caplog.records) == 2
     assert controller.run_round().record.note == ""  # they are known by now
+
+
+def test_what_is_done_beside_a_culprit_counts_as_done(bench: Callable[..., Any]) -> None:
+    """A note about jobs that are left alone does not mean that nothing was carried out."""
+    one = bench({"v100-1": ("v100", 4)})
+    poison, good = one.slurm.submit(1, MODEL), one.slurm.submit(1, MODEL)
+    metrics = Metrics()
+
+    result = one.new_controller(policy=Touchy(poison)).run_round()
+    metrics.done(result, False)
+
+    assert result.record.note and result.outcome.acted
+    assert metrics.registry.get_sample_value("hadar_changes_total", {"kind": "start"}) == 1
+    assert one.journal.queue_row(good)["state"] == "starting"
 
 
 def test_a_policy_that_fails_on_everything_touches_nothing(bench: Callable[..., Any]) -> None:
@@ -150,7 +165,7 @@ def test_culprits_are_found_among_many(bad: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "fails", [lambda s: True, lambda s: len(s.steerable_jobs) > 40], ids=["always", "for their number"]
+    "fails", [lambda _s: True, lambda s: len(s.steerable_jobs) > 40], ids=["always", "for their number"]
 )
 def test_nobody_is_blamed_for_what_is_no_single_jobs_fault(fails: Callable[[Snapshot], bool]) -> None:
     assert find_culprits(snapshot(100), fails) == []
@@ -166,23 +181,23 @@ def test_what_a_job_that_is_left_out_holds_is_taken() -> None:
 
 def test_the_brake_lets_go_by_itself() -> None:
     """After too many refusals nothing is written for a round, then for two, an hour at most; a good write forgives."""
-    brake, now = Brake(), 1000.0
-    brake.note({"ann": 1}, False, 4, now, 10.0)
-    assert brake.reason(now) == ""
-    brake.note({"ann": 1, "bob": 2}, False, 4, now, 10.0)
-    assert "acts again in 10 s: 4 writes in a row" in brake.reason(now) and brake.reason(now + 10.0) == ""
-    brake.note({"ann": 1}, False, 4, now + 10.0, 10.0)
-    assert "in 20 s" in brake.reason(now + 10.0)
-    brake.note({"ann": 1}, True, 4, now + 30.0, 10.0)
-    brake.note({"ann": 2, "bob": 2}, False, 4, now + 40.0, 10.0)
-    assert "in 10 s" in brake.reason(now + 40.0)
+    breaker, now = CircuitBreaker(), 1000.0
+    breaker.record_round({"ann": 1}, False, 4, now, 10.0)
+    assert breaker.reason(now) == ""
+    breaker.record_round({"ann": 1, "bob": 2}, False, 4, now, 10.0)
+    assert "acts again in 10 s: 4 writes in a row" in breaker.reason(now) and breaker.reason(now + 10.0) == ""
+    breaker.record_round({"ann": 1}, False, 4, now + 10.0, 10.0)
+    assert "in 20 s" in breaker.reason(now + 10.0)
+    breaker.record_round({"ann": 1}, True, 4, now + 30.0, 10.0)
+    breaker.record_round({"ann": 2, "bob": 2}, False, 4, now + 40.0, 10.0)
+    assert "in 10 s" in breaker.reason(now + 40.0)
 
 
 def test_one_user_holds_it_up_for_a_round_at_a_time() -> None:
-    brake = Brake()
+    breaker = CircuitBreaker()
     for now in (0.0, 20.0, 40.0):
-        brake.note({"mallory": 1000}, False, 20, now, 10.0)
-        assert "acts again in 10 s" in brake.reason(now)
+        breaker.record_round({"mallory": 1000}, False, 20, now, 10.0)
+        assert "acts again in 10 s" in breaker.reason(now)
 
 
 def test_what_slurm_refuses_again_and_again_is_left_alone(bench) -> None:

@@ -114,7 +114,7 @@ def test_a_job_that_ended_while_the_disk_was_full_is_known_to_have_ended(bench: 
     one.slurm.end(job)
     save = one.journal.save_jobs
 
-    def no_room(records: Any) -> None:
+    def no_room(_records: Any) -> None:
         raise StoreError("database or disk is full", passes=True)
 
     one.journal.save_jobs = no_room
@@ -167,7 +167,7 @@ def test_a_job_whose_node_was_lost_is_not_started_there_again_at_once(bench: Cal
     one.slurm.drain(["v100-1"])
     controller.run_round()
     one.slurm.nodes["v100-1"] = replace(one.slurm.nodes["v100-1"], available=True, state="idle")
-    one.slurm._requeue(one.slurm.jobs[job])
+    one.slurm._requeue(one.slurm.jobs[job])  # noqa: SLF001 a stand-in's step is called as Slurm would
 
     seen = controller.run_round().seen
 
@@ -189,7 +189,7 @@ def test_a_job_that_its_owner_requeued_may_start_where_it_was(bench: Callable[..
     controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
     controller.run_round()
     controller.run_round()
-    one.slurm._requeue(one.slurm.jobs[job])
+    one.slurm._requeue(one.slurm.jobs[job])  # noqa: SLF001 a stand-in's step is called as Slurm would
 
     assert controller.run_round().seen.snapshot.job[job].form.nodes is None
 
@@ -243,7 +243,7 @@ def test_a_policy_that_cannot_read_its_memory_goes_on_without(bench: Callable[..
     one = bench({"v100-1": ("v100", 2)}, "policy.name=fifo")
     one.slurm.submit()
     controller = one.new_controller(policy=Forgetful())
-    controller._memory = {"cxunt": 4}
+    controller._memory = {"cxunt": 4}  # noqa: SLF001 a stand-in's step is called as Slurm would
 
     assert controller.run_round().plan.memory == {"count": 1}
 
@@ -278,7 +278,7 @@ def test_a_slurm_that_does_not_tell_the_time(bench: Callable[..., Any], monkeypa
     """Rounds go on, and one warning says what is not looked after."""
     one = bench()
 
-    def refused(slurm: FakeSlurm) -> None:
+    def refused(_slurm: FakeSlurm) -> None:
         raise SlurmError("sdiag failed: Access denied")
 
     monkeypatch.setattr(FakeSlurm, "clock_ahead_s", refused)

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.bounds import Bounds, Lessons, keeps_back, node_room
+from slurm_hadar.controller.steering.bounds import Lessons, QuotaBook, keeps_back, node_room
 from slurm_hadar.model import JobState, Placement
-from slurm_hadar.slurm.state import Bounds as SlurmBounds
-from slurm_hadar.slurm.state import ClusterState, Licence, Limit, Reservation, SlurmJob, SlurmNode
+from slurm_hadar.slurm.state import Bounds, ClusterState, Licence, Limit, Reservation, SlurmJob, SlurmNode
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 FAKE = FakeSlurm({"v100-1": ("v100", 4)})
@@ -24,8 +23,8 @@ def job(**fields: object) -> SlurmJob:
     return replace(made, **{**given, **fields})  # type: ignore[arg-type]
 
 
-def bounds(*jobs: SlurmJob, **said: object) -> Bounds:
-    return Bounds(ClusterState(1000.0, jobs, bounds=SlurmBounds(**said)))  # type: ignore[arg-type]
+def bounds(*jobs: SlurmJob, **said: object) -> QuotaBook:
+    return QuotaBook(ClusterState(1000.0, jobs, bounds=Bounds(**said)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -53,9 +52,12 @@ def test_every_limit_that_binds_a_job_is_drawn_from() -> None:
 
     held = Placement.of({"v100-1": {"v100": 2}})
     assert {d.quota: (one.quotas[d.quota].left, d.amount(held)) for d in draws} == {
-        "qos small gres/gpu": (4.0, 2.0), "qos-user small 1001 cpu": (7.0, 4.0), "account top jobs": (0.0, 1.0),
-        "user lab eve mem": (float(7 << 30), float(4 << 30)), "qos small gres/gpu:v100": (3.0, 2.0),
-    }  # fmt: skip
+        "qos small gres/gpu": (4.0, 2.0),
+        "qos-user small 1001 cpu": (7.0, 4.0),
+        "account top jobs": (0.0, 1.0),
+        "user lab eve mem": (float(7 << 30), float(4 << 30)),
+        "qos small gres/gpu:v100": (3.0, 2.0),
+    }
     assert "account top" in one.quotas["account top jobs"].words
 
 
@@ -78,7 +80,7 @@ def test_cpus_and_memory_follow_the_shape() -> None:
 
     assert (plain.cpus_for(1), plain.cpus_for(4), plain.memory_per_cpu) == (4.0, 4.0, float(1 << 30))
     assert (per_gpu.cpus_for(1), per_gpu.cpus_for(4)) == (2.0, 8.0)
-    assert Bounds(ClusterState(0.0, memory_counts=False)).needs(job(), RECORD).memory_per_cpu == 0.0
+    assert QuotaBook(ClusterState(0.0, memory_counts=False)).needs(job(), RECORD).memory_per_cpu == 0.0
 
 
 def test_nodes_that_are_closed() -> None:

@@ -13,7 +13,7 @@ from slurm_hadar.comment import MOST_SIZES, parse
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering import writes
-from slurm_hadar.controller.steering.elastic import gang_sizes, room_of
+from slurm_hadar.controller.steering.elastic import gang_sizes, node_groups
 from slurm_hadar.controller.steering.rules import form_of, gpus_asked, node_facts
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
@@ -22,7 +22,7 @@ from slurm_hadar.slurm.state import GpuRequest
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 from slurm_hadar.throughput.store import ThroughputStore
 
-FOUR_BY_FOUR = room_of([[4, 4, 4, 4], [2, 2]])
+FOUR_BY_FOUR = node_groups([[4, 4, 4, 4], [2, 2]])
 NODES = {"v100-1": ("v100", 4), "v100-2": ("v100", 4), "k80-1": ("k80", 4)}
 FACTS = node_facts(FakeSlurm(NODES).nodes.values())
 
@@ -52,7 +52,7 @@ def test_sizes(wanted, asked: int, nodes: tuple[int, int], batch: int | None, si
 )  # fmt: skip
 def test_sizes_are_few_ascending_and_possible(low, span, asked, most, batch, groups) -> None:
     """Whatever is asked for: at most eight sizes, each of them in the range, divisible and on nodes that exist."""
-    sizes = gang_sizes(range(low, low + span + 1), asked, 1, most, batch, room_of(groups))
+    sizes = gang_sizes(range(low, low + span + 1), asked, 1, most, batch, node_groups(groups))
 
     assert asked in sizes and list(sizes) == sorted(set(sizes)) and len(sizes) <= MOST_SIZES
     for size in set(sizes) - {asked}:
@@ -169,10 +169,11 @@ def test_a_start_in_the_wrong_size_is_noticed(bench) -> None:
     job = b.slurm.submit(gpus=2, comment="hadar:ckpt=yes,gpus=1-4")
     policy = Sized()
     policy.where = Placement.of({"v100-1": {"v100": 4}})
-    update = b.slurm._update
-    b.slurm._update = lambda one, fields: update(one, {k: v for k, v in fields.items() if k != "TresPerNode"})
+    update = b.slurm._update  # noqa: SLF001 a stand-in's answer is made another
+    b.slurm._update = lambda one, fields: update(one, {k: v for k, v in fields.items() if k != "TresPerNode"})  # noqa: SLF001 a stand-in's answer is made another
     result = b.new_controller(policy=policy).run_round()
 
     assert [(w.outcome, w.detail) for w in result.outcome.log if w.job_id == job][-1] == (
-        "ineffective", "runs with 2 GPUs instead",
-    )  # fmt: skip
+        "ineffective",
+        "runs with 2 GPUs instead",
+    )

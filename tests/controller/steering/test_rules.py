@@ -26,9 +26,7 @@ def job(comment: str = "hadar:", gpus: int = 2, nodes: int = 1, **fields) -> Slu
     return slurm.jobs[slurm.submit(gpus, comment, nodes, **fields)]
 
 
-FACTS = node_facts(
-    [*FakeSlurm(NODES).nodes.values(), SlurmNode("mix-1", (("k80", 2), ("t4", 2)), partitions=("all",))]
-)  # fmt: skip
+FACTS = node_facts([*FakeSlurm(NODES).nodes.values(), SlurmNode("mix-1", (("k80", 2), ("t4", 2)), partitions=("all",))])
 RECORD = JobRecord("1", workers=4, nodes=2, tasks=2, cpus=8)
 SEAL = Seal("here", b"key")
 MAC = SEAL.of("1", "alice", (4, 2, 2, 8))

@@ -1,35 +1,35 @@
-"""What each round leaves for people to look at: queue, nodes, who ran where, prices over time and what is gained.
+"""The dashboard's rows, which each round leaves in the journal: queue, nodes, who ran where, prices over time, gains.
 
 Only what changed since the round before is written: a dashboard must cost a quiet cluster nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from slurm_hadar.config import Mode
 from slurm_hadar.controller.answers.lines import Line, line_of
 from slurm_hadar.controller.cluster import Outcome
-from slurm_hadar.controller.journal import Journal, RoundRecord, Run, SightChanges
-from slurm_hadar.controller.journal.gains import basis, gain_of
+from slurm_hadar.controller.journal import DashboardChanges, Journal, Run, WriteOutcome
+from slurm_hadar.controller.journal.gains import gain_of
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.model import Job, Node, Plan, Snapshot, Speed
 from slurm_hadar.slurm.state import SlurmNode
 from slurm_hadar.throughput.store import workload_key
 
-__all__ = ["Sights", "gpu_use", "workload_name"]
+__all__ = ["DashboardRows", "gpu_use", "workload_name"]
 
 _Row = tuple[Any, ...]
 _T = TypeVar("_T")
 _MOST = 2**63 - 1  # that SQLite can count; users may ask for more
 
 
-class Sights:
+class DashboardRows:
     """Writes what changed from round to round; after a restart or a failed write, from what the journal has."""
 
     def __init__(self, journal: Journal) -> None:
@@ -44,46 +44,45 @@ class Sights:
         self._runs = {run.job_id: run for run in journal.open_runs()}
         self._before = journal.last_gain()
 
-    def note(
-        self, record: RoundRecord, seen: Observation, plan: Plan, waits: Mapping[str, dict], outcome: Outcome
-    ) -> None:
+    def update(self, mode: str, seen: Observation, plan: Plan, waits: Mapping[str, dict], outcome: Outcome) -> None:
         """After a round: ``waits`` are those that the journal was given, ``outcome`` what was carried out."""
         if self._lost:
             self._recall()
         snapshot = seen.snapshot
-        sight = SightChanges()
-        acted = {c.job_id: c for c in outcome.changes} if _carried_out(record, plan) else {}
-        failed = {write.job_id for write in outcome.log if write.outcome != "ok"}
+        changes = DashboardChanges()
+        acted = {c.job_id: c for c in outcome.changes} if outcome.acted else {}
+        failed = {write.job_id for write in outcome.log if write.outcome is not WriteOutcome.OK}
         done = {job_id: change for job_id, change in acted.items() if job_id not in failed}
         queue: dict[str, int] = {}
         for job in snapshot.jobs:
             row = _row(_line(job, seen, waits, done.get(job.job_id)), job)
             queue[job.job_id] = hash(row)
             if self._queue.get(job.job_id) != queue[job.job_id]:
-                sight.queue.append(row)
-        sight.gone["queue"] = [job_id for job_id in self._queue if job_id not in queue]
+                changes.queue.append(row)
+        changes.gone["queue"] = [job_id for job_id in self._queue if job_id not in queue]
         self._queue = queue
         shown = {node.name: node for node in seen.state.nodes}
         nodes = {node.name: _node_text(node, shown.get(node.name)) for node in snapshot.nodes}
-        sight.nodes, sight.gone["nodes"] = _differing(self._nodes, nodes)
+        changes.nodes, changes.gone["nodes"] = _differing(self._nodes, nodes)
         self._nodes = nodes
         speeds = _speed_texts(snapshot)
-        sight.speeds, sight.gone["speeds"] = _differing(self._speeds, speeds)
+        changes.speeds, changes.gone["speeds"] = _differing(self._speeds, speeds)
         self._speeds = speeds
-        sight.runs = self._note_runs(snapshot)
-        sight.prices = _prices(plan)
-        sight.gain = gain_of(snapshot, None if plan.abstains else plan, record.mode, self._before)
+        changes.runs = self._note_runs(snapshot)
+        changes.prices = _prices(plan)
+        changes.gain = gain_of(snapshot, None if plan.abstains else plan, mode, self._before)
         self._before = snapshot.time
         self._lost = True
-        self._journal.add_sight(snapshot.time, sight)
+        self._journal.update_dashboard(snapshot.time, changes)
         self._lost = False
 
     def _note_runs(self, snapshot: Snapshot) -> list[Run]:
         """Runs that began or are over since the last look."""
         running = {
             job.job_id: Run(job.job_id, job.started or snapshot.time, None, job.placement, job.pinned is None)
-            for job in snapshot.jobs if job.running and job.placement
-        }  # fmt: skip
+            for job in snapshot.jobs
+            if job.running and job.placement
+        }
         changed = []
         for job_id, run in list(self._runs.items()):
             now = running.get(job_id)
@@ -99,21 +98,31 @@ class Sights:
         return changed
 
 
-def _carried_out(record: RoundRecord, plan: Plan) -> bool:
-    return record.mode == Mode.ACT and not record.note and not plan.abstains
-
-
 def _line(job: Job, seen: Observation, waits: Mapping[str, dict], change: Change | None) -> Line:
     """As Slurm showed it when the round began, and as the round has left it."""
     progress = (job.done_steps, job.total_steps) if job.fork is not None else None
     line = line_of(
-        seen.raw[job.job_id], seen.records.get(job.job_id), job.placement, job.pinned, waits.get(job.job_id, {}),
+        seen.raw[job.job_id],
+        seen.records.get(job.job_id),
+        job.placement,
+        job.pinned,
+        waits.get(job.job_id, {}),
         progress,
-    )  # fmt: skip
+    )
     if change is not None and change.kind.occupies:
         held = change.new
-        return replace(line, state="starting", where=str(held), held=held.as_dict(), types=tuple(sorted(held.by_type)),
-                       gpus=held.workers, steps_per_s=None, started=None, tier="", why=change.why)  # fmt: skip
+        return replace(
+            line,
+            state="starting",
+            where=str(held),
+            held=held.as_dict(),
+            types=tuple(sorted(held.by_type)),
+            gpus=held.workers,
+            steps_per_s=None,
+            started=None,
+            tier="",
+            why=change.why,
+        )
     if change is not None and change.kind.stops:
         return replace(line, state="stopping", where="-", held={}, steps_per_s=None, started=None, why=change.why)
     return line
@@ -147,21 +156,22 @@ def workload_name(job: Job) -> str:
 
 def _speed_texts(snapshot: Snapshot) -> dict[str, str]:
     texts: dict[str, str] = {}
-    alike: dict[int, str] = {}  # the speeds of users of whom nothing is known are one and the same
     for job in snapshot.jobs:
         name = workload_name(job)
         if name not in texts and job.form.workers > 0:
-            if id(job.speeds) not in alike:
-                alike[id(job.speeds)] = _speeds_text(job.speeds)
-            texts[name] = alike[id(job.speeds)]
+            texts[name] = _speeds_text(tuple(sorted(job.speeds.items(), key=lambda known: known[0])))
     return texts
 
 
-def _speeds_text(speeds: Mapping[str, Speed]) -> str:
-    return json.dumps({
-        t: {"steps_per_s": s.steps_per_s, "spread": s.apart, "source": s.source, "error": s.error, "basis": basis(s)}
-        for t, s in sorted(speeds.items())
-    })  # fmt: skip
+@functools.lru_cache(maxsize=1024)
+def _speeds_text(speeds: tuple[tuple[str, Speed], ...]) -> str:
+    """Kept, since the jobs of all users of whom nothing is known have the same speeds."""
+    return json.dumps(
+        {
+            t: {"steps_per_s": s.steps_per_s, "spread": s.apart, "source": s.source, "error": s.error, "basis": s.basis}
+            for t, s in speeds
+        }
+    )
 
 
 def _node_text(node: Node, shown: SlurmNode | None) -> str:

@@ -1,4 +1,4 @@
-"""Going on without the database: what cannot be kept costs knowledge, never a round."""
+"""Best-effort writes to the journal: what cannot be written costs knowledge, never a round."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 from slurm_hadar.errors import StoreError
 
-__all__ = ["Keeping"]
+__all__ = ["BestEffort"]
 
 log = logging.getLogger(__name__)
 _REMIND_S = 3600.0
 
 
-class Keeping:
-    """Turns a StoreError that passes into a loud line and a count: ``with keeping(): journal.save_jobs(...)``.
+class BestEffort:
+    """Turns a StoreError that passes into a loud line and a count: ``with best_effort(): journal.save_jobs(...)``.
 
     For what may be written later: a disk that is full must not end the controller, which has it in memory too. What is
     to be done to Slurm is another matter: it is not done unless it could be written down. ``fault`` says what is
@@ -41,9 +41,10 @@ class Keeping:
             if not self.fault or time.monotonic() - self._said > _REMIND_S:
                 self._said = time.monotonic()
                 log.error(
-                    "JOURNAL NOT WRITTEN: %s; nothing is done to Slurm until it can be", error,
+                    "JOURNAL NOT WRITTEN: %s; nothing is done to Slurm until it can be",
+                    error,
                     extra={"event": "journal"},
-                )  # fmt: skip
+                )
             self.fault = str(error)
 
     def round_over(self) -> None:

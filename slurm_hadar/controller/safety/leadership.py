@@ -1,4 +1,4 @@
-"""Of several controllers, one per slurmctld host, only the one whose slurmctld acts may act."""
+"""Leadership: of several controllers, one per slurmctld host, the one whose slurmctld acts may act; others stand by."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import logging
 import socket
 from typing import Literal
 
+from slurm_hadar.errors import SlurmError
 from slurm_hadar.slurm.base import Backend
 
-__all__ = ["Primacy"]
+__all__ = ["Leadership"]
 
 log = logging.getLogger(__name__)
 
 
-class Primacy:
+class Leadership:
     """Whether this host is the one that acts, by ``scontrol ping``.
 
     With one slurmctld everybody may act, and nothing is asked any more. So may a host that is none of several
@@ -40,23 +41,32 @@ class Primacy:
         """What :meth:`standby` came to last."""
         return bool(self._last)
 
+    def may_be_elsewhere(self) -> bool:
+        """Whether another host may be the one that jobs report to, as far as can be told before the first round."""
+        try:
+            return bool(self.standby())
+        except SlurmError:
+            return True
+
     def standby(self) -> str:
         """Why this host may not act now; empty if it may. Raises SlurmError if Slurm does not say."""
         if self._ha == "any" or self._several is False:
-            return self._note("")
+            return self._tell_change("")
         daemons = self._backend.daemons()
         self._several = len(daemons) > 1
         here = [d for d in daemons if d.host.split(".")[0] == self._host]
         if not self._several or not here:
-            return self._note("")
+            return self._tell_change("")
         acting = next((d for d in daemons if d.up), None)
         if acting is None:
-            return self._note("no slurmctld is up")
+            return self._tell_change("no slurmctld is up")
         if acting in here:
-            return self._note("")
-        return self._note(f"standby: slurmctld acts on {acting.host} ({acting.role}), and this host is {here[0].role}")
+            return self._tell_change("")
+        return self._tell_change(
+            f"standby: slurmctld acts on {acting.host} ({acting.role}), and this host is {here[0].role}"
+        )
 
-    def _note(self, standby: str) -> str:
+    def _tell_change(self, standby: str) -> str:
         """Say in the log when it changes."""
         if standby != self._last:
             if standby:

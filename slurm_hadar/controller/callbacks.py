@@ -1,20 +1,19 @@
-"""Who looks after a controller while it works, such as the service that it runs in."""
+"""Who is told of what a controller does while it works, such as the service that it runs in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slurm_hadar.controller.act.verify import ReadBack
 from slurm_hadar.controller.cluster import Outcome
 
 if TYPE_CHECKING:
     from slurm_hadar.controller.observe.observer import Observation
 
-__all__ = ["Attendant"]
+__all__ = ["LoopCallbacks"]
 
 
-class Attendant:
+class LoopCallbacks:
     """Does nothing by itself. All methods are called on the loop's thread, and must be quick and raise nothing."""
 
     def alive(self) -> None:
@@ -26,9 +25,8 @@ class Attendant:
     def began(self, number: int) -> None:
         """Round ``number`` has looked and decided, and is about to act."""
 
-    def wrote(self, number: int, seen: Observation, outcome: Outcome, after: ReadBack) -> None:
-        """What round ``number`` did to Slurm, also where it broke off. ``after`` is what Slurm showed last; empty
-        where it was not asked any more."""
+    def wrote(self, number: int, seen: Observation, outcome: Outcome) -> None:
+        """What round ``number`` did to Slurm, also where it broke off."""
 
     def asking(self, verb: str, words: Sequence[str]) -> None:
         """As :class:`slurm_hadar.slurm.watched.Watcher` says."""

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.answers.view import look, recorded_lines, recorded_nodes
-from slurm_hadar.controller.journal import Journal, ReadOnlyJournal, RoundRecord, SightChanges
-from slurm_hadar.controller.journal.gains import basis, blind_rate, gain_of
+from slurm_hadar.controller.answers.view import picture_of, recorded_lines, recorded_nodes
+from slurm_hadar.controller.journal import DashboardChanges, Journal, ReadOnlyJournal, RoundRecord
+from slurm_hadar.controller.journal.gains import blind_rate, gain_of
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
 from slurm_hadar.names import by_number
 
 COMMENT = "hadar:model=resnet18,batch=64,steps=20000,lose=yes"
 ON_V100, ON_K80 = Placement.of({"v100-1": {"v100": 2}}), Placement.of({"k80-1": {"k80": 2}})
 KNOWN = {
-    "v100": Speed(8.0, source="measured here 3 times on 2 v100", error=0.05),
+    "v100": Speed(8.0, source="measured here 3 times on 2 v100", error=0.05, measured=True),
     "k80": Speed(2.0, source="published for resnet18; times 0.2 for k80 by the data sheets", error=0.5),
 }
 
@@ -113,9 +113,11 @@ def test_only_what_changed_is_written(bench, monkeypatch: pytest.MonkeyPatch) ->
     b.slurm.start(jobs[0], "v100-1")
     for _ in range(3):
         b.controller.run_round()
-    seen: list[SightChanges] = []
-    write = Journal.add_sight
-    monkeypatch.setattr(Journal, "add_sight", lambda self, now, sight: (seen.append(sight), write(self, now, sight)))
+    seen: list[DashboardChanges] = []
+    write = Journal.update_dashboard
+    monkeypatch.setattr(
+        Journal, "update_dashboard", lambda self, now, sight: (seen.append(sight), write(self, now, sight))
+    )
 
     b.controller.run_round()
     assert (seen[0].queue, seen[0].nodes, seen[0].speeds, seen[0].runs) == ([], {}, {}, [])
@@ -176,28 +178,20 @@ def test_prices_and_nodes_are_kept(bench) -> None:
 
 def job(number: int, placement: Placement = EMPTY, speeds=KNOWN, **rest) -> Job:
     state = JobState.RUNNING if placement else JobState.PENDING
-    return Job(str(number), rest.pop("form", Form(2)), speeds=speeds, placement=placement, state=state,
-               started=1000.0 if placement else None, **rest)  # fmt: skip
+    return Job(
+        str(number),
+        rest.pop("form", Form(2)),
+        speeds=speeds,
+        placement=placement,
+        state=state,
+        started=1000.0 if placement else None,
+        **rest,
+    )
 
 
 def snapshot(*jobs: Job, k80: bool = True) -> Snapshot:
     nodes = (Node("v100-1", {"v100": 2}), Node("k80-1", {"k80": 2}, available=k80))
     return Snapshot(2000.0, nodes, jobs)
-
-
-@pytest.mark.parametrize(
-    ("speed", "words"),
-    [
-        (Speed(1.0, source="measured here 3 times on 2 v100", error=0.05), "measured"),
-        (Speed(1.0, source="measured here 1 time on 1 k80; times 3, the published ratio v100/k80", error=0.2),
-         "estimated"),
-        (Speed(1.0, source="published for resnet18", error=0.5), "estimated"),
-        (Speed(1.0, source="nothing is known of the job; GPU types compared by their data sheets"), "unknown"),
-    ],
-)  # fmt: skip
-def test_how_a_speed_is_known(speed: Speed, words: str) -> None:
-    """Measured means on this type and gang; carried over is estimated; data sheets alone are nothing."""
-    assert basis(speed) == words
 
 
 def test_the_blind_rate_is_the_average_over_gpus() -> None:
@@ -269,9 +263,13 @@ def rounds_as_nobody(path: Path) -> str:
         "with ReadOnlyJournal(Path(sys.argv[1])) as journal: print([r['mode'] for r in journal.rounds()])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60,
-        cwd=Path(__file__).resolve().parents[3], check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).resolve().parents[3],
+        check=False,
+    )
     return done.stdout + done.stderr
 
 
@@ -301,15 +299,15 @@ def test_slurm_away_is_said_and_the_last_round_shown(bench, tmp_path: Path) -> N
     job_id = b.slurm.submit(gpus=2, comment=COMMENT, user="ann")
     config = b.config()
 
-    without = look(b.slurm, config, time.time())
+    without = picture_of(b.slurm, config, time.time())
     assert without.live and "no journal" in without.journal_fault and without.lines[0].user == "ann"
 
     journal = Journal(tmp_path / "journal.db")
     b.journal = journal
     b.new_controller().run_round()
-    live = look(b.slurm, config, time.time())
+    live = picture_of(b.slurm, config, time.time())
     b.slurm.away = True
-    away = look(b.slurm, config, time.time())
+    away = picture_of(b.slurm, config, time.time())
     journal.close()
 
     assert live.live and live.beat.alive and not live.fault

@@ -1,16 +1,17 @@
-"""Acting no more for a while after Slurm has refused too much: what is wrong then is wrong with the controller."""
+"""The circuit breaker: no writes for a while after Slurm has refused too many; what is wrong then is wrong with the
+controller."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 
-__all__ = ["Brake"]
+__all__ = ["CircuitBreaker"]
 
 _LONGEST_S = 3600.0
 
 
-class Brake:
+class CircuitBreaker:
     """Counts refusals in a row. After too many nothing is written for a round, and for twice as long each further time;
     then the next round tries again, since nobody may be there to start the controller anew.
 
@@ -22,7 +23,7 @@ class Brake:
         self._until = 0.0
         self._pause_s = 0.0
 
-    def note(self, refused: Mapping[str, int], accepted: bool, most: int, now: float, round_s: float) -> None:
+    def record_round(self, refused: Mapping[str, int], accepted: bool, most: int, now: float, round_s: float) -> None:
         """A round that has acted had so many refusals, by user, and whether Slurm took anything in it. ``most`` in a
         row are too many."""
         if accepted or not refused:

@@ -1,0 +1,118 @@
+"""What the batches of a round consist of: pure functions of what was seen and decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from slurm_hadar.config import Mode
+from slurm_hadar.controller.act.context import ActContext
+from slurm_hadar.controller.act.writer import PlannedWrite
+from slurm_hadar.controller.journal import JobRecord, Purpose
+from slurm_hadar.controller.observe.observer import Observation
+from slurm_hadar.controller.safety.guard import Change, ChangeKind
+from slurm_hadar.controller.steering import writes
+from slurm_hadar.controller.steering.rules import may_relaunch
+from slurm_hadar.controller.steering.writes import RESTART_GAP_S
+from slurm_hadar.model import Job, JobState
+from slurm_hadar.slurm.state import SlurmJob, Write
+
+__all__ = ["back_in_queue", "given_back", "leases", "put_off", "releases", "requeues", "starts"]
+
+
+def requeues(job_ids: Iterable[str], why: str = "") -> list[PlannedWrite]:
+    """Running jobs go back into the queue."""
+    return [PlannedWrite(w, Purpose.REQUEUE, why=why) for w in writes.requeue(job_ids)]
+
+
+def releases(seen: Observation, changes: Iterable[Change]) -> list[PlannedWrite]:
+    """Jobs whose launch Slurm has failed, and holds for that, are tried once more."""
+    return [
+        PlannedWrite(Write("release", (c.job_id,)), Purpose.RELEASE)
+        for c in changes
+        if c.kind in (ChangeKind.START, ChangeKind.WAIT) and may_relaunch(seen.raw[c.job_id], seen.records[c.job_id])
+    ]
+
+
+def starts(context: ActContext, seen: Observation, changes: Iterable[Change]) -> list[PlannedWrite]:
+    """Waiting jobs that are to start; nothing for one that waits for exactly this placement already."""
+    batch: list[PlannedWrite] = []
+    for change in changes:
+        if change.kind is ChangeKind.START:
+            with context.quarantine.over(change.job_id, "starting it"):
+                batch += _start(context, seen.raw[change.job_id], seen.records[change.job_id], change)
+    return batch
+
+
+def _start(context: ActContext, job: SlurmJob, record: JobRecord, change: Change) -> list[PlannedWrite]:
+    just_stopped = job.restarts > 0 and job.submit is not None and time.time() - job.submit < RESTART_GAP_S
+    planned = _place(context, job, record, change, RESTART_GAP_S if just_stopped else 0.0)
+    shaped = any(name == "NumNodes" for name, _ in planned.write.fields)
+    deferred = job.eligible is None or job.eligible > time.time()
+    if not shaped and not deferred and record.steered and set(job.req_nodes) == set(change.new.nodes):
+        return []
+    return [planned]
+
+
+def _place(context: ActContext, job: SlurmJob, record: JobRecord, change: Change, gap_s: float) -> PlannedWrite:
+    write = writes.place(job, record, change.new, context.seal, gap_s)
+    return PlannedWrite(write, Purpose.PLACE, defer_s=gap_s)
+
+
+def put_off(context: ActContext, job: SlurmJob, record: JobRecord) -> PlannedWrite:
+    """A lease, with the shape that the owner asked for."""
+    return PlannedWrite(writes.defer(job, record, context.lease_s), Purpose.DEFER, defer_s=context.lease_s)
+
+
+def leases(context: ActContext, seen: Observation, job_ids: Iterable[str]) -> list[PlannedWrite]:
+    """Renew leases that would not last until the round after next; free steered jobs of their node lists."""
+    lease_s, now = context.lease_s, time.time()
+    plain: list[str] = []
+    steered: list[PlannedWrite] = []
+    for job_id in job_ids:
+        job, record = seen.raw[job_id], seen.records[job_id]
+        if record.steered:
+            with context.quarantine.over(job_id, "putting it off"):
+                steered.append(put_off(context, job, record))
+            continue
+        ours = job.eligible is not None and job.eligible > now and record.deferred(job.eligible)
+        if not ours or record.lease is None or record.lease - now < 0.75 * lease_s:
+            plain.append(job_id)
+    return [*steered, *(PlannedWrite(w, Purpose.LEASE, defer_s=lease_s) for w in writes.lease(plain, lease_s))]
+
+
+def back_in_queue(
+    context: ActContext, seen: Observation, stops: Sequence[Change], left: Mapping[str, SlurmJob]
+) -> list[PlannedWrite]:
+    """Where or when the stopped jobs start again; ``left`` has those that Slurm shows now."""
+    batch = []
+    for change in stops:
+        job, record = left[change.job_id], seen.records[change.job_id]
+        with context.quarantine.over(change.job_id, "moving it"):
+            if change.kind is ChangeKind.MOVE:
+                batch.append(_place(context, job, record, change, _gap_s(change, seen.snapshot.job[change.job_id])))
+            else:
+                batch.append(put_off(context, job, record))
+    return batch
+
+
+def given_back(context: ActContext, seen: Observation) -> list[PlannedWrite]:
+    """Jobs that wait, and are not to be steered any more, get their owners' shape and every node back: their node list
+    is this controller's doing."""
+    batch = []
+    for job in seen.snapshot.jobs:
+        record, raw = seen.records.get(job.job_id), seen.raw.get(job.job_id)
+        if job.pinned is None or record is None or raw is None or not record.steered or raw.fault is not None:
+            continue
+        if raw.state is JobState.PENDING and raw.req_nodes and context.config.mode(raw.partition) is Mode.ACT:
+            with context.quarantine.over(job.job_id, "giving it back"):
+                batch.append(PlannedWrite(writes.give_back(raw, record), Purpose.GIVE_BACK, why=job.pinned))
+    return batch
+
+
+def _gap_s(change: Change, job: Job) -> float:
+    """None is needed on nodes where the job was not killed just now: neither in this run, nor in one before that ended
+    this very second."""
+    elsewhere = set(change.old.nodes).isdisjoint(change.new.nodes)
+    fresh = job.restarts > 0 and (job.started is None or time.time() - job.started < RESTART_GAP_S)
+    return 0.0 if elsewhere and not fresh else RESTART_GAP_S

@@ -1,0 +1,44 @@
+"""What all parts of the actor work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.agents.notes import Seal
+from slurm_hadar.controller.agents.reports import ReportBook
+from slurm_hadar.controller.safety.quarantine import Quarantine
+from slurm_hadar.controller.steering.bounds import Lessons
+from slurm_hadar.slurm.base import Backend
+
+__all__ = ["ActContext"]
+
+LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let leases run out in between
+
+
+@dataclass
+class ActContext:
+    """``stopping`` says whether to end after the current write; ``alive`` is called again and again while something is
+    waited for. ``config`` changes between rounds only."""
+
+    backend: Backend
+    config: Config
+    book: ReportBook
+    seal: Seal = field(default_factory=Seal)
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    lessons: Lessons = field(default_factory=Lessons)
+    stopping: Callable[[], bool] = lambda: False
+    alive: Callable[[], None] = lambda: None
+
+    @property
+    def lease_s(self) -> float:
+        """How long a lease lasts."""
+        settings = self.config.controller
+        return max(LEAST_LEASE_S, settings.lease_rounds * settings.round_s)
+
+    @property
+    def longest_defer_s(self) -> float:
+        """From the begin of a round to the latest start time that it may give a job."""
+        jobs = self.config.jobs
+        return jobs.ack_timeout_s + jobs.end_timeout_s + jobs.start_timeout_s + self.lease_s + 30.0

@@ -1,0 +1,228 @@
+"""What is known of each job in a round: its record is brought up to date first, and nothing changes it after that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from slurm_hadar.comment import JobComment
+from slurm_hadar.config import Config
+from slurm_hadar.controller.answers.words import clock
+from slurm_hadar.controller.journal import Event, JobRecord
+from slurm_hadar.controller.observe.job_graphs import NamedGraph
+from slurm_hadar.controller.observe.records import JobRecords
+from slurm_hadar.controller.observe.script_failures import waits
+from slurm_hadar.controller.observe.slurm_view import SlurmView
+from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.observe.weights import Standing, standing_of, weight_of
+from slurm_hadar.controller.prediction.forecasts import Forecast, in_words
+from slurm_hadar.controller.steering.bounds import QuotaBook, keeps_back
+from slurm_hadar.controller.steering.rules import (
+    TRANSIENT_HOLDS,
+    NodeBook,
+    form_of,
+    gpus_asked,
+    pinned_reason,
+    placement_of,
+    shared_form,
+    unreadable,
+)
+from slurm_hadar.model import NO_NEEDS, Form, JobState, Needs, Placement
+from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.throughput.store import workload_key
+from slurm_hadar.throughput.table import worker_batch
+
+__all__ = ["PASS_ROUNDS", "FactFinder", "JobFacts"]
+
+PASS_ROUNDS = 2  # for a node where the job did not get what seemed free
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """``pinned``: why the job is left to Slurm, None for one that may be steered. ``placement``: the GPUs that it runs
+    on. ``needs``: what it takes beside GPUs. ``blocked``: why Slurm would not start it now. ``weight``: what it counts.
+    ``forecast``: how long it is expected to be, where nobody states it and forecasts are to be used."""
+
+    job: SlurmJob
+    comment: JobComment
+    record: JobRecord
+    pinned: str | None
+    form: Form
+    graph: NamedGraph | None
+    placement: Placement
+    needs: Needs
+    blocked: str | None
+    weight: float
+    forecast: Forecast | None
+
+    def workload(self, workers: int) -> str:
+        """What the speed of a gang of ``workers`` is filed under: its model and then batch per worker, or user and job
+        name where it names no model."""
+        batch = self.comment.batch
+        if self.form.sizes:
+            batch = worker_batch(batch, max(1, self.form.workers), workers)
+        graph = self.graph.name if self.graph else ""
+        return workload_key(self.comment.model or "", batch, self.job.user, self.job.name, graph)
+
+
+class FactFinder:
+    """Finds the facts of one round's jobs, one after the other.
+
+    Parameters
+    ----------
+    denied: jobs that Slurm does not let this controller change, and its words.
+    acting_only: jobs of partitions that are not in mode act are pinned.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        sources: Sources,
+        records: JobRecords,
+        view: SlurmView,
+        denied: Mapping[str, str],
+        acting_only: bool,
+    ) -> None:
+        self._config = config
+        self._sources = sources
+        self._records = records
+        self._view = view
+        self._denied = denied
+        self._acting_only = acting_only
+        self._now = view.state.time
+        self.quota_book = QuotaBook(view.state)
+        self._standing = self._standing_now()
+
+    def find(self, job: SlurmJob) -> JobFacts:
+        """Bring the job's record up to date, and say what is known of it now."""
+        comment = self._view.comments[job.job_id]
+        fault = unreadable(job) or self._sources.quarantine.reason(job.job_id)
+        record = self._records.of(job, self._now)
+        self._records.take_in(job, comment, record)
+        if job.state is JobState.RUNNING:
+            self._sources.lessons.forget(job)
+        self._keep_off_vain_nodes(job, record)
+        graph = self._graph(job, comment, record)
+        self._records.note_run(record, job, self._view.facts, self._now)
+        pinned = self._pinned(job, comment, record, fault)
+        form = self._form(job, comment, record, graph)
+        needs = NO_NEEDS if pinned else self.quota_book.needs(job, record)
+        return JobFacts(
+            job=job,
+            comment=comment,
+            record=record,
+            pinned=pinned,
+            form=form,
+            graph=graph,
+            placement=placement_of(job, self._view.facts),
+            needs=needs,
+            blocked=None if pinned else self._blocked(job, record, form, needs),
+            weight=self._weight(job, comment, record),
+            forecast=None if pinned else self._forecast(job, comment, record),
+        )
+
+    def _standing_now(self) -> Standing:
+        source = self._config.policy.weight_from
+        shared, usage = source == "fairshare", self._sources.usage
+        users = usage.by_user(self._now) if shared else {}
+        accounts = usage.by_account(self._now) if shared else {}
+        return standing_of(source, self._view.state.jobs, users, accounts)
+
+    def _pinned(self, job: SlurmJob, comment: JobComment, record: JobRecord, fault: str | None) -> str | None:
+        pinned = fault or pinned_reason(job, comment, record, self._config, self._view.facts, self._acting_only)
+        if pinned is None and job.job_id in self._denied:
+            return f"is not this controller's to change ({self._denied[job.job_id]})"
+        return pinned
+
+    def _form(self, job: SlurmJob, comment: JobComment, record: JobRecord, graph: NamedGraph | None) -> Form:
+        """What :func:`form_of` says, less the nodes that Slurm would refuse, the sizes that its owner may not have, and
+        those that its graph cannot have."""
+        facts, book = self._view.facts, self.quota_book
+        form = form_of(job, comment, record, facts, self._now)
+        only, closed = book.closed(job, self._now)
+        if only is not None or closed:
+            open_ = form.nodes if form.nodes is not None else frozenset(facts)
+            form = shared_form(replace(form, nodes=(open_ if only is None else open_ & only) - closed))
+        if form.sizes:
+            sizes = tuple(
+                n for n in form.sizes if n == form.workers or book.may_have(job, record, n, min(n, form.max_nodes))
+            )
+            form = replace(form, sizes=sizes)
+        if graph is not None and form.sizes:
+            sizes = tuple(n for n in form.sizes if graph.at(n) is not None)
+            form = replace(form, sizes=sizes, max_nodes=max(form.min_nodes, min(form.max_nodes, max(sizes))))
+        return form
+
+    def _blocked(self, job: SlurmJob, record: JobRecord, form: Form, needs: Needs) -> str | None:
+        """Why Slurm would not start the waiting job. A reason that it gives while it may start it at any moment is
+        news; of a job that was put off it gives none. Where a quota is spent that is known better."""
+        if job.state is not JobState.PENDING:
+            return None
+        failed, lessons = waits(record, self._now), self._sources.lessons
+        learned = None
+        if not self.quota_book.spent(needs):
+            if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
+                first_s = self._config.controller.round_s
+                lessons.learn(job, job.reason, self._now, first_s, tried=record.placed)
+            learned = lessons.reason(job, self._now) if failed is None else None
+        return failed or learned or only_where_avoided(job, record, form, self._view.facts, self._now)
+
+    def _keep_off_vain_nodes(self, job: SlurmJob, record: JobRecord) -> None:
+        """A job that was given nodes, and waits although their GPUs are free, lacks something there that nobody has
+        reckoned with: those nodes are not tried again for a while."""
+        if job.state is not JobState.PENDING or not record.placed or job.reason not in ("Resources", "Priority"):
+            return
+        free = {n.name: sum(c for _, c in n.gpus) - sum(c for _, c in n.used) for n in self._view.state.nodes}
+        each = (gpus_asked(job) or record.workers) // max(1, job.num_nodes)
+        if job.req_nodes and all(free.get(name, 0) >= each for name in job.req_nodes):
+            record.keep_off(job.req_nodes, self._now + PASS_ROUNDS * self._config.controller.round_s)
+
+    def _graph(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> NamedGraph | None:
+        """The job's graph; None if it names none, or none that can be used, which its record then says."""
+        before = record.graph_fault
+        graph, record.graph_fault = None, ""
+        if comment.graph is not None and record.workers:
+            run = f"{job.job_id}/{record.restarts}"
+            graph, record.graph_fault = self._sources.graphs.of(
+                run, comment.graph, record.workers, job.work_dir, job.user, self._now
+            )
+        if record.graph_fault and record.graph_fault != before:
+            self._records.events.append(Event(job.job_id, "graph", record.graph_fault))
+        return graph
+
+    def _weight(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> float:
+        """What the job weighs; its record says where that is less than it states."""
+        weight = weight_of(comment.weight, job, self._config.guard, self._standing)
+        if weight.lowered and weight.lowered != record.lowered:
+            self._records.events.append(Event(job.job_id, "weight", weight.lowered))
+        record.lowered = weight.lowered
+        return weight.value
+
+    def _forecast(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> Forecast | None:
+        """Of a job whose owner and script do not say how many steps it makes, and whose steps nobody shares out among
+        copies."""
+        copy = comment.fork is not None and job.array_id
+        if self._sources.forecaster is None or record.total_steps is not None or copy:
+            return None
+        before, forecast = Forecast.of(record), self._sources.forecaster.of(job, record, self._now)
+        # another version that expects the same is no news
+        if forecast is not None and (before is None or in_words(before) != in_words(forecast)):
+            self._records.events.append(Event(job.job_id, "forecast", in_words(forecast)))
+        return forecast if self._config.predict.use else None
+
+
+def only_where_avoided(job: SlurmJob, record: JobRecord, form: Form, facts: NodeBook, now: float) -> str | None:
+    """That a waiting job has room only on nodes that are not tried for a while; None if it has elsewhere too, or
+    nowhere."""
+    until = {n: u for n, u in record.avoid.items() if u > now and n in facts}
+    if not until:
+        return None
+    usable = {n: f.gpus for n, f in facts.items() if f.available and f.gpu_type and form.admits_type(f.gpu_type)}
+    avoided = set(until) & facts.open_to(job.partition, job.features) & usable.keys()
+    elsewhere = sum(gpus for node, gpus in usable.items() if form.admits_node(node))
+    least = form.gang_sizes[0]
+    if elsewhere >= least or elsewhere + sum(usable[n] for n in avoided) < least:
+        return None
+    when = clock(min(until[n] for n in avoided))
+    return f"could run on {fold(sorted(avoided))} only, which is not tried for it until {when} (its history says why)"

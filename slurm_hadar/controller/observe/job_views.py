@@ -1,0 +1,207 @@
+"""Jobs as a policy sees them: made of facts, and nothing is changed by it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+
+from slurm_hadar.comment import JobComment
+from slurm_hadar.config import Config
+from slurm_hadar.controller.agents.reports import ReportBook
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.observe.estimates import Estimates
+from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.safety.guard import unmovable_reason
+from slurm_hadar.controller.steering.rules import shared_form
+from slurm_hadar.controller.steering.time_limits import goes_on, types_within
+from slurm_hadar.controller.steering.writes import RESTART_GAP_S
+from slurm_hadar.model import Basis, Form, Job, JobState, Speed
+from slurm_hadar.slurm.state import SlurmJob
+
+__all__ = ["JobViews", "unreadable_job"]
+
+_NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all jobs, of which there are many
+_NO_TYPES: frozenset[str] = frozenset()
+_MEASURED_WITHIN_S = 120.0  # a first step may be long in coming; who tells no speed by then is judged without
+_TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is never measured
+
+
+class JobViews:
+    """Of one round, at ``now``; ``types`` are the GPU types of the cluster. ``book``: what jobs report."""
+
+    def __init__(
+        self, config: Config, estimates: Estimates, book: ReportBook, types: tuple[str, ...], now: float
+    ) -> None:
+        self._config = config
+        self._estimates = estimates
+        self._book = book
+        self._types = types
+        self._now = now
+
+    def view(self, facts: JobFacts) -> Job:
+        """The job as a policy sees it."""
+        job, comment, record, form = facts.job, facts.comment, facts.record, facts.form
+        speeds = self._estimates.speeds(facts, form.workers, self._types, self._now)
+        scaled = {n: self._estimates.speeds(facts, n, self._types, self._now) for n in form.sizes if n != form.workers}
+        held = facts.placement.workers
+        predicted, outlives = self._predicted(facts)
+        shown = Job(
+            job_id=job.job_id,
+            form=form,
+            user=job.user,
+            account=job.account,
+            qos=job.qos,
+            partition=job.partition,
+            name=job.name,
+            model=comment.model or "",
+            batch=comment.batch,
+            state=job.state,
+            reason=job.reason,
+            arrival=record.arrival,
+            started=record.run_since,
+            eligible=job.eligible,
+            total_steps=record.total_steps,
+            predicted_steps=predicted,
+            outlives=outlives,
+            done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
+            speeds=speeds,
+            scaled=scaled or _NOT_SCALED,
+            placement=facts.placement,
+            pinned=facts.pinned,
+            unmovable=self._unmovable(facts, speeds if held == form.workers else scaled.get(held, {})),
+            restart_cost_s=self._restart_cost(record, comment),
+            restarts=job.restarts,
+            attained_s=record.attained_s,
+            weight=facts.weight,
+            deadline=_deadline(comment, record),
+            time_limit_s=job.time_limit_s,
+            array_id=job.array_id,
+            het_id=job.het_id,
+            fork=comment.fork if job.array_id else None,
+            prefer=comment.prefer or _NO_TYPES,
+            graph=facts.graph.name if facts.graph else "",
+            needs=facts.needs,
+            blocked=facts.blocked,
+            ruled_out=_not_named(comment.types, self._types),
+        )
+        return self._within_limit(_by_what_is_known(self._reckoned(shown, record)), facts)
+
+    def stays(self, facts: JobFacts) -> bool:
+        """Whether a steerable job keeps its place once it runs, however long that is."""
+        return facts.pinned is None and self._fixed(facts) is not None
+
+    def _predicted(self, facts: JobFacts) -> tuple[float | None, float]:
+        """``predicted_steps`` and ``outlives``."""
+        forecast = facts.forecast
+        if forecast is None:
+            return None, 1.0
+        # it counts seconds on the fastest of these types, which need not be one of this site
+        known = self._estimates.speeds(facts, facts.form.workers, forecast.gpu_types or self._types, None)
+        return forecast.size_s * max((s.steps_per_s for s in known.values()), default=1.0), forecast.outlives
+
+    def _within_limit(self, shown: Job, facts: JobFacts) -> Job:
+        """A waiting job only sees the GPU types on which it is done within its time limit, where it is so on some and
+        does not go on after the limit."""
+        limit_s = facts.job.time_limit_s
+        if shown.pinned or shown.running or limit_s is None or goes_on(facts.comment, facts.record):
+            return shown
+        types = types_within(shown, limit_s)
+        if types is None:
+            return shown
+        late = _not_named(types, tuple(shown.speeds), "too slow for its time limit")
+        form = shared_form(replace(shown.form, types=types))
+        return replace(shown, form=form, ruled_out={**late, **shown.ruled_out})
+
+    def _reckoned(self, job: Job, record: JobRecord) -> Job:
+        """With what a job must have done by the time that it runs: where its size is stated, to tell a false statement;
+        where it is predicted, as its steps, if it reports none."""
+        if record.run_since is None or job.fork is not None:
+            return job
+        steps = max(0.0, self._now - record.run_since) * job.rate(job.placement)
+        if job.total_steps is not None:
+            return replace(job, reckoned_steps=steps)
+        silent = record.steps_per_s is None and record.steps == 0
+        return replace(job, done_steps=steps) if silent and job.predicted_steps is not None else job
+
+    def _unmovable(self, facts: JobFacts, speeds: Mapping[str, Speed]) -> str | None:
+        """``speeds``: of the gang that it runs with."""
+        record, now = facts.record, self._now
+        if facts.pinned is not None or facts.job.state is not JobState.RUNNING:
+            return None
+        if record.unsaved and record.unsaved_until > now:
+            return (
+                "did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; "
+                f"asked again in {record.unsaved_until - now:.0f} s"
+            )
+        young = unmovable_reason(self._config.guard, record.moves, record.run_since or now, now)
+        return self._fixed(facts) or young or self._unmeasured(facts, speeds)
+
+    def _unmeasured(self, facts: JobFacts, speeds: Mapping[str, Speed]) -> str | None:
+        """That a run which counts its steps has not told its speed yet: it is measured before it is judged."""
+        news, since, now = self._book.get(facts.job.job_id), facts.record.run_since, self._now
+        if news is None or news.ended or news.report.restart != facts.job.restarts or since is None:
+            return None
+        unknown = [t for t in facts.placement.by_type if t not in speeds or speeds[t].basis is not Basis.MEASURED]
+        silent = news.first_step is not None and now - news.first_step > _TELLS_WITHIN_S
+        if not unknown or silent or now - since > _MEASURED_WITHIN_S:
+            return None
+        return f"its speed on {' and '.join(unknown)} is being measured"
+
+    def _fixed(self, facts: JobFacts) -> str | None:
+        """Why the job keeps its place once it runs, however long that is; None if it need not."""
+        comment, record = facts.comment, facts.record
+        lose = comment.lose if comment.lose is not None else self._config.jobs.lose_progress
+        if not (record.resumable or comment.ckpt or lose):
+            return "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
+        return unmovable_reason(self._config.guard, record.moves)
+
+    def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
+        """Seconds that a move costs; of a job that cannot save, all that it has run."""
+        saves = record.resumable or bool(comment.ckpt)
+        lost_s = 0.0 if saves or record.run_since is None else max(0.0, self._now - record.run_since)
+        if comment.restart is not None:
+            return comment.restart + lost_s
+        if record.start_s is None:
+            return self._config.jobs.restart_cost_s + lost_s
+        return (record.save_s or 0.0) + RESTART_GAP_S + record.start_s + lost_s
+
+
+def unreadable_job(job: SlurmJob, record: JobRecord, why: str) -> Job:
+    """One that cannot be made sense of: it is left to Slurm, with the reason."""
+    return Job(
+        job.job_id,
+        Form(max(1, record.workers)),
+        user=job.user,
+        account=job.account,
+        partition=job.partition,
+        name=job.name,
+        state=job.state,
+        reason=job.reason,
+        arrival=record.arrival,
+        pinned=why,
+    )
+
+
+def _by_what_is_known(job: Job) -> Job:
+    """A running job of whose speed nothing is known stays with the GPU types that it has: data sheets compare types,
+    they do not tell what a move would gain."""
+    held = job.placement.by_type
+    speeds = job.speeds_at(job.placement.workers)
+    if not job.running or job.pinned or not held or all(t in speeds and speeds[t].error is not None for t in held):
+        return job
+    return replace(job, form=shared_form(replace(job.form, types=frozenset(held))))
+
+
+@functools.lru_cache(maxsize=1024)
+def _not_named(
+    accepted: frozenset[str] | None, offered: tuple[str, ...], why: str = "not in its types="
+) -> Mapping[str, str]:
+    """One mapping for all jobs alike."""
+    return {} if accepted is None else {gpu_type: why for gpu_type in offered if gpu_type not in accepted}
+
+
+def _deadline(comment: JobComment, record: JobRecord) -> float | None:
+    if comment.deadline is not None:
+        return comment.deadline
+    return None if comment.deadline_after_s is None else record.arrival + comment.deadline_after_s

@@ -1,0 +1,45 @@
+"""Nodes as a policy sees them: what jobs hold there that it may not move counts as taken."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from slurm_hadar.controller.observe.slurm_view import SlurmView
+from slurm_hadar.controller.steering.bounds import node_room
+from slurm_hadar.controller.steering.rules import NodeFacts
+from slurm_hadar.model import Job, Node
+from slurm_hadar.slurm.state import SlurmNode
+
+__all__ = ["node_views"]
+
+
+def node_views(view: SlurmView, jobs: Iterable[Job]) -> tuple[Node, ...]:
+    """A node with several GPU types is taken whole: stock Slurm cannot be told which of them an untyped request
+    gets."""
+    gpus: dict[str, dict[str, int]] = {}
+    cpus: dict[str, float] = defaultdict(float)
+    memory: dict[str, float] = defaultdict(float)
+    for job in jobs:
+        if not (job.steerable and job.running):
+            continue
+        for node, gpu_type, n in job.placement.items():
+            on_node = gpus.setdefault(node, {})
+            on_node[gpu_type] = on_node.get(gpu_type, 0) + n
+        shown, nodes = view.active[job.job_id], job.placement.nodes
+        for node in nodes:
+            cpus[node] += shown.num_cpus / len(nodes)
+            memory[node] += shown.memory_bytes / len(nodes)
+    counts = view.state.memory_counts
+    return tuple(
+        _node(n, view.facts[n.name], gpus.get(n.name, {}), node_room(n, cpus[n.name], memory[n.name], counts))
+        for n in view.state.nodes
+    )
+
+
+def _node(
+    node: SlurmNode, facts: NodeFacts, ours: Mapping[str, int], room: tuple[int | None, int | None, bool]
+) -> Node:
+    total = dict(node.gpus)
+    taken = total if facts.several_types else {t: max(0, n - ours.get(t, 0)) for t, n in node.used}
+    return Node(node.name, total, taken, node.available, node.state, node.reason, node.features, node.partitions, *room)

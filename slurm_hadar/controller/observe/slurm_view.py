@@ -1,0 +1,29 @@
+"""What Slurm said in one round, and what is worked out of it once for all who need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_hadar.comment import JobComment, read
+from slurm_hadar.controller.steering.rules import NodeBook, node_facts
+from slurm_hadar.slurm.state import ClusterState, SlurmJob
+
+__all__ = ["SlurmView"]
+
+
+@dataclass(frozen=True)
+class SlurmView:
+    """``facts`` of the nodes and ``comments`` of all jobs; ``active`` are the jobs that are not over."""
+
+    state: ClusterState
+    facts: NodeBook
+    comments: Mapping[str, JobComment]
+    active: Mapping[str, SlurmJob]
+
+    @classmethod
+    def of(cls, state: ClusterState, memory_gb: Mapping[str, int] | None = None) -> SlurmView:
+        """``memory_gb``: what the configuration says of GPU types."""
+        comments = {job.job_id: read(job.comment)[0] for job in state.jobs}
+        active = {job.job_id: job for job in state.jobs if job.state.active}
+        return cls(state, node_facts(state.nodes, memory_gb), comments, active)

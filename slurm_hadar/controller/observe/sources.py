@@ -1,0 +1,39 @@
+"""What the observer draws on beside what Slurm says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurm_hadar.controller.agents.notes import Seal
+from slurm_hadar.controller.agents.reports import ReportBook
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal.best_effort import BestEffort
+from slurm_hadar.controller.observe.job_graphs import GraphBook
+from slurm_hadar.controller.observe.usage import UsageBook
+from slurm_hadar.controller.prediction.forecasts import Forecaster
+from slurm_hadar.controller.safety.quarantine import Quarantine
+from slurm_hadar.controller.steering.bounds import Lessons
+from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.store import ThroughputStore
+
+__all__ = ["Sources"]
+
+
+@dataclass
+class Sources:
+    """``book``: what jobs report. ``estimator``: carries speeds over from what is known; ``store``: where those that
+    jobs report are filed, None = nowhere. ``records``: as the journal has them. ``usage``: where GPU time is booked.
+    ``forecaster``: says how long jobs will be, None = nobody does. ``seal``: of the notes in jobs' comments.
+    ``quarantine``: where one job's fault stays that job's."""
+
+    book: ReportBook
+    estimator: Estimator
+    records: dict[str, JobRecord]
+    usage: UsageBook
+    graphs: GraphBook
+    forecaster: Forecaster | None = None
+    store: ThroughputStore | None = None
+    best_effort: BestEffort = field(default_factory=BestEffort)
+    seal: Seal = field(default_factory=Seal)
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    lessons: Lessons = field(default_factory=Lessons)

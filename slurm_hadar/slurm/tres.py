@@ -1,0 +1,113 @@
+"""What Slurm's texts say of resources: GRES of nodes, TRES requests, and what is in use by shares of GPUs."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+
+from slurm_hadar.errors import SlurmParseError
+from slurm_hadar.slurm.state import GpuRequest
+
+__all__ = ["parse_gres", "parse_request", "parse_tres", "requests", "shared_gpus", "text_or_empty", "with_shared"]
+
+_GRES_PART = re.compile(r"(?:[^,(]|\([^)]*\))+")  # commas within brackets do not part
+_GPU_TYPE = re.compile(r"[!-~]{1,64}")
+_SHARES = ("shard", "mps")
+_NOTHING = frozenset(("", "N/A", "(null)", "NONE", "None", "n/a", "none", "Unknown"))
+_TRES_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+_DIGITS = re.compile(r"[0-9]{1,15}")
+
+
+def text_or_empty(value: str) -> str:
+    """Empty where Slurm writes one of its words for nothing."""
+    return "" if value in _NOTHING else value
+
+
+def parse_gres(text: str) -> tuple[tuple[str, int], ...]:
+    """GPUs per type in a node's ``Gres`` or ``GresUsed``: ``gpu:v100:4(IDX:0-1)`` gives (("v100", 4),).
+
+    GPUs without a type count as type ``gpu``; other GRES (``vgpu``, ``shard``) are not looked at. Raises
+    SlurmParseError for a GPU entry that is not understood.
+    """
+    total: dict[str, int] = {}
+    for part in _GRES_PART.findall(text_or_empty(text)):
+        name, count = _gpu_entry(part.partition("(")[0].strip())
+        if count:
+            total[name or "gpu"] = total.get(name or "gpu", 0) + count
+    return tuple(sorted(total.items()))
+
+
+def _gpu_entry(text: str) -> tuple[str, int]:
+    """Type ("" = none) and count of one entry such as ``gpu``, ``gpu:2``, ``gpu:a100``, ``gres/gpu:a100_1g.5gb=2``;
+    count 0 for any other GRES."""
+    words = text.removeprefix("gres:").removeprefix("gres/").replace("=", ":").split(":")
+    if words[0] != "gpu":
+        return "", 0
+    kind, count = "", "1"
+    if len(words) == 2:
+        kind, count = ("", words[1]) if words[1].isdecimal() else (words[1], "1")
+    elif len(words) == 3:
+        kind, count = words[1:]
+    if len(words) > 3 or not _DIGITS.fullmatch(count) or (kind and not _GPU_TYPE.fullmatch(kind)):
+        raise SlurmParseError(f"a GPU request that this version does not understand: {text!r:.200}")
+    return kind, int(count)
+
+
+def shared_gpus(text: str) -> int | None:
+    """How many of a node's GPUs are in use by shares of GPUs (shards, MPS) in its ``GresUsed``; None where Slurm
+    does not say how many. ``shard:4(2/4,2/4,0/4)`` are two."""
+    found = 0
+    for part in _GRES_PART.findall(text_or_empty(text)):
+        entry, _, detail = part.partition("(")
+        words = entry.strip().split(":")
+        if words[0] not in _SHARES or not words[-1].isdecimal() or int(words[-1]) == 0:
+            continue
+        uses = re.findall(r"(\d+)/\d+", detail)
+        if not uses:
+            return None
+        found = max(found, sum(1 for n in uses if int(n)))
+    return found
+
+
+def with_shared(
+    gpus: tuple[tuple[str, int], ...], used: tuple[tuple[str, int], ...], shared: int | None
+) -> tuple[tuple[str, int], ...]:
+    """What is in use, with the GPUs that are in use by shares: of several types nobody knows which, so all count."""
+    if shared == 0:
+        return used
+    if shared is None or len(gpus) != 1:
+        return gpus
+    (name, total), taken = gpus[0], dict(used)
+    return ((name, min(total, taken.get(name, 0) + shared)),)
+
+
+@functools.lru_cache(maxsize=1024)
+def requests(**by: str) -> tuple[GpuRequest, ...]:
+    """The GPUs that are asked for per job, node, socket and task."""
+    found = ((per, parse_request(text)) for per, text in by.items())
+    return tuple(GpuRequest(per, types) for per, types in found if types)
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_request(text: str) -> tuple[tuple[str, int], ...]:
+    """GPUs in a TRES request, ``gres:gpu:2`` (22.05) or ``gres/gpu:v100:2`` (later), as ((type or "", count),). Raises
+    SlurmParseError for GPUs that are asked for in a way that is not understood."""
+    total: dict[str, int] = {}
+    for part in text_or_empty(text).split(","):
+        name, count = _gpu_entry(part)
+        total[name] = total.get(name, 0) + count
+    return tuple(sorted((t, n) for t, n in total.items() if n))
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_tres(text: str) -> Mapping[str, int]:
+    """``cpu=4,mem=1200M,node=1,gres/gpu=2`` by name; memory in bytes. What is no number (``N``, not set) is left
+    out."""
+    found = {}
+    for name, number, unit in re.findall(
+        r"([^=,\s]+)=([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGTP]?)(?=,|$)", text_or_empty(text)
+    ):
+        scale = _TRES_UNITS[unit or ("M" if name == "mem" else "")]
+        found[name] = int(float(number) * scale)
+    return found
