@@ -66,7 +66,8 @@ def config_loader() -> Callable[[], Config]:
 
 
 def open_journal(config: Config) -> ReadOnlyJournal:
-    """The controller's journal, to read from. Raises StoreError if no controller has run here, or who asks may not."""
+    """The controller's journal, to read from. Raises StoreError if no controller has run here, or this user may
+    not read it."""
     return ReadOnlyJournal(journal_path(config))
 
 

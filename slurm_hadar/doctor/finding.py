@@ -75,7 +75,8 @@ class Check(Generic[_Subject]):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found. ``fix`` is for who asks; ``ask`` for the administrator, where who asks is none."""
+    """What one check found. ``fix`` is what this user can do; ``ask`` is for the administrator, where this user
+    is none."""
 
     check: str
     verdict: Verdict
@@ -86,7 +87,7 @@ class Finding:
 
     @classmethod
     def of(cls, check: Check[_Subject], answer: Answer, plain: bool) -> Finding:
-        """``plain``: who asks may neither change Slurm nor others' jobs."""
+        """``plain``: this user may change neither Slurm nor others' jobs."""
         meanwhile = answer.meanwhile if answer.meanwhile is not None else check.meanwhile
         fix, ask = (meanwhile, answer.fix) if plain and meanwhile is not None else (answer.fix, "")
         return cls(check.name, answer.verdict, answer.found, check.why, fix if answer.fix else "", ask)

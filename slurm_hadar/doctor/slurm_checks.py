@@ -1,4 +1,4 @@
-"""Checks of Slurm itself: its daemons, the rights of who asks, and slurm.conf."""
+"""Checks of Slurm itself: its daemons, the rights of this user, and slurm.conf."""
 
 from __future__ import annotations
 

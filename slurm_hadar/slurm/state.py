@@ -138,8 +138,8 @@ class Licence:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes set apart from ``start`` to ``end`` (epoch seconds) for who names the reservation. ``whole``: all of the
-    nodes, not some of their cores only."""
+    """Nodes set apart from ``start`` to ``end`` (epoch seconds) for jobs that name the reservation. ``whole``: all of
+    the nodes, not some of their cores only."""
 
     name: str
     nodes: frozenset[str]

@@ -66,7 +66,7 @@ class UserRow:
 
 
 def by_user(lines: Iterable[Line]) -> list[UserRow]:
-    """Whoever holds most GPUs first, then whoever waits with most jobs."""
+    """Those who hold most GPUs first, then those with most waiting jobs."""
     rows: dict[str, UserRow] = {}
     for line in lines:
         row = rows.setdefault(line.user, UserRow(line.user, {}))

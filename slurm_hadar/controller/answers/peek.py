@@ -1,4 +1,4 @@
-"""The controller's view of this very moment, for who only looks: nothing is written, to Slurm or to the journal."""
+"""The controller's view of this very moment, for reading only: nothing is written, to Slurm or to the journal."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class JobRecords:
         return again
 
     def note_run(self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], now: float) -> None:
-        """Attained service in GPU-seconds, booked at each sight of the running job, once whoever controls."""
+        """Attained service in GPU-seconds: the time since it was last booked, in each round that sees the job run."""
         if job.state is not JobState.RUNNING:
             self._note_end(record, now)
             return
