@@ -30,8 +30,8 @@ _FORESEE_SHARE = 0.02  # of a round
 
 @dataclass(frozen=True)
 class RoundResult(Generic[SeenT]):
-    """One finished round: its record, plan and changes. ``plan`` is None if it was skipped, and ``number`` 0 if not even
-    that could be written down; ``seen`` is what the cluster's ``observe`` gave."""
+    """One finished round: its record, plan and changes. ``plan`` is None if it was skipped, and ``number`` 0 if not
+    even that could be written down; ``seen`` is what the cluster's ``observe`` gave."""
 
     number: int
     record: RoundRecord
