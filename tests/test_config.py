@@ -120,7 +120,7 @@ def test_files_of_the_system_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
     assert config.origin("controller.round_s") == str(tmp_path / "config.d" / "20-site.toml")
 
 
-def test_keeping_part_of_another(write) -> None:
+def test_keeping_part_of_another() -> None:
     """Sections and single settings of the old configuration, all else of the new one."""
     old = load(None, ["channel.enabled=false", "slurm.timeout_s=5", "slurm.slow_read_s=1"])
     new = load(None, ["slurm.slow_read_s=2"]).keeping(old, ["channel", "slurm.timeout_s"])

@@ -40,7 +40,7 @@ SHAPE_LONG = ("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "het-group
 ENDED = 128 + signal.SIGTERM  # what a script sees of a program that Slurm has ended
 
 
-class NotStarted(Exception):  # noqa: N818 - a decision, not an error
+class NotStarted(Exception):
     """The command must not run; ``code`` is what the script shall see."""
 
     def __init__(self, why: str, code: int) -> None:

@@ -350,10 +350,10 @@ _ADMINS = ("slurm.conf", "scontrol reconfigure", "sacctmgr", "systemctl", "as ro
 )  # fmt: skip
 def test_a_plain_user_gets_what_a_plain_user_can_do(
     check: str,
-    verdict: str,
+    verdict: str,  # noqa: ARG001 of all cases
     settings: dict[str, Any],
     facts: dict[str, Any],
-    of_host: dict[str, Any],  # noqa: ARG001 of all cases
+    of_host: dict[str, Any],
     config: tuple[str, ...],
     words: str,  # noqa: ARG001 as above
 ) -> None:

@@ -82,7 +82,7 @@ class _Cluster(FakeSlurm):
             partitions=tuple(name for name, nodes in _PARTITIONS.items() if node.name in nodes),
         )  # fmt: skip
 
-    def signal(self, steps: list[str], signal: str) -> None:  # type: ignore[override]
+    def signal(self, steps: list[str], signal: str) -> None:  # type: ignore[override]  # noqa: ARG002 - all end at once
         for step in steps:
             raw_id = int(step.partition(".")[0])
             self.report(next(j.job_id for j in self.jobs.values() if j.raw_id == raw_id), "saved")
