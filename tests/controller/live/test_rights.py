@@ -63,9 +63,9 @@ def submit(cluster: PrivateCluster) -> str:
 
 
 def queue_of(cluster: PrivateCluster) -> dict[str, str]:
-    """{job: state, node and reason}."""
+    """{job: state, node and reason}. Slurm says now Priority and now Resources of one that waits for GPUs."""
     lines = cluster.run(["squeue", "-h", "-o", "%i %T %N %r"], check=True).stdout.splitlines()
-    return {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+    return {line.split()[0]: " ".join(line.split()[1:]).replace("Priority", "Resources") for line in lines}
 
 
 def test_operator_rights_are_enough(
