@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, Self, TypeVar
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.act.verify import ReadBack
+from slurm_hadar.controller.act.read_back import ReadBack
 from slurm_hadar.controller.journal import Event, WriteRecord
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.safety.quarantine import Quarantine

@@ -14,8 +14,8 @@ from slurm_hadar.controller.act import batches
 from slurm_hadar.controller.act.checkpoints import Checkpoints
 from slurm_hadar.controller.act.context import ActContext
 from slurm_hadar.controller.act.limits import LimitSaves
+from slurm_hadar.controller.act.read_back import Pace
 from slurm_hadar.controller.act.verifier import Verifier
-from slurm_hadar.controller.act.verify import Pace
 from slurm_hadar.controller.act.writer import PlannedWrite, Writer
 from slurm_hadar.controller.agents.channel import Channel
 from slurm_hadar.controller.agents.spools import SpoolReader

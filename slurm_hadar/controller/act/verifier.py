@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from slurm_hadar.controller.act.context import ActContext
+from slurm_hadar.controller.act.read_back import Pace, ReadBack, Verdict, overdue, verdict
 from slurm_hadar.controller.act.undo import Undo
-from slurm_hadar.controller.act.verify import Pace, ReadBack, Verdict, overdue, verdict
 from slurm_hadar.controller.act.writer import PlannedWrite, Writer
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome, WriteRecord
