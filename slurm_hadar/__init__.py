@@ -10,7 +10,7 @@ The names so far alone need PyTorch. ``slurm_hadar.submit`` makes a Python funct
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from slurm_hadar.runtime.batches.sampler import SharedBatchSampler as SharedBatchSampler
