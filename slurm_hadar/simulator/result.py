@@ -6,10 +6,13 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.simulator.metrics import JobRow, busy_seconds, percentile
 from slurm_hadar.simulator.virtual.cluster import Interval
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["ClusterShape", "RoundRow", "Setting", "SimResult"]
 
@@ -164,11 +167,18 @@ class SimResult:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(_CSV)
-        for job in self.jobs:
-            if job.counted:
-                values = (getattr(job, name) for name in _CSV)
-                writer.writerow(["" if v is None else v for v in values])
+        for values in self._rows():
+            writer.writerow(["" if v is None else v for v in values])
         return text.getvalue()
+
+    def frame(self) -> pandas.DataFrame:
+        """The same as a table for notebooks, by job id; times in seconds. Needs pandas (slurm_hadar[simulator])."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows(), columns=list(_CSV)).set_index("job_id")
+
+    def _rows(self) -> list[list[Any]]:
+        return [[getattr(job, name) for name in _CSV] for job in self.jobs if job.counted]
 
 
 def _mean(values: Any) -> float | None:

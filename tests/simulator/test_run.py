@@ -39,6 +39,16 @@ def test_one_job_runs_for_its_work(job, trace) -> None:
     assert (summary["restarts"], summary["unfinished"], summary["ftf_mean"]) == (0, {}, 1.0)
 
 
+def test_results_as_a_table(job, trace) -> None:
+    """A row per measured job, under the names of the CSV."""
+    result = simulate(trace(job("a", v100=10), job("b", v100=20)), fifo(), SimOptions("v100:1x2"))
+
+    frame = result.frame()
+
+    assert [",".join([frame.index.name, *frame.columns])] == result.jobs_csv().splitlines()[:1]
+    assert frame["jct_s"].to_dict() == {j.job_id: j.jct_s for j in result.jobs}
+
+
 def test_freed_gpus_go_to_others_at_the_next_round(job, trace) -> None:
     """A job that is done at 1,000 s makes room at 1,080 s, the fourth round."""
     jobs = trace(job("a", steps=1000, v100=1), job("b", steps=100, v100=1))
