@@ -45,6 +45,9 @@ COMMANDS = {
 }
 
 
+_OF_EXTRA = re.compile(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]")
+
+
 class _Lazy(click.Group):
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -104,10 +107,10 @@ def run(command: click.Command, name: str, **given: Any) -> NoReturn:
         click.echo(f"{name}: stopped", err=True)
         sys.exit(130)
     except ModuleNotFoundError as error:
-        extra = _extra_with(error.name or "")
-        if extra is None:
+        installs = " or ".join(f"pip install 'slurm_hadar[{extra}]'" for extra in _extras_with(error.name or ""))
+        if not installs:
             raise
-        click.echo(f"{name}: this needs {error.name}: pip install 'slurm_hadar[{extra}]'", err=True)
+        click.echo(f"{name}: this needs {error.name}: {installs}", err=True)
         sys.exit(1)
     except HadarError as error:
         for fault in (error, *getattr(error, "more", ())):
@@ -123,15 +126,12 @@ def run(command: click.Command, name: str, **given: Any) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _extra_with(module: str) -> str | None:
-    """The first extra of ours that brings a module which is not installed; None if none does."""
+def _extras_with(module: str) -> list[str]:
+    """The extras of ours that bring a module which is not installed."""
     package = module.partition(".")[0]
     package = {"sklearn": "scikit-learn"}.get(package, package).replace("_", "-").lower()
-    for requirement in metadata.requires("slurm_hadar") or ():
-        found = re.match(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]", requirement)
-        if found and found[1].replace("_", "-").lower() == package:
-            return found[2]
-    return None
+    found = (_OF_EXTRA.match(requirement) for requirement in metadata.requires("slurm_hadar") or ())
+    return [extra for name, extra in (f.groups() for f in found if f) if name.replace("_", "-").lower() == package]
 
 
 if __name__ == "__main__":
