@@ -15,7 +15,7 @@ import pytest
 
 from slurm_hadar import comment
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
-from slurm_hadar.errors import ClusterError
+from slurm_hadar.errors import ClusterError, CommentError
 
 pytestmark = pytest.mark.slurm
 
@@ -96,7 +96,7 @@ def test_plain_job_is_untouched(cluster: PrivateCluster, poll: Callable[..., str
 )
 def test_broken_comments_are_refused_to_the_user_as_python_does(cluster: PrivateCluster, body: str) -> None:
     """sbatch shows the reason of the refusal, and it is the reason the Python reader gives."""
-    with pytest.raises(comment.CommentError) as ours:
+    with pytest.raises(CommentError) as ours:
         comment.parse(f"hadar:{body}")
 
     done = cluster.run(["sbatch", f"--comment=hadar:{body}", "--wrap", "true"], check=False)
