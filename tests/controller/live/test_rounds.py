@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.controller.act import actor as act
+from slurm_hadar.controller.act import context
 from slurm_hadar.controller.answers.view import queue_view
 
 pytestmark = pytest.mark.slurm
@@ -170,7 +170,7 @@ def test_other_modes_write_nothing(live: Any, mode: str, poll: Any) -> None:
 
 def test_jobs_start_by_themselves_when_the_controller_is_gone(live: Any, monkeypatch: Any, poll: Any) -> None:
     """Nobody renews the leases: all deferred jobs, also stopped ones, become eligible and Slurm starts them."""
-    monkeypatch.setattr(act, "LEAST_LEASE_S", 4.0)
+    monkeypatch.setattr(context, "LEAST_LEASE_S", 4.0)
     jobs = [live.submit("--gres=gpu:1", "--begin=now+0") for _ in range(3)]
     controller = live.controller("controller.round_s=1")
     live.place(**{f"j{jobs[0]}": {"v100-1": 1}})
