@@ -156,7 +156,7 @@ def lp_ratio(rng: random.Random, policy: Hadar, jobs: int = 60, nodes_per_type: 
         matrix[rows[gpu_type], k] = bidders[job_id].job.form.workers
     limits = [1.0] * len(bidders) + [4.0 * nodes_per_type] * len(TYPES)
     result = linprog([-u for _, _, u in columns], A_ub=matrix, b_ub=limits, bounds=(0, 1), method="highs")
-    return value_of(policy.allocate(snapshot), bidders) / -result.fun
+    return value_of(policy.allocate(snapshot), bidders) / -float(result.fun)
 
 
 def summary(ratios: list[float]) -> dict[str, float | int]:

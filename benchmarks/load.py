@@ -95,7 +95,7 @@ def agents(info: ChannelInfo, tokens: dict[str, str], seconds: float, answers: Q
 def memory_mib(pid: int) -> tuple[float, float]:
     """Resident memory now and at its highest."""
     text = Path(f"/proc/{pid}/status").read_text()
-    now, peak = (int(re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)[1]) for name in ("VmRSS", "VmHWM"))
+    now, peak = (int(re.findall(rf"^{name}:\s+(\d+)", text, re.MULTILINE)[0]) for name in ("VmRSS", "VmHWM"))
     return round(now / 1024, 1), round(peak / 1024, 1)
 
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import numpy as np
@@ -165,9 +165,9 @@ def heavy_edge_alone(instance: Instance, kernighan_lin: bool) -> tuple[float, fl
     return cut(graph, held), alpha(graph, held, instance.topology)
 
 
-def mapped(instance: Instance, kernighan_lin: bool, least: str) -> tuple[float, float] | None:
+def mapped(instance: Instance, kernighan_lin: bool, least: Literal["time", "bytes"]) -> tuple[float, float] | None:
     found = map_graph(instance.graph, instance.topology, instance.free, kernighan_lin=kernighan_lin, least=least)
-    return found and (found.cut_bytes, found.alpha_s)
+    return None if found is None else (found.cut_bytes, found.alpha_s)
 
 
 METHODS: dict[str, Callable[[Instance], tuple[float, float] | None]] = {

@@ -42,7 +42,7 @@ class Book:
                 return found
         raise KeyError(f"policies.json: no run of {policy} {params} on {trace} in section {section}")
 
-    def bound(self, section: str, trace: str) -> dict[str, float]:
+    def bound(self, section: str, trace: str) -> dict[str, Any]:
         return next(b for b in self.results[section]["bounds"] if b["trace"] == trace)
 
     def traces(self, section: str, gangs: str = "") -> list[str]:

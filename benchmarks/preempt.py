@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -160,7 +161,7 @@ def _wait_resumable(backend: CliBackend, book: ReportBook, job_id: str, restart:
         time.sleep(0.05)
 
 
-def _one_swap(controller: Controller, log: Path, parts: dict[str, list[float]]) -> None:
+def _one_swap(controller: Controller[Any], log: Path, parts: dict[str, list[float]]) -> None:
     scripts, steps = len(moments(log, "script")), len(moments(log, "step"))
     decided = time.time()
     result = controller.run_round()

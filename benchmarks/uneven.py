@@ -109,7 +109,7 @@ def train(cluster: PrivateCluster, work: Path, name: str, nodes: str, **how: Any
 def rate(result: dict[str, Any], begin: int, end: int | None = None) -> float:
     """Samples per second of the whole job from step ``begin`` to step ``end``."""
     times = [t for t, _ in result["times"]][begin:end]
-    return (len(times) - 1) * result["global_batch"] / (times[-1] - times[0])
+    return float((len(times) - 1) * result["global_batch"] / (times[-1] - times[0]))
 
 
 def changed(cluster: PrivateCluster, work: Path, fastest: float, seconds: float) -> dict[str, Any]:

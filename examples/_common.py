@@ -5,9 +5,11 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 def arguments(description: str, batch: int) -> argparse.Namespace:
@@ -39,12 +41,12 @@ def share(model: torch.nn.Module, world: int) -> torch.nn.Module:
     return torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
 
 
-def loader(dataset: torch.utils.data.Dataset, batch: int, seed: int, world: int) -> torch.utils.data.DataLoader:
+def loader(dataset: Dataset[Any], batch: int, seed: int, world: int) -> DataLoader[Any]:
     """Shuffled batches; each worker of a gang gets its part."""
     if world > 1:
-        sampler = torch.utils.data.DistributedSampler(dataset, seed=seed, drop_last=True)
-        return torch.utils.data.DataLoader(dataset, batch_size=batch, sampler=sampler, drop_last=True)
-    return torch.utils.data.DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=True)
+        sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=seed, drop_last=True)
+        return DataLoader(dataset, batch_size=batch, sampler=sampler, drop_last=True)
+    return DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=True)
 
 
 class Log:
@@ -55,7 +57,7 @@ class Log:
         if path is None or rank != 0:
             return
         old = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in old if _step(line) is not None and _step(line) <= resumed_at]
+        kept = [line for line in old if (step := _step(line)) is not None and step <= resumed_at]
         path.write_text("".join(line + "\n" for line in kept))
         self._file = path.open("a", buffering=1)
 
@@ -67,7 +69,7 @@ class Log:
 
 def _step(line: str) -> int | None:
     try:
-        return json.loads(line)["step"]
+        return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):  # cut short when the job was killed
         return None
 

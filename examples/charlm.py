@@ -16,7 +16,7 @@ TEXT = Path(__file__).parent / "data" / "text.txt"
 LENGTH = 24
 
 
-class Passages(torch.utils.data.Dataset):
+class Passages(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Passages of LENGTH characters and, shifted by one, the characters to be foretold."""
 
     def __init__(self, text: str) -> None:
@@ -44,7 +44,8 @@ class Reader(nn.Module):
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
         states, _ = self.gru(self.embed(codes))
-        return self.guess(self.dropout(states))
+        guess: torch.Tensor = self.guess(self.dropout(states))
+        return guess
 
 
 def main() -> None:

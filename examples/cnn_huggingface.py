@@ -24,7 +24,7 @@ class Classifier(torch.nn.Module):
         return {"loss": torch.nn.functional.cross_entropy(self.net(pictures), labels)}
 
 
-class Losses(TrainerCallback):
+class Losses(TrainerCallback):  # type: ignore[misc]  # the library is too large for mypy
     """Writes the losses that the Trainer logs."""
 
     def __init__(self, args: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from slurm_hadar.errors import ConfigError
 
 
 @pytest.fixture
-def write(tmp_path: Path):
+def write(tmp_path: Path) -> Any:
     """Write a configuration file and return its path."""
 
     def _write(text: str) -> Path:
@@ -28,7 +29,7 @@ def test_defaults_observe_only() -> None:
     assert Config().mode("any") is Mode.OBSERVE
 
 
-def test_mode_per_partition(write) -> None:
+def test_mode_per_partition(write: Any) -> None:
     """A partition's mode overrides the controller's."""
     config = load(write('[controller]\nmode="advise"\n[partitions.gpu]\nmode="act"\n'))
 
@@ -37,7 +38,7 @@ def test_mode_per_partition(write) -> None:
     assert config.mode("gpu,cpu") is config.mode("cpu,gpu") is Mode.ADVISE  # the one that does least
 
 
-def test_origin_of_each_value(write) -> None:
+def test_origin_of_each_value(write: Any) -> None:
     """Every value can say where it was set; the command line wins."""
     path = write("[controller]\nround_s = 60\n[guard]\nmin_run_s = 1\n")
     config = load(path, ["guard.min_run_s=5", "policy.name=fifo"])
@@ -70,7 +71,7 @@ def test_origin_of_each_value(write) -> None:
         ("controller = 3\n", "controller"),
     ],
 )
-def test_faults_name_file_and_key(write, text: str, named: str) -> None:
+def test_faults_name_file_and_key(write: Any, text: str, named: str) -> None:
     """A wrong file is refused in one line that names it, the key and what is wrong."""
     path = write(text)
 
@@ -82,7 +83,7 @@ def test_faults_name_file_and_key(write, text: str, named: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_all_faults_are_told_with_their_lines(write) -> None:
+def test_all_faults_are_told_with_their_lines(write: Any) -> None:
     """One after the other by file and line, also where a section is unknown or a key is dotted."""
     head = '[controler]\nround_s = 5\n\n[controller]\nmode = "actt"\nround = 3\n'
     path = write(head + "[network]\ntypes.a100.inside_bytes_s = -1\n")
@@ -94,7 +95,7 @@ def test_all_faults_are_told_with_their_lines(write) -> None:
     assert faults == [*(f"{path}:{line}:" for line in (1, 5, 6, 8)), "command"]
 
 
-def test_every_setting_has_a_name_and_an_origin(write) -> None:
+def test_every_setting_has_a_name_and_an_origin(write: Any) -> None:
     """What is set and what is not; the same names as in --set."""
     path = write('[partitions.gpu]\nmode = "act"\n[network.types.a100]\ninside_bytes_s = 1e9\n')
     config = load(path, ["log.level=debug"])

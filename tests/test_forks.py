@@ -1,5 +1,7 @@
 """Sharing out the steps of a forked job."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ RATES = st.dictionaries(st.integers(0, 9), st.floats(0, 1e6), min_size=1, max_si
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6)
 
 
-def indices(spans) -> set[int]:
+def indices(spans: Any) -> set[int]:
     return {i for start, stop in spans for i in range(start, stop)}
 
 
@@ -37,13 +39,13 @@ def test_impossible_shares(rates: dict[int, float], steps: int) -> None:
 
 
 @given(SPANS, SPANS)
-def test_spans_are_sets_of_indices(one, other) -> None:
+def test_spans_are_sets_of_indices(one: Any, other: Any) -> None:
     assert indices(forks.union(one)) == indices(one) and forks.count(forks.union(one)) == len(indices(one))
     assert indices(forks.less(one, other)) == indices(one) - indices(other)
 
 
 @given(SPANS, st.dictionaries(st.integers(0, 5), st.integers(0, 40), max_size=4))
-def test_each_index_is_dealt_once(spans, shares: dict[int, int]) -> None:
+def test_each_index_is_dealt_once(spans: Any, shares: dict[int, int]) -> None:
     dealt = forks.cut(spans, shares)
     parts = [indices(s) for s in dealt.values()]
     assert sum(map(len, parts)) == len(set().union(*parts)) == min(sum(shares.values()), len(indices(spans)))

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,18 +14,18 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 @pytest.fixture(scope="module")
-def data() -> dict:
+def data() -> dict[str, Any]:
     return json.loads((RESULTS / "hadare.json").read_text())
 
 
-def test_the_page_is_current(data, tmp_path) -> None:
+def test_the_page_is_current(data: dict[str, Any], tmp_path: Path) -> None:
     """docs/results/hadare.md is what hadare.json gives; refresh it with `python -m benchmarks.hadare page`."""
     page.publish(data, tmp_path)
     assert (tmp_path / "hadare.md").read_text() == (RESULTS / "hadare.md").read_text()
     assert {p.name for p in tmp_path.iterdir()} == {"hadare.md", "hadare_gantt.png", "hadare_curves.png"}
 
 
-def test_every_job_of_every_mix_made_its_steps(data) -> None:
+def test_every_job_of_every_mix_made_its_steps(data: dict[str, Any]) -> None:
     """The same steps under every policy, each on nodes that the cluster has."""
     for mix in data["mixes"]:
         assert len(mix["jct_s"]) == len(mix["results"]) == mix["jobs"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_hadar.model import Form, Job
 
 
-def job(**fields) -> Job:
+def job(**fields: Any) -> Job:
     return Job("1", Form(1), **fields)
 
 

@@ -40,6 +40,7 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
         if name == "partitions":
             yield "partitions.NAME", PartitionSection
         elif name != "origins":
+            assert isinstance(field.annotation, type), name
             yield name, field.annotation
 
 
@@ -49,7 +50,7 @@ def default_text(field: FieldInfo) -> str:
     return "" if default in (PydanticUndefined, "", (), None, {}) else str(default)
 
 
-def rows(section: type, prefix: str) -> list[str]:
+def rows(section: type[BaseModel], prefix: str) -> list[str]:
     lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
     for name, field in section.model_fields.items():
         default = default_text(field)

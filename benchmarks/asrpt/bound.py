@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Speed
 from slurm_hadar.policies.asrpt.policy import Asrpt
@@ -95,7 +96,7 @@ class _Play:
         self._nodes = tuple(Node(f"n{i:02d}", {_TYPE: 1}) for i in range(instance.gpus))
         self._jobs = {str(i): self._job(i) for i in range(len(instance.jobs))}
         self._end: dict[str, float] = {}
-        self._memory: dict = {}
+        self._memory: dict[str, Any] = {}
 
     def _job(self, number: int) -> Job:
         arrival, workers, _, predicted, slower = self._instance.jobs[number]

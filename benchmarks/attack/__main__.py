@@ -35,7 +35,8 @@ def main(minutes: float, episodes: int | None, seed: int, seconds: float, report
     """Let hostile users loose on a real controller on a real private Slurm, and check what must hold."""
     if not may_act_as_others():
         raise click.ClickException("only root can act as several users; run this as root")
-    began, played = time.monotonic(), []
+    began = time.monotonic()
+    played: list[Episode] = []
     while len(played) < episodes if episodes else time.monotonic() - began < 60 * minutes:
         plan = Plan.of(seed + len(played), seconds)
         plug_in = "with" if plan.plugins else "without"

@@ -223,7 +223,9 @@ class Deeds:
     def steal(self) -> None:
         """Speak first for the honest jobs."""
         with self._client() as client:
-            for job in sorted(self.honest()) if client is not None else ():
+            for job in sorted(self.honest()):
+                if client is None:
+                    break
                 hello = Report("hello", job, 0, 1, secrets.token_hex(32), time.time(), "n", resumable=True)
                 lie = dataclasses.replace(hello, kind="report", seq=10**15, steps=10**9, total_steps=10**9)
                 self.messages += self._send(client, encode(hello)) + self._send(client, encode(lie))
@@ -239,7 +241,9 @@ class Deeds:
         self.touched.add(job.job_id.split("_")[0])
         self.stage.run_as(job.user, "scontrol", given=f"update JobId={job.job_id} Comment={comment}\n")
         with self._client() as client:
-            for seq in range(1, 6) if client is not None else ():
+            for seq in range(1, 6):
+                if client is None:
+                    break
                 report = Report(
                     "hello" if seq == 1 else "report",
                     job.job_id,
@@ -273,13 +277,13 @@ class Deeds:
         self._count(f"{CONNECTIONS} idle connections")
 
     @contextlib.contextmanager
-    def _client(self) -> Iterator[zmq.Socket | None]:
+    def _client(self) -> Iterator[zmq.Socket[bytes] | None]:
         """A connection to the channel with a key of its own; None where nobody listens."""
         info: ChannelInfo | None = self.stage.channel_info()
         if info is None:
             yield None
             return
-        client = zmq.Context.instance().socket(zmq.DEALER)
+        client: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         client.setsockopt(zmq.LINGER, 200)
         client.setsockopt(zmq.SNDTIMEO, 200)
         client.curve_publickey, client.curve_secretkey = zmq.curve_keypair()
@@ -291,7 +295,7 @@ class Deeds:
             client.close()
 
     @staticmethod
-    def _send(client: zmq.Socket, data: bytes) -> int:
+    def _send(client: zmq.Socket[bytes], data: bytes) -> int:
         with contextlib.suppress(zmq.Again):
             client.send(data)
             return 1

@@ -120,7 +120,7 @@ class Watch:
         told to, a round waits for it."""
         with contextlib.suppress(sqlite3.Error), self._journal() as db:
             since = time.time() - lately_s
-            begun = [t for (t,) in db.execute("SELECT time FROM rounds WHERE time >= ? ORDER BY time", (since,))]
+            begun = [float(t) for (t,) in db.execute("SELECT time FROM rounds WHERE time >= ? ORDER BY time", (since,))]
             return max([ROUND_S, *(b - a for a, b in pairwise(begun))])
         return ROUND_S
 

@@ -43,7 +43,8 @@ def main(
     keep: Path,
 ) -> None:
     """Break a real controller on a real private Slurm, and check what must hold."""
-    began, played = time.monotonic(), []
+    began = time.monotonic()
+    played: list[Episode] = []
     while len(played) < episodes if episodes else time.monotonic() - began < 60 * minutes:
         plan = Plan.of(seed + len(played), seconds, faults, kinds or tuple(KINDS))
         click.echo(f"episode {len(played) + 1}, seed {plan.seed}, policy {plan.policy}")

@@ -130,8 +130,8 @@ def _inject(injector: Injector, faults: tuple[Fault, ...], say: Callable[[str], 
     """All faults at their times; undone at theirs, in order of time."""
     zero = time.monotonic()
     todo: list[tuple[float, int, Fault | None, Callable[[], None] | None]] = []
-    for number, fault in enumerate(faults):
-        heapq.heappush(todo, (fault.at_s, number, fault, None))
+    for number, planned in enumerate(faults):
+        heapq.heappush(todo, (planned.at_s, number, planned, None))
     count = len(faults)
     try:
         while todo:
@@ -176,7 +176,7 @@ def _left_behind(stage: Stage) -> list[str]:
             break
         time.sleep(0.3)
     for program in programs:
-        processes.send(program, 9)
+        processes.send(program, signal.SIGKILL)
     return [f"process {p.pid} of a job goes on after its end: {' '.join(p.argv[1:8])[:150]}" for p in programs]
 
 

@@ -132,8 +132,8 @@ def send_bad_messages(info: ChannelInfo, tokens: dict[str, str], rng: random.Ran
     return sent
 
 
-def _client(address: str, server_key: bytes | None, keys: tuple[bytes, bytes] | None) -> zmq.Socket:
-    client = zmq.Context.instance().socket(zmq.DEALER)
+def _client(address: str, server_key: bytes | None, keys: tuple[bytes, bytes] | None) -> zmq.Socket[bytes]:
+    client: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     client.setsockopt(zmq.LINGER, 200)
     client.setsockopt(zmq.SNDTIMEO, 1000)
     if keys is not None:

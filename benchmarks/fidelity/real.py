@@ -140,11 +140,9 @@ def run_for_real(
     for folder in (state, work):
         folder.mkdir(parents=True)
     _teach(state, trace)
-    with tempfile.TemporaryDirectory(prefix="hadar-fid-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hadar-fid-") as short:
         name = f"fidelity-{policy}-{os.getpid()}"
-        spec = ClusterSpec(
-            nodes, name, Path(folder) / "c", fastest_steps_per_s=FASTEST_STEPS_PER_S, plugins=lease_s > 0
-        )
+        spec = ClusterSpec(nodes, name, Path(short) / "c", fastest_steps_per_s=FASTEST_STEPS_PER_S, plugins=lease_s > 0)
         with up(spec) as cluster, _controller(cluster, policy, config, state) as controller:
             if lease_s:
                 hold_new_jobs(cluster.env, lease_s)
@@ -191,7 +189,7 @@ class _Controller:
             if time.monotonic() > until:
                 raise ClusterError(f"the controller made no two rounds within {deadline_s:g} s; see {self.state}")
             time.sleep(POLL_S)
-        moment = rounds[-1]["time"]
+        moment: float = rounds[-1]["time"]
         while moment < time.time() + after_s:
             moment += self.round_s
         return moment
@@ -219,7 +217,8 @@ def _play(
     load_s: float,
 ) -> list[RealJob]:
     """Submit each job at its time; return when all have noted their end."""
-    waiting, jobs = list(trace.jobs), []
+    waiting = list(trace.jobs)
+    jobs: list[RealJob] = []
     while waiting or any(not _ended(work, j) for j in jobs):
         controller.check()
         now_s = time.time() - zero

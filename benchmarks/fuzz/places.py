@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -157,7 +158,12 @@ class Answers(CliBackend):
     def ask(self, *_command: str) -> str:
         return self._settings
 
-    def _run(self, _command: list[str], _stdin: str | None = None) -> tuple[str, str, int]:
+    def _run(
+        self,
+        _command: list[str],
+        _stdin: str | None = None,
+        into: io.FileIO | None = None,  # noqa: ARG002 (by name)
+    ) -> tuple[str, str, int]:
         return self._settings, self._settings, 0
 
 

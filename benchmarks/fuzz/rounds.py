@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import SupportsIndex
 
 import click
 
@@ -66,8 +67,8 @@ class Clock:
     def monotonic(self) -> float:
         return self._ahead
 
-    def sleep(self, seconds: float) -> None:
-        self._ahead += max(0.0, seconds)
+    def sleep(self, seconds: float | SupportsIndex) -> None:
+        self._ahead += max(0.0, float(seconds))
 
 
 @contextmanager

@@ -45,7 +45,8 @@ def fuzz(
     """So many cases, or as many as there are until the monotonic time ``until``. The samples themselves come first,
     and must be understood."""
     logging.disable(logging.WARNING)
-    result, places = Result(target.name), set()
+    result = Result(target.name)
+    places: set[str] = set()
     where = folder / target.name.replace(" ", "-").replace(",", "")
     where.mkdir(parents=True, exist_ok=True)
     try:

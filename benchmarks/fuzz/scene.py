@@ -170,7 +170,7 @@ class Scene:
         if len(names) > 2 and rng.random() < 0.3:
             limits.reservations["other"] = Reservation("other", frozenset(names[-1:]), time.time(), time.time() + 1e6)
 
-    def _start(self) -> Controller:
+    def _start(self) -> Controller[Any]:
         config = _config(self._policy, self._settings)
         policy = registry.get(config.policy.name, **config.policy.params)
         return steer(policy, config, Parts(self.slurm, self._journal, self._book))
@@ -204,7 +204,7 @@ class Scene:
         self.slurm.before_write = lambda: None
         self._do(self.rng.choice(self._RACES))
 
-    def _of_round(self, result: RoundResult) -> list[str]:
+    def _of_round(self, result: RoundResult[Any]) -> list[str]:
         note = result.record.note
         return [note] if note and not self.slurm.away else []
 
@@ -406,7 +406,7 @@ _COLUMNS = (
 
 def prepare_folders(base: Path) -> list[Path]:
     """Directories of jobs with every kind of thing where a spool file is looked for."""
-    makers = {
+    makers: dict[str, Callable[[Path], object]] = {
         "none": lambda _p: None, "folder": Path.mkdir, "pipe": os.mkfifo, "link": lambda p: p.symlink_to("/etc/shadow"),
         "garbage": lambda p: p.write_bytes(bytes(range(256)) * 40), "lines": lambda p: p.write_bytes(b"\n" * 5000),
         "huge": lambda p: _sparse(p, 1 << 30), "loop": lambda p: p.symlink_to(p),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,13 +38,13 @@ class Family:
     model: str
     batch: int
     own_batch: int
-    data: Callable[[], tuple[Dataset, Batch]]
+    data: Callable[[], tuple[Dataset[Any], Batch]]
     network: Callable[[], nn.Module]
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     loss: Callable[[nn.Module, Batch], Tensor]
     metric: Callable[[nn.Module, Batch], Tensor]
 
-    def loader(self, data: Dataset) -> DataLoader:
+    def loader(self, data: Dataset[Any]) -> DataLoader[Any]:
         return DataLoader(data, batch_size=self.own_batch, shuffle=True, drop_last=True)
 
 
@@ -58,7 +59,7 @@ def prepare(directory: Path) -> None:
     torch.save((torch.tensor(found.images, dtype=torch.float32), torch.tensor(found.target)), directory / "digits.pt")
 
 
-def _digits() -> tuple[Dataset, Batch]:
+def _digits() -> tuple[Dataset[Any], Batch]:
     folder = os.environ.get(DATA)
     if not folder:
         raise SystemExit(f"{DATA} is not set; benchmarks.hadare.families.prepare(DIRECTORY) fills such a directory")
@@ -109,11 +110,11 @@ def _english(n: int) -> list[str]:
 def _german(n: int) -> list[str]:
     """Numbers in German, cut into their parts: units stand before tens."""
     if n >= 1000:
-        first = ["ein"] if n // 1000 == 1 else _german(n // 1000)
-        return [*first, "tausend", *(_german(n % 1000) if n % 1000 else [])]
+        thousands = ["ein"] if n // 1000 == 1 else _german(n // 1000)
+        return [*thousands, "tausend", *(_german(n % 1000) if n % 1000 else [])]
     if n >= 100:
-        first = "ein" if n // 100 == 1 else _ONES_DE[n // 100 - 1]
-        return [first, "hundert", *(_german(n % 100) if n % 100 else [])]
+        hundreds = "ein" if n // 100 == 1 else _ONES_DE[n // 100 - 1]
+        return [hundreds, "hundert", *(_german(n % 100) if n % 100 else [])]
     if n >= 20:
         unit = "ein" if n % 10 == 1 else _ONES_DE[n % 10 - 1]
         return [*([unit, "und"] if n % 10 else []), _TENS_DE[n // 10 - 2]]
@@ -125,7 +126,7 @@ def _vocabulary(words: list[list[str]]) -> dict[str, int]:
     return {w: i + 3 for i, w in enumerate(sorted({w for sentence in words for w in sentence}))}
 
 
-def _sentences(most: int = 4500) -> tuple[Dataset, Batch]:
+def _sentences(most: int = 4500) -> tuple[Dataset[Any], Batch]:
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randperm(99_999, generator=generator)[:5000] + 1
     english, german = [_english(int(n)) for n in numbers], [_german(int(n)) for n in numbers]
@@ -160,7 +161,8 @@ class _Translator(nn.Module):
             tgt_mask=future, src_key_padding_mask=_padding(source), memory_key_padding_mask=_padding(source),
             tgt_is_causal=True,
         )  # fmt: skip
-        return self.guess(states)
+        guess: Tensor = self.guess(states)
+        return guess
 
 
 def _padding(codes: Tensor) -> Tensor:
@@ -176,7 +178,7 @@ def _translate(network: nn.Module, batch: Batch) -> Tensor:
 # Language: a GRU, character by character
 
 
-def _passages() -> tuple[Dataset, Batch]:
+def _passages() -> tuple[Dataset[Any], Batch]:
     text, length = TEXT.read_text(), 24
     index = {c: i for i, c in enumerate(sorted(set(text)))}
     codes = torch.tensor([index[c] for c in text])
@@ -193,7 +195,8 @@ class _Reader(nn.Module):
         self.dropout, self.guess = nn.Dropout(0.2), nn.Linear(width, 128)
 
     def forward(self, codes: Tensor) -> Tensor:
-        return self.guess(self.dropout(self.gru(self.embed(codes))[0]))
+        guess: Tensor = self.guess(self.dropout(self.gru(self.embed(codes))[0]))
+        return guess
 
 
 def _foretell(network: nn.Module, batch: Batch) -> Tensor:
@@ -203,7 +206,7 @@ def _foretell(network: nn.Module, batch: Batch) -> Tensor:
 # Recommendation: an autoencoder over ratings
 
 
-def _ratings() -> tuple[Dataset, Batch]:
+def _ratings() -> tuple[Dataset[Any], Batch]:
     generator = torch.Generator().manual_seed(0)
     users = torch.randn(3000, 8, generator=generator)
     items = torch.randn(8, 200, generator=generator)
@@ -220,12 +223,14 @@ def _taste() -> nn.Module:
 
 def _guess_given(network: nn.Module, batch: Batch) -> Tensor:
     rating, given = batch
-    return (given * (network(rating * given) - rating) ** 2).sum() / given.sum()
+    loss: Tensor = (given * (network(rating * given) - rating) ** 2).sum() / given.sum()
+    return loss
 
 
 def _guess_hidden(network: nn.Module, batch: Batch) -> Tensor:
     rating, given = batch
-    return ((1 - given) * (network(rating * given) - rating) ** 2).sum() / (1 - given).sum()
+    loss: Tensor = ((1 - given) * (network(rating * given) - rating) ** 2).sum() / (1 - given).sum()
+    return loss
 
 
 def _sgd(network: nn.Module) -> torch.optim.Optimizer:

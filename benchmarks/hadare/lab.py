@@ -48,7 +48,7 @@ def train(family: str, steps: int, seed: int, setting: Setting) -> dict[str, Any
             _, err = process.communicate()
             if process.returncode:
                 raise RuntimeError(f"{setting.name}: copy {copy} of {family}: {err.splitlines()[-1]}")
-        result = json.loads((out / "result.json").read_text())
+        result: dict[str, Any] = json.loads((out / "result.json").read_text())
         lines = [json.loads(line) for path in out.glob("curve-*") for line in path.read_text().splitlines()]
         first = {line["step"]: line for line in sorted(lines, key=lambda x: -x["time"])}
         result["curve"] = [(s, first[s]["time"] - result["began"], first[s]["metric"]) for s in sorted(first)]

@@ -19,14 +19,15 @@ def gantt(mixes: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.patches import Rectangle
 
     names = sorted(mixes[0]["jct_s"], key=lambda name: int(name.rpartition("-")[2]))
-    colours = dict(zip(names, plt.get_cmap("tab20").colors, strict=False))
+    colours = dict(zip(names, map(plt.get_cmap("tab20"), range(20)), strict=False))
     figure, axes = plt.subplots(len(mixes), 1, figsize=(11, 2.6 * len(mixes)), sharex=True, squeeze=False)
     for axis, mix in zip(axes[:, 0], mixes, strict=True):
         _chart(axis, mix, colours)
     axes[-1, 0].set_xlabel("seconds since the submission")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[n]) for n in names]
+    handles = [Rectangle((0, 0), 1, 1, color=colours[n]) for n in names]
     figure.legend(handles, names, loc="lower center", ncols=min(6, len(names)), frameon=False)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=130)

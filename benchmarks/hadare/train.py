@@ -66,7 +66,7 @@ def main(
     print(json.dumps(result), flush=True)
 
 
-def _refresh_statistics(kind: Family, network: torch.nn.Module, data: torch.utils.data.Dataset) -> None:
+def _refresh_statistics(kind: Family, network: torch.nn.Module, data: torch.utils.data.Dataset[Any]) -> None:
     """Batch normalisation's running statistics anew, for the final weights: PyTorch's own recipe after averaging."""
     if kind.name == "cnn":
         torch.optim.swa_utils.update_bn((images for images, *_ in kind.loader(data)), network)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from examples.demo.record import JobTrack, RunRecord
 
@@ -20,7 +21,7 @@ def draw(records: Sequence[RunRecord], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     names = [t.name for t in records[0].jobs.values()]
-    colours = [*plt.get_cmap("tab20").colors, *plt.get_cmap("tab20b").colors]
+    colours = [plt.get_cmap(colormap)(index) for colormap in ("tab20", "tab20b") for index in range(20)]
     palette = {name: colours[index % len(colours)] for index, name in enumerate(names)}
     longest = max(r.ttd_s for r in records) * 1.04
     figure, axes = plt.subplots(len(records), 1, figsize=(11, 3.6 * len(records)), sharex=True, squeeze=False)
@@ -33,8 +34,9 @@ def draw(records: Sequence[RunRecord], path: Path) -> None:
     plt.close(figure)
 
 
-def _gantt(axis, record: RunRecord, palette: dict[str, tuple[float, ...]]) -> None:  # type: ignore[no-untyped-def]
-    lanes, ticks, labels = {}, [], []
+def _gantt(axis: Any, record: RunRecord, palette: Mapping[str, tuple[float, ...]]) -> None:
+    lanes: dict[str, tuple[int, int]] = {}
+    ticks, labels = [], []
     for node, (gpu_type, count) in sorted(record.nodes.items(), key=lambda item: item[1][0], reverse=True):
         base = sum(n for _, n in lanes.values())
         lanes[node] = (base, count)
@@ -62,7 +64,7 @@ def _gantt(axis, record: RunRecord, palette: dict[str, tuple[float, ...]]) -> No
     axis.tick_params(axis="y", length=0)
 
 
-def _bars(record: RunRecord, lanes: dict[str, tuple[int, int]]) -> list[tuple[float, float, float, int, JobTrack]]:
+def _bars(record: RunRecord, lanes: dict[str, tuple[int, int]]) -> list[tuple[int, float, float, int, JobTrack]]:
     """Each stint as (lane, start, end, height): on each node the lowest lanes that are free for its whole length."""
     taken: dict[str, list[tuple[float, float, int, int]]] = {node: [] for node in lanes}
     bars = []

@@ -36,7 +36,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--config", "path", type=click.Path(path_type=Path), help="Configuration file.")
     @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting.")
     @click.pass_context
-    def wrapped(ctx: click.Context, path: Path | None, settings: tuple[str, ...], **rest: Any) -> Any:
+    def wrapped(ctx: click.Context, /, path: Path | None, settings: tuple[str, ...], **rest: Any) -> Any:
         ctx.meta[_LOADER] = lambda: load(path, settings)
         return ctx.invoke(command, config=load(path, settings), **rest)
 

@@ -48,7 +48,7 @@ def run(
         return 0
 
 
-def _tell(result: RoundResult, as_json: bool) -> None:
+def _tell(result: RoundResult[Any], as_json: bool) -> None:
     """Print a round for people who advise, or as one JSON object; the log has the rest."""
     if as_json:
         print_json(_as_dict(result))
@@ -60,7 +60,7 @@ def _tell(result: RoundResult, as_json: bool) -> None:
             click.echo(f"would {change.kind} {change.job_id}: {place(change.old)} -> {place(change.new)}  {change.why}")
 
 
-def _as_dict(result: RoundResult) -> dict[str, Any]:
+def _as_dict(result: RoundResult[Any]) -> dict[str, Any]:
     record = result.record
     content: dict[str, Any] = {name: getattr(record, name) for name in record.__slots__}
     content["round"] = result.number

@@ -342,7 +342,7 @@ def _gpus(text: str) -> dict[str, int]:
 
 def dump_install(install: SlurmInstall) -> dict[str, Any]:
     """The installation as JSON, for the state file."""
-    return json.loads(
+    state: dict[str, Any] = json.loads(
         json.dumps(
             {
                 "programs": dict(install.programs),
@@ -353,3 +353,4 @@ def dump_install(install: SlurmInstall) -> dict[str, Any]:
             }
         )
     )
+    return state

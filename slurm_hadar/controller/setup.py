@@ -99,7 +99,9 @@ def state_dir(config: Config) -> Path:
 
 
 def assemble(
-    config: Config, on_round: Callable[[RoundResult], None] | None = None, callbacks: LoopCallbacks | None = None
+    config: Config,
+    on_round: Callable[[RoundResult[Observation]], None] | None = None,
+    callbacks: LoopCallbacks | None = None,
 ) -> Assembly:
     """Build everything; ``callbacks`` are told of what it does.
 

@@ -126,7 +126,8 @@ def _all_reduce(graph: JobGraph, held: NDArray[np.float64], links: _Links) -> ND
     for mask, uplink in zip(links.below, links.uplink, strict=True):
         over = here[:, mask].any(axis=1) & here[:, ~mask].any(axis=1)
         rate = np.where(over, np.minimum(rate, uplink / max(1, int(over.sum()))), rate)
-    return np.array(graph.links) / rate
+    seconds: NDArray[np.float64] = np.array(graph.links) / rate
+    return seconds
 
 
 def cut(graph: JobGraph, counts: Counts) -> float:

@@ -101,12 +101,13 @@ def _plugins() -> dict[str, metadata.EntryPoint]:
 def _load(name: str) -> Callable[..., Any]:
     if name in _BUILTIN:
         module, _, attribute = _BUILTIN[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        own: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        return own
     plugin = _plugins().get(name)
     if plugin is None:
         raise ConfigError(f"no policy is called {name!r}; valid policies: {', '.join(names())}")
     try:
-        loaded = plugin.load()
+        loaded: object = plugin.load()
     except Exception as error:  # a plug-in may fail in any way; it must stay its own failure
         first_line = (str(error).splitlines() or [""])[0]
         raise ConfigError(

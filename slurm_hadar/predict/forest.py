@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,13 +75,13 @@ class Forest:
         low, wide, high = self.residuals[int(seen)]
         return float(low), float(wide), float(high)
 
-    def arrays(self) -> dict[str, NDArray]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """What :meth:`of_arrays` makes the same forest of."""
         names = ("left", "right", "feature", "threshold", "value", "residuals")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray], samples: int, grown_by: str) -> Forest:
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], samples: int, grown_by: str) -> Forest:
         """Build from :meth:`arrays`. Raises PredictionError for shapes, types or children that are none of a forest."""
         try:
             left, right = (np.asarray(arrays[k], dtype=np.int32) for k in ("left", "right"))
@@ -157,7 +158,7 @@ def _quantiles(residuals: NDArray[np.float64], seen: NDArray[np.bool_]) -> NDArr
     return np.asarray(found)
 
 
-def _padded(trees: Sequence) -> dict[str, NDArray]:
+def _padded(trees: Sequence[Any]) -> dict[str, NDArray[Any]]:
     nodes = max(t.node_count for t in trees)
     own = np.arange(nodes, dtype=np.int32)
     left, right = (np.tile(own, (len(trees), 1)) for _ in range(2))

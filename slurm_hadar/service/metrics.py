@@ -27,6 +27,7 @@ from slurm_hadar.config import Mode
 from slurm_hadar.controller.agents.reports import TURNED_AWAY
 from slurm_hadar.controller.journal import WriteOutcome
 from slurm_hadar.controller.loop import RoundResult
+from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.throughput.estimator import MEASURED_ERROR
@@ -130,7 +131,7 @@ class Metrics:
         self._replace(self.policy, {(policy,): 1})
         self.round_length.set(round_s)
 
-    def done(self, result: RoundResult, standby: bool) -> None:
+    def done(self, result: RoundResult[Observation], standby: bool) -> None:
         """A round is over."""
         record = result.record
         self.standby.set(1 if standby else 0)

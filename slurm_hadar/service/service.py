@@ -48,7 +48,7 @@ class Service(LoopCallbacks):
         self,
         config: Config,
         reread: Callable[[], Config],
-        on_round: Callable[[RoundResult], None] = lambda _: None,
+        on_round: Callable[[RoundResult[Observation]], None] = lambda _: None,
         quiet: bool = False,
         once: bool = False,
     ) -> None:
@@ -114,7 +114,7 @@ class Service(LoopCallbacks):
         self._notifier.ready("first round")
         self._assembly.controller.run()
 
-    def round(self) -> RoundResult:
+    def round(self) -> RoundResult[Observation]:
         """One round."""
         self._end = "one round was asked for"
         result = self._assembly.controller.run_round()
@@ -160,7 +160,7 @@ class Service(LoopCallbacks):
             for variables in hook_variables(number, seen, outcome, self._cluster):
                 self._hooks.run(variables)
 
-    def _done(self, result: RoundResult) -> None:
+    def _done(self, result: RoundResult[Observation]) -> None:
         """A round is over."""
         self._formatter.round = None
         record, assembly = result.record, self._assembly

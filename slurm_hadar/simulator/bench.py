@@ -174,4 +174,5 @@ def growth_exponent(results: Sequence[BenchResult]) -> float | None:
     if len({x for x, _ in points}) < 2:
         return None
     mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    slope: float = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    return slope

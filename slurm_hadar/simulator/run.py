@@ -85,7 +85,7 @@ class _Run:
     def _let_pass(self, on_round: Callable[[int, int], None] | None) -> None:
         total = len(self.setup.counted)
 
-        def after(result: RoundResult) -> None:
+        def after(result: RoundResult[Any]) -> None:
             if result.record.note:
                 raise PolicyError(result.record.note)
             if result.plan is not None and result.plan.abstains:

@@ -168,7 +168,7 @@ class Job:
             raise self._failed(state)
         until = time.monotonic() + (_FILES_S if state == "COMPLETED" else _ASK_S)
         while True:
-            found = [read_file(self.folder, name) for name in self._last_results()]
+            found: list[tuple[str, Any, str]] = [read_file(self.folder, name) for name in self._last_results()]
             if error := next((one for one in found if one[0] == "error"), None):
                 return error
             if found and all(kind != STARTED for kind, _, _ in found):

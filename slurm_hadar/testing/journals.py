@@ -89,7 +89,7 @@ def _lines(
 
 
 def _speed(held: Placement, gpus: int) -> float:
-    return sum(GPU_TYPES[t] for t in held.by_type) * gpus**0.9
+    return sum(GPU_TYPES[t] for t in held.by_type) * float(gpus**0.9)
 
 
 def _rounds(journal: Journal, rng: random.Random, now: float, days: float, jobs: int, nodes: int) -> list[int]:

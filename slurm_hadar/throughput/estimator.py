@@ -132,9 +132,9 @@ class Estimator:
         for row in table.rows:
             self._rows.setdefault(row.model, []).append(row)
         # The table never changes, so what follows from it alone is worked out once.
-        self._from_table: dict[tuple, _Guess | None] = {}
+        self._from_table: dict[tuple[_Wanted, bool], _Guess | None] = {}
         self._spreads: dict[_Wanted, tuple[float, bool]] = {}
-        self._ratios: dict[tuple, float | None] = {}
+        self._ratios: dict[tuple[str, str, int, int | None, str], float | None] = {}
 
     def speeds(
         self,
@@ -467,7 +467,8 @@ def _by_graph(speed: Speed, by_nodes: tuple[float, ...], measured: Sequence[Meas
 def elastic_growth(asked: int, workers: int) -> float:
     """The step rate of an elastic gang of ``workers`` over that of ``asked``, which share the same batch: a gang twice
     as large of which each worker has half the batch. Fitted to the reference table by its two medians."""
-    return (DOUBLING * 2.0**BATCH_EXPONENT) ** math.log2(workers / asked)
+    growth: float = (DOUBLING * 2.0**BATCH_EXPONENT) ** math.log2(workers / asked)
+    return growth
 
 
 def _by_law(guess: _Guess, wanted: _Wanted) -> _Guess:

@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from slurm_hadar.errors import StoreError
 from slurm_hadar.messages import FASTEST_STEPS_PER_S, SLOWEST_STEPS_PER_S
@@ -364,7 +365,7 @@ class ThroughputStore:
 
     def _read(self, workload: str) -> _Known:
         known = _Known()
-        by_pair: dict[tuple, list[Measurement]] = {}
+        by_pair: dict[tuple[str, int, bool, int | None], list[Measurement]] = {}
         rows = self._connection.execute(
             f"SELECT * FROM throughput_measurement WHERE workload = ? AND {_SOUND}", (workload,)
         )
@@ -442,7 +443,7 @@ def _model_of(name: str) -> str:
     return name.partition(" ")[0].partition(":")[0]
 
 
-def _measurement(row: tuple) -> Measurement:
+def _measurement(row: tuple[Any, ...]) -> Measurement:
     workload, user, gpu_type, gpus, spread, steps_per_s, samples, updated_at = row
     nodes = {0: 1, 1: None}.get(spread, spread)
     return Measurement(workload, gpu_type, gpus, bool(spread), steps_per_s, samples, updated_at, nodes, user)

@@ -138,7 +138,7 @@ def curves(content: Mapping[str, Any], height: float = 300.0) -> dict[str, Any] 
     scale = _round_up(top)
 
     def x(moment: float) -> float:
-        return round(left + (moment - since) / (until - since) * width, 1)
+        return round(left + float((moment - since) / (until - since)) * width, 1)
 
     def y(price: float) -> float:
         return round(bottom - price / scale * (bottom - 10.0), 1)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,7 +17,7 @@ from slurm_hadar.cli.main import COMMANDS
 
 
 @pytest.fixture
-def hadar(tmp_path: Path):
+def hadar(tmp_path: Path) -> Any:
     """Run ``hadar`` as a user would, with no Slurm commands on PATH and an empty home."""
 
     def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +35,7 @@ def hadar(tmp_path: Path):
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_command_explains_itself(hadar, command: str) -> None:
+def test_every_command_explains_itself(hadar: Any, command: str) -> None:
     """--help works everywhere and ends with 0."""
     done = hadar(command, "--help")
 
@@ -68,7 +69,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
         (["speeds"], 1, "no journal at"),
     ],
 )
-def test_faults_are_one_line(hadar, tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+def test_faults_are_one_line(hadar: Any, tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
     """Wrong usage ends with 2, a refusal with 1; one clear line, never a traceback."""
     state = () if arguments[0] == "frobnicate" else ("--set", f"controller.state_dir={tmp_path / 'state'}")
     if code == 1:
@@ -82,7 +83,7 @@ def test_faults_are_one_line(hadar, tmp_path: Path, arguments: list[str], code: 
     assert code == 2 or len([line for line in done.stderr.splitlines() if "INFO" not in line]) == 1
 
 
-def test_config_show_and_check(hadar, tmp_path: Path) -> None:
+def test_config_show_and_check(hadar: Any, tmp_path: Path) -> None:
     """The settings in force can be printed with where they come from."""
     path = tmp_path / "c.toml"
     path.write_text("[controller]\nround_s = 60\n")
@@ -96,7 +97,7 @@ def test_config_show_and_check(hadar, tmp_path: Path) -> None:
     assert "guard.min_run_s = 300.0    # default" in hadar("config", "show", "--origin").stdout
 
 
-def test_config_check_looks_for_programs(hadar) -> None:
+def test_config_check_looks_for_programs(hadar: Any) -> None:
     """A hook that is not there is found before a job is moved."""
     assert hadar("config", "check", "--set", "hooks.moved=/bin/sh -c true").returncode == 0
     done = hadar("config", "check", "--set", "hooks.moved=/nowhere/mail.sh -x")
@@ -105,7 +106,7 @@ def test_config_check_looks_for_programs(hadar) -> None:
     assert done.stderr == "hadar: command line: hooks.moved = '/nowhere/mail.sh': is no program that can be run\n"
 
 
-def test_config_check_reads_policy_parameters(hadar) -> None:
+def test_config_check_reads_policy_parameters(hadar: Any) -> None:
     """A misspelt parameter of a policy is found before a round is run."""
     done = hadar("config", "check", "--set", "policy.params.objectve=jct")
 
@@ -122,7 +123,7 @@ def test_output_into_a_closed_pipe() -> None:
     assert done.returncode == 0 and done.stderr == ""
 
 
-def test_doctor_without_slurm(hadar, tmp_path: Path) -> None:
+def test_doctor_without_slurm(hadar: Any, tmp_path: Path) -> None:
     """One line says that there is none, the rest of the host is judged, and the exit code is 1; JSON says the same."""
     state = ("--set", f"controller.state_dir={tmp_path / 'state'}")
 
@@ -144,7 +145,7 @@ def test_doctor_without_slurm(hadar, tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_doctor_reads_a_broken_configuration(hadar, tmp_path: Path) -> None:
+def test_doctor_reads_a_broken_configuration(hadar: Any, tmp_path: Path) -> None:
     """As a problem of its own, beside the others."""
     path = tmp_path / "c.toml"
     path.write_text("[guard]\nx = 1\n")

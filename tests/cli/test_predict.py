@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -24,7 +25,7 @@ HEAD = "JobID|JobName|User|State|Submit|Start|End|ElapsedRaw|AllocTRES|Comment\n
 
 
 @pytest.fixture
-def hadar(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def hadar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """Run the command with a state directory of its own; returns (exit code, stdout, stderr)."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -58,7 +59,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return fake
 
 
-def test_a_table_for_people(hadar, sacct: Path) -> None:
+def test_a_table_for_people(hadar: Any, sacct: Path) -> None:
     code, out, err = hadar("--evaluate", "--sacct", sacct)
 
     lines = out.splitlines()
@@ -74,7 +75,7 @@ def test_a_table_for_people(hadar, sacct: Path) -> None:
     assert "never seen before" in out and "assumed: a job's work is the time it ran" in out
 
 
-def test_a_document_for_programs(hadar) -> None:
+def test_a_document_for_programs(hadar: Any) -> None:
     code, out, _ = hadar("--evaluate", "--trace", "recurring:jobs=400", "--seed", 2, "--json")
 
     found = json.loads(out)
@@ -83,7 +84,7 @@ def test_a_document_for_programs(hadar) -> None:
     assert found.keys() >= {"trained", "unseen", "inside", "refused", "assumptions", "split"}
 
 
-def test_train_then_ask(hadar, sacct: Path, slurm: FakeSlurm) -> None:
+def test_train_then_ask(hadar: Any, sacct: Path, slurm: FakeSlurm) -> None:
     """A job of a known script, and one of an unknown user; slower types take longer."""
     code, out, _ = hadar("--train", "--sacct", sacct)
     assert code == 0
@@ -102,7 +103,9 @@ def test_train_then_ask(hadar, sacct: Path, slurm: FakeSlurm) -> None:
     assert code == 0 and "has never ended before; predicted by a forest" in out and "steps" not in out
 
 
-def test_a_refused_forest_leaves_the_group_mean(hadar, sacct: Path, slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_forest_leaves_the_group_mean(
+    hadar: Any, sacct: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is said in the training and beside every answer."""
     monkeypatch.setattr("slurm_hadar.predict.evaluate.refusal", lambda _report: "it is bad")
 
@@ -117,7 +120,7 @@ def test_a_refused_forest_leaves_the_group_mean(hadar, sacct: Path, slurm, monke
     assert "four in five" not in out
 
 
-def test_what_the_last_training_came_to(hadar, sacct: Path, tmp_path: Path) -> None:
+def test_what_the_last_training_came_to(hadar: Any, sacct: Path, tmp_path: Path) -> None:
     """Kept beside the versions, for the controller; one at a time."""
     attempts = Attempts(tmp_path / "state" / "predictor")
     assert attempts.last() is None and hadar("--train", "--sacct", sacct, "--set", "predict.min_jobs=500")[0] == 1
@@ -132,7 +135,7 @@ def test_what_the_last_training_came_to(hadar, sacct: Path, tmp_path: Path) -> N
     assert (attempts.last().version, attempts.last().predictor) == ("0001", "group median")
 
 
-def test_trainings_are_listed(hadar, tmp_path: Path) -> None:
+def test_trainings_are_listed(hadar: Any, tmp_path: Path) -> None:
     """As the controller has noted them."""
     assert "no journal at" in hadar("--trainings")[2]
     (tmp_path / "state").mkdir()
@@ -153,7 +156,7 @@ def test_trainings_are_listed(hadar, tmp_path: Path) -> None:
 
 
 def test_the_journal_stands_in_where_slurm_keeps_no_accounts(
-    hadar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hadar: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only there: accounts that are kept and cannot be read are an error."""
     now = time.time()
@@ -190,7 +193,7 @@ def test_the_journal_stands_in_where_slurm_keeps_no_accounts(
 
 
 @pytest.mark.usefixtures("slurm")
-def test_faults_are_one_line(hadar, sacct: Path, tmp_path: Path) -> None:
+def test_faults_are_one_line(hadar: Any, sacct: Path, tmp_path: Path) -> None:
     few = tmp_path / "few.txt"
     few.write_text("".join(sacct.read_text().splitlines(keepends=True)[:20]))
     empty = tmp_path / "empty.txt"

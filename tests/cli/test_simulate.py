@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,10 @@ TRACE = "job_id,arrival_s,gpus,steps,steps_per_s:v100\na,0,1,1000,1\nb,0,2,100,1
 
 
 @pytest.fixture
-def hadar(capsys):
+def hadar(capsys: pytest.CaptureFixture[str]) -> Any:
     """Run the command; returns (exit code, stdout, stderr)."""
 
-    def run(*arguments: str) -> tuple[int, str, str]:
+    def run(*arguments: str) -> tuple[str | int, str, str]:
         with pytest.raises(SystemExit) as ended:
             main(["simulate", *arguments])
         told = capsys.readouterr()
@@ -38,7 +39,7 @@ def trace(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_json_on_stdout_is_all_there_is(hadar, trace: str) -> None:
+def test_json_on_stdout_is_all_there_is(hadar: Any, trace: str) -> None:
     code, out, err = hadar("--trace", trace, "--cluster", "v100:1x2", "--policy", "fifo", "--seed", "3", "--json", "-")
 
     summary = json.loads(out)
@@ -47,7 +48,7 @@ def test_json_on_stdout_is_all_there_is(hadar, trace: str) -> None:
     assert summary["lower_bound_ttd_s"] <= summary["ttd_s"]
 
 
-def test_a_table_for_people_and_files_for_programs(hadar, trace: str, tmp_path: Path) -> None:
+def test_a_table_for_people_and_files_for_programs(hadar: Any, trace: str, tmp_path: Path) -> None:
     code, out, _ = hadar(
         "--trace",
         trace,
@@ -70,7 +71,7 @@ def test_a_table_for_people_and_files_for_programs(hadar, trace: str, tmp_path: 
     assert sorted(r["job_id"] for r in rows) == ["a", "b", "c"]
 
 
-def test_gangs_may_be_mixed_for_all_jobs(hadar, tmp_path: Path) -> None:
+def test_gangs_may_be_mixed_for_all_jobs(hadar: Any, tmp_path: Path) -> None:
     """A gang of two that fits on no single type runs once it may mix, at the pace of the slower."""
     path = tmp_path / "t.csv"
     path.write_text("job_id,arrival_s,gpus,steps,steps_per_s:v100,steps_per_s:k80\na,0,2,360,2,1\n")
@@ -81,13 +82,13 @@ def test_gangs_may_be_mixed_for_all_jobs(hadar, tmp_path: Path) -> None:
     assert apart[0] == 1 and mixed[0] == 0 and json.loads(mixed[1])["ttd_s"] == pytest.approx(360)
 
 
-def test_bounds_cost_nothing_where_nobody_wants_them(hadar, trace: str) -> None:
+def test_bounds_cost_nothing_where_nobody_wants_them(hadar: Any, trace: str) -> None:
     _, out, _ = hadar("--trace", trace, "--cluster", "v100:1x2", "--policy", "fifo", "--no-bounds", "--json", "-")
 
     assert json.loads(out)["lower_bound_ttd_s"] is None
 
 
-def test_a_drawn_trace_can_be_kept(hadar, tmp_path: Path) -> None:
+def test_a_drawn_trace_can_be_kept(hadar: Any, tmp_path: Path) -> None:
     """And simulated again from the file, to the same end."""
     kept = tmp_path / "drawn.csv"
     common = ("--policy", "fifo", "--no-bounds", "--json", "-")
@@ -99,7 +100,7 @@ def test_a_drawn_trace_can_be_kept(hadar, tmp_path: Path) -> None:
     assert json.loads(drawn)["trace"] == "philly:jobs=5,seed=4,multi=yes,rate=0"
 
 
-def test_gavels_model_with_its_table(hadar, tmp_path: Path) -> None:
+def test_gavels_model_with_its_table(hadar: Any, tmp_path: Path) -> None:
     (tmp_path / "t.trace").write_text("A3C\tc\td\t-n\t0\t7000\t1\t1\t-1\t0\n")
     (tmp_path / "r.json").write_text(json.dumps({"v100": {"('A3C', 1)": {"null": 7.0}}}))
 
@@ -121,7 +122,7 @@ def test_gavels_model_with_its_table(hadar, tmp_path: Path) -> None:
     assert code == 0 and json.loads(out)["ttd_s"] == pytest.approx(1000)
 
 
-def test_nothing_done_is_a_failure(hadar, tmp_path: Path) -> None:
+def test_nothing_done_is_a_failure(hadar: Any, tmp_path: Path) -> None:
     """One line, exit code 1, and the JSON says which jobs and why."""
     path = tmp_path / "t.csv"
     path.write_text("job_id,arrival_s,gpus,steps,steps_per_s:v100\nbig,0,9,1000,1\n")
@@ -132,7 +133,7 @@ def test_nothing_done_is_a_failure(hadar, tmp_path: Path) -> None:
     assert json.loads(out)["unfinished"].keys() == {"big"} and json.loads(out)["avg_jct_s"] is None
 
 
-def test_the_sites_configuration_holds_where_it_is_named(hadar, trace: str, tmp_path: Path) -> None:
+def test_the_sites_configuration_holds_where_it_is_named(hadar: Any, trace: str, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[controller]\nround_s = 100\nevent_round_s = 0\n[guard]\nmax_preemptions = 0\n")
 
@@ -160,13 +161,13 @@ def test_the_sites_configuration_holds_where_it_is_named(hadar, trace: str, tmp_
         (("--trace", "T", "--mtbf", "5", "--faults", "f"), 2, "exclude each other"),
     ],
 )  # fmt: skip
-def test_errors_are_one_line(hadar, trace: str, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_errors_are_one_line(hadar: Any, trace: str, arguments: tuple[str, ...], code: int, said: str) -> None:
     got, out, err = hadar(*(trace if a == "T" else a for a in arguments))
 
     assert got == code and said in err and out == "" and (code == 2 or err.count("\n") == 1)
 
 
-def test_failing_nodes(hadar, tmp_path: Path, trace: str) -> None:
+def test_failing_nodes(hadar: Any, tmp_path: Path, trace: str) -> None:
     """From a file, and drawn from the seed."""
     faults = tmp_path / "f.csv"
     faults.write_text("node,down_s,up_s\nv100-1,100,200\n")
@@ -181,7 +182,7 @@ def test_failing_nodes(hadar, tmp_path: Path, trace: str) -> None:
     assert drawn["restarts"] > 0
 
 
-def test_forked_jobs(hadar, tmp_path: Path) -> None:
+def test_forked_jobs(hadar: Any, tmp_path: Path) -> None:
     """Two nodes halve the time of a lone job, and it is one job in the result."""
     file, rows = tmp_path / "t.csv", tmp_path / "rows.csv"
     file.write_text("job_id,arrival_s,gpus,steps,steps_per_s:v100\na,0,1,10000,1\n")
@@ -197,7 +198,7 @@ def test_forked_jobs(hadar, tmp_path: Path) -> None:
     assert code == 1 and "fork=auto with model gavel" in err
 
 
-def test_a_predictor_with_a_history(hadar) -> None:
+def test_a_predictor_with_a_history(hadar: Any) -> None:
     """Two parts of one drawn life; the load of both is that of the cluster."""
     life = "recurring:jobs=60,seed=1"
     code, out, _ = hadar(

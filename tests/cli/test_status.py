@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -68,10 +69,10 @@ def journal(tmp_path: Path) -> Journal:
 
 
 @pytest.fixture
-def see(slurm: Asked, config: Config, monkeypatch: pytest.MonkeyPatch):
+def see(slurm: Asked, config: Config, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the command prints, and its JSON."""
 
-    def run(job: str) -> tuple[str, dict]:
+    def run(job: str) -> tuple[str, dict[str, Any]]:
         monkeypatch.setattr(command, "CliBackend", lambda *_given: slurm)
         path = config.controller.state_dir / "c.toml"
         path.write_text(f'[controller]\nstate_dir = "{config.controller.state_dir}"\nmode = "act"\n')
@@ -83,12 +84,12 @@ def see(slurm: Asked, config: Config, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def record(job_id: str, **fields) -> JobRecord:
+def record(job_id: str, **fields: Any) -> JobRecord:
     now = time.time()
     return JobRecord(job_id, submit=now - 900, arrival=now - 900, workers=2, user="alice", name="train", **fields)
 
 
-def test_a_running_job(slurm: Asked, journal: Journal, see, tmp_path: Path) -> None:
+def test_a_running_job(slurm: Asked, journal: Journal, see: Any, tmp_path: Path) -> None:
     """Where and since when, progress, speed, checkpoint, moves, its last lines, and what to type next."""
     job = slurm.submit(2, "hadar:model=resnet18,batch=64,steps=1000")
     slurm.start(job, "v100-1")
@@ -113,7 +114,7 @@ def test_a_running_job(slurm: Asked, journal: Journal, see, tmp_path: Path) -> N
     assert found["end"] is not None and found["last_lines"][-1] == "20 %"
 
 
-def test_a_waiting_job_says_why(slurm: Asked, journal: Journal, see) -> None:
+def test_a_waiting_job_says_why(slurm: Asked, journal: Journal, see: Any) -> None:
     """What the last round said of it, and what no round has to say: no GPU here will do."""
     job = slurm.submit(2, "hadar:model=resnet18")
     vain = slurm.submit(2, "hadar:mem=80g")
@@ -128,7 +129,7 @@ def test_a_waiting_job_says_why(slurm: Asked, journal: Journal, see) -> None:
 
 
 @pytest.mark.parametrize("known_to", ["slurm", "journal", "sacct"])
-def test_a_job_that_is_over(slurm: Asked, journal: Journal, see, known_to: str) -> None:
+def test_a_job_that_is_over(slurm: Asked, journal: Journal, see: Any, known_to: str) -> None:
     """As long as anybody knows it: Slurm for some minutes, the journal for weeks, the accounting for ever."""
     job = "7"
     if known_to == "slurm":
@@ -150,7 +151,7 @@ def test_a_job_that_is_over(slurm: Asked, journal: Journal, see, known_to: str) 
     assert ("checkpoint   at step 200" in text) is (known_to != "sacct")
 
 
-def test_arrays_and_their_tasks(slurm: Asked, journal: Journal, see) -> None:
+def test_arrays_and_their_tasks(slurm: Asked, journal: Journal, see: Any) -> None:
     """The array by its tasks, those that are alike in one line, and those that are over; a task as any job."""
     for task in range(4):
         job = slurm.submit(1, "hadar:model=resnet18")

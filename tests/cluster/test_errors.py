@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.cluster import ClusterSpec, PrivateCluster, conf, down, find, install, lifecycle, place, up
+from slurm_hadar.cluster import ClusterSpec, PrivateCluster, conf, down, find, install, place, processes, up
 from slurm_hadar.cluster.ports import PortReservation
 from slurm_hadar.errors import ClusterError
 
@@ -128,7 +128,7 @@ def test_slurmctld_that_does_not_come_up(short_tmp: Path) -> None:
     said = _refused(lambda: up(bad), "ended with exit code 1: (error|fatal):")
 
     assert str(directory / "log") in said
-    assert lifecycle.processes.of_cluster(directory) == []
+    assert processes.of_cluster(directory) == []
     with up(ClusterSpec(nodes="v100:1x1", directory=directory)) as cluster:
         assert cluster.controller_up()
 
@@ -154,7 +154,7 @@ def test_slurmd_that_does_not_come_up(short_tmp: Path, monkeypatch: pytest.Monke
         )
 
     assert f"(log: {directory}/log/slurmd-v100-2.log)" in said
-    assert lifecycle.processes.of_cluster(directory) == []
+    assert processes.of_cluster(directory) == []
 
 
 @pytest.mark.slurm

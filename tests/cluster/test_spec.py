@@ -57,4 +57,4 @@ def test_malformed_nodes_are_refused_in_one_line(text: str, reason: str) -> None
 def test_bad_options_are_refused(options: dict[str, object]) -> None:
     """Names that could leave the state folder, and senseless numbers."""
     with pytest.raises(ClusterError):
-        ClusterSpec(**options)  # type: ignore[arg-type]
+        ClusterSpec(**options)

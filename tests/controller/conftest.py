@@ -51,7 +51,7 @@ class Bench:
     def config(self, *settings: str) -> Config:
         return load(None, [*FAST, *self.settings, *settings])
 
-    def new_controller(self, *settings: str, policy: Any = None, channel: Any = None) -> Controller:
+    def new_controller(self, *settings: str, policy: Any = None, channel: Any = None) -> Controller[Any]:
         """Another controller on the same cluster and memory, as after a restart."""
         config = self.config(*settings)
         chosen = policy or registry.get(config.policy.name, **config.policy.params)
@@ -167,7 +167,7 @@ class Live:
 
     def controller(
         self, *settings: str, policy: Policy | None = None, channel: bool = False, backend: CliBackend | None = None
-    ) -> Controller:
+    ) -> Controller[Any]:
         """A controller in this process, with the memory of the one before."""
         config, listening = self.config(*settings), None
         if channel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from slurm_hadar.messages import Report
 from slurm_hadar.model import Placement, Plan, Tier, Wait
@@ -18,17 +19,17 @@ class Scripted(Policy):
 
     name = "scripted"
 
-    def __init__(self, **where: dict) -> None:
+    def __init__(self, **where: dict[str, Any]) -> None:
         self.where = {job.removeprefix("j"): Placement.of(p) for job, p in where.items()}
 
-    def allocate(self, snapshot):
+    def allocate(self, snapshot: Any) -> Any:
         jobs = {j.job_id for j in snapshot.steerable_jobs}
         placed = {j: p for j, p in self.where.items() if j in jobs}
         waits = {j: Wait(Tier.POLICY, "told to wait") for j in jobs - set(placed)}
         return Plan(self.name, placed, waits)
 
 
-def report(bench, job: str, kind: str = "report", restart: int = 0, **fields) -> None:
+def report(bench: Any, job: str, kind: str = "report", restart: int = 0, **fields: Any) -> None:
     """Let the job's agent say something."""
     seq = time.time_ns() // 1000
     bench.slurm.vouch(job)

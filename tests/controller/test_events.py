@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 from slurm_hadar.messages import Report, token_fingerprint
 from slurm_hadar.model import JobState
 
 
-def report(bench, job: str, kind: str = "report", **fields) -> None:
+def report(bench: Any, job: str, kind: str = "report", **fields: Any) -> None:
     """Let the job's agent say something, and take it for no news by itself."""
     bench.slurm.vouch(job)
     bench.book.ingest(Report(kind, job, 0, time.time_ns() // 1000, "a" * 64, time.time(), "v100-1", **fields))
     bench.book.event.clear()
 
 
-def test_a_job_that_has_said_goodbye_and_still_holds_its_gpus_calls_for_another_round(bench) -> None:
+def test_a_job_that_has_said_goodbye_and_still_holds_its_gpus_calls_for_another_round(bench: Any) -> None:
     """Its last word comes before Slurm has freed its nodes: the round that it calls for may see it running still."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment="hadar:model=resnet18,batch=64,steps=20000")
@@ -35,7 +36,7 @@ def test_a_job_that_has_said_goodbye_and_still_holds_its_gpus_calls_for_another_
     assert not b.book.event.is_set()
 
 
-def test_a_goodbye_of_long_ago_calls_for_nothing(bench) -> None:
+def test_a_goodbye_of_long_ago_calls_for_nothing(bench: Any) -> None:
     """The script goes on with something else after its training: no reason for early rounds until it ends."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment="hadar:model=resnet18,batch=64,steps=20000")
@@ -50,7 +51,7 @@ def test_a_goodbye_of_long_ago_calls_for_nothing(bench) -> None:
     assert not b.book.event.is_set()
 
 
-def test_a_requeue_that_shows_its_count_before_its_time_is_the_same_job(bench) -> None:
+def test_a_requeue_that_shows_its_count_before_its_time_is_the_same_job(bench: Any) -> None:
     """Slurm since 24.11: COMPLETING with the next restart count and the old submit time, then PENDING with the new one.
     Its node list is still known to be ours, so it can go elsewhere."""
     b = bench()
@@ -73,7 +74,7 @@ def test_a_requeue_that_shows_its_count_before_its_time_is_the_same_job(bench) -
     assert b.slurm.jobs[job].nodes and b.slurm.jobs[job].nodes != (node,)
 
 
-def test_a_move_costs_a_job_that_cannot_save_all_that_it_has_run(bench) -> None:
+def test_a_move_costs_a_job_that_cannot_save_all_that_it_has_run(bench: Any) -> None:
     """With lose=yes it may be moved, but not for nothing; one that saves loses nothing."""
     b = bench()
     loses, saves = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,11 @@ from slurm_hadar.policies.base import Policy
 from tests.controller.scripted import MODEL, Scripted, report
 
 
-def eligible_in(bench, job: str) -> float:
+def eligible_in(bench: Any, job: str) -> float:
     return bench.slurm.jobs[job].eligible - time.time()
 
 
-def test_a_waiting_job_is_started_where_planned(bench) -> None:
+def test_a_waiting_job_is_started_where_planned(bench: Any) -> None:
     """One round places a job on the planned node, verified by reading back."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -32,7 +33,7 @@ def test_a_waiting_job_is_started_where_planned(bench) -> None:
     assert [e["kind"] for e in b.journal.history(job) if "kind" in e] == ["start"]
 
 
-def test_jobs_that_wait_get_leases_in_one_command(bench) -> None:
+def test_jobs_that_wait_get_leases_in_one_command(bench: Any) -> None:
     """What shall wait becomes ineligible for two rounds, never held, with one comma list."""
     b = bench()
     jobs = [b.slurm.submit(gpus=1, comment=MODEL) for _ in range(5)]
@@ -45,7 +46,7 @@ def test_jobs_that_wait_get_leases_in_one_command(bench) -> None:
     assert len(batch) == 1 and set(batch[0].job_ids) == set(jobs)
 
 
-def test_leases_are_not_renewed_too_early(bench) -> None:
+def test_leases_are_not_renewed_too_early(bench: Any) -> None:
     """A round that changes nothing writes nothing."""
     b = bench()
     b.slurm.submit(gpus=1, comment=MODEL)
@@ -57,7 +58,7 @@ def test_leases_are_not_renewed_too_early(bench) -> None:
     assert len(b.slurm.batches) == 1
 
 
-def test_observe_and_advise_write_nothing(bench) -> None:
+def test_observe_and_advise_write_nothing(bench: Any) -> None:
     """Only mode act may change anything; the other modes record what they would do."""
     for mode in ("observe", "advise"):
         b = bench(None, f"controller.mode={mode}")
@@ -69,7 +70,7 @@ def test_observe_and_advise_write_nothing(bench) -> None:
         assert result.record.starts == 1 and b.journal.history(job)
 
 
-def test_partition_modes(bench) -> None:
+def test_partition_modes(bench: Any) -> None:
     """Jobs of a partition that is not in mode act are pinned and left alone."""
     b = bench(None, "controller.mode=observe", "partitions.gpu.mode=act")
     other = b.slurm.submit(gpus=1, comment=MODEL, reason="BeginTime", eligible=time.time() + 50, restarts=1)
@@ -80,7 +81,7 @@ def test_partition_modes(bench) -> None:
     assert b.journal.wait(other) == {"round": 1, "tier": "pinned", "why": "partition all is in mode observe"}
 
 
-def test_a_move_goes_by_checkpoint_requeue_place(bench) -> None:
+def test_a_move_goes_by_checkpoint_requeue_place(bench: Any) -> None:
     """A running job that saves by itself is requeued and placed anew."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
@@ -95,7 +96,7 @@ def test_a_move_goes_by_checkpoint_requeue_place(bench) -> None:
     assert ("StartTime", "now") in b.slurm.batches[1][0].fields
 
 
-def test_a_move_to_a_node_of_before_lets_the_second_pass(bench) -> None:
+def test_a_move_to_a_node_of_before_lets_the_second_pass(bench: Any) -> None:
     """A job restarted on a node in the second of its kill there would be refused and fail."""
     b = bench({f"v100-{i}": ("v100", 1) for i in (1, 2, 3)})
     job = b.slurm.submit(gpus=1, nodes=2, comment=MODEL + ",ckpt=yes")
@@ -108,13 +109,13 @@ def test_a_move_to_a_node_of_before_lets_the_second_pass(bench) -> None:
 
 
 @pytest.mark.parametrize("refusal", [{}, {"1": "Job is no longer pending execution"}], ids=["taken", "too late"])
-def test_a_start_that_slurm_does_not_notice_is_nudged(bench, refusal) -> None:
+def test_a_start_that_slurm_does_not_notice_is_nudged(bench: Any, refusal: Any) -> None:
     """A begin time that passes with nothing else going on is brought to Slurm's notice, once; told if that was vain."""
     b = bench({"v100-1": ("v100", 2)})
     job = b.slurm.submit(gpus=2, comment=MODEL)
     write = b.slurm.write
 
-    def sleepy(writes):
+    def sleepy(writes: Any) -> Any:
         b.slurm.stuck = {} if b.slurm.batches else {job: "BeginTime"}
         b.slurm.refuse = refusal if b.slurm.batches else {}
         return write(writes)
@@ -129,7 +130,7 @@ def test_a_start_that_slurm_does_not_notice_is_nudged(bench, refusal) -> None:
     assert told == ([f"needless: {why}" for why in refusal.values()] or [""])
 
 
-def test_a_preempted_job_is_leased_and_freed_of_its_node_list(bench) -> None:
+def test_a_preempted_job_is_leased_and_freed_of_its_node_list(bench: Any) -> None:
     """A job that is stopped may start anywhere by itself should the controller die."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
@@ -142,7 +143,7 @@ def test_a_preempted_job_is_leased_and_freed_of_its_node_list(bench) -> None:
     assert b.slurm.jobs[job].req_nodes == () and eligible_in(b, job) > 10
 
 
-def test_a_refused_placement_is_undone_and_avoided(bench) -> None:
+def test_a_refused_placement_is_undone_and_avoided(bench: Any) -> None:
     """A node that vanished between reading and writing: the job gets its own shape back and other nodes are tried."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -159,7 +160,7 @@ def test_a_refused_placement_is_undone_and_avoided(bench) -> None:
     assert b.slurm.jobs[job].nodes == ("k80-1",)
 
 
-def test_bad_constraints_are_undone_at_once(bench) -> None:
+def test_bad_constraints_are_undone_at_once(bench: Any) -> None:
     """A write that Slurm takes but will not carry out is undone, journalled and counted."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -172,7 +173,7 @@ def test_bad_constraints_are_undone_at_once(bench) -> None:
     assert b.slurm.jobs[job].req_nodes == () and result.record.failed == 2
 
 
-def test_after_too_many_failed_writes_it_stops_acting(bench, monkeypatch) -> None:
+def test_after_too_many_failed_writes_it_stops_acting(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The circuit breaker leaves everything to Slurm for a while, says so, and acts again by itself."""
     b = bench(None, "guard.max_failed_writes=2")
     for _ in range(3):
@@ -192,7 +193,7 @@ def test_after_too_many_failed_writes_it_stops_acting(bench, monkeypatch) -> Non
     assert controller.run_round().record.note == "" and len(b.slurm.batches) > written
 
 
-def test_jobs_of_others_are_left_alone_after_the_first_refusal(bench, caplog) -> None:
+def test_jobs_of_others_are_left_alone_after_the_first_refusal(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Denied is not failed: told once in the log, never tried again, and what may be changed still is."""
     b = bench(None, "guard.max_failed_writes=2")
     theirs = [b.slurm.submit(gpus=1, comment=MODEL) for _ in range(3)]
@@ -210,7 +211,7 @@ def test_jobs_of_others_are_left_alone_after_the_first_refusal(bench, caplog) ->
     assert len([r for r in caplog.records if "not this controller's" in r.message]) == 1
 
 
-def test_slurm_away_in_the_middle_forgets_no_node_list_of_ours(bench) -> None:
+def test_slurm_away_in_the_middle_forgets_no_node_list_of_ours(bench: Any) -> None:
     """A write that did not arrive changes nothing in the memory: the job is not taken for one that its owner tied."""
     b = bench({"v100-1": ("v100", 2)})
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -228,11 +229,11 @@ def test_slurm_away_in_the_middle_forgets_no_node_list_of_ours(bench) -> None:
     assert b.slurm.jobs[job].req_nodes == () and eligible_in(b, job) > 10
 
 
-def _away(_writes):
+def _away(_writes: Any) -> None:
     raise SlurmUnavailable("slurmctld does not answer")
 
 
-def test_slurm_away_touches_nothing_and_comes_back(bench) -> None:
+def test_slurm_away_touches_nothing_and_comes_back(bench: Any) -> None:
     """A round without slurmctld is skipped and recorded; the next one goes on."""
     b = bench()
     b.slurm.submit(gpus=1, comment=MODEL)
@@ -245,12 +246,12 @@ def test_slurm_away_touches_nothing_and_comes_back(bench) -> None:
     assert b.controller.run_round().plan is not None
 
 
-def test_nonsense_from_slurm_skips_the_round(bench, monkeypatch) -> None:
+def test_nonsense_from_slurm_skips_the_round(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer cut short is never acted upon."""
     b = bench()
     b.slurm.submit(gpus=1, comment=MODEL)
 
-    def cut():
+    def cut() -> None:
         raise SlurmParseError("squeue output is cut short in record 1 at field State")
 
     monkeypatch.setattr(b.slurm, "read", cut)
@@ -259,7 +260,7 @@ def test_nonsense_from_slurm_skips_the_round(bench, monkeypatch) -> None:
     assert b.slurm.batches == []
 
 
-def test_a_policy_that_breaks_the_contract_is_not_obeyed(bench) -> None:
+def test_a_policy_that_breaks_the_contract_is_not_obeyed(bench: Any) -> None:
     """More GPUs than there are: nothing is done, and the round says why."""
     b = bench()
     b.slurm.submit(gpus=3, comment=MODEL)
@@ -270,7 +271,7 @@ def test_a_policy_that_breaks_the_contract_is_not_obeyed(bench) -> None:
     assert "broke its contract" in result.record.note
 
 
-def test_a_new_controller_knows_what_the_old_one_steered(bench) -> None:
+def test_a_new_controller_knows_what_the_old_one_steered(bench: Any) -> None:
     """Killed after a placement, the next start does not take our node list for the owner's."""
     b = bench({"v100-1": ("v100", 1), "k80-1": ("k80", 1)})
     job = b.slurm.submit(gpus=1, comment=MODEL + ",ckpt=yes")
@@ -286,11 +287,11 @@ class Killed(BaseException):
     """Ends the controller between a write and whatever it would do next."""
 
 
-def killed_after_writing(bench, controller) -> None:
+def killed_after_writing(bench: Any, controller: Any) -> None:
     """One round that ends with its first batch of writes, as by SIGKILL: nothing of it is remembered."""
     write, save = bench.slurm.write, bench.journal.save_jobs
 
-    def die(writes):
+    def die(writes: Any) -> None:
         write(writes)
         bench.journal.save_jobs = lambda _records: None
         raise Killed
@@ -301,7 +302,7 @@ def killed_after_writing(bench, controller) -> None:
     bench.slurm.write, bench.journal.save_jobs = write, save
 
 
-def test_killed_after_a_lease(bench) -> None:
+def test_killed_after_a_lease(bench: Any) -> None:
     """The next controller takes the start time for its own, not for the owner's wish, and starts the job."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -313,7 +314,7 @@ def test_killed_after_a_lease(bench) -> None:
     assert b.slurm.jobs[job].nodes == ("k80-1",)
 
 
-def test_killed_after_a_requeue(bench) -> None:
+def test_killed_after_a_requeue(bench: Any) -> None:
     """Planned for the very nodes it had, the job does not wait for the end of Slurm's delay of two minutes."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
@@ -326,7 +327,7 @@ def test_killed_after_a_requeue(bench) -> None:
     assert b.slurm.jobs[job].nodes == ("k80-1",)
 
 
-def test_a_restart_that_slurmctld_forgot_in_a_crash(bench) -> None:
+def test_a_restart_that_slurmctld_forgot_in_a_crash(bench: Any) -> None:
     """The job is known still, with its first arrival, and its node list is ours."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
@@ -342,7 +343,7 @@ def test_a_restart_that_slurmctld_forgot_in_a_crash(bench) -> None:
     assert b.journal.load_jobs()[job].arrival == arrival
 
 
-def test_a_lost_journal_pins_what_it_cannot_tell(bench) -> None:
+def test_a_lost_journal_pins_what_it_cannot_tell(bench: Any) -> None:
     """Without memory a steered pending job is left to Slurm, never lost; its lease runs out by itself."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL, req_nodes=("v100-1",))
@@ -353,7 +354,7 @@ def test_a_lost_journal_pins_what_it_cannot_tell(bench) -> None:
     assert "asks for nodes by name" in b.journal.wait(job)["why"]
 
 
-def test_attained_service_counts_once(bench) -> None:
+def test_attained_service_counts_once(bench: Any) -> None:
     """GPU-seconds are booked from the start of the run, whoever looks and how often."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -369,7 +370,7 @@ def test_attained_service_counts_once(bench) -> None:
     assert record.attained_s == pytest.approx(200, abs=5)
 
 
-def test_measured_speeds_are_filed(bench) -> None:
+def test_measured_speeds_are_filed(bench: Any) -> None:
     """What a job reports becomes the speed that the next round plans with."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -384,7 +385,7 @@ def test_measured_speeds_are_filed(bench) -> None:
     assert result.seen.snapshot.job[job].speeds["v100"].steps_per_s == pytest.approx(7.0)
 
 
-def test_a_restart_between_two_rounds_loses_no_count(bench) -> None:
+def test_a_restart_between_two_rounds_loses_no_count(bench: Any) -> None:
     """The checkpoint of the run that is over counts, even if the next run has reported already."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -403,7 +404,7 @@ def test_a_restart_between_two_rounds_loses_no_count(bench) -> None:
     assert told == ["run 2 from its checkpoint at step 50"]
 
 
-def test_a_restart_without_a_checkpoint_is_told_with_what_it_costs(bench) -> None:
+def test_a_restart_without_a_checkpoint_is_told_with_what_it_costs(bench: Any) -> None:
     """Only of jobs that are ours; the same restart is told once."""
     b = bench()
     job, other = b.slurm.submit(gpus=1, comment=MODEL), b.slurm.submit(gpus=1, comment="")
@@ -427,12 +428,12 @@ class Counting(Policy):
 
     name = "counting"
 
-    def allocate(self, snapshot):
+    def allocate(self, snapshot: Any) -> Any:
         waits = {j.job_id: Wait(Tier.POLICY, "told to wait") for j in snapshot.steerable_jobs}
         return Plan(self.name, {}, waits, memory={"rounds": snapshot.memory.get("rounds", 0) + 1})
 
 
-def test_a_policy_is_given_its_memory_back(bench) -> None:
+def test_a_policy_is_given_its_memory_back(bench: Any) -> None:
     """From round to round, after a restart too; not that of another policy or of other parameters."""
     b = bench()
     told = ("policy.name=counting",)
@@ -446,18 +447,20 @@ def test_a_policy_is_given_its_memory_back(bench) -> None:
     assert [r.plan.memory["rounds"] for r in (second, restarted, with_parameters)] == [2, 3, 1]
 
 
-def test_a_memory_that_is_no_json_costs_a_warning(bench, caplog) -> None:
+def test_a_memory_that_is_no_json_costs_a_warning(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The controller goes on; only a restart loses it."""
     b = bench()
     policy = Counting()
-    policy.allocate = lambda _snapshot: Plan("counting", memory={"now": object()})
+    monkeypatch.setattr(policy, "allocate", lambda _snapshot: Plan("counting", memory={"now": object()}))
 
     result = b.new_controller(policy=policy).run_round()
 
     assert result.record.note == "" and "cannot be written as JSON" in caplog.text
 
 
-def test_moves_for_the_same_reason_are_all_recorded(bench) -> None:
+def test_moves_for_the_same_reason_are_all_recorded(bench: Any) -> None:
     """To and fro between equal nodes: the reason reads the same each time, and each move is in the history."""
     b = bench({f"v100-{i}": ("v100", 1) for i in (1, 2, 3)})
     job = b.slurm.submit(gpus=1, comment=MODEL + ",ckpt=yes")
@@ -471,7 +474,7 @@ def test_moves_for_the_same_reason_are_all_recorded(bench) -> None:
     assert history == [("start", [], ["v100-1"]), ("move", ["v100-1"], ["v100-2"]), ("move", ["v100-2"], ["v100-3"])]
 
 
-def test_nothing_of_a_round_is_kept_until_the_next(bench, monkeypatch) -> None:
+def test_nothing_of_a_round_is_kept_until_the_next(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 10,000 jobs what one round saw is most of the controller's memory, and the next would need it once more."""
     b = bench()
     b.slurm.submit(gpus=1, comment=MODEL)
@@ -492,7 +495,7 @@ def test_nothing_of_a_round_is_kept_until_the_next(bench, monkeypatch) -> None:
     assert found == [0]
 
 
-def test_a_start_time_that_the_owner_sets_while_a_start_is_verified_stays(bench) -> None:
+def test_a_start_time_that_the_owner_sets_while_a_start_is_verified_stays(bench: Any) -> None:
     """The node list is taken back without a word about the time."""
     b = bench(None, "jobs.start_timeout_s=1")
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -502,7 +505,7 @@ def test_a_start_time_that_the_owner_sets_while_a_start_is_verified_stays(bench)
         controller.run_round()
     later, look, before = float(int(time.time()) + 600), b.slurm.each_job, b.slurm.reads
 
-    def look_after_the_owner_has_spoken():
+    def look_after_the_owner_has_spoken() -> Any:
         if b.slurm.reads == before + 1:  # the round has looked, and has placed it
             b.slurm.defer(job, later)
         return look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ NODES = "NodeName=a1 Arch=x86_64 State=IDLE BootTime=5 SlurmdStartTime={start} L
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Put a Slurm of scripts on PATH: ``site(squeue="exit 1")`` replaces one by a line of shell."""
 
     def make(accounting: str = "accounting_storage/none", start: int = 1000, **scripts: str) -> CliBackend:
@@ -63,7 +64,7 @@ def well(answer: Survey | Unknown) -> Survey:
     return answer
 
 
-def test_answers_are_read(site) -> None:
+def test_answers_are_read(site: Any) -> None:
     """Settings, daemons, rights, accounting and clocks."""
     found = well(survey(site("accounting_storage/slurmdbd")))
 
@@ -74,11 +75,12 @@ def test_answers_are_read(site) -> None:
     assert found.daemons == (Daemon("primary", "head", True), Daemon("backup", "spare", False))
     assert found.admin_level == ("Operator", ("lab", "hpc")) and found.accounting is True
     assert found.latest_start == (1000.0, "a1") and isinstance(found.setting("Nothing"), Unknown)
+    assert not isinstance(found.clock_ahead_s, Unknown)
     least, most = found.clock_ahead_s
     assert least <= 0 < most
 
 
-def test_without_a_database_nobody_has_rights(site) -> None:
+def test_without_a_database_nobody_has_rights(site: Any) -> None:
     """And neither sacctmgr nor sacct is asked."""
     found = well(survey(site(sacctmgr="exit 1", sacct="exit 1")))
 
@@ -96,7 +98,7 @@ def test_without_a_database_nobody_has_rights(site) -> None:
         ("sacctmgr", "echo 'something else'", "admin_level", "says 'something else'"),
     ],
 )
-def test_what_is_not_answered_is_unknown(site, name: str, line: str, field: str, words: str) -> None:
+def test_what_is_not_answered_is_unknown(site: Any, name: str, line: str, field: str, words: str) -> None:
     """With the reason; the other questions are asked all the same."""
     found = well(survey(site("accounting_storage/slurmdbd", **{name: line})))
 
@@ -105,7 +107,7 @@ def test_what_is_not_answered_is_unknown(site, name: str, line: str, field: str,
     assert found.daemons == (Daemon("primary", "head", True), Daemon("backup", "spare", False))
 
 
-def test_slurm_that_does_not_answer_is_asked_once(site, tmp_path: Path) -> None:
+def test_slurm_that_does_not_answer_is_asked_once(site: Any, tmp_path: Path) -> None:
     """A call to a dead slurmctld may take ten seconds; one is enough."""
     count = f"echo x >> {tmp_path}/calls; echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
 
@@ -115,7 +117,7 @@ def test_slurm_that_does_not_answer_is_asked_once(site, tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text() == "x\n"
 
 
-def test_a_call_that_hangs_is_given_up(site) -> None:
+def test_a_call_that_hangs_is_given_up(site: Any) -> None:
     """After the time limit, with one line."""
     site(scontrol="exec sleep 600")
     began = time.monotonic()

@@ -32,7 +32,7 @@ def test_placements_keep_the_rules(graph: JobGraph, free: list[int], kernighan_l
     assert (found is None) == (next(every_placement(graph, list(enumerate(free))), None) is None)
     if found is None:
         return
-    used = Counter()
+    used: Counter[int] = Counter()
     for vertex, m in zip(graph.vertices, found.servers, strict=True):
         used[m] += vertex.gpus
     assert all(used[m] <= f for m, f in enumerate(free))

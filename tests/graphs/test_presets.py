@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from importlib import resources
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -70,7 +71,7 @@ def test_cutting_up_loses_nothing(model: str, pp: int, dp: int, tp: int) -> None
         (("gpt2-xl", 1, 1, 7), "tp must divide its width 1600"),
     ],
 )
-def test_impossible_cuts_are_refused(arguments: tuple, message: str) -> None:
+def test_impossible_cuts_are_refused(arguments: tuple[Any, ...], message: str) -> None:
     """With the reason, and what would be possible."""
     with pytest.raises(GraphError, match=message):
         preset_graph(*arguments)

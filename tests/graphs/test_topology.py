@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,7 +115,7 @@ def test_names_do_not_make_topologies_differ() -> None:
         (lambda: Topology.of([4]).with_switches({"a": []}, uplinks={"b": 1.0}), "unknown switch 'b'; switches: a"),
     ],
 )
-def test_impossible_topologies_are_refused(make, message: str) -> None:
+def test_impossible_topologies_are_refused(make: Any, message: str) -> None:
     """In one line that names the server or the switch."""
     with pytest.raises(GraphError, match=message):
         make()

@@ -7,6 +7,7 @@ import re
 import struct
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def jobs(count: int = 6) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def content() -> dict:
+def content() -> dict[str, Any]:
     """Two policies on six jobs, as compare.json has them."""
     told: list[tuple[str, int, int]] = []
     contenders = read_contenders("fifo,hadar:frontier=1")
@@ -59,7 +60,7 @@ def test_contenders() -> None:
             read_contenders(text)
 
 
-def test_each_policy_gets_what_simulate_gives(content: dict) -> None:
+def test_each_policy_gets_what_simulate_gives(content: dict[str, Any]) -> None:
     """The document has the summaries of two simulations of the same jobs, in the order of the contenders."""
     assert [p["label"] for p in content["policies"]] == ["fifo", "hadar:frontier=1"]
     assert content["assumptions"] == ["the weather was fine"] and content["gpus"] == {"v100": 4, "k80": 2}
@@ -113,7 +114,7 @@ def read_page(text: str) -> str:
     return tags.text
 
 
-def test_the_page_is_one_file_with_everything(content: dict) -> None:
+def test_the_page_is_one_file_with_everything(content: dict[str, Any]) -> None:
     """Well formed, nothing fetched, table, assumptions and command in it; others' texts are text, not markup."""
     evil = {
         **content,
@@ -134,7 +135,7 @@ def size_of(png: bytes) -> tuple[int, int]:
     return struct.unpack(">II", png[16:24])
 
 
-def test_pictures(content: dict, tmp_path: Path) -> None:
+def test_pictures(content: dict[str, Any], tmp_path: Path) -> None:
     """Four, in light and dark, readable in size; the files are the light ones."""
     drawn = pictures(content)
 
@@ -145,7 +146,7 @@ def test_pictures(content: dict, tmp_path: Path) -> None:
     assert drawn["overview"](True) != drawn["overview"](False)
 
 
-def test_lower_bounds_are_drawn(content: dict) -> None:
+def test_lower_bounds_are_drawn(content: dict[str, Any]) -> None:
     """A bound changes the picture, and stands in the table as a ratio."""
     bounds = {"avg_jct_s": 1000.0, "ttd_s": 2000.0}
     assert plots.overview(content["policies"], bounds) != plots.overview(content["policies"], {})
@@ -174,7 +175,7 @@ def test_an_outlier_is_cut_off_and_named() -> None:
     assert end == 3 * 3600.0 and late == {"b": " (cut off, ends after 10.0 h)"}
 
 
-def test_results_of_simulate_are_taken_too_and_others_refused(content: dict) -> None:
+def test_results_of_simulate_are_taken_too_and_others_refused(content: dict[str, Any]) -> None:
     """A summary becomes a comparison of one; any other JSON is refused with the file's name."""
     one = content["policies"][1]
     summary = {k: v for k, v in one.items() if k not in ("label", "job_rows", "intervals")}
@@ -183,6 +184,7 @@ def test_results_of_simulate_are_taken_too_and_others_refused(content: dict) -> 
     assert document_["policies"][0]["label"] == "hadar:frontier=1" and list(pictures(document_)) == ["overview"]
     assert "hadar:frontier=1" in read_page(compare_page(document_))
     assert check_document(content, "y.json") is content
+    wrong: Any
     for wrong in ([], {}, {"kind": "other"}, 3):
         with pytest.raises(TraceError, match=r"x\.json is neither"):
             check_document(wrong, "x.json")

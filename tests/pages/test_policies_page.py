@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import matplotlib.image
 import pytest
@@ -16,18 +17,18 @@ CLUSTER = "v100:1x8,p100:1x8,k80:1x8"
 
 
 @pytest.fixture(scope="module")
-def results():
+def results() -> Any:
     return policies.read_results(ROOT / "docs" / "results" / "policies.json")
 
 
-def test_the_page_is_current(results, tmp_path):
+def test_the_page_is_current(results: Any, tmp_path: Path) -> None:
     """docs/results/policies.md is what policies.json gives; refresh it with --section none."""
     policies_page.write(results, tmp_path)
     assert (tmp_path / "policies.md").read_text() == (ROOT / "docs" / "results" / "policies.md").read_text()
     assert matplotlib.image.imread(tmp_path / "frontier.png").shape[0] > 500
 
 
-def test_nothing_beats_the_bounds(results):
+def test_nothing_beats_the_bounds(results: Any) -> None:
     """No run of ours is faster than what no policy can beat."""
     for section in ("static", "poisson"):
         bounds = {b["trace"]: b for b in results[section]["bounds"]}
@@ -38,13 +39,13 @@ def test_nothing_beats_the_bounds(results):
             assert run["ttd_s"] >= bound["ttd_s"] * (1 - 1e-6)
 
 
-def test_a_verdict_tells_by_how_much():
+def test_a_verdict_tells_by_how_much() -> None:
     assert policies_page.verdict(1.5, 1.5) == "reached"
     assert policies_page.verdict(1.2, 1.5) == "missed by 20.0%"
     assert policies_page.seed_verdicts(1.5, [1.6, 1.2], 1.5) == "reached; seed 1 missed by 20.0%"
 
 
-def test_a_case_is_run_and_bounded():
+def test_a_case_is_run_and_bounded() -> None:
     """A run's figures lie above the bounds and the floor of the same case."""
     case = policies.Case("static_60_multi_seed0", "srtf", {}, CLUSTER, "gavel")
     run = policies.run_case(case, DATA, DATA / "throughputs.csv")
@@ -54,7 +55,7 @@ def test_a_case_is_run_and_bounded():
     assert bound["ttd_s"] <= run["ttd_s"]
 
 
-def test_the_picture_names_points_that_coincide_once():
+def test_the_picture_names_points_that_coincide_once() -> None:
     """Points on one another share a label, others do not; both kinds of data are drawn."""
     points = [("a", 100.0, 200.0), ("b", 101.0, 201.0), ("c", 150.0, 200.0)]
     assert [label for label, _, _ in merged(points, "\n")] == ["a\nb", "c"]
@@ -64,7 +65,7 @@ def test_the_picture_names_points_that_coincide_once():
     assert matplotlib.image.imread(io.BytesIO(png)).shape[2] == 4
 
 
-def test_every_peer_figure_names_its_run():
+def test_every_peer_figure_names_its_run() -> None:
     """The kept figures of Gavel's simulator cover every trace that the page compares with."""
     settings, runs = read_peers(policies_page.DATA)
     for trace in policies.STATIC + policies.POISSON:

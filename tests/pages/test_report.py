@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -148,7 +149,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     figures: list[Figure] = []
     save = Figure.savefig
 
-    def keep(figure: Figure, *args, **kwargs) -> None:
+    def keep(figure: Figure, *args: Any, **kwargs: Any) -> None:
         save(figure, *args, **kwargs)
         figures.append(figure)
 
@@ -179,15 +180,17 @@ def test_what_the_pictures_of_a_journal_show(short: Journal, drawn: list[Figure]
 
     queue, use, who = (next(f for f in drawn if title in [a.get_title(loc="left") for a in f.axes])
                        for title in ("jobs in the queue", "GPUs held", "all jobs"))  # fmt: skip
-    for minute, count in list(zip(*queue.axes[0].lines[0].get_data(), strict=True))[:41]:
+    times: Any
+    counts: Any
+    times, counts = queue.axes[0].lines[0].get_data()
+    for minute, count in list(zip(times, counts, strict=True))[:41]:
         assert count == sum(1 for j in TRUTH if j[4] <= round(minute) < j[5])
-    curve = use.axes[0].lines[0].get_ydata()
+    curve: Any = use.axes[0].lines[0].get_ydata()
     assert sum(curve) / len(curve) == pytest.approx((expected("k80", 4) + expected("v100", 4)) / 2, abs=1e-3)
     assert max(curve) <= 1.0
     assert [tick.get_text() for tick in use.axes[1].get_xticklabels()] == ["k80 x 4", "v100 x 4"]
-    assert [bar.get_height() for bar in use.axes[1].patches] == pytest.approx(
-        [expected("k80", 4), expected("v100", 4)], abs=1e-3
-    )
+    bars: Any = use.axes[1].patches
+    assert [bar.get_height() for bar in bars] == pytest.approx([expected("k80", 4), expected("v100", 4)], abs=1e-3)
     (bars,) = (c for c in who.axes[0].collections if isinstance(c, PolyCollection))
     spans = sorted((path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in bars.get_paths())
     wanted = [(0, 4.5)] * 2 + [(4.5, 12.5), (4.75, 40)] + [(1.5, 19.5)] * 4 + [(20.1, 22.5)] * 2 + [(23, 40)] * 4

@@ -1,6 +1,7 @@
 """The check that stands between a plan and Slurm."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,11 @@ V2 = Placement.of({"a": {"v100": 2}})
 P2 = Placement.of({"b": {"p100": 2}})
 
 
-def placed(**placements):
+def placed(**placements: Any) -> Any:
     return Plan("x", {k[1:]: v for k, v in placements.items()})
 
 
-def test_a_good_plan_passes(job, snapshot):
+def test_a_good_plan_passes(job: Any, snapshot: Any) -> None:
     """Two jobs side by side and one that is told why it waits."""
     plan = Plan("x", {"1": V2, "2": P2}, {"3": Wait(Tier.POLICY, "later")})
     assert check_plan(snapshot([job("1", 2), job("2", 2), job("3")]), plan) == []
@@ -37,14 +38,14 @@ def test_a_good_plan_passes(job, snapshot):
         (Placement.of({"a": {"k80": 2}}), {}, "2 k80 in use where 0"),
     ],
 )
-def test_each_violation_is_named(job, snapshot, placement, fields, message):
+def test_each_violation_is_named(job: Any, snapshot: Any, placement: Any, fields: Any, message: str) -> None:
     """One line says which job breaks which rule."""
     nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 2}), Node("d", {"v100": 2}, available=False))
     queue = snapshot([job("1", 2, **fields)], nodes, partitions=(Partition("right", ("b",)),))
     assert any(message in line for line in check_plan(queue, placed(_1=placement)))
 
 
-def test_capacity_is_counted_over_all_jobs(job, running, snapshot):
+def test_capacity_is_counted_over_all_jobs(job: Any, running: Any, snapshot: Any) -> None:
     """Two jobs on the same GPUs, or one on GPUs that others hold, are too many."""
     assert any(
         "4 v100 in use where 2" in p for p in check_plan(snapshot([job("1", 2), job("2", 2)]), placed(_1=V2, _2=V2))
@@ -56,7 +57,7 @@ def test_capacity_is_counted_over_all_jobs(job, running, snapshot):
     assert any("2 v100 in use where 1" in p for p in check_plan(snapshot([job("1", 2)], taken), placed(_1=V2)))
 
 
-def test_unmovable_jobs_must_stay(running, snapshot):
+def test_unmovable_jobs_must_stay(running: Any, snapshot: Any) -> None:
     """Stopping or moving a running job that must not be preempted is a violation; leaving it is not."""
     fixed = running("1", {"a": {"v100": 2}}, unmovable="saves no checkpoint")
     assert check_plan(snapshot([fixed]), placed(_1=V2)) == []
@@ -65,13 +66,13 @@ def test_unmovable_jobs_must_stay(running, snapshot):
     assert any("must keep" in p for p in check_plan(snapshot([fixed]), stopped))
 
 
-def test_a_running_job_may_stay_on_a_draining_node(running, snapshot):
+def test_a_running_job_may_stay_on_a_draining_node(running: Any, snapshot: Any) -> None:
     """Draining lets jobs finish."""
     nodes = (Node("a", {"v100": 2}, available=False, state="draining"),)
     assert check_plan(snapshot([running("1", {"a": {"v100": 2}})], nodes), placed(_1=V2)) == []
 
 
-def test_silence_is_a_violation(job, snapshot):
+def test_silence_is_a_violation(job: Any, snapshot: Any) -> None:
     """A job with neither placement nor reason, and one with both, are named."""
     queue = snapshot([job("1", 2)])
     assert any("neither runs nor" in p for p in check_plan(queue, Plan("x")))

@@ -1,5 +1,7 @@
 """Every policy of the package keeps the contract."""
 
+from typing import Any
+
 import pytest
 
 from slurm_hadar.policies import get
@@ -44,13 +46,13 @@ SETTINGS = [
 
 
 @pytest.fixture(params=SETTINGS, ids=lambda s: "-".join([s[0], *(f"{k}={v}" for k, v in s[1].items())]))
-def policy(request):
+def policy(request: pytest.FixtureRequest) -> Any:
     name, params = request.param
     return get(name, **params)
 
 
 class TestContract(PolicyContract):
     @pytest.fixture
-    def policy(self, policy):
+    def policy(self, policy: Any) -> Any:
         """Each registered policy in turn."""
         return policy

@@ -1,6 +1,7 @@
 """HadarE: which copies run where."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,10 @@ LONG = 1e5
 
 
 @pytest.fixture
-def copies(job):
+def copies(job: Any) -> Any:
     """Five copies of a forked job."""
 
-    def make(parent="7", count=5, fork=Fork.AUTO, **fields):
+    def make(parent: Any = "7", count: Any = 5, fork: Any = Fork.AUTO, **fields: Any) -> Any:
         fields.setdefault("steps", LONG)
         base = replace(job(parent, form=fields.pop("form", Form(1)), **fields), array_id=parent, fork=fork)
         return [replace(base, job_id=f"{parent}_{k}") for k in range(count)]
@@ -31,11 +32,11 @@ def copies(job):
     return make
 
 
-def started(copy, node, gpu_type, count=1, **fields):
+def started(copy: Any, node: Any, gpu_type: Any, count: Any = 1, **fields: Any) -> Any:
     return replace(copy, state=JobState.RUNNING, placement=Placement.of({node: {gpu_type: count}}), **fields)
 
 
-def decide(state, *, steady=True, **params):
+def decide(state: Any, *, steady: Any = True, **params: Any) -> Any:
     """A plan that keeps the contract, and that is repeated once it is carried out."""
     policy = get("hadare", **params)
     plan = policy.allocate(state)
@@ -44,23 +45,23 @@ def decide(state, *, steady=True, **params):
     return plan
 
 
-def nodes_of(plan, parent):
+def nodes_of(plan: Any, parent: Any) -> Any:
     return sorted(n for j, p in plan.placements.items() if j.split("_")[0] == parent for n in p.nodes)
 
 
 @pytest.mark.parametrize("params", [{}, {"objective": "ttd"}, {"fork": "idle"}, {"fork": "spread"}], ids=str)
-def test_a_lone_job_has_a_copy_on_every_node(copies, snapshot, params):
+def test_a_lone_job_has_a_copy_on_every_node(copies: Any, snapshot: Any, params: Any) -> None:
     assert nodes_of(decide(snapshot(copies(), NODES), **params), "7") == list("abcde")
 
 
-def test_without_forked_jobs_it_is_hadar(job, snapshot):
+def test_without_forked_jobs_it_is_hadar(job: Any, snapshot: Any) -> None:
     state = snapshot([job(str(i), steps=1e4 * (i + 1)) for i in range(8)], NODES)
     ours, hadars = get("hadare").allocate(state), get("hadar", frontier=0.1).allocate(state)
     assert replace(ours, policy="hadar") == hadars
 
 
 @pytest.mark.parametrize("mode", ["job", "idle", "auto"])
-def test_with_jobs_enough_it_is_hadars_plan(copies, job, snapshot, mode):
+def test_with_jobs_enough_it_is_hadars_plan(copies: Any, job: Any, snapshot: Any, mode: str) -> None:
     """As many parents as nodes: each node has a parent of its own, the one that Hadar would put there."""
     steps = {str(i): LONG * (1 + 0.1 * i) for i in range(1, 6)}
     forked = snapshot([c for parent, s in steps.items() for c in copies(parent, steps=s)], NODES)
@@ -70,18 +71,18 @@ def test_with_jobs_enough_it_is_hadars_plan(copies, job, snapshot, mode):
     assert {j.split("_")[0]: p for j, p in plan.placements.items()} == expected
 
 
-def test_two_jobs_share_the_idle_nodes(copies, snapshot):
+def test_two_jobs_share_the_idle_nodes(copies: Any, snapshot: Any) -> None:
     plan = decide(snapshot([*copies("1"), *copies("2")], NODES))
     assert sorted(nodes_of(plan, "1") + nodes_of(plan, "2")) == list("abcde")
     assert len(nodes_of(plan, "1")) in (2, 3)
 
 
-def test_for_the_total_time_the_longest_gets_most(copies, snapshot):
+def test_for_the_total_time_the_longest_gets_most(copies: Any, snapshot: Any) -> None:
     plan = decide(snapshot([*copies("1", steps=LONG), *copies("2", steps=5 * LONG)], NODES), objective="ttd")
     assert nodes_of(plan, "2") and len(nodes_of(plan, "2")) == 4
 
 
-def test_a_copy_must_earn_its_start(copies, snapshot):
+def test_a_copy_must_earn_its_start(copies: Any, snapshot: Any) -> None:
     """Done in 60 s on the fastest GPU, a restart takes 30: nothing to be gained by a second copy."""
     plan = decide(snapshot(copies(steps=600.0), NODES))
     assert nodes_of(plan, "7") == ["a"]
@@ -89,34 +90,34 @@ def test_a_copy_must_earn_its_start(copies, snapshot):
     assert "too soon" in plan.waits["7_4"].why
 
 
-def test_a_running_copy_stays_to_the_very_end(copies, snapshot):
+def test_a_running_copy_stays_to_the_very_end(copies: Any, snapshot: Any) -> None:
     """A slow copy goes on: what it does until the last consolidation counts, and its node has nothing else to do."""
     first, second, *rest = copies(steps=300.0)
     state = snapshot([started(first, "a", "v100"), started(second, "e", "k80"), *rest], NODES)
     assert nodes_of(decide(state), "7") == ["a", "e"]
 
 
-def test_a_faster_node_that_falls_free_gets_a_copy_and_nothing_moves(copies, snapshot):
+def test_a_faster_node_that_falls_free_gets_a_copy_and_nothing_moves(copies: Any, snapshot: Any) -> None:
     first, *rest = copies()
     plan = decide(snapshot([started(first, "e", "k80"), *rest], NODES))
     assert plan.placements["7_0"].nodes == ("e",)
     assert nodes_of(plan, "7") == list("abcde")
 
 
-def test_of_two_copies_on_one_node_one_goes_elsewhere(copies, snapshot):
+def test_of_two_copies_on_one_node_one_goes_elsewhere(copies: Any, snapshot: Any) -> None:
     first, second = copies(count=2)
     nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 1}))
     plan = decide(snapshot([started(first, "a", "v100"), started(second, "a", "v100")], nodes))
     assert nodes_of(plan, "7") == ["a", "b"]
 
 
-def test_without_a_spare_copy_the_lead_moves(copies, snapshot):
+def test_without_a_spare_copy_the_lead_moves(copies: Any, snapshot: Any) -> None:
     (only,) = copies(count=1)
     plan = decide(snapshot([started(only, "e", "k80")], NODES))
     assert plan.placements["7_0"].by_type == {"v100": 1}
 
 
-def test_copies_make_way_for_jobs_that_arrive(copies, job, snapshot):
+def test_copies_make_way_for_jobs_that_arrive(copies: Any, job: Any, snapshot: Any) -> None:
     state = snapshot(copies(), NODES)
     running = carry_out(state, decide(state))
     new = tuple(job(str(i), form=Form(1), steps=LONG) for i in range(10, 14))
@@ -125,7 +126,7 @@ def test_copies_make_way_for_jobs_that_arrive(copies, job, snapshot):
     assert len(nodes_of(plan, "7")) == 1
 
 
-def test_unmovable_copies_stay(copies, job, snapshot):
+def test_unmovable_copies_stay(copies: Any, job: Any, snapshot: Any) -> None:
     first, second, *rest = copies(unmovable="started just now")
     state = snapshot([started(first, "e", "k80"), started(second, "a", "v100"), *rest, job("9", form=Form(1))], NODES)
     plan = decide(state)
@@ -133,14 +134,14 @@ def test_unmovable_copies_stay(copies, job, snapshot):
     assert "9" in plan.placements and len(plan.placements) == 5
 
 
-def test_spread_takes_the_nodes_of_less_dense_jobs(copies, job, snapshot):
+def test_spread_takes_the_nodes_of_less_dense_jobs(copies: Any, job: Any, snapshot: Any) -> None:
     others = [job(str(i), form=Form(1), steps=50 * LONG) for i in range(20, 25)]
     jobs = [*copies(fork=Fork.SPREAD), *others]
     assert nodes_of(decide(snapshot(jobs, NODES)), "7") == list("abcde")
     assert len(nodes_of(decide(snapshot(jobs, NODES), fork="idle", steady=False), "7")) == 1
 
 
-def test_auto_takes_the_nodes_of_others_where_the_parent_is_urgent(copies, job, snapshot):
+def test_auto_takes_the_nodes_of_others_where_the_parent_is_urgent(copies: Any, job: Any, snapshot: Any) -> None:
     others = [job(str(i), form=Form(1), steps=LONG, weight=0.2) for i in range(20, 30)]
     urgent = decide(snapshot([*copies(weight=20.0), *others], NODES))
     calm = decide(snapshot([*copies(weight=0.2), *others], NODES), steady=False)
@@ -149,7 +150,7 @@ def test_auto_takes_the_nodes_of_others_where_the_parent_is_urgent(copies, job, 
     assert ousted.tier is Tier.POLICY
 
 
-def test_auto_lets_a_short_job_go_first_in_the_tail(copies, snapshot):
+def test_auto_lets_a_short_job_go_first_in_the_tail(copies: Any, snapshot: Any) -> None:
     """Two nodes, two parents of which one would be gone long before the other: it gets both at first."""
     jobs = [*copies("1", steps=2e4), *copies("2", steps=40 * LONG)]
     plan = decide(snapshot(jobs, NODES[:2]))
@@ -157,7 +158,7 @@ def test_auto_lets_a_short_job_go_first_in_the_tail(copies, snapshot):
     assert len(nodes_of(decide(snapshot(jobs, NODES[:2]), objective="ttd"), "2")) == 1
 
 
-def test_an_elastic_copy_takes_what_its_node_has(copies, snapshot):
+def test_an_elastic_copy_takes_what_its_node_has(copies: Any, snapshot: Any) -> None:
     nodes = (Node("a", {"v100": 1}), Node("b", {"v100": 3}), Node("c", {"p100": 2}))
     one = {"v100": Speed(10.0), "p100": Speed(5.0)}
     scaled = {n: {t: Speed(s.steps_per_s * n) for t, s in one.items()} for n in (2, 3)}
@@ -165,13 +166,13 @@ def test_an_elastic_copy_takes_what_its_node_has(copies, snapshot):
     assert {p.nodes[0]: p.workers for p in plan.placements.values()} == {"a": 1, "b": 3, "c": 2}
 
 
-def test_parents_share_a_node_with_several_gpus(copies, snapshot):
+def test_parents_share_a_node_with_several_gpus(copies: Any, snapshot: Any) -> None:
     nodes = (Node("a", {"v100": 2}), Node("b", {"v100": 2}))
     plan = decide(snapshot([*copies("1"), *copies("2")], nodes))
     assert nodes_of(plan, "1") == nodes_of(plan, "2") == ["a", "b"]
 
 
-def test_waiting_copies_name_who_does_the_work(copies, job, snapshot):
+def test_waiting_copies_name_who_does_the_work(copies: Any, job: Any, snapshot: Any) -> None:
     plan = decide(snapshot([*copies("12"), job("9", form=Form(1), steps=LONG)], NODES[:3]))
     waits = [plan.waits[j].why for j in plan.waits]
     assert all(w.startswith("copy of job 12: its cop") and w.endswith("no idle GPU that it can use") for w in waits)
@@ -179,18 +180,18 @@ def test_waiting_copies_name_who_does_the_work(copies, job, snapshot):
     assert set(plan.payoffs) == set(plan.placements)
 
 
-def test_copies_of_a_job_that_can_run_nowhere_all_say_so(copies, snapshot):
+def test_copies_of_a_job_that_can_run_nowhere_all_say_so(copies: Any, snapshot: Any) -> None:
     plan = decide(snapshot(copies(form=Form(4)), NODES))
     assert not plan.placements
     assert {w.tier for w in plan.waits.values()} == {Tier.CANNOT_RUN}
 
 
-def test_a_bad_fork_is_refused():
+def test_a_bad_fork_is_refused() -> None:
     with pytest.raises(ConfigError, match="fork='often' must be one of job, idle, spread, auto"):
         get("hadare", fork="often")
 
 
-def test_a_hundred_parents_fill_a_hundred_nodes(copies, snapshot):
+def test_a_hundred_parents_fill_a_hundred_nodes(copies: Any, snapshot: Any) -> None:
     nodes = tuple(Node(f"n{i}", {("v100", "p100", "k80")[i % 3]: 4}) for i in range(100))
     jobs = [c for i in range(100) for c in copies(str(i), count=100, steps=LONG * (1 + i))]
     state = snapshot(jobs, nodes)

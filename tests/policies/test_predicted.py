@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,9 @@ def hidden(job: Job) -> Job:
 
 
 @pytest.mark.parametrize(("name", "params"), BY_SIZE)
-def test_a_true_prediction_is_as_good_as_a_statement(job, running, snapshot, name: str, params: dict) -> None:
+def test_a_true_prediction_is_as_good_as_a_statement(
+    job: Any, running: Any, snapshot: Any, name: str, params: dict[str, Any]
+) -> None:
     """The same plan, whether steps are stated or rightly predicted, and not that of unknown sizes."""
     jobs = [job("1", steps=1e6), job("2", steps=1e4), job("3", steps=1e5), running("4", {"a": {"v100": 1}}, steps=5e5)]
     stated = get(name, **params).allocate(snapshot(jobs, ONE))
@@ -31,7 +34,7 @@ def test_a_true_prediction_is_as_good_as_a_statement(job, running, snapshot, nam
 
 
 @pytest.mark.parametrize(("name", "params"), [("hadar", {}), ("hadar", {"prices": "round"}), ("srtf", {})])
-def test_the_job_expected_to_be_short_goes_first(job, snapshot, name: str, params: dict) -> None:
+def test_the_job_expected_to_be_short_goes_first(job: Any, snapshot: Any, name: str, params: dict[str, Any]) -> None:
     """One whose steps nobody knows counts as ``unknown_runtime_s``."""
     long, short = hidden(job("1", steps=1e6)), hidden(job("2", steps=100.0))
     assert set(get(name, **params).allocate(snapshot([long, short], ONE)).placements) == {"2"}

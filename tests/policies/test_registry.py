@@ -1,6 +1,7 @@
 """Policies by name, their parameters, and third-party plug-ins."""
 
 from importlib import metadata
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from slurm_hadar.policies.hadar.policy import Hadar
 
 
 @pytest.fixture
-def plugins(monkeypatch):
+def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entry points that exist only in this test: one good, one broken, one that is no policy, one with a taken name."""
     points = [
         metadata.EntryPoint("good", "slurm_hadar.policies.baselines.fifo:Fifo", registry.GROUP),
@@ -19,10 +20,10 @@ def plugins(monkeypatch):
         metadata.EntryPoint("stranger", "builtins:dict", registry.GROUP),
         metadata.EntryPoint("fifo", "builtins:dict", registry.GROUP),
     ]
-    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points if group == registry.GROUP else [])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == registry.GROUP else [])
 
 
-def test_every_name_gives_a_policy_of_that_name():
+def test_every_name_gives_a_policy_of_that_name() -> None:
     """Each built-in name leads to a policy that calls itself so."""
     for name in (
         *("none", "fifo", "hadar", "hadare", "gavel_las", "gavel_ftf", "gavel_ttd", "gavel_throughput", "gavel_cost"),
@@ -32,13 +33,13 @@ def test_every_name_gives_a_policy_of_that_name():
         assert get(name).name == name
 
 
-def test_unknown_policy_lists_the_valid_ones():
+def test_unknown_policy_lists_the_valid_ones() -> None:
     """The error names what could have been meant."""
     with pytest.raises(ConfigError, match=r"'hadr'.*fifo.*hadar, hadare, none"):
         get("hadr")
 
 
-def test_unknown_parameter_lists_the_valid_ones():
+def test_unknown_parameter_lists_the_valid_ones() -> None:
     """The error names the parameters and their defaults."""
     with pytest.raises(ConfigError, match=r"'objectiv'.*objective=jct"):
         get("hadar", objectiv="ttd")
@@ -46,12 +47,13 @@ def test_unknown_parameter_lists_the_valid_ones():
         get("fifo", order="lifo")
 
 
-def test_text_is_read_as_the_parameters_type():
+def test_text_is_read_as_the_parameters_type() -> None:
     """Values from a command line become numbers and booleans."""
     assert get("hadar", fill="false", effort="7", switch_gain="0.5", objective="ftf") == Hadar(
         objective="ftf", fill=False, effort=7, switch_gain=0.5
     )
-    assert get("hadar", effort=7.0).effort == 7
+    made = get("hadar", effort=7.0)
+    assert isinstance(made, Hadar) and made.effort == 7
 
 
 @pytest.mark.parametrize(
@@ -73,27 +75,27 @@ def test_text_is_read_as_the_parameters_type():
         ("frontier", 1.5),
     ],
 )
-def test_impossible_values_are_refused(key, value):
+def test_impossible_values_are_refused(key: str, value: Any) -> None:
     """A value of the wrong type or out of range is a ConfigError that names the parameter."""
     with pytest.raises(ConfigError, match=key):
         get("hadar", **{key: value})
 
 
 @pytest.mark.parametrize("frontier", [-0.1, 1.5])
-def test_the_frontier_has_two_ends(frontier):
+def test_the_frontier_has_two_ends(frontier: float) -> None:
     """From average JCT to TTD, whatever the objective."""
     with pytest.raises(ConfigError, match="frontier"):
         get("hadar", objective="ftf", frontier=frontier)
 
 
-def test_parameters_can_be_listed():
+def test_parameters_can_be_listed() -> None:
     """The defaults are there for help texts."""
     assert parameters("hadar")["objective"] == "jct"
     assert parameters("fifo") == {}
 
 
 @pytest.mark.usefixtures("plugins")
-def test_plugins_are_offered():
+def test_plugins_are_offered() -> None:
     """A third party's policy is found by its entry point; a built-in keeps its name."""
     assert {"good", "broken", "fifo"} <= set(names())
     assert isinstance(get("good"), Fifo)
@@ -101,7 +103,7 @@ def test_plugins_are_offered():
 
 
 @pytest.mark.usefixtures("plugins")
-def test_a_broken_plugin_harms_nobody_else():
+def test_a_broken_plugin_harms_nobody_else() -> None:
     """It is reported in one line, and only asking for it fails."""
     lines = problems()
     assert any(line.startswith("policy plug-in broken (no_such_module:Policy) cannot be loaded") for line in lines)
@@ -113,7 +115,7 @@ def test_a_broken_plugin_harms_nobody_else():
 
 
 @pytest.mark.usefixtures("plugins")
-def test_a_plugin_that_makes_no_policy_is_refused():
+def test_a_plugin_that_makes_no_policy_is_refused() -> None:
     """What an entry point makes must be a Policy."""
     with pytest.raises(ConfigError, match="stranger"):
         get("stranger")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from slurm_hadar.errors import PredictionError
 from slurm_hadar.model import JobState
 from slurm_hadar.predict import evaluate as evaluate_module
 from slurm_hadar.predict.evaluate import Report, Score, Training, evaluate, refusal, score, train
+from slurm_hadar.predict.history import HistoryJob
 from slurm_hadar.simulator.history import history_of_trace
 from slurm_hadar.simulator.traces import read_trace
 from slurm_hadar.throughput.table import reference
@@ -23,7 +25,7 @@ _works = st.lists(st.floats(0.01, 1e6), min_size=2, max_size=20)
 def test_errors_by_hand() -> None:
     got = score("x", [2.0, 2.0, 8.0], [1.0, 4.0, 16.0])
 
-    assert (got.mape, got.over, got.under) == (pytest.approx((1 + 0.5 + 0.5) / 3), 2, 2)
+    assert got.mape == pytest.approx((1 + 0.5 + 0.5) / 3) and (got.over, got.under) == (2, 2)
     assert got.r2_log == pytest.approx(1 - 3 / 8) and got.rank == pytest.approx(math.sqrt(3) / 2)
 
 
@@ -36,7 +38,7 @@ def test_the_truth_scores_best(work: list[float]) -> None:
 
 
 @given(_works, st.data(), st.floats(0.1, 10))
-def test_the_unit_does_not_matter(work: list[float], data, factor: float) -> None:
+def test_the_unit_does_not_matter(work: list[float], data: Any, factor: float) -> None:
     guesses = data.draw(st.lists(st.floats(0.01, 1e6), min_size=len(work), max_size=len(work)))
     one, other = score("x", guesses, work), score("x", [g * factor for g in guesses], [w * factor for w in work])
 
@@ -50,7 +52,7 @@ def test_alike_predictions_have_no_rank() -> None:
         score("x", [1.0], [1.0, 2.0])
 
 
-def test_the_split_is_by_time(history) -> None:
+def test_the_split_is_by_time(history: list[HistoryJob]) -> None:
     """The order of the list does not matter, and what ends after the split is not learned from."""
     report = evaluate(history, trees=10)
     shuffled = evaluate(history[::-1], trees=10)
@@ -60,7 +62,7 @@ def test_the_split_is_by_time(history) -> None:
     assert [s.name for s in report.scores] == ["forest", "group median", "group mean", "user mean", "global mean"]
 
 
-def test_jobs_that_run_over_the_split_do_not_help_the_forest(history) -> None:
+def test_jobs_that_run_over_the_split_do_not_help_the_forest(history: list[HistoryJob]) -> None:
     """Their outcome can be anything before the tests are asked about: here they end after all others."""
     split, last = history[320].submit, history[-1].submit
     late = [replace(j, end=last + 1.0) if j.submit < split <= j.end else j for j in history]
@@ -69,7 +71,7 @@ def test_jobs_that_run_over_the_split_do_not_help_the_forest(history) -> None:
     assert evaluate(late, trees=10) == evaluate(odd, trees=10)
 
 
-def test_a_report_tells_how_much_was_new(history) -> None:
+def test_a_report_tells_how_much_was_new(history: list[HistoryJob]) -> None:
     new = [replace(j, group="new") if i >= 390 else j for i, j in enumerate(history)]
 
     before, after = evaluate(history, trees=10), evaluate(new, trees=10)
@@ -78,14 +80,16 @@ def test_a_report_tells_how_much_was_new(history) -> None:
     assert before.as_dict()["scores"][0]["name"] == "forest"
 
 
-def test_too_short_histories(history) -> None:
+def test_too_short_histories(history: list[HistoryJob]) -> None:
     with pytest.raises(PredictionError, match="at least 40 are needed to learn from"):
         evaluate(history[:30])
     with pytest.raises(PredictionError, match="no job that ended well"):
         evaluate([replace(j, state=JobState.FAILED) for j in history[:60]])
 
 
-def test_what_is_left_where_a_forest_is_not_to_be_had(history, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_where_a_forest_is_not_to_be_had(
+    history: list[HistoryJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The group mean, with the reason; a median that was asked for; nothing where nothing ended well."""
     short = train(history[:30])
     assert (short.predictor, short.forest, short.report) == ("group mean", None, None)
@@ -117,7 +121,7 @@ def _report(forest: tuple[float | None, float], mean: tuple[float | None, float]
         ((0.1, 0.3), (None, 0.4), None),
     ],
 )
-def test_who_is_refused(forest, mean, why: str | None) -> None:
+def test_who_is_refused(forest: Any, mean: Any, why: str | None) -> None:
     """Whoever orders jobs worse than the group mean, or is off by more."""
     got = refusal(_report(forest, mean))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,34 +35,32 @@ _jobs = st.builds(
 _histories = st.lists(_jobs, min_size=1, max_size=12, unique_by=lambda j: j.job_id)
 
 
-def job(name: str, submit: float, end: float, steps: float, **rest) -> HistoryJob:
+def job(name: str, submit: float, end: float, steps: float, **rest: Any) -> HistoryJob:
     return HistoryJob(name, submit, **{"user": "ann", "group": "a", **rest}, end=end, steps=steps)
 
 
-def rows_of(jobs) -> dict[str, tuple[float, ...] | None]:
+def rows_of(jobs: Any) -> dict[str, tuple[float, ...] | None]:
     return {j.job_id: past.row(j) for j, past in walk(jobs)}
 
 
 @given(_histories, st.data())
-def test_nothing_of_the_future_is_known(jobs: list[HistoryJob], data) -> None:
+def test_nothing_of_the_future_is_known(jobs: list[HistoryJob], data: Any) -> None:
     """A job that ends at the submission of another, or later, can be changed or taken away at will: the other's
     features, plain guess and count stay the same."""
     one = data.draw(st.sampled_from(jobs))
+
+    def changed(old: HistoryJob, new: HistoryJob) -> HistoryJob:
+        return replace(new, job_id=old.job_id, submit=min(new.submit, old.end), end=max(new.end, one.submit))
+
     others = [
-        data.draw(
-            _jobs.map(
-                lambda new, old=j: replace(
-                    new, job_id=old.job_id, submit=min(new.submit, old.end), end=max(new.end, one.submit)
-                )
-            )
-        )
+        data.draw(_jobs.map(partial(changed, j)))
         if j.end >= one.submit and j is not one and data.draw(st.booleans())
         else j
         for j in jobs
         if j is one or j.end < one.submit or data.draw(st.booleans())
     ]
 
-    def known(history):
+    def known(history: Any) -> Any:
         return next(
             (past.row(j), past.fallback(j), past.runs(j), past.mean_s("series", j))
             for j, past in walk(history)
@@ -119,7 +119,7 @@ def test_what_stands_in_for_an_unseen_group() -> None:
     """The median of the user, else of as many GPUs of the type, else of all."""
     past = Past([job("1", 0, 10, 10, gpus=2), job("2", 0, 20, 1000, user="bob", gpus=4)])
 
-    def guess(**what):
+    def guess(**what: Any) -> Any:
         found = past.fallback(Submission("x", 99, **what))
         return found.level, round(math.exp(found.log_s))
 
@@ -150,7 +150,7 @@ def test_histories_can_be_kept(jobs: list[HistoryJob]) -> None:
 
 
 @pytest.mark.parametrize("rows", [{}, {"job_id": ["1"]}, to_rows([job("1", 0, 1, 1)]) | {"state": ["odd"]}])
-def test_other_things_are_no_history(rows) -> None:
+def test_other_things_are_no_history(rows: Any) -> None:
     with pytest.raises(PredictionError, match=r"f\.npz: is not a history of jobs"):
         from_rows(rows, "f.npz")
 
@@ -164,6 +164,6 @@ def test_other_things_are_no_history(rows) -> None:
         ({"submit": 5.0, "end": 4.0}, "job 1: end 4.0 lies before its submission 5.0"),
     ],
 )
-def test_impossible_jobs(wrong, error: str) -> None:
+def test_impossible_jobs(wrong: Any, error: str) -> None:
     with pytest.raises(PredictionError, match=error):
         HistoryJob(**{"job_id": "1", "submit": 0.0, **wrong})

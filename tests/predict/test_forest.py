@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,24 +14,25 @@ from slurm_hadar.errors import PredictionError
 from slurm_hadar.predict import forest as forest_module
 from slurm_hadar.predict.features import FEATURES, samples
 from slurm_hadar.predict.forest import FEWEST, Forest, grow
+from slurm_hadar.predict.history import HistoryJob
 
 
 @pytest.fixture(scope="module")
-def known(history):
+def known(history: list[HistoryJob]) -> Any:
     return samples(history)
 
 
 @pytest.fixture(scope="module")
-def forest(known) -> Forest:
+def forest(known: Any) -> Forest:
     return grow(known, trees=20, seed=3)
 
 
-def test_it_predicts_what_scikit_learn_does(known, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_predicts_what_scikit_learn_does(known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On top of the plain median, which trees correct; equal but for the order of a sum."""
     made = []
 
-    class Kept(RandomForestRegressor):
-        def fit(self, *args, **rest):
+    class Kept(RandomForestRegressor):  # type: ignore[misc]  # scikit-learn has no types
+        def fit(self, *args: Any, **rest: Any) -> Any:
             made.append(self)
             return super().fit(*args, **rest)
 
@@ -43,7 +45,7 @@ def test_it_predicts_what_scikit_learn_does(known, monkeypatch: pytest.MonkeyPat
     assert ours.predict([]).shape == (0,)
 
 
-def test_rows_are_answered_one_by_one_as_together(forest: Forest, known, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_answered_one_by_one_as_together(forest: Forest, known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [s.row for s in known[:50]]
     together = forest.predict(rows)
 
@@ -52,7 +54,7 @@ def test_rows_are_answered_one_by_one_as_together(forest: Forest, known, monkeyp
     assert [float(forest.predict([r])[0]) for r in rows] == pytest.approx(list(together))
 
 
-def test_same_seed_same_forest(forest: Forest, known) -> None:
+def test_same_seed_same_forest(forest: Forest, known: Any) -> None:
     again, other = grow(known, trees=20, seed=3), grow(known, trees=20, seed=4)
 
     assert all((a == forest.arrays()[k]).all() for k, a in again.arrays().items())
@@ -65,7 +67,7 @@ def test_residuals_are_ordered(forest: Forest) -> None:
         assert low < wide < high and low < 0 < high
 
 
-def test_it_survives_its_arrays(forest: Forest, known) -> None:
+def test_it_survives_its_arrays(forest: Forest, known: Any) -> None:
     again = Forest.of_arrays(forest.arrays(), forest.samples, forest.grown_by)
 
     assert (again.predict([s.row for s in known]) == forest.predict([s.row for s in known])).all()
@@ -86,7 +88,7 @@ def test_it_survives_its_arrays(forest: Forest, known) -> None:
         lambda a: a.update({k: v.ravel() for k, v in a.items() if k != "residuals"}),
     ],
 )
-def test_other_arrays_are_no_forest(forest: Forest, change) -> None:
+def test_other_arrays_are_no_forest(forest: Forest, change: Any) -> None:
     arrays = dict(forest.arrays())
     change(arrays)
 
@@ -94,7 +96,7 @@ def test_other_arrays_are_no_forest(forest: Forest, change) -> None:
         Forest.of_arrays(arrays, 1, "x")
 
 
-def test_too_little_to_learn_from(known) -> None:
+def test_too_little_to_learn_from(known: Any) -> None:
     with pytest.raises(PredictionError, match=f"39 jobs ended well and had others before them: at least {FEWEST}"):
         grow(known[:39])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import PredictionError
 from slurm_hadar.model import JobState
+from slurm_hadar.predict.evaluate import Training
 from slurm_hadar.predict.features import Past, walk
 from slurm_hadar.predict.history import HistoryJob, Submission, over
 from slurm_hadar.predict.online import Online, OnlineForest, named
@@ -70,7 +72,7 @@ def test_the_next_wider_circle(past: Past) -> None:
 
 
 @pytest.mark.parametrize("predictor", ALL, ids=lambda p: p.name)
-def test_without_a_past_nothing_is_said(predictor) -> None:
+def test_without_a_past_nothing_is_said(predictor: Any) -> None:
     assert predictor.predict(ANN, Past()) is None
 
 
@@ -99,7 +101,9 @@ def test_noise_differs_between_jobs_and_seeds() -> None:
         Noisy({}, 0.5)
 
 
-def test_a_forest_tells_its_interval_and_widens_what_it_does_not_know(history, training) -> None:
+def test_a_forest_tells_its_interval_and_widens_what_it_does_not_know(
+    history: list[HistoryJob], training: Training
+) -> None:
     """Only the size of a job of an unseen group is widened."""
     predictor, past = ForestPredictor(training.forest), Past(history)
     known = predictor.predict(replace(history[-1], job_id="x"), past)
@@ -128,7 +132,7 @@ def _play(online: Online, jobs: list[HistoryJob]) -> dict[str, float | None]:
 
 
 @pytest.mark.parametrize("predictor", ALL, ids=lambda p: p.name)
-def test_online_is_what_walking_is(history, predictor) -> None:
+def test_online_is_what_walking_is(history: list[HistoryJob], predictor: Any) -> None:
     jobs = history[:120]
     walked = {}
     for j, past in walk(jobs):
@@ -140,7 +144,7 @@ def test_online_is_what_walking_is(history, predictor) -> None:
     assert all(played[k] == pytest.approx(walked[k]) for k in walked)
 
 
-def test_the_forest_is_grown_again_as_time_goes_by(history) -> None:
+def test_the_forest_is_grown_again_as_time_goes_by(history: list[HistoryJob]) -> None:
     """First by medians; then better than they are, by what has ended; the same every time."""
     jobs = history
     online = OnlineForest(every_s=86400.0, trees=10)
@@ -152,13 +156,13 @@ def test_the_forest_is_grown_again_as_time_goes_by(history) -> None:
     assert sum(played[j.job_id] != medians[j.job_id] for j in jobs) > 250
     assert _play(OnlineForest(every_s=86400.0, trees=10), jobs) == played
 
-    def off(found):
+    def off(found: Any) -> Any:
         return sum(abs(math.log(found[j.job_id] / j.steps)) for j in jobs[150:]) / (len(jobs) - 150)
 
     assert off(played) < 1.1 * off(medians)
 
 
-def test_what_failed_teaches_nothing(history) -> None:
+def test_what_failed_teaches_nothing(history: list[HistoryJob]) -> None:
     online = OnlineForest(trees=5)
     _play(online, [replace(j, state=JobState.FAILED) for j in history[:60]])
 
@@ -170,7 +174,7 @@ def test_what_failed_teaches_nothing(history) -> None:
 @pytest.mark.parametrize(
     "text", ["oracle", "noisy:2", "forest", "forest:6", "group_median", "group_mean", "user_mean", "global_mean"]
 )
-def test_predictors_by_name(text: str, history) -> None:
+def test_predictors_by_name(text: str, history: list[HistoryJob]) -> None:
     """Each is what it is called, and can be played."""
     online = named(text, {j.job_id: j.steps for j in history}, seed=1)
     played = _play(online, history[:80])

@@ -7,6 +7,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from slurm_hadar.model import JobState
 from slurm_hadar.predict import store as store_module
 from slurm_hadar.predict.evaluate import Training
 from slurm_hadar.predict.features import samples
+from slurm_hadar.predict.history import HistoryJob
 from slurm_hadar.predict.predictors import ForestPredictor, GroupMean, GroupMedian
 from slurm_hadar.predict.store import KEPT, VersionStore
 
@@ -25,11 +27,11 @@ def store(tmp_path: Path) -> VersionStore:
     return VersionStore(tmp_path / "predictor")
 
 
-def add(store: VersionStore, training, history, created: float = 5.0):
+def add(store: VersionStore, training: Any, history: Any, created: float = 5.0) -> Any:
     return store.add(training, history, "sacct", ("k80", "v100"), created)
 
 
-def test_what_is_stored_is_read_again(store: VersionStore, training, history) -> None:
+def test_what_is_stored_is_read_again(store: VersionStore, training: Training, history: list[HistoryJob]) -> None:
     """Jobs that teach nothing are left out; a second store sees the same."""
     failed = replace(history[0], job_id="no", state=JobState.FAILED)
     version = add(store, training, [*history, failed])
@@ -42,7 +44,7 @@ def test_what_is_stored_is_read_again(store: VersionStore, training, history) ->
     assert version.grown_by.startswith("scikit-learn") and version.report["tested"] == 80
 
 
-def test_the_newest_are_kept(store: VersionStore, training, history) -> None:
+def test_the_newest_are_kept(store: VersionStore, training: Training, history: list[HistoryJob]) -> None:
     for i in range(KEPT + 2):
         add(store, training, history[:60], float(i))
 
@@ -52,7 +54,9 @@ def test_the_newest_are_kept(store: VersionStore, training, history) -> None:
     assert names == {"current", *(f"000{i}.{s}" for i in range(3, 8) for s in ("json", "npz"))}
 
 
-def test_a_version_without_a_forest_answers_from_its_history(store: VersionStore, training, history) -> None:
+def test_a_version_without_a_forest_answers_from_its_history(
+    store: VersionStore, training: Training, history: list[HistoryJob]
+) -> None:
     """One whose forest was refused goes by the group mean; one that wanted the median by that."""
     refused = add(store, Training("group mean", None, training.report, "it is bad"), history)
     assert (refused.predictor, refused.refused, refused.samples, refused.jobs) == ("group mean", "it is bad", 0, 400)
@@ -63,7 +67,9 @@ def test_a_version_without_a_forest_answers_from_its_history(store: VersionStore
     assert isinstance(store.load().predictor, ForestPredictor)
 
 
-def test_a_crash_leaves_the_version_before(store: VersionStore, training, history, monkeypatch) -> None:
+def test_a_crash_leaves_the_version_before(
+    store: VersionStore, training: Training, history: list[HistoryJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever file it was that could not be written."""
     add(store, training, history[:60], 1.0)
     write = store_module.write_durably
@@ -122,7 +128,9 @@ def _change(path: Path, **what: object) -> None:
         (lambda f: (f / "current").write_text("0009"), "0009.json: is missing"),
     ],
 )
-def test_damage_is_told(store: VersionStore, training, history, damage, error: str) -> None:
+def test_damage_is_told(
+    store: VersionStore, training: Training, history: list[HistoryJob], damage: Any, error: str
+) -> None:
     add(store, training, history[:60])
     damage(store.folder)
 
@@ -130,7 +138,7 @@ def test_damage_is_told(store: VersionStore, training, history, damage, error: s
         store.load()
 
 
-def test_the_first_format_is_still_read(store: VersionStore, training, history) -> None:
+def test_the_first_format_is_still_read(store: VersionStore, training: Training, history: list[HistoryJob]) -> None:
     """Its manifests did not say that a forest answers, as nothing else could. The file stays as it was written."""
     add(store, training, history[:60])
     path = store.folder / "0001.json"
@@ -143,7 +151,9 @@ def test_the_first_format_is_still_read(store: VersionStore, training, history) 
 
 
 @pytest.mark.parametrize("kind", ["pickled", "no zip", "other arrays", "no history"])
-def test_foreign_files_with_a_right_sum_run_nothing(store: VersionStore, training, history, kind: str) -> None:
+def test_foreign_files_with_a_right_sum_run_nothing(
+    store: VersionStore, training: Training, history: list[HistoryJob], kind: str
+) -> None:
     """A file made to match its manifest is still only read as arrays: never unpickled."""
     add(store, training, history[:60])
     buffer = io.BytesIO()
@@ -163,5 +173,5 @@ def test_foreign_files_with_a_right_sum_run_nothing(store: VersionStore, trainin
 
 
 class _Bomb:
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return pytest.fail, ("unpickled",)

@@ -127,7 +127,7 @@ def huggingface_run() -> None:
         def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"loss": nn.functional.mse_loss(self.net(x), labels)}
 
-    class Told(TrainerCallback):
+    class Told(TrainerCallback):  # type: ignore[misc]  # the library is too large for mypy
         def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
             kept = {k: v for k, v in logs.items() if k in ("loss", "eval_loss", "learning_rate")}
             if kept and args.process_index == 0:

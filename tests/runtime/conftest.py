@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,8 @@ class Listener:
         self.reports: list[messages.Report] = []
         self._orders: list[messages.Order] = []
         public, secret = zmq.curve_keypair()
-        self._socket = zmq.Context.instance().socket(zmq.ROUTER)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._socket = context.socket(zmq.ROUTER)
         self._socket.curve_secretkey, self._socket.curve_publickey, self._socket.curve_server = secret, public, True
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.channel = directory / messages.CHANNEL_FILE
@@ -122,13 +124,13 @@ def listener(tmp_path: Path, job_env: dict[str, str]) -> Iterator[Listener]:
 
 
 @pytest.fixture
-def start_agent(job_env: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen]]:
+def start_agent(job_env: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the agent with a command; whatever still runs at the end of the test is killed."""
-    started: list[subprocess.Popen] = []
+    started: list[subprocess.Popen[str]] = []
 
-    def start(*command: str, **options: object) -> subprocess.Popen:
+    def start(*command: str, **options: object) -> subprocess.Popen[str]:
         argv = [sys.executable, "-m", "slurm_hadar.runtime.agent", "--", *command]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
         process = subprocess.Popen(argv, env=job_env, start_new_session=True, **pipes)
         started.append(process)
         return process

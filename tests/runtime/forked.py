@@ -12,6 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def gang(world: int, work: Callable[[int], None], log: Path | None = None) -> li
             dist.init_process_group("gloo", init_method=f"file://{meeting}/f", rank=rank, world_size=world)
             work(rank)
 
-        pids = [fork(lambda r=rank: member(r), log) for rank in range(world)]
+        pids = [fork(partial(member, rank), log) for rank in range(world)]
         return [wait(pid) for pid in pids]
 
 
@@ -196,7 +197,7 @@ def kill(directory: Path, every: int, cuts: int, background: bool) -> None:
 
         assert wait(fork(disturbed)) == -signal.SIGKILL, (operation, byte)
         published = [p.name for p in place.glob("gen-*")] + [p.name for p in place.glob(".old-*")]
-        assert wait(fork(lambda r=result, p=place: run_on(p, r, **options), log)) == 0, log.read_text()
+        assert wait(fork(partial(run_on, place, result, **options), log)) == 0, log.read_text()
         found = torch.load(result)
         said = log.read_text()
         assert "passed over" not in said, (operation, byte, said)
@@ -229,7 +230,7 @@ def fail(directory: Path, how: str, who: int, world: int) -> None:
             step(given, optimizers, loop.step)
             if loop.step == 5 and rank == who:
                 loop._saver.wait_written()  # noqa: SLF001 - the first save is safe before the fault comes
-                files.Summed.write = bad  # type: ignore[method-assign]
+                files.Summed.write = bad  # type: ignore[method-assign, assignment]
             if loop.step == 9:
                 loop._saver.wait_written()  # noqa: SLF001
                 files.Summed.write = write  # type: ignore[method-assign]

@@ -62,7 +62,13 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
     ],
     ids=["lightning", "lightning, validation amid epochs", "huggingface", "huggingface, accumulating"],
 )
-def test_killed_and_resumed_is_bit_identical(library, more, stops, job_env, train) -> None:
+def test_killed_and_resumed_is_bit_identical(
+    library: str,
+    more: Any,
+    stops: Any,
+    job_env: dict[str, str],
+    train: Callable[..., tuple[list[list[Line]], list[int], str]],
+) -> None:
     """Killed in several epochs, in their midst and at their ends: the same losses, evaluations and weights, in the same
     order, as a run that was left alone, and that as a run without the callback. Once over, nothing is trained again."""
     runs = [{**more, "STOP": str(stop), "EVERY": "4", "SLURM_RESTART_COUNT": str(n)} for n, stop in enumerate(stops)]
@@ -81,7 +87,9 @@ def test_killed_and_resumed_is_bit_identical(library, more, stops, job_env, trai
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_told_to_end_it_saves_first(library, job_env, train) -> None:
+def test_told_to_end_it_saves_first(
+    library: Any, job_env: dict[str, str], train: Callable[..., tuple[list[list[Line]], list[int], str]]
+) -> None:
     """A SIGTERM, as of scontrol requeue: the step is saved, and the process ends by it; no step is made twice."""
     first = {"STOP": "9", "SIGNAL": "15", "PACE": "0.1", "SLURM_RESTART_COUNT": "0"}
     alone = elsewhere(job_env, "alone")
@@ -95,7 +103,9 @@ def test_told_to_end_it_saves_first(library, job_env, train) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_two_workers_save_and_resume_together(library, job_env, run_gang) -> None:
+def test_two_workers_save_and_resume_together(
+    library: Any, job_env: dict[str, str], run_gang: Callable[..., list[subprocess.CompletedProcess[str]]]
+) -> None:
     """Killed and resumed: as a gang that was left alone."""
     source = "import os; os.environ['LOCAL_RANK'] = os.environ['RANK']; " + SCRIPT.format(runs=RUNS, library=library)
     first = {**job_env, "EVERY": "4", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "one"}  # as torchrun does
@@ -114,9 +124,15 @@ def test_two_workers_save_and_resume_together(library, job_env, run_gang) -> Non
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_asked_to_save_it_saves_pauses_and_goes_on(library, start_agent, listener, waiting, job_env) -> None:
+def test_asked_to_save_it_saves_pauses_and_goes_on(
+    library: Any,
+    start_agent: Callable[..., subprocess.Popen[str]],
+    listener: Any,
+    waiting: Callable[..., object],
+    job_env: dict[str, str],
+) -> None:
     """The order comes through the agent's page; the training waits after its save until it is told to go on."""
-    endless = {"max_steps": 100_000}
+    endless: dict[str, Any] = {"max_steps": 100_000}
     endless |= {"max_epochs": -1} if library == "lightning" else {"eval_strategy": "no"}
     job_env["TRAINER"] = json.dumps(endless)
     source = SCRIPT.format(runs=RUNS, library=library)
@@ -147,7 +163,9 @@ def test_asked_to_save_it_saves_pauses_and_goes_on(library, start_agent, listene
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_outside_slurm_it_is_an_ordinary_callback(library, job_env, tmp_path, train) -> None:
+def test_outside_slurm_it_is_an_ordinary_callback(
+    library: Any, job_env: dict[str, str], tmp_path: Path, train: Callable[..., tuple[list[list[Line]], list[int], str]]
+) -> None:
     """No job, no directory: the training runs to its end and leaves nothing behind."""
     env = {k: v for k, v in job_env.items() if not k.startswith(("SLURM", "HADAR"))}
     (run,), (status,), said = train({**env, "PWD": str(tmp_path)}, library, {"EVERY": "4"})
@@ -161,10 +179,13 @@ def course(directory: Path, **more: Any) -> Course:
 
 
 def put(text: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / "file").write_text(text) and None
+    def write(folder: Path) -> None:
+        (folder / "file").write_text(text)
+
+    return write
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys) -> None:
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As with the training API: by the manifest's sums, with a line that says why; the one before is found."""
     first = course(tmp_path)
     assert first.find() is None
@@ -175,7 +196,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys) -> None:
     assert "gen-0-step-8 is passed over: file is damaged" in capsys.readouterr().err
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path, capsys) -> None:
+def test_a_failed_write_leaves_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever the library raises: one line, the training goes on, and the earlier checkpoint stays."""
     run = course(tmp_path)
     run.find()
@@ -190,7 +211,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, capsys) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["claim", "gen-0-step-4"]
 
 
-def test_an_older_run_writes_no_more(tmp_path) -> None:
+def test_an_older_run_writes_no_more(tmp_path: Path) -> None:
     """A run that goes on beside the one that has taken over spoils nothing."""
     old = course(tmp_path)
     old.find()
@@ -203,7 +224,7 @@ def test_an_older_run_writes_no_more(tmp_path) -> None:
     assert {p.name for p in tmp_path.glob("gen-*")} == {"gen-0-step-4", "gen-1-step-5"}
 
 
-def test_checkpoints_of_another_kind_are_refused(tmp_path) -> None:
+def test_checkpoints_of_another_kind_are_refused(tmp_path: Path) -> None:
     """A training that changed its library is told what to do, and does not begin anew in silence."""
     run = course(tmp_path)
     run.find()
@@ -215,7 +236,7 @@ def test_checkpoints_of_another_kind_are_refused(tmp_path) -> None:
         other.find()
 
 
-def test_copies_are_refused(tmp_path, monkeypatch) -> None:
+def test_copies_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Callbacks cannot bring the weights of copies together, and say so."""
     monkeypatch.setenv("HADAR_FORK_DIR", str(tmp_path))
     monkeypatch.setenv("HADAR_FORK_COPY", "0")

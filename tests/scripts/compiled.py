@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ args = parser.parse_args()
 
 torch.manual_seed(13)
 model = nn.Sequential(nn.Linear(10, 40), nn.SiLU(), nn.Linear(40, 5))
-compiled = torch.compile(model, backend="aot_eager")  # the default backend needs a C++ compiler
+compiled: Any = torch.compile(model, backend="aot_eager")  # the default backend needs a C++ compiler
 optimizer = torch.optim.RMSprop(compiled.parameters(), lr=1e-3)
 loader = DataLoader(TensorDataset(torch.randn(320, 10), torch.randint(0, 5, (320,))), batch_size=32, shuffle=True)
 

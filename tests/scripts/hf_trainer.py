@@ -3,6 +3,7 @@
 import argparse
 import tempfile
 import time
+from typing import Any
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
@@ -10,16 +11,16 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 import slurm_hadar
 
 
-class Reviews(torch.utils.data.Dataset):
-    def __init__(self):
+class Reviews(torch.utils.data.Dataset[Any]):
+    def __init__(self) -> None:
         generator = torch.Generator().manual_seed(4)
         self.ids = torch.randint(0, 100, (256, 12), generator=generator)
         self.labels = torch.randint(0, 2, (256,), generator=generator)
 
-    def __len__(self):
+    def __len__(self) -> Any:
         return len(self.ids)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         time.sleep(0.012)
         return {"input_ids": self.ids[index], "labels": self.labels[index]}
 

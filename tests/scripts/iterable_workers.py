@@ -2,6 +2,8 @@
 
 import argparse
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,8 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 import slurm_hadar
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         generator = torch.Generator().manual_seed(8)
         for number in range(3200):

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from typing import Any
 
 import lightning
 import torch
@@ -12,20 +13,20 @@ import slurm_hadar
 
 
 class Regression(lightning.LightningModule):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
 
-    def training_step(self, batch, batch_idx):
+    def training_step(self, batch: Any, batch_idx: Any) -> Any:
         x, y = batch
         time.sleep(0.1)
         return nn.functional.mse_loss(self.net(x), y)
 
-    def validation_step(self, batch, batch_idx):
+    def validation_step(self, batch: Any, batch_idx: Any) -> None:
         x, y = batch
         self.log("val_loss", nn.functional.mse_loss(self.net(x), y))
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 

@@ -17,7 +17,8 @@ args = parser.parse_args()
 torch.manual_seed(19)
 model = nn.Linear(8, 2)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-step, told = 0, []
+step = 0
+told: list[int] = []
 if Path(args.checkpoint).exists():
     state = torch.load(args.checkpoint)
     model.load_state_dict(state["model"])

@@ -32,7 +32,7 @@ class Site:
         self.slurm.identity = lambda: str(folder)  # type: ignore[method-assign]  # tests run beside each other
         self.slurm.daemons = lambda: self.daemons  # type: ignore[method-assign]
         self.file.write_text("")
-        self.rounds: list[RoundResult] = []
+        self.rounds: list[RoundResult[Any]] = []
 
     def config(self, *settings: str) -> Config:
         own = (f"controller.state_dir={self.state}", f"channel.file={self.folder / 'hadar-channel.json'}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from slurm_hadar.config import AuditSection
 from slurm_hadar.service.audit import AUDIT, AuditLog
 
 
-def entries(path: Path) -> list[dict]:
+def entries(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -22,7 +24,7 @@ def numbers(path: Path) -> list[int]:
 
 
 @pytest.fixture
-def audit(tmp_path: Path):
+def audit(tmp_path: Path) -> Iterator[Any]:
     made = AuditLog(tmp_path, AuditSection())
     yield made
     made.close()

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
     return make
 
 
-def test_it_runs_with_its_variables_and_words(script, tmp_path: Path) -> None:
+def test_it_runs_with_its_variables_and_words(script: Callable[[str], str], tmp_path: Path) -> None:
     """The command is split as a shell does, and started without one."""
     runner = HookRunner(HooksSection(moved=f"{script('echo $HADAR_JOB_ID $1 > out')} 'two words;'"))
 
@@ -37,7 +38,7 @@ def test_it_runs_with_its_variables_and_words(script, tmp_path: Path) -> None:
     assert runner.outcomes == {"ok": 1}
 
 
-def test_failures_are_logged_with_what_was_said(script, caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_logged_with_what_was_said(script: Callable[[str], str], caplog: pytest.LogCaptureFixture) -> None:
     runner = HookRunner(HooksSection(moved=script("echo no mail today >&2; exit 3")))
 
     with caplog.at_level(logging.WARNING):
@@ -57,7 +58,9 @@ def test_a_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     assert "/nonexistent/hook for job 7: cannot be run: No such file" in caplog.text
 
 
-def test_a_program_that_hangs_is_ended_with_its_children(script, tmp_path: Path, poll) -> None:
+def test_a_program_that_hangs_is_ended_with_its_children(
+    script: Callable[[str], str], tmp_path: Path, poll: Callable[..., Any]
+) -> None:
     """All of its process group goes; nothing is left behind."""
     runner = HookRunner(HooksSection(moved=script("sleep 1000 & echo $! > child; wait"), timeout_s=0.5))
 
@@ -69,7 +72,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(script, tmp_path: Path,
     poll(lambda: not _alive(child), 10)
 
 
-def test_what_a_program_leaves_running_holds_up_nothing(script, tmp_path: Path) -> None:
+def test_what_a_program_leaves_running_holds_up_nothing(script: Callable[[str], str], tmp_path: Path) -> None:
     """A child in the background that keeps stdout open is the program's own affair."""
     runner = HookRunner(HooksSection(moved=script("sleep 1000 & echo $! > child"), timeout_s=600))
 
@@ -80,7 +83,7 @@ def test_what_a_program_leaves_running_holds_up_nothing(script, tmp_path: Path) 
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
-def test_so_many_at_once(script, tmp_path: Path, poll) -> None:
+def test_so_many_at_once(script: Callable[[str], str], tmp_path: Path, poll: Callable[..., Any]) -> None:
     """Others wait their turn; the caller never does."""
     runner = HookRunner(
         HooksSection(moved=script("touch began.$HADAR_JOB_ID; until [ -e go ]; do sleep 0.05; done"), at_once=2)
@@ -95,7 +98,9 @@ def test_so_many_at_once(script, tmp_path: Path, poll) -> None:
     assert runner.outcomes == {"ok": 5}
 
 
-def test_too_many_waiting_are_dropped(script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_too_many_waiting_are_dropped(
+    script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A hook that cannot keep up costs mails, not memory."""
     monkeypatch.setattr(hooks, "MOST_WAITING", 3)
     runner = HookRunner(HooksSection(moved=script("until [ -e go ]; do sleep 0.05; done"), at_once=1))
@@ -108,7 +113,9 @@ def test_too_many_waiting_are_dropped(script, monkeypatch: pytest.MonkeyPatch, t
     assert runner.outcomes["dropped"] >= 6 and runner.outcomes["ok"] + runner.outcomes["dropped"] == 10
 
 
-def test_the_end_of_the_controller_does_not_wait_for_ever(script, tmp_path: Path, poll) -> None:
+def test_the_end_of_the_controller_does_not_wait_for_ever(
+    script: Callable[[str], str], tmp_path: Path, poll: Callable[..., Any]
+) -> None:
     """Those that run are ended, those that wait not begun."""
     runner = HookRunner(HooksSection(moved=script("echo $$ > pid; exec sleep 1000"), at_once=1))
     runner.run({"HADAR_JOB_ID": "1"})

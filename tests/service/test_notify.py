@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from slurm_hadar.service import notify
 from slurm_hadar.service.notify import Notifier
 
 
@@ -64,7 +64,7 @@ def test_what_is_said_of_a_life(manager: Manager) -> None:
 def test_the_watchdog_is_petted_now_and_then(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times in its time, however often the loop says that it is alive."""
     clock = [100.0]
-    monkeypatch.setattr(notify.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     told = Notifier({"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())})
 
     assert told.watchdog_s == 60

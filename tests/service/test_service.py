@@ -9,7 +9,9 @@ import sqlite3
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,7 +136,12 @@ class TestReload:
         ],
     )  # fmt: skip
     def test_a_wrong_one_leaves_the_old_one(
-        self, site: Site, metrics_of, caplog: pytest.LogCaptureFixture, text: str, named: str
+        self,
+        site: Site,
+        metrics_of: Callable[[Service], Callable[..., float | None]],
+        caplog: pytest.LogCaptureFixture,
+        text: str,
+        named: str,
     ) -> None:
         """One clear line in log, status and audit log, a metric, and rounds that go on as before."""
         site.slurm.submit(gpus=2, comment=MODEL)
@@ -164,7 +171,7 @@ class TestReload:
             assert fixed in keys or any(k.startswith(f"{fixed}.") for k in keys)
         assert not compare(site.config(), site.config()).changed
 
-    def test_a_shorter_round_shortens_the_wait_at_work(self, site: Site, poll) -> None:
+    def test_a_shorter_round_shortens_the_wait_at_work(self, site: Site, poll: Callable[..., Any]) -> None:
         """The daemon that waits for a round of an hour goes on at once when a round is a second."""
         running: list[Service] = []
 
@@ -186,7 +193,9 @@ class TestReload:
 class TestMetrics:
     """What Prometheus sees."""
 
-    def test_rounds_jobs_and_gpus(self, site: Site, metrics_of) -> None:
+    def test_rounds_jobs_and_gpus(
+        self, site: Site, metrics_of: Callable[[Service], Callable[..., float | None]]
+    ) -> None:
         site.slurm.submit(gpus=2, comment=MODEL)
         site.slurm.submit(gpus=1, comment="")
         with site.service() as service:
@@ -213,7 +222,7 @@ class TestMetrics:
             assert told("hadar_rounds_total", result="skipped") == 1
             assert told("hadar_slurm_call_failures_total", call="read") == 1
 
-    def test_measured_speeds(self, site: Site, metrics_of) -> None:
+    def test_measured_speeds(self, site: Site, metrics_of: Callable[[Service], Callable[..., float | None]]) -> None:
         """Coverage counts what was measured on exactly that type; the error is of what was estimated first."""
         job = site.slurm.submit(gpus=2, comment=MODEL)
         with site.service() as service:
@@ -297,7 +306,9 @@ class TestHooks:
 class TestStandby:
     """One controller on each slurmctld's host; the one whose slurmctld acts, acts."""
 
-    def test_the_backup_observes_and_says_so_until_it_takes_over(self, site: Site, metrics_of) -> None:
+    def test_the_backup_observes_and_says_so_until_it_takes_over(
+        self, site: Site, metrics_of: Callable[[Service], Callable[..., float | None]]
+    ) -> None:
         """Without the journal of the other: jobs that wait are started all the same."""
         here = socket.gethostname()
         job = site.slurm.submit(gpus=2, comment=MODEL)
@@ -341,7 +352,9 @@ class TestStandby:
         with site.service(f"controller.ha={setting}") as service:
             assert service.round().record.starts == 1
 
-    def test_a_single_slurmctld_is_asked_once(self, site: Site, metrics_of) -> None:
+    def test_a_single_slurmctld_is_asked_once(
+        self, site: Site, metrics_of: Callable[[Service], Callable[..., float | None]]
+    ) -> None:
         """Where there are not several, no round asks again."""
         site.daemons = (Daemon("primary", "elsewhere", True),)
         with site.service() as service:
@@ -362,7 +375,11 @@ class TestDiskFull:
     """Nothing can be written down, so nothing is done; as soon as there is room again, it is."""
 
     def test_rounds_go_on_and_do_nothing(
-        self, site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, metrics_of
+        self,
+        site: Site,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        metrics_of: Callable[[Service], Callable[..., float | None]],
     ) -> None:
         """One loud line and a count; when there is room again the job starts, and all is written."""
         job = site.slurm.submit(gpus=2, comment=MODEL)
@@ -387,7 +404,9 @@ class TestDiskFull:
             assert "the journal is written again" in caplog.text and "disk is full" not in service._status()  # noqa: SLF001 a service keeps it to itself
             assert journal.load_jobs()[job].steered
 
-    def test_an_audit_log_without_room_is_said(self, site: Site, monkeypatch: pytest.MonkeyPatch, metrics_of) -> None:
+    def test_an_audit_log_without_room_is_said(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, metrics_of: Callable[[Service], Callable[..., float | None]]
+    ) -> None:
         """The journal has the changes too: they are made, and the gap is loud."""
         site.slurm.submit(gpus=2, comment=MODEL)
         with site.service() as service:
@@ -433,7 +452,7 @@ def test_pauses_pet_the_watchdog(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(slurm_cluster, "_IDLE_S", 0.01)
     with site.service("controller.round_s=1", "controller.event_round_s=0") as service:
         monkeypatch.setattr(service._notifier, "alive", lambda: alive.append(1))  # noqa: SLF001 a service keeps it to itself
-        cluster = service._assembly.controller._cluster  # noqa: SLF001 a service keeps it to itself
+        cluster: Any = service._assembly.controller._cluster  # noqa: SLF001 a service keeps it to itself
         service._assembly.parts.book.event.clear()  # noqa: SLF001 a service keeps it to itself
         cluster._began = time.monotonic()  # noqa: SLF001 a service keeps it to itself
         cluster.pause()

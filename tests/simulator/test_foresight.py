@@ -1,6 +1,7 @@
 """Jobs that do not state their steps: a policy sees what a predictor expects, and nothing else."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from slurm_hadar.throughput.table import reference
 CLUSTER = "v100:1x1"
 
 
-def trace(*arrivals: float, steps: float = 600.0, **more) -> Trace:
+def trace(*arrivals: float, steps: float = 600.0, **more: Any) -> Trace:
     jobs = [
         TraceJob(
             str(i),
@@ -48,13 +49,13 @@ class Watching(Policy):
     def __init__(self) -> None:
         self.shown: dict[str, list[tuple[float | None, float | None]]] = {}
 
-    def allocate(self, snapshot) -> Plan:
+    def allocate(self, snapshot: Any) -> Plan:
         for job in snapshot.jobs:
             self.shown.setdefault(job.job_id, []).append((job.total_steps, job.predicted_steps))
         return get("fifo").allocate(snapshot)
 
 
-def options(predictor: str | None, **more) -> SimOptions:
+def options(predictor: str | None, **more: Any) -> SimOptions:
     return SimOptions(CLUSTER, round_s=60.0, predictor=predictor, **more)
 
 

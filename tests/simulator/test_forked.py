@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,15 +24,15 @@ RATES = {"v100": 10.0, "p100": 5.0, "k80": 1.0}
 OTHERS = sorted(set(registry.names()) - {"none", "hadare"})
 
 
-def lone(steps=16_000.0, restart_s=0.0):
+def lone(steps: Any = 16_000.0, restart_s: Any = 0.0) -> Any:
     return Trace("test", "csv", (TraceJob("a", 0.0, "", None, 1, steps, restart_s=restart_s, steps_per_s=RATES),))
 
 
-def run(trace, options=THREE, policy="hadare", **params):
+def run(trace: Any, options: Any = THREE, policy: Any = "hadare", **params: Any) -> Any:
     return simulate(trace, registry.get(policy, **params), options)
 
 
-def test_copies_share_the_steps():
+def test_copies_share_the_steps() -> None:
     """16 steps/s on three unequal nodes; done at the exact time, in the middle of a round."""
     result = run(lone())
     (row,) = result.jobs
@@ -41,12 +43,12 @@ def test_copies_share_the_steps():
     assert {i.job_id for i in result.intervals} == {"a"} and len(result.intervals) == 3
 
 
-def test_consolidations_cost_their_share():
+def test_consolidations_cost_their_share() -> None:
     result = run(lone(), replace(THREE, consolidation=Consolidation(0.2)))
     assert result.jobs[0].completion_s == pytest.approx(16_000 / (16 * 0.8))
 
 
-def test_every_copys_start_costs(scripted):
+def test_every_copys_start_costs(scripted: Any) -> None:
     """The first starts are free by default. A copy that comes in the second round starts for 40 s before it helps."""
     first = {"a_0": {"v100-1": {"v100": 1}}}
     both = {**first, "a_1": {"p100-1": {"p100": 1}}}
@@ -56,7 +58,7 @@ def test_every_copys_start_costs(scripted):
     assert result.jobs[0].restarts == 0
 
 
-def test_a_copy_that_stops_and_starts_again_is_a_restart(scripted):
+def test_a_copy_that_stops_and_starts_again_is_a_restart(scripted: Any) -> None:
     first = {"a_0": {"v100-1": {"v100": 1}}, "a_1": {"p100-1": {"p100": 1}}}
     result = simulate(lone(), scripted(first, {"a_0": first["a_0"]}, first), THREE)
     row = result.jobs[0]
@@ -64,14 +66,14 @@ def test_a_copy_that_stops_and_starts_again_is_a_restart(scripted):
     assert (row.restarts, row.preemptions, row.moves) == (1, 1, 0)
 
 
-def test_while_no_copy_runs_nothing_gets_on(scripted):
+def test_while_no_copy_runs_nothing_gets_on(scripted: Any) -> None:
     on = {"a_0": {"v100-1": {"v100": 1}}}
     result = simulate(lone(), scripted(on, {}, {"a_1": on["a_0"]}), THREE)
     assert result.jobs[0].completion_s == pytest.approx(360 + 1600)
     assert result.jobs[0].queueing_s == pytest.approx(360)
 
 
-def test_all_copies_know_what_all_have_done(scripted):
+def test_all_copies_know_what_all_have_done(scripted: Any) -> None:
     first = {"a_0": {"v100-1": {"v100": 1}}, "a_1": {"p100-1": {"p100": 1}}}
     policy = scripted(first)
     simulate(lone(), policy, THREE)
@@ -79,7 +81,7 @@ def test_all_copies_know_what_all_have_done(scripted):
     assert {j.parent for j in policy.seen[1].jobs} == {"a"}
 
 
-def test_a_lost_node_costs_at_most_a_period(scripted):
+def test_a_lost_node_costs_at_most_a_period(scripted: Any) -> None:
     """The p100 fails after 130 s: what it did since the consolidation at 120 s is lost. The v100 goes on."""
     both = {"a_0": {"v100-1": {"v100": 1}}, "a_1": {"p100-1": {"p100": 1}}}
     faults = Faults((Outage("p100-1", 130.0, 1e6),))
@@ -89,7 +91,7 @@ def test_a_lost_node_costs_at_most_a_period(scripted):
     assert row.completion_s == pytest.approx(130 + (16_000 - 130 * 15 + 50) / 10)
 
 
-def test_a_lost_node_under_hadare_is_made_up_for():
+def test_a_lost_node_under_hadare_is_made_up_for() -> None:
     faults = Faults((Outage("v100-1", 130.0, 500.0),))
     result = run(lone(restart_s=10.0), replace(THREE, faults=faults))
     assert not result.unfinished
@@ -104,7 +106,7 @@ def test_a_lost_node_under_hadare_is_made_up_for():
     fork=st.sampled_from(list(Fork)),
     overhead=st.sampled_from((0.0, 0.015)),
 )
-def test_bounds_of_a_lone_job(rates, steps, restart_s, fork, overhead):
+def test_bounds_of_a_lone_job(rates: Any, steps: Any, restart_s: Any, fork: Any, overhead: Any) -> None:
     """``rem / sum X <= time <= rem / max X``: copies never do harm, and never wonders."""
     job = TraceJob("a", 0.0, "", None, 1, steps, restart_s=restart_s, steps_per_s=dict(zip(RATES, rates, strict=True)))
     options = replace(THREE, fork=fork, consolidation=Consolidation(overhead))
@@ -117,7 +119,7 @@ def test_bounds_of_a_lone_job(rates, steps, restart_s, fork, overhead):
 
 
 @st.composite
-def mixes(draw):
+def mixes(draw: Any) -> Any:
     jobs = []
     for number in range(draw(st.integers(1, 6))):
         rates = {t: r * draw(st.sampled_from((0.5, 1.0, 2.0))) for t, r in RATES.items()}
@@ -145,7 +147,7 @@ def mixes(draw):
     objective=st.sampled_from(("jct", "ttd")),
     event_round_s=st.sampled_from((0.0, 30.0)),
 )
-def test_any_mix_is_done_within_its_bounds(trace, cluster, objective, event_round_s):
+def test_any_mix_is_done_within_its_bounds(trace: Any, cluster: Any, objective: Any, event_round_s: Any) -> None:
     options = SimOptions(cluster, event_round_s=event_round_s)
     result = run(trace, options, objective=objective)
     assert not result.unfinished
@@ -158,7 +160,9 @@ def test_any_mix_is_done_within_its_bounds(trace, cluster, objective, event_roun
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_for_policies_that_do_not_fork_nothing_changes(name, job, trace):
+def test_for_policies_that_do_not_fork_nothing_changes(
+    name: Any, job: Callable[..., TraceJob], trace: Callable[..., Trace]
+) -> None:
     """The same rows, round by round and GPU by GPU, whether jobs are forked or not; equal arrivals and failures too."""
     jobs = [job(str(n), 100.0 * (n % 3), workers=1 + n % 2, steps=4000.0 * (1 + n), **RATES) for n in range(12)]
     mix = trace(*jobs)
@@ -170,19 +174,19 @@ def test_for_policies_that_do_not_fork_nothing_changes(name, job, trace):
     assert forked.intervals == alone.intervals
 
 
-def test_gangs_larger_than_a_node_are_not_forked(job, trace):
+def test_gangs_larger_than_a_node_are_not_forked(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     mix = trace(job("a", workers=4, nodes=(1, 4), **RATES), job("b", **RATES))
     result = run(mix, SimOptions("v100:4x1", fork=Fork.IDLE))
     assert not result.unfinished
     assert "1 jobs are not forked: their gang fits on no single node" in result.assumptions
 
 
-def test_copies_need_nodes():
+def test_copies_need_nodes() -> None:
     with pytest.raises(ConfigError, match="fork=auto with model gavel"):
         SimOptions(model="gavel", fork=Fork.AUTO)
 
 
-def test_the_column_fork():
+def test_the_column_fork() -> None:
     text = "job_id,arrival_s,gpus,steps,model,fork\na,0,1,100000,resnet18,spread\nb,0,1,100000,resnet18,\n"
     trace = table_csv.read(text.splitlines(), "t.csv")
     assert [j.fork for j in trace.jobs] == [Fork.SPREAD, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_a_graph_that_cannot_be_is_refused_by_line(graph: str, gpus: str, why: s
     assert why in str(refused.value)
 
 
-def test_a_spread_job_takes_as_long_as_its_graph_says(heavy: Path, scripted) -> None:
+def test_a_spread_job_takes_as_long_as_its_graph_says(heavy: Path, scripted: Any) -> None:
     """On one node, on two by hand, and on two with the links of the options; the bounds never say more."""
     trace = read_trace(str(heavy), reference())
     cluster = "v100:3x4"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -83,9 +84,9 @@ def options(draw: st.DrawFn) -> SimOptions:
     )
 
 
-def runs_of(result) -> dict:
+def runs_of(result: Any) -> dict[str, Any]:
     """{job: {(start, end): {(node, type): count}}}"""
-    runs: dict = defaultdict(lambda: defaultdict(dict))
+    runs: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for i in result.intervals:
         runs[i.job_id][i.start_s, i.end_s][i.node, i.gpu_type] = i.count
     return runs
@@ -107,7 +108,7 @@ def test_gangs_are_whole_and_gpus_are_held_once(trace: Trace, options: SimOption
             events += [
                 (time, sign * count, slot) for slot, count in held.items() for time, sign in ((start, 1), (end, -1))
             ]
-    in_use: dict = defaultdict(int)
+    in_use: dict[str, Any] = defaultdict(int)
     for _, change, slot in sorted(events, key=lambda e: (e[0], e[1])):
         in_use[slot] += change
         assert 0 <= in_use[slot] <= capacity[slot]
@@ -187,7 +188,7 @@ def test_the_books_agree(trace: Trace, options: SimOptions) -> None:
     assert summary["gru"] <= summary["cru"] * len(result.setting.cluster.gpus) * 4 + 1e-9
     assert all(0 <= u <= 1 + 1e-9 for u in summary["utilisation"].values())
     for row in result.rounds:
-        held = defaultdict(int)
+        held: dict[Any, int] = defaultdict(int)
         for i in result.intervals:
             if i.start_s <= row.time_s < i.end_s:
                 held[i.gpu_type] += i.count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def table_file(folder: Path, content: object) -> Path:
     return path
 
 
-def speeds(rates: Rates, model: str, batch: int | None, workers: int) -> dict:
+def speeds(rates: Rates, model: str, batch: int | None, workers: int) -> dict[str, Any]:
     job = TraceJob("j", 0.0, model, batch, workers, 1.0)
     return {t: (s.steps_per_s, s.spread) for t, s in rates.of(job, workers).items()}
 

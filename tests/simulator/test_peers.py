@@ -1,6 +1,7 @@
 """Our forms of Gavel's policies come to what Gavel's own simulator measured, on one trace of 60 jobs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ TRACE = DATA / "static_60_multi_seed0.trace"
         ("gavel_ttd", {}, "min_total_duration_perf", 0.08, 0.05),
     ],
 )
-def test_the_same_figures(name, params, label, jct_error, ttd_error):
+def test_the_same_figures(name: str, params: Any, label: str, jct_error: float, ttd_error: float) -> None:
     """Average JCT and TTD under the assumptions of Gavel's simulator; the rest is which of equal optima is taken."""
     settings, runs = read_peers(DATA)
     peer = runs[TRACE.name, label]
@@ -29,7 +30,7 @@ def test_the_same_figures(name, params, label, jct_error, ttd_error):
     assert figures["ttd_s"] == pytest.approx(peer.ttd_s, rel=ttd_error)
 
 
-def test_the_table_names_both():
+def test_the_table_names_both() -> None:
     """One row of markdown per policy, with both figures and their ratio."""
     table = load_table(DATA / "throughputs.csv")
     (row,) = rows([TRACE], DATA, table, frozenset({"gavel_throughput"}), all_peers=False)

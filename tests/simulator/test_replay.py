@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ ROWS = (
 )
 
 
-def read(rows=ROWS):
+def read(rows: Any = ROWS) -> Any:
     text = "\n".join([HEAD, *rows]) + "\n"
     return parse_accounting(text, "site"), read_text(text, "site", reference(), "sacct")
 
@@ -91,7 +92,7 @@ def test_accounting_without_nodes() -> None:
 ASKED = HEAD + "|Partition|TimelimitRaw|ReqTRES"
 
 
-def site_of(rows):
+def site_of(rows: Any) -> Any:
     text = "\n".join([ASKED, *rows]) + "\n"
     records = parse_accounting(text, "site")
     trace = read_text(text, "site", reference(), "sacct")
@@ -143,7 +144,7 @@ def test_a_gang_takes_as_long_again_where_it_was() -> None:
         assert trace.jobs[0].mix is mix and result.jobs[0].jct_s == pytest.approx(3600.0)
 
 
-def figures(jct_s: float, wait_s: float, policy: str = "slurm", label: str = "") -> dict:
+def figures(jct_s: float, wait_s: float, policy: str = "slurm", label: str = "") -> dict[str, Any]:
     return {"policy": policy, "label": label or policy, "avg_jct_s": jct_s, "avg_queueing_s": wait_s}
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from slurm_hadar.errors import ClusterError, ConfigError, PolicyError, TraceError
 from slurm_hadar.model import Mix, Plan, Tier, Wait
 from slurm_hadar.policies import registry
+from slurm_hadar.policies.baselines.fifo import Fifo
 from slurm_hadar.simulator.options import unlimited
 from slurm_hadar.simulator.run import SimOptions, simulate
-from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.simulator.traces import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import Faults, Outage
 
 ONE = SimOptions("v100:1x1")
@@ -20,15 +23,15 @@ TWO_KINDS = SimOptions("v100:1x1,k80:1x1")
 ON_V100, ON_K80 = {"v100-1": {"v100": 1}}, {"k80-1": {"k80": 1}}
 
 
-def fifo():
+def fifo() -> Any:
     return registry.get("fifo")
 
 
-def row(result, job_id: str):
+def row(result: Any, job_id: str) -> Any:
     return next(j for j in result.jobs if j.job_id == job_id)
 
 
-def test_one_job_runs_for_its_work(job, trace) -> None:
+def test_one_job_runs_for_its_work(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """36,000 steps at 10 steps/s are 3,600 s: ten rounds, one GPU busy all the time."""
     result = simulate(trace(job("a", steps=36000, v100=10)), fifo(), ONE)
 
@@ -39,7 +42,7 @@ def test_one_job_runs_for_its_work(job, trace) -> None:
     assert (summary["restarts"], summary["unfinished"], summary["ftf_mean"]) == (0, {}, 1.0)
 
 
-def test_results_as_a_table(job, trace) -> None:
+def test_results_as_a_table(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """A row per measured job, under the names of the CSV."""
     result = simulate(trace(job("a", v100=10), job("b", v100=20)), fifo(), SimOptions("v100:1x2"))
 
@@ -49,7 +52,7 @@ def test_results_as_a_table(job, trace) -> None:
     assert frame["jct_s"].to_dict() == {j.job_id: j.jct_s for j in result.jobs}
 
 
-def test_freed_gpus_go_to_others_at_the_next_round(job, trace) -> None:
+def test_freed_gpus_go_to_others_at_the_next_round(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """A job that is done at 1,000 s makes room at 1,080 s, the fourth round."""
     jobs = trace(job("a", steps=1000, v100=1), job("b", steps=100, v100=1))
 
@@ -66,7 +69,9 @@ def test_freed_gpus_go_to_others_at_the_next_round(job, trace) -> None:
     assert result.summary()["gru"] == pytest.approx(1100 / 1180)
 
 
-def test_ends_and_first_reports_bring_the_next_round_forward(job, trace) -> None:
+def test_ends_and_first_reports_bring_the_next_round_forward(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace]
+) -> None:
     """As in the live controller: half a second later, but not closer than event_round_s to the last round."""
     jobs = trace(job("a", steps=1000, v100=1), job("b", steps=10, v100=1), job("c", steps=10, v100=1))
 
@@ -77,7 +82,9 @@ def test_ends_and_first_reports_bring_the_next_round_forward(job, trace) -> None
     assert (row(result, "b").completion_s, row(result, "c").completion_s) == (1010.5, 1040.5)
 
 
-def test_slurm_starts_by_itself_what_no_round_has_seen(job, trace, scripted) -> None:
+def test_slurm_starts_by_itself_what_no_round_has_seen(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
     """On the fullest node with room, a second after the arrival. What does not fit waits for GPUs to come free,
     and once a round has seen it, for the policy: c, which comes just before the round at 720, gets its lease there."""
     both = {"v100": 1.0, "k80": 0.5}
@@ -100,7 +107,7 @@ def test_slurm_starts_by_itself_what_no_round_has_seen(job, trace, scripted) -> 
     assert [r.time_s for r in result.rounds] == [0, 360, 720, 1080]
 
 
-def test_rounds_tick_while_nobody_is_there(job, trace) -> None:
+def test_rounds_tick_while_nobody_is_there(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """After an idle time the last round before the next arrival counts: from it the next one is a round away."""
     jobs = trace(job("a", 500.0, steps=10, v100=1), job("b", 5000.0, steps=10, v100=1))
 
@@ -110,7 +117,7 @@ def test_rounds_tick_while_nobody_is_there(job, trace) -> None:
     assert [row(result, j).completion_s for j in "ab"] == [512.0, 5012.0]
 
 
-def test_a_first_start_takes_its_time(job, trace) -> None:
+def test_a_first_start_takes_its_time(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """It delays the steps, and holds the GPUs meanwhile."""
     result = simulate(trace(job("a", steps=100, v100=1)), fifo(), SimOptions("v100:1x1", start_s=7.0))
 
@@ -118,7 +125,7 @@ def test_a_first_start_takes_its_time(job, trace) -> None:
     assert row(result, "a").gpu_s == {"v100": 107.0}
 
 
-def test_a_move_costs_a_restart(job, trace, scripted) -> None:
+def test_a_move_costs_a_restart(job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any) -> None:
     """360 steps on the K80, then 30 s of nothing on the V100, then 640 steps at 10/s: the GPU is held meanwhile."""
     policy = scripted({"a": ON_K80}, {"a": ON_V100})
 
@@ -134,7 +141,9 @@ def test_a_move_costs_a_restart(job, trace, scripted) -> None:
     ("options", "cost_s"),
     [({}, 250.0), ({"restart_s": 7.0}, 7.0), ({"restart_s": 0.0}, 0.0), ({"save_s": 5.0}, 250.0)],
 )
-def test_a_preempted_job_restarts_at_its_own_cost(job, trace, scripted, options, cost_s) -> None:
+def test_a_preempted_job_restarts_at_its_own_cost(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any, options: Any, cost_s: float
+) -> None:
     """ResNet-50 takes 250 s to restart, unless told otherwise; the first start costs nothing."""
     policy = scripted({"a": ON_V100}, {}, {"a": ON_V100})
 
@@ -145,7 +154,9 @@ def test_a_preempted_job_restarts_at_its_own_cost(job, trace, scripted, options,
     assert row(result, "a").queueing_s == 360.0
 
 
-def test_the_traces_own_restart_cost_prevails(job, trace, scripted) -> None:
+def test_the_traces_own_restart_cost_prevails(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
     policy = scripted({"a": ON_V100}, {}, {"a": ON_V100})
 
     result = simulate(trace(job("a", steps=1000, v100=1, restart_s=3.0)), policy, SimOptions("v100:1x1", restart_s=9))
@@ -153,7 +164,9 @@ def test_the_traces_own_restart_cost_prevails(job, trace, scripted) -> None:
     assert row(result, "a").completion_s == 720 + 3 + 640
 
 
-def test_starts_wait_for_the_saves_of_their_round(job, trace, scripted) -> None:
+def test_starts_wait_for_the_saves_of_their_round(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
     """Who takes over a GPU starts when the one before has saved."""
     policy = scripted({"a": ON_V100}, {"b": ON_V100}, {"a": ON_V100})
     jobs = trace(job("a", steps=360, v100=0.5, restart_s=0.0), job("b", steps=100, v100=1))
@@ -164,7 +177,7 @@ def test_starts_wait_for_the_saves_of_their_round(job, trace, scripted) -> None:
     assert row(result, "a").completion_s == 720 + 360  # b has ended by itself: there is nothing to wait for
 
 
-def test_time_without_jobs_is_skipped(job, trace) -> None:
+def test_time_without_jobs_is_skipped(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """Rounds go on at whole rounds after the last, and what nobody could use counts against nobody."""
     jobs = trace(job("a", steps=300, v100=1), job("b", 20000.0, steps=300, v100=1))
 
@@ -174,7 +187,7 @@ def test_time_without_jobs_is_skipped(job, trace) -> None:
     assert result.summary()["gru"] == pytest.approx(600 / (300 + 460))
 
 
-def test_a_gang_over_two_nodes_runs_at_its_spread_speed(trace, scripted) -> None:
+def test_a_gang_over_two_nodes_runs_at_its_spread_speed(trace: Callable[..., Trace], scripted: Any) -> None:
     """Two ResNet-18 workers on two V100 nodes take the published spread rate; on one node the other."""
     from slurm_hadar.simulator.traces import TraceJob
     from slurm_hadar.throughput.table import reference
@@ -190,7 +203,7 @@ def test_a_gang_over_two_nodes_runs_at_its_spread_speed(trace, scripted) -> None
     assert [r.jobs[0].jct_s for r in results] == pytest.approx([1e5 / spread, 1e5 / one])
 
 
-def test_gavels_model(job, trace) -> None:
+def test_gavels_model(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """No node boundaries, no restart costs, steps and rates summed over workers, rounds that end with their jobs."""
     options = SimOptions("v100:2x2", model="gavel")
     jobs = trace(job("a", workers=4, steps=500, v100=1), job("b", 100.0, steps=100, v100=1))
@@ -203,7 +216,9 @@ def test_gavels_model(job, trace) -> None:
     assert (result.setting.cluster.nodes, result.summary()["model"]) == (1, "gavel")
 
 
-def test_gavels_model_moves_for_nothing(job, trace, scripted) -> None:
+def test_gavels_model_moves_for_nothing(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
     policy = scripted({"a": {"k80": {"k80": 1}}}, {"a": {"v100": {"v100": 1}}})
 
     result = simulate(
@@ -215,7 +230,7 @@ def test_gavels_model_moves_for_nothing(job, trace, scripted) -> None:
     assert row(result, "a").completion_s == 360 + 64
 
 
-def test_only_the_measured_jobs_count(job, trace) -> None:
+def test_only_the_measured_jobs_count(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """The others are there all the same, and the simulation ends with the last that counts."""
     jobs = trace(*(job(str(i), 10.0 * i, steps=500, v100=1) for i in range(6)))
 
@@ -227,12 +242,12 @@ def test_only_the_measured_jobs_count(job, trace) -> None:
     assert result.jobs_csv().count("\n") == 3
 
 
-def test_a_window_without_jobs_is_refused(job, trace) -> None:
+def test_a_window_without_jobs_is_refused(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     with pytest.raises(TraceError, match="5:6 leaves none of its 1 jobs"):
         simulate(trace(job("a", v100=1)), fifo(), SimOptions("v100:1x1", measure=(5, 6)))
 
 
-def test_a_gang_that_fits_nowhere_is_reported(job, trace) -> None:
+def test_a_gang_that_fits_nowhere_is_reported(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """It does not hold up the others."""
     jobs = trace(job("big", workers=3, steps=10, v100=1), job("a", steps=10, v100=1), job("odd", steps=10, k80=1))
 
@@ -243,7 +258,9 @@ def test_a_gang_that_fits_nowhere_is_reported(job, trace) -> None:
     assert result.unfinished["odd"] == "cannot run on v100: no speed above zero is known there"
 
 
-def test_a_policy_that_starves_a_job_ends_with_its_reason(job, trace, scripted) -> None:
+def test_a_policy_that_starves_a_job_ends_with_its_reason(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
     jobs = trace(job("a", steps=10, v100=1), job("b", steps=10, v100=1), job("c", 1e6, steps=10, v100=1))
 
     result = simulate(jobs, scripted({"a": ON_V100}, {}, {"c": ON_V100}), ONE)
@@ -252,7 +269,9 @@ def test_a_policy_that_starves_a_job_ends_with_its_reason(job, trace, scripted) 
     assert row(result, "c").completion_s > 1e6 and len(result.rounds) < 1000
 
 
-def test_restarts_without_progress_end_too(job, trace, scripted) -> None:
+def test_restarts_without_progress_end_too(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
     """A policy that moves a job before it has made a step would go on for ever."""
     policy = scripted(*([{"a": ON_V100}, {"a": ON_K80}] * 1000))
     jobs = trace(job("a", steps=1e9, v100=1, k80=1, restart_s=400.0))
@@ -262,31 +281,31 @@ def test_restarts_without_progress_end_too(job, trace, scripted) -> None:
     assert list(result.unfinished) == ["a"] and len(result.rounds) < 300
 
 
-def test_the_number_of_rounds_can_be_limited(job, trace) -> None:
+def test_the_number_of_rounds_can_be_limited(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     result = simulate(trace(job("a", steps=1e9, v100=1)), fifo(), SimOptions("v100:1x1", max_rounds=5))
 
     assert result.unfinished == {"a": "not done after 5 rounds"}
     assert result.summary()["avg_jct_s"] is None and result.summary()["jobs"] == 0
 
 
-class _Bad(type(registry.get("fifo"))):
+class _Bad(Fifo):
     name = "bad"
 
-    def allocate(self, _snapshot):
+    def allocate(self, _snapshot: Any) -> Any:
         return Plan(self.name)
 
 
-def test_a_broken_plan_ends_the_simulation(job, trace) -> None:
+def test_a_broken_plan_ends_the_simulation(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     with pytest.raises(PolicyError, match=r"policy bad broke its contract.*job a: neither runs nor has a reason"):
         simulate(trace(job("a", v100=1)), _Bad(), ONE)
 
 
-def test_a_policy_that_abstains_cannot_be_simulated(job, trace) -> None:
+def test_a_policy_that_abstains_cannot_be_simulated(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     with pytest.raises(PolicyError, match="policy none leaves the jobs to Slurm, which is not simulated"):
         simulate(trace(job("a", v100=1)), registry.get("none"), ONE)
 
 
-def test_a_failed_node_costs_what_was_not_saved(job, trace) -> None:
+def test_a_failed_node_costs_what_was_not_saved(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     """Down at 500 s, checkpoints every 200 s: 400 steps are kept; on at 1,080 s, 30 s later."""
     faults = Faults((Outage("v100-1", 500.0, 1000.0),), checkpoint_s=200.0)
 
@@ -297,7 +316,9 @@ def test_a_failed_node_costs_what_was_not_saved(job, trace) -> None:
     assert result.summary()["lost_steps"] == 100
 
 
-def test_a_failed_node_that_no_one_uses(job, trace, scripted) -> None:
+def test_a_failed_node_that_no_one_uses(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
     """The policy sees it, with the reason, and when it is back."""
     faults = Faults((Outage("k80-1", 100.0, 500.0),))
     policy = scripted({"a": ON_V100})
@@ -309,7 +330,7 @@ def test_a_failed_node_that_no_one_uses(job, trace, scripted) -> None:
     assert policy.seen[1].node["k80-1"].reason == "failed"
 
 
-def test_the_snapshot_is_complete(job, trace, scripted) -> None:
+def test_the_snapshot_is_complete(job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any) -> None:
     """What a live policy gets, a simulated one gets too."""
     policy = scripted({"a": ON_V100}, {"b": ON_V100}, {"a": ON_V100})
     jobs = trace(
@@ -332,7 +353,7 @@ def test_the_snapshot_is_complete(job, trace, scripted) -> None:
     assert result.summary()["deadlines_missed"] == 1
 
 
-def test_usage_counts_less_with_age(job, trace, scripted) -> None:
+def test_usage_counts_less_with_age(job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any) -> None:
     policy = scripted({"a": ON_V100}, {})
     jobs = trace(job("a", steps=1000, v100=1, user="eve"))
 
@@ -343,21 +364,23 @@ def test_usage_counts_less_with_age(job, trace, scripted) -> None:
     assert usage[2:] == pytest.approx([usage[1] / 2, usage[1] / 4])
 
 
-class _Remembering(type(registry.get("fifo"))):
+class _Remembering(Fifo):
     name = "remembering"
 
-    def allocate(self, snapshot):
+    def allocate(self, snapshot: Any) -> Any:
         waits = {j.job_id: Wait(Tier.POLICY, f"round {snapshot.memory.get('n', 0)}") for j in snapshot.jobs}
         return Plan(self.name, {}, waits, memory={"n": snapshot.memory.get("n", 0) + 1})
 
 
-def test_a_policy_remembers(job, trace) -> None:
+def test_a_policy_remembers(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     result = simulate(trace(job("a", v100=1)), _Remembering(), SimOptions("v100:1x1", max_rounds=4))
 
     assert result.unfinished == {"a": "not done after 4 rounds: round 3"}
 
 
-def test_elastic_gangs_grow_by_the_live_controllers_law(job, trace, scripted) -> None:
+def test_elastic_gangs_grow_by_the_live_controllers_law(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
     """Four workers make 0.87 * 2 ** 0.6 times the steps of two a second: the same work per step, shared by more."""
     wide = scripted({"a": {"v100-1": {"v100": 4}}})
 
@@ -367,7 +390,9 @@ def test_elastic_gangs_grow_by_the_live_controllers_law(job, trace, scripted) ->
     assert result.jobs[0].jct_s == pytest.approx(1e4 / (0.87 * 2**0.6))
 
 
-def test_a_sites_guard_holds_in_the_simulation(job, trace, scripted) -> None:
+def test_a_sites_guard_holds_in_the_simulation(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
     """Jobs that have just started are not movable; a policy that moves them breaks its contract."""
     guard = unlimited().model_copy(update={"min_run_s": 1000.0})
     policy = scripted({"a": ON_K80}, {"a": ON_V100})
@@ -378,7 +403,7 @@ def test_a_sites_guard_holds_in_the_simulation(job, trace, scripted) -> None:
     assert "is younger than guard.min_run_s" in policy.seen[1].job["a"].unmovable
 
 
-def test_bad_options_are_refused_in_one_line(job, trace) -> None:
+def test_bad_options_are_refused_in_one_line(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     with pytest.raises(ConfigError, match="round length 0 s"):
         SimOptions(round_s=0)
     with pytest.raises(ConfigError, match="model 'mars': must be nodes or gavel"):
@@ -389,7 +414,7 @@ def test_bad_options_are_refused_in_one_line(job, trace) -> None:
         simulate(trace(job("a", v100=1)), fifo(), SimOptions("v100:x"))
 
 
-def test_a_result_can_be_sent_between_processes(job, trace) -> None:
+def test_a_result_can_be_sent_between_processes(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
     result = simulate(trace(job("a", v100=1)), fifo(), ONE)
 
     assert pickle.loads(pickle.dumps(result)) == result

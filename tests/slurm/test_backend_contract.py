@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from slurm_hadar.slurm.state import GpuRequest, SlurmJob, Write
 pytestmark = pytest.mark.slurm
 BACKENDS: dict[str, type[CliBackend]] = {"cli": CliBackend, "pyslurm": PyslurmBackend}
 HERE = [name for name in BACKENDS if name == "cli" or importlib.util.find_spec("pyslurm")]
-Poll = Callable[..., object]
+Poll = Callable[..., Any]
 
 
 @pytest.fixture(params=HERE)

@@ -45,7 +45,9 @@ def test_commands_that_misbehave(fake: str, command: str, slurm_cluster: Private
      ("kill -9 $$", "scontrol ended with -9 and gave no reason"),
      ("echo 'no such luck' >&2; exit 1", "no such luck")],
 )  # fmt: skip
-def test_a_failed_batch_is_no_success(script: str, complaint: str, slurm_cluster: PrivateCluster, short_tmp: Path):
+def test_a_failed_batch_is_no_success(
+    script: str, complaint: str, slurm_cluster: PrivateCluster, short_tmp: Path
+) -> None:
     """A scontrol that fails without naming a job has refused all of them."""
     _fake(short_tmp, "scontrol", script)
     env = {**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"}

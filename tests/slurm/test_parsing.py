@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,12 +41,12 @@ def text_of(records: list[dict[str, str]], fields: tuple[str, ...]) -> str:
     return "".join("".join(record[f] + SEP + MARK for f in fields) + "\n" for record in records)
 
 
-def jobs(*records: dict[str, str]):
+def jobs(*records: dict[str, str]) -> Any:
     """Parse jobs that differ from JOB in these fields."""
     return parsing.parse_jobs(text_of([{**JOB, **r} for r in records], JOB_FIELDS), MARK)
 
 
-def nodes(*records: dict[str, str]):
+def nodes(*records: dict[str, str]) -> Any:
     """Parse nodes that differ from NODE in these fields."""
     return parsing.parse_nodes(text_of([{**NODE, **r} for r in records], NODE_FIELDS), MARK)
 
@@ -88,7 +89,7 @@ def test_a_batch_job_whose_launch_failed_is_one_still(text: str, batch: bool) ->
         ("tres-per-node", "gres:shard:2", "node", None),
     ],
 )
-def test_gpu_requests(field: str, text: str, per: str, types: tuple | None) -> None:
+def test_gpu_requests(field: str, text: str, per: str, types: tuple[Any, ...] | None) -> None:
     """Requests are read in the spelling of every release."""
     (job,) = jobs({"tres-per-node": "N/A", field: text})
 
@@ -214,7 +215,7 @@ def test_a_job_in_an_unknown_state_counts_by_what_it_holds() -> None:
         ("(null)", ()),
     ],
 )
-def test_gres_by_whole_names(text: str, gpus: tuple) -> None:
+def test_gres_by_whole_names(text: str, gpus: tuple[Any, ...]) -> None:
     """Only entries that are GPUs, whatever other names end in, and whatever stands in brackets."""
     assert tres.parse_gres(text) == gpus
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def fail() -> None:
 
 
 class OddError(Exception):
-    def __reduce__(self):  # type: ignore[no-untyped-def]
+    def __reduce__(self) -> Any:
         raise TypeError("not to be pickled")
 
 

@@ -1,6 +1,7 @@
 """Estimates of speeds that were never measured."""
 
 import sqlite3
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,20 +20,21 @@ workloads = st.tuples(
 )
 
 
-def store():
+def store() -> Any:
     return ThroughputStore(sqlite3.connect(":memory:"))
 
 
 @given(workloads)
-def test_every_type_gets_a_usable_speed(workload):
+def test_every_type_gets_a_usable_speed(workload: Any) -> None:
     """Whatever is asked, each type gets a positive rate, a spread factor in (0, 1] and words about its source."""
-    for speed in Estimator(reference(), store()).speeds(*workload, TYPES).values():
+    model, batch, workers = workload
+    for speed in Estimator(reference(), store()).speeds(model, batch, workers, TYPES).values():
         assert 0 < speed.steps_per_s < float("inf")
         assert 0 < speed.spread <= 1
         assert speed.source and (speed.error is None or speed.error > 0)
 
 
-def test_published_figures_are_exact():
+def test_published_figures_are_exact() -> None:
     """A pair of the table gets the table's rate and the table's spread factor."""
     speed = Estimator(reference()).speeds("resnet18", 64, 4, ["v100"])["v100"]
     assert speed.steps_per_s == reference().steps_per_s("resnet18", 64, "v100", 4)
@@ -41,13 +43,13 @@ def test_published_figures_are_exact():
     assert "published" in speed.source
 
 
-def test_spread_above_one_is_clamped():
+def test_spread_above_one_is_clamped() -> None:
     """A published rate that is higher on several nodes than on one is an artefact."""
     assert Estimator(reference()).speeds("resnet18", 64, 2, ["k80"])["k80"].spread <= 1.0
     assert Estimator(reference()).speeds("resnet18", 64, 1, ["k80"])["k80"].spread == 1.0
 
 
-def test_model_names_are_read_generously():
+def test_model_names_are_read_generously() -> None:
     """``ResNet-18`` is ``resnet18``; ``resnet34`` borrows from its family and expects a larger error."""
     estimator = Estimator(reference())
     assert estimator.speeds("ResNet-18", 64, 1, TYPES) == estimator.speeds("resnet18", 64, 1, TYPES)
@@ -56,7 +58,7 @@ def test_model_names_are_read_generously():
     assert kin.error > estimator.speeds("resnet18", 64, 1, ["v100"])["v100"].error
 
 
-def test_measured_beats_published():
+def test_measured_beats_published() -> None:
     """A measurement of exactly this pair is taken as it is."""
     known = store()
     known.record("resnet18:64", "v100", 1, 123.0, 0.0)
@@ -65,7 +67,7 @@ def test_measured_beats_published():
     assert "measured here 1 time" in speed.source
 
 
-def test_how_a_speed_is_known():
+def test_how_a_speed_is_known() -> None:
     """Measured means by this user, on this type and gang; whatever is carried over is estimated, and so is what others
     have measured; data sheets alone are nothing."""
     known = store()
@@ -80,7 +82,7 @@ def test_how_a_speed_is_known():
     assert basis(1, "v100", model="of_nobody") is Basis.UNKNOWN
 
 
-def test_measured_absolute_with_published_ratio():
+def test_measured_absolute_with_published_ratio() -> None:
     """Measured on one type, another follows by the published ratio of the two for that model."""
     known = store()
     known.record("resnet18:64", "v100", 1, 100.0, 0.0)
@@ -90,7 +92,7 @@ def test_measured_absolute_with_published_ratio():
     assert speed.steps_per_s == pytest.approx(100.0 * ratio)
 
 
-def test_data_sheet_mix_for_an_unknown_model():
+def test_data_sheet_mix_for_an_unknown_model() -> None:
     """Measured on one type, another follows by arithmetic rate and bandwidth where no ratio was published."""
     known = store()
     known.record("mine", "old", 1, 100.0, 0.0)
@@ -99,7 +101,7 @@ def test_data_sheet_mix_for_an_unknown_model():
     assert speed.steps_per_s == pytest.approx(100.0 / (0.7 * 10 / 40 + 0.3 * 100 / 200))
 
 
-def test_other_gang_size():
+def test_other_gang_size() -> None:
     """Measured with one GPU, a gang of four is two doublings away."""
     known = store()
     known.record("ann/train", "v100", 1, 100.0, 0.0)
@@ -108,7 +110,7 @@ def test_other_gang_size():
     assert speed.spread == SPREAD
 
 
-def test_other_batch_size():
+def test_other_batch_size() -> None:
     """Measured with another batch size, the published ratio of the two batch sizes carries it over."""
     known = store()
     known.record("resnet18:64", "v100", 1, 100.0, 0.0)
@@ -118,7 +120,7 @@ def test_other_batch_size():
     assert speed.steps_per_s == pytest.approx(100.0 * ratio)
 
 
-def test_measured_spread():
+def test_measured_spread() -> None:
     """Measured on one node and on several, the factor is their ratio."""
     known = store()
     known.record("mine", "v100", 4, 10.0, 0.0)
@@ -126,7 +128,7 @@ def test_measured_spread():
     assert Estimator(reference(), known).speeds("mine", None, 4, ["v100"])["v100"].spread == pytest.approx(0.6)
 
 
-def test_measured_only_over_several_nodes():
+def test_measured_only_over_several_nodes() -> None:
     """The one-node rate follows from the rate over several nodes by the spread factor."""
     known = store()
     known.record("mine", "v100", 4, 8.0, 0.0, spread=True)
@@ -135,7 +137,7 @@ def test_measured_only_over_several_nodes():
     assert speed.steps_per_s * speed.spread == pytest.approx(8.0)
 
 
-def test_nothing_known_compares_types_only():
+def test_nothing_known_compares_types_only() -> None:
     """Without any knowledge of the job, types are ranked by their data sheets and no error is claimed."""
     speeds = Estimator(reference()).speeds("", None, 1, ["h100", "v100", "p100", "k80"])
     rates = [s.steps_per_s for s in speeds.values()]
@@ -144,7 +146,7 @@ def test_nothing_known_compares_types_only():
 
 
 @given(st.floats(1e-3, 1e4), st.floats(0.01, 100.0), st.sampled_from(["resnet18", "gpt"]), st.integers(1, 8))
-def test_estimates_scale_with_the_measurement(rate, factor, model, workers):
+def test_estimates_scale_with_the_measurement(rate: Any, factor: Any, model: Any, workers: Any) -> None:
     """A job measured twice as fast is estimated twice as fast on every type."""
     estimates = []
     for measured in (rate, rate * factor):
@@ -155,7 +157,7 @@ def test_estimates_scale_with_the_measurement(rate, factor, model, workers):
         assert estimates[1][gpu_type].steps_per_s == pytest.approx(speed.steps_per_s * factor)
 
 
-def test_errors_of_estimates_can_be_reported():
+def test_errors_of_estimates_can_be_reported() -> None:
     """Estimates noted before the truth was known are compared with it afterwards."""
     known = store()
     estimator = Estimator(reference(), known)
@@ -165,7 +167,7 @@ def test_errors_of_estimates_can_be_reported():
     assert error.gpu_type == "v100" and "published" in error.source
 
 
-def test_empty_table():
+def test_empty_table() -> None:
     """With no published figures at all the data sheets still serve."""
     empty = read_table(["model,batch,gpus,gpu_type,placement,steps_per_s,source"])
     assert Estimator(empty).speeds("resnet18", 64, 2, ["v100"])["v100"].steps_per_s > 0
@@ -175,7 +177,7 @@ LAW = DOUBLING * 2.0**BATCH_EXPONENT
 
 
 @pytest.mark.parametrize(("model", "batch"), [("resnet18", 64), ("resnet18", None), ("unknown", 32), ("", None)])
-def test_other_sizes_of_an_elastic_gang_follow_one_law(model: str, batch: int | None):
+def test_other_sizes_of_an_elastic_gang_follow_one_law(model: str, batch: int | None) -> None:
     """Nothing measured: the published figure of the size asked for, times a constant per doubling at the same batch."""
     estimator = Estimator(reference(), store())
     rates = {n: estimator.speeds(model, batch, n, ["v100"], elastic_from=4)["v100"].steps_per_s for n in (2, 4, 8)}
@@ -194,7 +196,9 @@ def test_other_sizes_of_an_elastic_gang_follow_one_law(model: str, batch: int | 
         ("", 64, "ann/train", "ann/train"),
     ],
 )
-def test_a_measured_size_of_an_elastic_gang_speaks_for_the_others(model, batch, key, filed):
+def test_a_measured_size_of_an_elastic_gang_speaks_for_the_others(
+    model: str, batch: Any, key: str | None, filed: str
+) -> None:
     """Measured with 8 where 4 were asked for: exact there, and by the law everywhere else."""
     known = store()
     known.record(filed, "v100", 8, 10.0, 1.0)
@@ -204,4 +208,4 @@ def test_a_measured_size_of_an_elastic_gang_speaks_for_the_others(model, batch, 
         own = key or ("resnet18" if batch is None else f"resnet18:{batch * 4 // workers}")
         return estimator.speeds(model, batch, workers, ["v100"], key=own, elastic_from=4)["v100"].steps_per_s
 
-    assert (rate(8), rate(4), rate(2)) == (pytest.approx(10.0), pytest.approx(10.0 / LAW), pytest.approx(10.0 / LAW**2))
+    assert (rate(8), rate(4), rate(2)) == pytest.approx((10.0, 10.0 / LAW, 10.0 / LAW**2))

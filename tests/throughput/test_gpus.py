@@ -1,5 +1,7 @@
 """GPU models by their GRES names."""
 
+from typing import Any
+
 import pytest
 
 from slurm_hadar.throughput.gpus import KNOWN, find, memory_gb
@@ -21,7 +23,7 @@ from slurm_hadar.throughput.gpus import KNOWN, find, memory_gb
         ("h200", "h200"),
     ],
 )
-def test_gres_names_are_recognised(gres, model):
+def test_gres_names_are_recognised(gres: str, model: str) -> None:
     """The names that sites and NVML give to a model lead to its figures."""
     found = find(gres)
     assert found.name == gres
@@ -29,12 +31,12 @@ def test_gres_names_are_recognised(gres, model):
 
 
 @pytest.mark.parametrize("gres", ["a100_1g.5gb", "nvidia_h100_80gb_hbm3_3g.40gb", "gpu", "", "fpga100"])
-def test_others_are_not(gres):
+def test_others_are_not(gres: str) -> None:
     """A slice of a GPU or a name that only looks similar is not taken for the model."""
     assert find(gres) is None
 
 
-def test_newer_generations_are_faster():
+def test_newer_generations_are_faster() -> None:
     """The figures rank the data-centre generations as everyone knows them."""
     rates = [KNOWN[n].tflops for n in ("k80", "p100", "v100", "a100", "h100")]
     assert rates == sorted(rates)
@@ -59,10 +61,10 @@ def test_newer_generations_are_faster():
         ("0gb", None),
     ],
 )
-def test_memory_by_name(gres, gigabytes):
+def test_memory_by_name(gres: str, gigabytes: Any) -> None:
     """What the name says goes before what its model has at least; a slice has its own."""
     assert memory_gb(gres) == gigabytes
 
 
-def test_every_known_model_has_its_memory():
+def test_every_known_model_has_its_memory() -> None:
     assert all(memory_gb(name) for name in KNOWN)

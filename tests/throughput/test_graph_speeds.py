@@ -1,6 +1,7 @@
 """Speeds of jobs with a graph: its factors, put right by what was measured, and never applied twice."""
 
 import sqlite3
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,18 +20,18 @@ def store() -> ThroughputStore:
     return ThroughputStore(sqlite3.connect(":memory:"))
 
 
-def speeds(store: ThroughputStore, types=("v100", "k80"), by_nodes=FACTORS, workers: int = 4):
+def speeds(store: ThroughputStore, types: Any = ("v100", "k80"), by_nodes: Any = FACTORS, workers: int = 4) -> Any:
     return Estimator(reference(), store).speeds("mine", 8, workers, types, key="mine:8 g", by_nodes=by_nodes)
 
 
-def test_without_a_measurement_the_graph_is_believed(store) -> None:
+def test_without_a_measurement_the_graph_is_believed(store: ThroughputStore) -> None:
     found = speeds(store)
     assert {t: s.by_nodes for t, s in found.items()} == FACTORS
     assert found["v100"].on(4) == found["v100"].steps_per_s * 0.25
     assert found["v100"].on(9) == found["v100"].steps_per_s * 0.2 == found["v100"].steps_per_s * found["v100"].apart
 
 
-def test_what_was_measured_on_one_node_is_slowed_down_once(store) -> None:
+def test_what_was_measured_on_one_node_is_slowed_down_once(store: ThroughputStore) -> None:
     store.record("mine:8 g", "v100", 4, 10.0, 0.0, nodes=1)
     found = speeds(store)["v100"]
     assert (found.on(1), found.on(2), found.on(4)) == pytest.approx((10.0, 5.0, 2.5))
@@ -64,7 +65,7 @@ def test_both_measured(one: float, several: float, nodes: int) -> None:
     assert all(0 < f <= 1 for f in found.by_nodes)
 
 
-def test_a_guess_from_another_type_is_not_below_what_was_seen(store) -> None:
+def test_a_guess_from_another_type_is_not_below_what_was_seen(store: ThroughputStore) -> None:
     """Seen on two nodes of a v100 at 20 steps/s, and on one k80 node at 1: one v100 node has at least 20."""
     store.record("mine:8 g", "k80", 4, 1.0, 0.0, nodes=1)
     store.record("mine:8 g", "v100", 4, 20.0, 0.0, nodes=2)
@@ -72,7 +73,7 @@ def test_a_guess_from_another_type_is_not_below_what_was_seen(store) -> None:
     assert found.on(2) == pytest.approx(20.0) and found.on(1) >= 20.0
 
 
-def test_numbers_of_nodes_have_averages_of_their_own(store) -> None:
+def test_numbers_of_nodes_have_averages_of_their_own(store: ThroughputStore) -> None:
     """And jobs without a graph one for all of them, as ever."""
     store.record("a", "v100", 4, 4.0, 0.0, nodes=2)
     store.record("a", "v100", 4, 2.0, 0.0, nodes=4)

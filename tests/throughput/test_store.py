@@ -1,6 +1,8 @@
 """The store of measured speeds."""
 
 import sqlite3
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,12 +15,12 @@ from slurm_hadar.throughput.store import ThroughputStore, workload_key
 rates = st.floats(SLOWEST_STEPS_PER_S, FASTEST_STEPS_PER_S)
 
 
-def memory(**options):
+def memory(**options: Any) -> Any:
     return ThroughputStore(sqlite3.connect(":memory:"), **options)
 
 
 @given(st.lists(rates, min_size=1, max_size=20), st.floats(0.05, 1.0))
-def test_exponential_average(measured, alpha):
+def test_exponential_average(measured: Any, alpha: Any) -> None:
     """Each measurement enters with weight alpha, the first one alone; the average stays within what was measured."""
     store = memory(alpha=alpha)
     expected = measured[0]
@@ -30,7 +32,7 @@ def test_exponential_average(measured, alpha):
     assert (result.samples, result.updated_at) == (len(measured), len(measured) - 1)
 
 
-def test_pairs_are_kept_apart():
+def test_pairs_are_kept_apart() -> None:
     """Type, gang size, spread and workload each make a pair of their own."""
     store = memory()
     store.record("a", "v100", 1, 1.0, 0.0)
@@ -45,7 +47,7 @@ def test_pairs_are_kept_apart():
     assert store.workloads() == ["a", "b"]
 
 
-def test_measurements_survive_reopening(tmp_path):
+def test_measurements_survive_reopening(tmp_path: Path) -> None:
     """What was written by one process is there for the next."""
     path = tmp_path / "speeds.sqlite"
     first = ThroughputStore.open(path)
@@ -57,7 +59,7 @@ def test_measurements_survive_reopening(tmp_path):
     again.close()
 
 
-def test_two_writers_share_one_file(tmp_path):
+def test_two_writers_share_one_file(tmp_path: Path) -> None:
     """Two open stores on one file see each other's measurements."""
     path = tmp_path / "speeds.sqlite"
     one, two = ThroughputStore.open(path), ThroughputStore.open(path)
@@ -68,7 +70,7 @@ def test_two_writers_share_one_file(tmp_path):
     two.close()
 
 
-def test_shares_a_connection_with_other_tables():
+def test_shares_a_connection_with_other_tables() -> None:
     """The tables live beside those of the connection's owner."""
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE journal (line TEXT)")
@@ -76,7 +78,7 @@ def test_shares_a_connection_with_other_tables():
     assert connection.execute("SELECT count(*) FROM journal").fetchone() == (0,)
 
 
-def test_damaged_file_is_a_store_error(tmp_path):
+def test_damaged_file_is_a_store_error(tmp_path: Path) -> None:
     """A file that is no database is refused with its name, and left as it is."""
     path = tmp_path / "speeds.sqlite"
     path.write_bytes(b"this is not a database" * 100)
@@ -85,7 +87,7 @@ def test_damaged_file_is_a_store_error(tmp_path):
     assert path.read_bytes().startswith(b"this is not")
 
 
-def test_file_damaged_later_is_a_store_error(tmp_path):
+def test_file_damaged_later_is_a_store_error(tmp_path: Path) -> None:
     """Damage that appears while the store is open is reported as such, not as a foreign exception."""
     store = ThroughputStore.open(tmp_path / "speeds.sqlite")
     with sqlite3.connect(tmp_path / "speeds.sqlite") as other:
@@ -96,7 +98,7 @@ def test_file_damaged_later_is_a_store_error(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [0.0, 5e-324, -1.0, 1e12, float("nan"), float("inf")])
-def test_impossible_rates_are_refused(rate):
+def test_impossible_rates_are_refused(rate: Any) -> None:
     """Rates that no training can have never enter the average."""
     store = memory()
     with pytest.raises(StoreError, match="no rate"):
@@ -105,7 +107,9 @@ def test_impossible_rates_are_refused(rate):
 
 
 @pytest.mark.parametrize("rate", [0.0, 5e-324, 1e300, "fast"])
-def test_impossible_rates_in_the_file_are_forgotten(tmp_path, rate, caplog):
+def test_impossible_rates_in_the_file_are_forgotten(
+    tmp_path: Path, rate: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """What an older version or a damaged file left is neither read nor averaged with; the others stay."""
     path = tmp_path / "speeds.sqlite"
     store = ThroughputStore.open(path)
@@ -126,7 +130,7 @@ def test_impossible_rates_in_the_file_are_forgotten(tmp_path, rate, caplog):
     again.close()
 
 
-def test_errors_compare_estimates_with_the_truth():
+def test_errors_compare_estimates_with_the_truth() -> None:
     """The last estimate made before the first measurement is judged by it; later ones do not count."""
     store = memory()
     store.record_estimate("a", "v100", 1, 10.0, "data sheet", 0.0)
@@ -142,13 +146,13 @@ def test_errors_compare_estimates_with_the_truth():
     assert error.relative == pytest.approx(-0.25)
 
 
-def test_workload_key():
+def test_workload_key() -> None:
     """A job is filed under its model, or under its user and name if it names none."""
     assert workload_key("resnet18", 64, "ann", "x") == "resnet18:64"
     assert workload_key("", None, "ann", "train") == "ann/train"
 
 
-def test_each_user_has_an_average_of_their_own():
+def test_each_user_has_an_average_of_their_own() -> None:
     """What others measured is neither averaged in nor shown to two of them."""
     store = memory()
     store.record("a", "v100", 1, 1.0, 0.0, user="ann")
@@ -159,7 +163,7 @@ def test_each_user_has_an_average_of_their_own():
 
 
 @given(st.lists(rates, min_size=3, max_size=9), st.integers(0, 8))
-def test_others_get_the_median_of_three_users(measured, of_one):
+def test_others_get_the_median_of_three_users(measured: Any, of_one: Any) -> None:
     """One user, however many jobs they have, moves it no further than to what another measured."""
     store = memory()
     for number, rate in enumerate(measured):
@@ -174,7 +178,7 @@ def test_others_get_the_median_of_three_users(measured, of_one):
     assert [m.users for m in store.everything()] == [1] * len(measured) + [len(measured)]
 
 
-def test_a_store_notices_what_others_write(tmp_path):
+def test_a_store_notices_what_others_write(tmp_path: Path) -> None:
     """What was read once is read again after a change, by this one or by another process."""
     one, two = (ThroughputStore.open(tmp_path / "speeds.sqlite") for _ in range(2))
     assert one.of("a") == [] and one.workloads() == [] and not one.models_of("ann")
@@ -184,7 +188,7 @@ def test_a_store_notices_what_others_write(tmp_path):
     two.close()
 
 
-def test_estimates_are_judged_for_their_user():
+def test_estimates_are_judged_for_their_user() -> None:
     """An estimate for nobody in particular is judged by each user's measurement, unless there was one for that user."""
     store = memory()
     store.record_estimate("a", "v100", 1, 10.0, "published", 0.0)

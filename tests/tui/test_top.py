@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.widgets import DataTable, Input, Static
@@ -42,7 +43,7 @@ class Seat:
         self.state = state
         self.looks = 0
 
-    def look(self):
+    def look(self) -> Any:
         self.looks += 1
         return picture_of(self.slurm, load(None, [f"controller.state_dir={self.state}"]), time.time())
 
@@ -51,7 +52,7 @@ class Seat:
             found = job_view(journal, job_id)
         return in_lines(found, time.time()) if found else [f"job {job_id} is not known"]
 
-    def sit(self, what: Callable, size: tuple[int, int] = (80, 24)) -> None:
+    def sit(self, what: Callable[..., Any], size: tuple[int, int] = (80, 24)) -> None:
         """Run ``what(app, pilot)`` in a terminal of that size, once the first look is on the screen."""
 
         async def run() -> None:
@@ -63,7 +64,7 @@ class Seat:
         asyncio.run(run())
 
     @staticmethod
-    async def looked(app: Top, pilot) -> None:
+    async def looked(app: Top, pilot: Any) -> None:
         await app.workers.wait_for_complete()
         await pilot.pause()
 
@@ -95,7 +96,7 @@ def test_slurm_as_it_is_now(seat: Seat) -> None:
     """Running jobs first with their place, GPUs in use by type, and the controller's last round; nothing is cut off in
     80 columns, and no name can write to the terminal."""
 
-    async def what(app: Top, _pilot) -> None:
+    async def what(app: Top, _pilot: Any) -> None:
         assert ids(app) == ["1", "3", "2"]
         assert "3 jobs, 2 wait" in text_of(app, "beat") and "act hadar" in text_of(app, "beat")
         assert "v100 " in text_of(app, "types") and "2 of 4 used" in text_of(app, "types")
@@ -110,7 +111,7 @@ def test_slurm_as_it_is_now(seat: Seat) -> None:
 def test_slurm_away(seat: Seat) -> None:
     """The journal's last round is shown, and that it is; when Slurm is back it is asked again."""
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, pilot: Any) -> None:
         assert "Slurm is away" in text_of(app, "fault") and "connection refused" in text_of(app, "fault")
         assert "800 jobs" in text_of(app, "beat")
         assert app.query_one(DataTable).row_count == MOST_ROWS
@@ -127,7 +128,7 @@ def test_slurm_away(seat: Seat) -> None:
 def test_neither_slurm_nor_a_journal(seat: Seat, tmp_path: Path) -> None:
     """Two reasons, no traceback."""
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, pilot: Any) -> None:
         assert "Slurm is away" in text_of(app, "fault") and "no journal at" in text_of(app, "fault")
         assert ids(app) == []
         await pilot.press("s", "r", "enter")
@@ -140,7 +141,7 @@ def test_neither_slurm_nor_a_journal(seat: Seat, tmp_path: Path) -> None:
 def test_sorting_and_the_chosen_job(seat: Seat) -> None:
     """``s`` goes through the columns and ``S`` back; the chosen job stays chosen when it moves in the list."""
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, pilot: Any) -> None:
         await pilot.press("down")
         table = app.query_one(DataTable)
         assert ids(app)[table.cursor_row] == "3"
@@ -158,7 +159,7 @@ def test_sorting_and_the_chosen_job(seat: Seat) -> None:
 def test_filtering(seat: Seat) -> None:
     """Every word must match somewhere; keys typed there are text, and escape shows all jobs again."""
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, pilot: Any) -> None:
         await pilot.press("slash", *"eve", "enter")
         assert ids(app) == ["3"] and "with 'eve'" in text_of(app, "beat")
         await pilot.press("slash", "end", *" pending q", "enter")
@@ -172,7 +173,7 @@ def test_filtering(seat: Seat) -> None:
 def test_details_and_help(seat: Seat) -> None:
     """Enter opens what is known of the chosen job, ? the keys; escape and q lead back."""
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, pilot: Any) -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.screen, Words)
@@ -193,7 +194,7 @@ def test_details_and_help(seat: Seat) -> None:
 def test_a_wider_terminal_shows_more(seat: Seat) -> None:
     """Names, age and expected start where there is room; the table follows a change of size."""
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, pilot: Any) -> None:
         titles = [str(column.label).strip() for column in app.query_one(DataTable).ordered_columns]
         assert {"NAME", "AGE", "STARTS ABOUT"} <= set(titles)
         await pilot.resize_terminal(80, 24)
@@ -206,26 +207,26 @@ def test_a_wider_terminal_shows_more(seat: Seat) -> None:
     seat.sit(what, size=(160, 40))
 
 
-def test_a_slow_slurm_holds_up_no_key(seat: Seat) -> None:
+def test_a_slow_slurm_holds_up_no_key(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys work while a look is under way."""
     import threading
 
     go = threading.Event()
     first = seat.look
 
-    def slow():
+    def slow() -> Any:
         picture = first()
         if seat.looks > 1:
             assert go.wait(30)
         return picture
 
-    async def what(app: Top, pilot) -> None:
+    async def what(app: Top, pilot: Any) -> None:
         await pilot.press("r", "s")
         assert "by job" in text_of(app, "beat")
         go.set()
         await seat.looked(app, pilot)
 
-    seat.look = slow
+    monkeypatch.setattr(seat, "look", slow)
     seat.sit(what)
 
 
@@ -246,13 +247,13 @@ def test_an_empty_journal_shows_nothing_and_fails_nowhere(tmp_path: Path) -> Non
     seat = Seat(tmp_path)
     seat.slurm.away = True
 
-    async def what(app: Top, _pilot) -> None:
+    async def what(app: Top, _pilot: Any) -> None:
         assert "no round yet" in text_of(app, "beat") and ids(app) == []
 
     seat.sit(what)
 
 
-def line(job_id: str, **changes) -> Line:
+def line(job_id: str, **changes: Any) -> Line:
     """One that waits, unless changed."""
     fields = {"user": "ann", "name": "net", "state": "pending", "gpus": 2, "where": "-", "steps_per_s": None,
               "done_share": None, "arrival": 0.0, "restarts": 0, "moves": 0, "tier": "waits-for-capacity",
@@ -283,7 +284,7 @@ def test_waiting_tasks_of_an_array_share_a_line() -> None:
         ({"state": "running", "held": {"n1": {"v100": 2}}, "why": "x" * 40}, "n1 2xv100"),
     ],
 )  # fmt: skip
-def test_a_reason_that_does_not_fit_is_said_in_short(changes: dict, short: str) -> None:
+def test_a_reason_that_does_not_fit_is_said_in_short(changes: dict[str, Any], short: str) -> None:
     """Where it fits, in full."""
     shown = line("1", **changes)
 
@@ -334,7 +335,7 @@ def test_a_line_per_user(seat: Seat) -> None:
         ("bob", {}, 0, 1),
     ]
 
-    async def small(app: Top, pilot) -> None:
+    async def small(app: Top, pilot: Any) -> None:
         assert not app.query_one("#users").display
         await pilot.press("u")
         assert app.query_one("#users").display and "ann" in text_of(app, "users")
@@ -342,7 +343,7 @@ def test_a_line_per_user(seat: Seat) -> None:
         await pilot.press("u")
         assert not app.query_one("#users").display
 
-    async def large(app: Top, _pilot) -> None:
+    async def large(app: Top, _pilot: Any) -> None:
         assert app.query_one("#users").display
 
     seat.sit(small)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -44,7 +45,7 @@ PAGES = (
 
 
 @contextmanager
-def serving(state: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+def serving(state: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """``hadar web`` as an administrator starts it, on a free port: its address and its process."""
     argv = [sys.executable, "-m", "slurm_hadar.cli.main", "web", "--listen", "127.0.0.1:0",
             "--set", f"controller.state_dir={state}"]  # fmt: skip
@@ -68,11 +69,12 @@ def site(state: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A headless Chromium with a profile of its own, which notes what it fetches."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
+    assert BROWSER is not None
     options.binary_location = BROWSER
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}", "--window-size=1200,900"):
         options.add_argument(flag)
@@ -83,13 +85,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     driver.quit()
 
 
-def fetched(browser) -> list[str]:
+def fetched(browser: Any) -> list[str]:
     """The addresses that were asked for since the last call."""
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
 
 
-def column(browser, title: str) -> list[str]:
+def column(browser: Any, title: str) -> list[str]:
     """The texts of the queue's cells below a title."""
     heads = [re.sub(r"[▴▾\s]+", " ", th.text).strip() for th in browser.find_elements("css selector", "thead th")]
     cells = f"tbody td:nth-child({heads.index(title) + 1})"
@@ -97,13 +99,13 @@ def column(browser, title: str) -> list[str]:
     return browser.execute_script(script, cells)
 
 
-def brightness(browser, name: str) -> int:
+def brightness(browser: Any, name: str) -> int:
     """The sum of red, green and blue (0 to 765) of one of the body's colours."""
     colour = browser.execute_script(f"return getComputedStyle(document.body).{name}")
     return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
 
 
-def press(browser, element) -> None:
+def press(browser: Any, element: Any) -> None:
     """Click on what leads to another page, and wait for that."""
     from selenium.webdriver.support.expected_conditions import staleness_of
     from selenium.webdriver.support.ui import WebDriverWait
@@ -113,11 +115,11 @@ def press(browser, element) -> None:
     WebDriverWait(browser, 30).until(staleness_of(page))
 
 
-def follow(browser, text: str) -> None:
+def follow(browser: Any, text: str) -> None:
     press(browser, browser.find_element("partial link text", text))
 
 
-def test_every_page_loads_without_a_complaint(site: str, browser) -> None:
+def test_every_page_loads_without_a_complaint(site: str, browser: Any) -> None:
     """Nothing is refused, missing or fetched from another host, whatever page it is."""
     fetched(browser)
     browser.get_log("browser")
@@ -131,7 +133,7 @@ def test_every_page_loads_without_a_complaint(site: str, browser) -> None:
     assert {a.netloc for a in addresses if a.scheme in ("http", "https", "ws", "wss")} == {urlsplit(site).netloc}
 
 
-def test_links_lead_through_all_pages(site: str, browser) -> None:
+def test_links_lead_through_all_pages(site: str, browser: Any) -> None:
     """From the map to a job, and by the navigation to every other page."""
     browser.get(site + "/")
     gpu = browser.find_element("css selector", "a.gpu")
@@ -149,7 +151,7 @@ def test_links_lead_through_all_pages(site: str, browser) -> None:
         assert httpx.get(address, trust_env=False).status_code == 200
 
 
-def test_the_queue_is_sorted_and_filtered_by_hand(site: str, browser) -> None:
+def test_the_queue_is_sorted_and_filtered_by_hand(site: str, browser: Any) -> None:
     """A click on a title sorts, another turns it round; the form filters and keeps the order."""
     from selenium.webdriver.support.ui import Select
 
@@ -172,7 +174,7 @@ def test_the_queue_is_sorted_and_filtered_by_hand(site: str, browser) -> None:
     assert "No job matches" in browser.find_element("tag name", "main").text
 
 
-def test_pages_of_the_queue(site: str, browser) -> None:
+def test_pages_of_the_queue(site: str, browser: Any) -> None:
     """Next and previous lead on and back."""
     browser.get(site + "/queue?sort=job")
     first = column(browser, "job")
@@ -184,7 +186,7 @@ def test_pages_of_the_queue(site: str, browser) -> None:
     assert column(browser, "job") == first
 
 
-def test_a_nasty_name_stays_text(site: str, browser) -> None:
+def test_a_nasty_name_stays_text(site: str, browser: Any) -> None:
     """It is read as it was written, and nothing of it runs."""
     browser.get(site + "/job/1")
 
@@ -193,7 +195,7 @@ def test_a_nasty_name_stays_text(site: str, browser) -> None:
     assert sources == [site + "/live.js"]
 
 
-def test_the_page_follows_the_journal_in_place(browser, tmp_path: Path) -> None:
+def test_the_page_follows_the_journal_in_place(browser: Any, tmp_path: Path) -> None:
     """What is new comes by itself; the place on the page, what is open and what did not change stay. When the dashboard
     is gone, the page says so."""
     from selenium.webdriver.support.ui import WebDriverWait
@@ -221,7 +223,7 @@ def test_the_page_follows_the_journal_in_place(browser, tmp_path: Path) -> None:
 
 
 @contextmanager
-def phone(browser) -> Iterator[None]:
+def phone(browser: Any) -> Iterator[None]:
     """As on a phone held upright."""
     device = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
@@ -232,7 +234,7 @@ def phone(browser) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("page", ["/queue", "/queue?state=pending", "/ended", "/users", "/partitions", "/job/1"])
-def test_tables_are_cards_on_a_phone(site: str, browser, page: str) -> None:
+def test_tables_are_cards_on_a_phone(site: str, browser: Any, page: str) -> None:
     """Nothing is cut or beyond the edge, and each value has its title."""
     cells = (
         "return [...document.querySelectorAll('td')].filter(c => c.offsetParent).map(c => [c.innerText, "
@@ -247,7 +249,7 @@ def test_tables_are_cards_on_a_phone(site: str, browser, page: str) -> None:
     assert not any(text.strip() in ("", "-") for text, *_ in found)
 
 
-def test_the_timeline_begins_at_now_on_a_phone(site: str, browser) -> None:
+def test_the_timeline_begins_at_now_on_a_phone(site: str, browser: Any) -> None:
     """Its right end is in sight and the past is scrolled to; names of nodes stay."""
     edges = "return [...document.querySelectorAll('.gantt .bars, .gantt .names')].map(e => e.getBoundingClientRect())"
     with phone(browser):
@@ -259,7 +261,7 @@ def test_the_timeline_begins_at_now_on_a_phone(site: str, browser) -> None:
         assert browser.execute_script(edges)[1]["left"] >= names["right"] - 1
 
 
-def test_squares_have_whole_ids_and_fill_the_page(site: str, browser) -> None:
+def test_squares_have_whole_ids_and_fill_the_page(site: str, browser: Any) -> None:
     """Each job's squares say its id, in a colour of its own beside its neighbours; the widest row ends at the edge."""
     browser.get(site + "/")
     script = (
@@ -281,7 +283,7 @@ def test_squares_have_whole_ids_and_fill_the_page(site: str, browser) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [320, 390, 1200])
-def test_every_width_and_both_colour_schemes(site: str, browser, width: int, dark: bool) -> None:
+def test_every_width_and_both_colour_schemes(site: str, browser: Any, width: int, dark: bool) -> None:
     """The body never scrolls sideways, down to the smallest phones, and text stands out from its paper."""
     device = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 1000}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
@@ -298,7 +300,7 @@ def test_every_width_and_both_colour_schemes(site: str, browser, width: int, dar
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_it_reads_the_same_without_colours(site: str, browser) -> None:
+def test_it_reads_the_same_without_colours(site: str, browser: Any) -> None:
     """What a colour says, a title or a label says too: GPUs of the map, lines of the prices."""
     browser.get(site + "/")
     gpus = browser.find_elements("css selector", ".gpu")[:20]

@@ -7,11 +7,14 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.web import content as pages
@@ -24,14 +27,14 @@ PATHS = (*PAGES, "/api/queue.json", "/style.css", "/live.js", "/icon.svg", "/now
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
-def test_only_looking_is_allowed(client, method: str) -> None:
+def test_only_looking_is_allowed(client: TestClient, method: str) -> None:
     """Whatever could change something is refused before anything is read."""
     for path in ("/", "/queue", "/api/queue.json", "/healthz"):
         answer = client.request(method, path)
         assert answer.status_code == 405 and answer.headers["allow"] == "GET, HEAD"
 
 
-def test_head_is_get_without_a_body(client) -> None:
+def test_head_is_get_without_a_body(client: TestClient) -> None:
     """Monitoring may ask so."""
     answer = client.head("/queue")
 
@@ -39,7 +42,7 @@ def test_head_is_get_without_a_body(client) -> None:
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/healthz"])
-def test_every_answer_has_the_headers(client, path: str) -> None:
+def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
     """No script but ours, nothing from elsewhere, no frames, no referrer: also where there is no such page."""
     answer = client.get(path)
 
@@ -51,7 +54,7 @@ def test_every_answer_has_the_headers(client, path: str) -> None:
     assert {value for key, value in policy.items() if value != "'none'"} == {"'self'"}  # nothing inline, no eval
 
 
-def test_pages_ask_for_nothing_from_elsewhere(client) -> None:
+def test_pages_ask_for_nothing_from_elsewhere(client: TestClient) -> None:
     """No address in any page leads to another host, and nothing is inline that the policy would refuse."""
     for path in PAGES:
         text = client.get(path).text
@@ -61,19 +64,19 @@ def test_pages_ask_for_nothing_from_elsewhere(client) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8641", "127.0.0.1.evil.example", "10.0.0.1", ""])
-def test_another_name_for_this_host_is_refused(client, host: str) -> None:
+def test_another_name_for_this_host_is_refused(client: TestClient, host: str) -> None:
     """A site that points a name of its own to this address cannot read the pages in a visitor's browser."""
     assert client.get("/", headers={"host": host}).status_code == 421
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8641", "[::1]:8641", "[::1]"])
-def test_names_of_this_host(client, host: str) -> None:
+def test_names_of_this_host(client: TestClient, host: str) -> None:
     """However a browser on this host, or at the other end of an ssh tunnel, names it."""
     assert client.get("/", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_the_token_nothing_is_shown(browse, state: Path, path: str) -> None:
+def test_without_the_token_nothing_is_shown(browse: Callable[..., TestClient], state: Path, path: str) -> None:
     """Not even which pages there are; a wrong token or cookie is as good as none."""
     client = browse(state / "journal.db", TOKEN)
 
@@ -86,7 +89,7 @@ def test_without_the_token_nothing_is_shown(browse, state: Path, path: str) -> N
         assert answer.status_code == 401 and "needs its token" in answer.text
 
 
-def test_the_token_as_a_header(browse, state: Path) -> None:
+def test_the_token_as_a_header(browse: Callable[..., TestClient], state: Path) -> None:
     """For scripts; any name of the host will do."""
     client = browse(state / "journal.db", TOKEN)
     headers = {"authorization": f"bearer {TOKEN}", "host": "head.example:8641"}
@@ -94,7 +97,7 @@ def test_the_token_as_a_header(browse, state: Path) -> None:
     assert client.get("/api/queue.json", headers=headers).status_code == 200
 
 
-def test_the_token_in_an_address_becomes_a_cookie(browse, state: Path) -> None:
+def test_the_token_in_an_address_becomes_a_cookie(browse: Callable[..., TestClient], state: Path) -> None:
     """It leaves the address at once, and the cookie is neither the token nor open to scripts or other sites."""
     client = browse(state / "journal.db", TOKEN)
 
@@ -108,7 +111,7 @@ def test_the_token_in_an_address_becomes_a_cookie(browse, state: Path) -> None:
     assert other.get("/queue").status_code == 401
 
 
-def test_the_redirect_stays_on_this_host(browse, state: Path) -> None:
+def test_the_redirect_stays_on_this_host(browse: Callable[..., TestClient], state: Path) -> None:
     """An address that begins with two slashes is not followed to another host."""
     client = browse(state / "journal.db", TOKEN)
 
@@ -117,7 +120,7 @@ def test_the_redirect_stays_on_this_host(browse, state: Path) -> None:
     assert answer.headers["location"].startswith("/evil.example")
 
 
-def test_monitoring_needs_no_token(browse, state: Path) -> None:
+def test_monitoring_needs_no_token(browse: Callable[..., TestClient], state: Path) -> None:
     """``/healthz`` says nothing about jobs."""
     assert set(browse(state / "journal.db", TOKEN).get("/healthz").json()) == {
         "status",
@@ -177,7 +180,7 @@ SAID = (
 )
 
 
-def _has_the_headers(answer) -> bool:
+def _has_the_headers(answer: Any) -> bool:
     return all(answer.headers.get(name) == value for name, value in HEADERS.items())
 
 
@@ -188,7 +191,7 @@ def _has_the_headers(answer) -> bool:
     ),
     query=st.dictionaries(st.sampled_from(NUMBERS + WORDS), SAID, max_size=4) | st.text(max_size=60),
 )
-def test_no_query_is_a_defect(client, path: str, query) -> None:
+def test_no_query_is_a_defect(client: TestClient, path: str, query: Any) -> None:
     """Whatever is asked is answered, or refused for its length, always with the headers."""
     answer = client.get(path, params=query)
 
@@ -198,14 +201,16 @@ def test_no_query_is_a_defect(client, path: str, query) -> None:
 
 
 @pytest.mark.parametrize("digits", [9, 10, 1000, 5000])
-def test_a_page_of_many_digits(client, digits: int) -> None:
+def test_a_page_of_many_digits(client: TestClient, digits: int) -> None:
     """Beyond the last page there is nothing; what is no page number counts as not said."""
     for path in ("/queue", "/timeline", "/api/queue.json"):
         answer = client.get(path, params={"page": "9" * digits, "per_page": "9" * min(digits, 900)})
         assert answer.status_code == (414 if digits > 2000 else 200) and _has_the_headers(answer)
 
 
-def test_a_defect_has_the_headers_too(browse, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_has_the_headers_too(
+    browse: Callable[..., TestClient], state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And so have all other refusals."""
     client = browse(state / "journal.db", raise_server_exceptions=False)
     monkeypatch.setattr(pages, "status", lambda *_: 1 / 0)

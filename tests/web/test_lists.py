@@ -6,9 +6,12 @@ import json
 import random
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.savings import gpu_time, headline
@@ -22,8 +25,8 @@ NOW = 1_772_463_600.0
 
 
 def row(
-    job_id: str, user: str = "ann", state: str = "pending", held: str = "{}", arrival: float = 0.0, **more
-) -> tuple:
+    job_id: str, user: str = "ann", state: str = "pending", held: str = "{}", arrival: float = 0.0, **more: Any
+) -> tuple[Any, ...]:
     """A row of the table ``queue``."""
     head, _, task = job_id.partition("_")
     found = {"partition": "gpu", "gpus": 1, "types": "k80", "size": "", **more}
@@ -49,7 +52,7 @@ def arrays(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-def test_arrays_fold_as_on_the_command_line(browse, arrays: Path) -> None:
+def test_arrays_fold_as_on_the_command_line(browse: Callable[..., TestClient], arrays: Path) -> None:
     """The same lines that ``hadar queue`` has, each on exactly one page, in the natural order of ids; JSON has each."""
     with ReadOnlyJournal(arrays) as journal:
         lines = folded(recorded_lines(journal.queue_page(sort="job", limit=1000)[0]))
@@ -78,7 +81,7 @@ def _count(job_id: str) -> int:
 
 
 @pytest.mark.parametrize("query", ["user=ann", "state=running", "type=k80&sort=age&desc=1", "text=100", "user=bob"])
-def test_folding_goes_with_filters(browse, arrays: Path, query: str) -> None:
+def test_folding_goes_with_filters(browse: Callable[..., TestClient], arrays: Path, query: str) -> None:
     """As many jobs on the folded lines as there are without folding."""
     client = browse(arrays)
     every = client.get(f"/api/queue.json?per_page=1000&{query}").json()["total"]
@@ -88,7 +91,7 @@ def test_folding_goes_with_filters(browse, arrays: Path, query: str) -> None:
     assert text.count("<tr>") - (1 if every else 0) - len(tasks) + sum(tasks) == every
 
 
-def test_ended_jobs(browse, tmp_path: Path) -> None:
+def test_ended_jobs(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """The last ones first, of one user, with one end; a name that looks like a user's field is none."""
     journal = Journal(tmp_path / "journal.db")
     journal.save_jobs(
@@ -162,7 +165,7 @@ def mixed(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def at(mixed: Path):
+def at(mixed: Path) -> Any:
     """A client of :func:`mixed` at :data:`NOW`."""
     from starlette.testclient import TestClient
 
@@ -172,7 +175,7 @@ def at(mixed: Path):
     return TestClient(create_app(mixed, load(), now=lambda: NOW), base_url="http://localhost")
 
 
-def test_a_node(at) -> None:
+def test_a_node(at: Any) -> None:
     """Its state and reason, what of it is in use, by whom and for how long, and who was there before."""
     data, text = at.get("/api/node/k80-10.json?span=6h").json(), at.get("/node/k80-10?span=6h").text
 
@@ -187,7 +190,7 @@ def test_a_node(at) -> None:
     assert "this node is not known" in at.get("/node/nowhere").text
 
 
-def test_the_overview_in_figures(at) -> None:
+def test_the_overview_in_figures(at: Any) -> None:
     """GPUs in use and down, the oldest wait of a steered job, and no GPU counted twice."""
     data, text = at.get("/api/overview.json").json(), at.get("/").text
 
@@ -198,7 +201,7 @@ def test_the_overview_in_figures(at) -> None:
     assert data["trend"]["points"][0]["use"] == {"k80": [5, 6]}
 
 
-def test_users(at) -> None:
+def test_users(at: Any) -> None:
     """Who holds most first, GPUs by type, who waits, and what was used lately, old use counting less."""
     ann, bob, carl = sorted(at.get("/api/users.json").json()["groups"], key=lambda g: g["name"])
 
@@ -210,7 +213,7 @@ def test_users(at) -> None:
     assert "2.0 GPU-hours" in text and text.index("?user=ann") < text.index("?user=bob") < text.index("?user=carl")
 
 
-def test_partitions(at) -> None:
+def test_partitions(at: Any) -> None:
     """Nodes and GPUs of each, a node in two counting in both."""
     gpu, old = at.get("/api/partitions.json").json()["groups"]
 
@@ -220,7 +223,7 @@ def test_partitions(at) -> None:
 
 
 @pytest.mark.parametrize("page", ["timeline", "prices"])
-def test_the_time_fits_the_data_at_first(at, page: str) -> None:
+def test_the_time_fits_the_data_at_first(at: Any, page: str) -> None:
     """A controller that began a minute ago shows a minute, not a day; what is asked for is shown."""
     for query, length_s in (("", 60.0), ("?span=1h", 3600.0), ("?span=7d", 604_800.0), ("?span=9y", 60.0)):
         data = at.get(f"/api/{page}.json{query}").json()
@@ -228,7 +231,7 @@ def test_the_time_fits_the_data_at_first(at, page: str) -> None:
     assert "fitted (60 s)" in at.get(f"/{page}").text
 
 
-def test_the_report_and_the_overview_agree(browse, tmp_path: Path) -> None:
+def test_the_report_and_the_overview_agree(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """The same figure in the same words, from the rounds of the last 7 days only."""
     journal = Journal(tmp_path / "journal.db")
     now = time.time()

@@ -7,7 +7,9 @@ import json
 import re
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -32,7 +34,7 @@ SCRIPT = '<script src="/live.js" defer></script>'  # the only one that a page ha
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_page_comes_with_its_data(client, page: str) -> None:
+def test_every_page_comes_with_its_data(client: TestClient, page: str) -> None:
     """Each page links to JSON that holds the same content."""
     text = client.get(page).text
     (address,) = re.findall(r'href="(/api/[^"]+)">as JSON', text)
@@ -43,7 +45,7 @@ def test_every_page_comes_with_its_data(client, page: str) -> None:
     assert answer.json()
 
 
-def test_the_overview_names_who_holds_what(client) -> None:
+def test_the_overview_names_who_holds_what(client: TestClient) -> None:
     """GPU types with their use, and each held GPU leads to its job."""
     text, data = client.get("/").text, client.get("/api/overview.json").json()
 
@@ -56,7 +58,7 @@ def test_the_overview_names_who_holds_what(client) -> None:
     assert "controller alive" in text
 
 
-def test_savings_are_those_of_rounds_that_acted(client) -> None:
+def test_savings_are_those_of_rounds_that_acted(client: TestClient) -> None:
     """The generated rounds do 20 % more per GPU-hour in mode act; those of mode observe are told apart."""
     data, text = client.get("/api/overview.json").json(), client.get("/").text
 
@@ -70,7 +72,7 @@ def test_savings_are_those_of_rounds_that_acted(client) -> None:
     ("blind_s", "words"), [(3600 * 12.0, "2.0 GPU-hours saved"), (3600 * 9.0, "60 GPU-minutes lost"),
                            (3600 * 10.0 - 1e-9, "Neither saved nor lost")],
 )  # fmt: skip
-def test_losses_are_said_too(browse, tmp_path: Path, blind_s: float, words: str) -> None:
+def test_losses_are_said_too(browse: Callable[..., TestClient], tmp_path: Path, blind_s: float, words: str) -> None:
     """10 GPU-hours that would have taken more, less, or as long."""
     journal = Journal(tmp_path / "journal.db")
     journal.update_dashboard(1.0, DashboardChanges(gain=Gain(time.time() - 60.0, "act", 36000.0, blind_s)))
@@ -79,7 +81,7 @@ def test_losses_are_said_too(browse, tmp_path: Path, blind_s: float, words: str)
     assert words in browse(tmp_path / "journal.db").get("/").text
 
 
-def test_nothing_is_claimed_where_nothing_is_known(browse, tmp_path: Path) -> None:
+def test_nothing_is_claimed_where_nothing_is_known(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """Without a round there are no figures, and each page says so instead of failing."""
     Journal(tmp_path / "journal.db").close()
     client = browse(tmp_path / "journal.db")
@@ -92,17 +94,17 @@ def test_nothing_is_claimed_where_nothing_is_known(browse, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("page", [*PAGES, "/queue?text=script", "/queue?sort=name"])
-def test_names_of_jobs_are_never_markup(client, page: str) -> None:
+def test_names_of_jobs_are_never_markup(client: TestClient, page: str) -> None:
     """A job may be named as it likes: no page has its name as a tag."""
     assert "<script" not in client.get(page).text.replace(SCRIPT, "").lower()
 
 
-def test_a_nasty_name_is_shown(client) -> None:
+def test_a_nasty_name_is_shown(client: TestClient) -> None:
     """It is escaped, not dropped."""
     assert html.escape('<script>alert("1")</script>', quote=False).replace('"', "&#34;") in client.get("/job/1").text
 
 
-def test_settings_in_the_address_are_never_markup(client) -> None:
+def test_settings_in_the_address_are_never_markup(client: TestClient) -> None:
     """What is asked for comes back in forms and links, escaped."""
     bad = '"><script>x</script>'
     for page in PAGES:
@@ -122,22 +124,23 @@ def test_settings_in_the_address_are_never_markup(client) -> None:
         assert "<script" not in text.replace(SCRIPT, "")
 
 
-def ids(client, **query: object) -> list[str]:
+def ids(client: Any, **query: object) -> list[str]:
     return [job["job_id"] for job in client.get("/api/queue.json", params=query).json()["jobs"]]
 
 
-def test_the_queue_is_filtered(client) -> None:
+def test_the_queue_is_filtered(client: TestClient) -> None:
     """By user, partition, state, GPU type and words, alone or together."""
     every = client.get("/api/queue.json", params={"per_page": 1000}).json()["jobs"]
 
     assert len(every) == 400
-    for query, matches in (
+    cases: tuple[tuple[dict[str, str], Callable[[Any], bool]], ...] = (
         ({"user": "ann"}, lambda j: j["user"] == "ann"),
         ({"partition": "gpu", "state": "running"}, lambda j: (j["partition"], j["state"]) == ("gpu", "running")),
         ({"type": "k80"}, lambda j: "k80" in j["types"]),
         ({"text": "RESNET18"}, lambda j: "resnet18" in j["name"]),
         ({"text": "17"}, lambda j: j["job_id"] == "17" or "17" in j["name"]),
-    ):
+    )
+    for query, matches in cases:
         found = ids(client, per_page=1000, **query)
         assert found and set(found) == {j["job_id"] for j in every if matches(j)}
 
@@ -155,7 +158,7 @@ def test_the_queue_is_filtered(client) -> None:
         ("start", lambda j: j["starts"] and j["starts"][0]),
     ],
 )
-def test_the_queue_is_sorted(client, sort: str, key) -> None:
+def test_the_queue_is_sorted(client: TestClient, sort: str, key: Any) -> None:
     """Up and down; what is not known comes last both ways."""
     for desc in ("0", "1"):
         jobs = client.get("/api/queue.json", params={"sort": sort, "desc": desc, "per_page": 1000}).json()["jobs"]
@@ -164,7 +167,7 @@ def test_the_queue_is_sorted(client, sort: str, key) -> None:
         assert values[: len(known)] == known == sorted(known, reverse=desc == "1")
 
 
-def test_the_queue_comes_in_pages(client) -> None:
+def test_the_queue_comes_in_pages(client: TestClient) -> None:
     """Every job is on exactly one page; pages that are not there are empty, and nonsense counts as the first."""
     pages = [ids(client, page=n, sort="job") for n in (1, 2, 3, 4, 5)]
 
@@ -174,7 +177,7 @@ def test_the_queue_comes_in_pages(client) -> None:
     assert len(ids(client, per_page=10**12)) == 100
 
 
-def test_a_job_that_waits_says_why_and_about_when_it_starts(client) -> None:
+def test_a_job_that_waits_says_why_and_about_when_it_starts(client: TestClient) -> None:
     """Reason, price, what it would take, and the interval in which it is expected to start."""
     (job,) = ids(client, state="pending", per_page=1)
     data, text = client.get(f"/api/job/{job}.json").json(), client.get(f"/job/{job}").text
@@ -184,7 +187,7 @@ def test_a_job_that_waits_says_why_and_about_when_it_starts(client) -> None:
     assert data["line"]["starts"] == data["wait"]["starts"]
 
 
-def test_a_job_that_runs_shows_speeds_runs_and_history(client) -> None:
+def test_a_job_that_runs_shows_speeds_runs_and_history(client: TestClient) -> None:
     """Measured and estimated speeds are told apart, and the history reads as on the command line."""
     text = client.get("/job/1").text
 
@@ -193,7 +196,7 @@ def test_a_job_that_runs_shows_speeds_runs_and_history(client) -> None:
     assert "Slurm was told" in text and "start it on a100-1" in text and "run 2 from its checkpoint" in text
 
 
-def test_a_wait_of_which_little_is_known(browse, tmp_path: Path) -> None:
+def test_a_wait_of_which_little_is_known(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """A pinned job has a reason and nothing else; ended jobs and unknown ones are told apart."""
     journal = Journal(tmp_path / "journal.db")
     number = journal.add_round(RoundRecord(time.time(), "act", "hadar"))
@@ -208,7 +211,7 @@ def test_a_wait_of_which_little_is_known(browse, tmp_path: Path) -> None:
     assert "not known to the controller" in client.get("/job/9").text
 
 
-def test_an_infinite_price(browse, tmp_path: Path) -> None:
+def test_an_infinite_price(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """A policy may forbid a GPU by its price: pages and JSON still come."""
     journal = Journal(tmp_path / "journal.db")
     number = journal.add_round(RoundRecord(time.time(), "act", "mine"))
@@ -225,7 +228,7 @@ def test_an_infinite_price(browse, tmp_path: Path) -> None:
     assert client.get("/api/prices.json").json()["now"]["v100"]["high"] == 2.0
 
 
-def test_copies_of_a_forked_job(browse, tmp_path: Path) -> None:
+def test_copies_of_a_forked_job(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """The page of the parent and those of its copies name all copies and the common progress."""
     journal = Journal(tmp_path / "journal.db")
     row = ("u", "n", "p", "running", 1, "v100", '{"n1":{"v100":1}}', "n1", 0.0, 0.0, 5.0, 0.5, 0, 0, "", None, "w")
@@ -242,7 +245,7 @@ def test_copies_of_a_forked_job(browse, tmp_path: Path) -> None:
     assert client.get("/api/job/123.json").json()["fork"] is None
 
 
-def test_the_timeline_shows_runs_of_its_time_only(client, state: Path) -> None:
+def test_the_timeline_shows_runs_of_its_time_only(client: TestClient, state: Path) -> None:
     """Each bar is a run that went on in the time shown, on a node of the type shown."""
     data = client.get("/api/timeline.json", params={"span": "6h", "type": "v100"}).json()
 
@@ -253,7 +256,7 @@ def test_the_timeline_shows_runs_of_its_time_only(client, state: Path) -> None:
     assert running <= {run["job_id"] for run in data["runs"]}
 
 
-def test_gpus_of_a_node_never_overlap_in_the_timeline(client) -> None:
+def test_gpus_of_a_node_never_overlap_in_the_timeline(client: TestClient) -> None:
     """Bars on one node that go on at the same time lie on different rows, inside the node's lane."""
     drawn = gantt(client.get("/api/timeline.json").json())
     lanes = {lane["node"]: lane for lane in drawn["lanes"]}
@@ -269,7 +272,7 @@ def test_gpus_of_a_node_never_overlap_in_the_timeline(client) -> None:
             assert same or beside or above
 
 
-def test_prices_over_time(client) -> None:
+def test_prices_over_time(client: TestClient) -> None:
     """A curve for each GPU type, dearer types above cheaper ones."""
     data, text = client.get("/api/prices.json").json(), client.get("/prices").text
 
@@ -285,7 +288,9 @@ def test_prices_over_time(client) -> None:
      (150, "late", "controller late: 2 rounds missed"), (200, "bad", "controller silent for 3 min: 3 rounds missed"),
      (4000, "bad", "controller silent for 1 h 06")],
 )  # fmt: skip
-def test_how_the_controller_goes_on(browse, tmp_path: Path, age_s: float, look: str, words: str) -> None:
+def test_how_the_controller_goes_on(
+    browse: Callable[..., TestClient], tmp_path: Path, age_s: float, look: str, words: str
+) -> None:
     """Amber after one missed round, red after three, each with its words; for a monitor it is silent then."""
     journal = Journal(tmp_path / "journal.db")
     journal.add_round(RoundRecord(time.time() - age_s, "observe", "hadar", read_s=1.0, round_s=60.0))
@@ -298,7 +303,7 @@ def test_how_the_controller_goes_on(browse, tmp_path: Path, age_s: float, look: 
     assert answer.json()["missed_rounds"] == (age_s - 16) // 60
 
 
-def test_a_slow_round_is_not_a_missed_one(browse, tmp_path: Path) -> None:
+def test_a_slow_round_is_not_a_missed_one(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """The next one comes when it has ended: a round that takes half a minute is not late after a minute and a half."""
     journal = Journal(tmp_path / "journal.db")
     journal.add_round(RoundRecord(time.time() - 100, "act", "hadar", act_s=30.0, round_s=60.0))
@@ -307,7 +312,9 @@ def test_a_slow_round_is_not_a_missed_one(browse, tmp_path: Path) -> None:
     assert "controller alive" in browse(tmp_path / "journal.db").get("/").text
 
 
-def test_a_large_queue_costs_no_more_questions(browse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_queue_costs_no_more_questions(
+    browse: Callable[..., TestClient], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many jobs there are, a page asks the journal as often, and fetches no more rows than it shows."""
     counts: dict[int, dict[str, tuple[int, int]]] = {}
     for jobs in (150, 1500):
@@ -317,12 +324,12 @@ def test_a_large_queue_costs_no_more_questions(browse, tmp_path: Path, monkeypat
         for page in (*PAGES, "/queue?sort=price&user=ann"):
             asked: list[int] = []
 
-            def fetched(self, sql, args=(), asked=asked):
+            def fetched(self: Any, sql: Any, args: Any = (), asked: Any = asked) -> Any:
                 rows = self._db.execute(sql, args).fetchall()
                 asked.append(len(rows))
                 return rows
 
-            def named(self, sql, args=(), asked=asked):
+            def named(self: Any, sql: Any, args: Any = (), asked: Any = asked) -> Any:
                 cursor = self._db.execute(sql, args)
                 rows = [dict(zip([c[0] for c in cursor.description], row, strict=True)) for row in cursor]
                 asked.append(len(rows))
@@ -366,7 +373,7 @@ def test_a_page_that_is_still_the_same_is_not_made_again(tmp_path: Path) -> None
 # A journal that cannot be shown
 
 
-def test_no_journal(browse, tmp_path: Path) -> None:
+def test_no_journal(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """One clear page, and nothing is created; once there is one it is shown without a restart."""
     client = browse(tmp_path / "journal.db")
 
@@ -381,7 +388,7 @@ def test_no_journal(browse, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 400, b"SQLite format 3\0" + b"x" * 5000])
-def test_a_broken_journal(browse, tmp_path: Path, content: bytes) -> None:
+def test_a_broken_journal(browse: Callable[..., TestClient], tmp_path: Path, content: bytes) -> None:
     """It is not touched, and said to be unreadable in one line."""
     path = tmp_path / "journal.db"
     path.write_bytes(content)
@@ -395,7 +402,9 @@ def test_a_broken_journal(browse, tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("version", "words"), [(99, "newer slurm_hadar"), (7, "older slurm_hadar"), (0, "is no journal")]
 )
-def test_a_journal_of_another_version(browse, tmp_path: Path, version: int, words: str) -> None:
+def test_a_journal_of_another_version(
+    browse: Callable[..., TestClient], tmp_path: Path, version: int, words: str
+) -> None:
     """It is left as it is, and the page says what to do."""
     db = sqlite3.connect(tmp_path / "journal.db")
     db.execute(f"PRAGMA user_version = {version}")
@@ -407,7 +416,7 @@ def test_a_journal_of_another_version(browse, tmp_path: Path, version: int, word
     assert answer.status_code == 503 and words in answer.text
 
 
-def test_a_locked_journal(browse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_journal(browse: Callable[..., TestClient], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever locks the whole file is not waited for without end."""
     monkeypatch.setattr("slurm_hadar.controller.journal.readonly._BUSY_S", 0.05)
     path = tmp_path / "journal.db"
@@ -423,7 +432,7 @@ def test_a_locked_journal(browse, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert answer.status_code == 503 and "locked" in answer.text
 
 
-def test_a_defect_is_one_line_too(browse, tmp_path: Path) -> None:
+def test_a_defect_is_one_line_too(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """What nobody thought of is no traceback in a browser."""
     journal = Journal(tmp_path / "journal.db")
     journal.update_dashboard(1.0, DashboardChanges(nodes={"n1": json.dumps({"gpus": "none of this"})}))
@@ -434,7 +443,7 @@ def test_a_defect_is_one_line_too(browse, tmp_path: Path) -> None:
     assert answer.status_code == 500 and "defect of the dashboard" in answer.text and "Traceback" not in answer.text
 
 
-def test_the_controller_writes_while_pages_are_read(browse, tmp_path: Path) -> None:
+def test_the_controller_writes_while_pages_are_read(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """Reader and writer do not stop one another, and each page is as new as the last round."""
     journal = Journal(tmp_path / "journal.db")
     client = browse(tmp_path / "journal.db")
@@ -448,7 +457,7 @@ def test_the_controller_writes_while_pages_are_read(browse, tmp_path: Path) -> N
     journal.close()
 
 
-def test_a_name_of_a_file_that_needs_quoting(browse, tmp_path: Path) -> None:
+def test_a_name_of_a_file_that_needs_quoting(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """A path may have what means something in an address."""
     folder = tmp_path / "a?b#c %41"
     folder.mkdir()

@@ -66,7 +66,7 @@ def copy(distribution: Distribution, site: Path) -> None:
 def licence(distribution: Distribution) -> str:
     """What a distribution says its licence is, in one line."""
     data = distribution.metadata
-    stated = data.get("License-Expression") or (data.get("License") or "")
+    stated = next((text for key in ("License-Expression", "License") for text in data.get_all(key, []) if text), "")
     if stated and len(stated) <= 60 and "\n" not in stated.strip():
         return stated.strip()
     classes = [c.rpartition(" :: ")[2] for c in data.get_all("Classifier", []) if c.startswith("License ::")]

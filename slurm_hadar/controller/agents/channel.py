@@ -236,7 +236,7 @@ def _keys(path: Path) -> tuple[bytes, bytes]:
         return public, secret
 
 
-def _bind(server: zmq.Socket, bind: str, memory: Path) -> int:
+def _bind(server: zmq.Socket[bytes], bind: str, memory: Path) -> int:
     """Bind; a free choice of port prefers the one of last time, which running jobs still know."""
     try:
         if bind.endswith(":*"):
@@ -249,7 +249,7 @@ def _bind(server: zmq.Socket, bind: str, memory: Path) -> int:
     return port
 
 
-def _rebind(server: zmq.Socket, bind: str, memory: Path) -> int:
+def _rebind(server: zmq.Socket[bytes], bind: str, memory: Path) -> int:
     base = bind.removesuffix(":*")
     try:
         last = int(memory.read_text())
@@ -261,7 +261,7 @@ def _rebind(server: zmq.Socket, bind: str, memory: Path) -> int:
         return port
 
 
-def _pair(context: zmq.Context) -> tuple[zmq.Socket, zmq.Socket]:
+def _pair(context: zmq.Context[zmq.Socket[bytes]]) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
     """Two ends inside the process: ZeroMQ sockets may be used by one thread only, so orders wake the serving one."""
     name = f"inproc://wake-{time.monotonic_ns()}"
     one, two = context.socket(zmq.PAIR), context.socket(zmq.PAIR)

@@ -64,7 +64,7 @@ class UserFiles:
         self._process: subprocess.Popen[bytes] | None = None
         self._given_up: list[subprocess.Popen[bytes]] = []
         self._rest = b""
-        self._finalizer: weakref.finalize | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
         self._dead = _DeadFolders()
         self.misses = 0
 

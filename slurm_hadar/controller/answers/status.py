@@ -15,10 +15,11 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.peek import peek
-from slurm_hadar.controller.answers.view import by_number, journal_or_empty, live_view
+from slurm_hadar.controller.answers.view import journal_or_empty, live_view
 from slurm_hadar.controller.journal import JobRecord, Reader, Run, Stage
 from slurm_hadar.errors import HadarError, SlurmError
 from slurm_hadar.model import Basis, Job, Speed
+from slurm_hadar.names import by_number
 from slurm_hadar.slurm.accounting import AccountedJob
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.shown import Shown, accounted, shown

@@ -44,7 +44,9 @@ class DashboardRows:
         self._runs = {run.job_id: run for run in journal.open_runs()}
         self._before = journal.last_gain()
 
-    def update(self, mode: str, seen: Observation, plan: Plan, waits: Mapping[str, dict], outcome: Outcome) -> None:
+    def update(
+        self, mode: str, seen: Observation, plan: Plan, waits: Mapping[str, dict[str, Any]], outcome: Outcome
+    ) -> None:
         """After a round: ``waits`` are those that the journal was given, ``outcome`` what was carried out."""
         if self._lost:
             self._recall()
@@ -98,7 +100,7 @@ class DashboardRows:
         return changed
 
 
-def _line(job: Job, seen: Observation, waits: Mapping[str, dict], change: Change | None) -> Line:
+def _line(job: Job, seen: Observation, waits: Mapping[str, dict[str, Any]], change: Change | None) -> Line:
     """As Slurm showed it when the round began, and as the round has left it."""
     progress = (job.done_steps, job.total_steps) if job.fork is not None else None
     line = line_of(

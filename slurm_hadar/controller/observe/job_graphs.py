@@ -88,7 +88,7 @@ class GraphBook:
         self._switches: Mapping[str, tuple[str, ...]] = {}
         self._asked_for: frozenset[str] | None = None
         self._fleet = Fleet(network_of(section), {})
-        self._graphs: dict[tuple, tuple[NamedGraph | str, float]] = {}
+        self._graphs: dict[tuple[str, str, int], tuple[NamedGraph | str, float]] = {}
 
     def survey_if_named(self, backend: Backend, view: SlurmView) -> None:
         """:meth:`survey` the cluster if a job in the queue names a graph."""

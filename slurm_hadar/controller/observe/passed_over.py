@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from slurm_hadar.controller.safety.guard import Change
-from slurm_hadar.model import Job, Snapshot, Tier, Wait
+from slurm_hadar.model import Form, Job, Snapshot, Speed, Tier, Wait
 from slurm_hadar.policies.toolkit.arena import open_nodes
 from slurm_hadar.policies.toolkit.gangs import find_on_type
 
@@ -30,7 +30,7 @@ class PassedOver:
             gpu_type: {n: types[gpu_type] for n, types in free.items() if types.get(gpu_type, 0) > 0}
             for gpu_type in {t for types in free.values() for t, count in types.items() if count > 0}
         }
-        self._known: dict[tuple, str] = {}
+        self._known: dict[tuple[str, Form, frozenset[tuple[str, Speed]], frozenset[tuple[str, str]]], str] = {}
 
     def words(self, job: Job, wait: Wait) -> str:
         """As more clauses of the reason ``wait`` gives; "" where nothing is free for it, or something else keeps it."""

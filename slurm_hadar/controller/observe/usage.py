@@ -72,4 +72,4 @@ def held(seconds: float, half_life_s: float) -> float:
 
 def decayed(gpu_s: float, age_s: float, half_life_s: float) -> float:
     """What GPU-seconds count for so long after they were counted up."""
-    return gpu_s * 0.5 ** (max(0.0, age_s) / half_life_s)
+    return gpu_s * float(0.5 ** (max(0.0, age_s) / half_life_s))

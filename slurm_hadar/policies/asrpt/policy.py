@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
+from slurm_hadar.model import Form, Job, Plan, Snapshot, Speed, Tier, Wait
 from slurm_hadar.policies.asrpt.virtual_machine import Arrival, VirtualMachine
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.toolkit.arena import Arena
@@ -183,7 +183,7 @@ class _Dispatcher:
     sizes: dict[str, _Size] = field(default_factory=dict)
     offered: dict[str, float] = field(default_factory=dict)
     reserved: list[_Reservation] = field(default_factory=list)
-    _kinds: dict[tuple, _Kind | None] = field(default_factory=dict)
+    _kinds: dict[tuple[tuple[tuple[str, Speed], ...], str, Form], _Kind | None] = field(default_factory=dict)
     _changes: int = 0
 
     def __post_init__(self) -> None:

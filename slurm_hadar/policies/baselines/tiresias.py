@@ -69,7 +69,7 @@ class Tiresias(Policy):
             for job in builder.arena.movers
         }
 
-        def rank(job: Job) -> tuple:
+        def rank(job: Job) -> tuple[int, float, float, str]:
             standing = standings[job.job_id]
             return standing.queue, standing.entered, job.arrival, job.job_id
 

@@ -47,7 +47,8 @@ class Load:
 
 def proportional_rates(rates: Field, gpus: Field) -> Field:
     """Each job's rate if it divided its time among the types in proportion to their GPUs; shape (jobs,)."""
-    return rates @ (gpus / gpus.sum())
+    shared: Field = rates @ (gpus / gpus.sum())
+    return shared
 
 
 def isolated_rates(load: Load) -> Field:
@@ -57,7 +58,8 @@ def isolated_rates(load: Load) -> Field:
     """
     part = load.gpus / (len(load.gang) * load.gang[:, None])
     part = part / np.maximum(part.sum(axis=1), 1.0)[:, None]
-    return (load.rates * part).sum(axis=1)
+    isolated: Field = (load.rates * part).sum(axis=1)
+    return isolated
 
 
 def max_min(load: Load, demand: Field) -> tuple[Field, float]:

@@ -119,7 +119,8 @@ class SharePolicy(Policy):
         if self.aware and len(rates):
             known = [found.tflops for t in types if (found := find(t))]
             speed = known if len(known) == len(types) else (rates / rates.max(axis=1)[:, None]).mean(axis=0)
-            return np.argsort(-np.array(speed), kind="stable").tolist()
+            order: list[int] = np.argsort(-np.array(speed), kind="stable").tolist()
+            return order
         turn = int(now // round_s)
         return [(turn + r) % len(types) for r in range(len(types))]
 

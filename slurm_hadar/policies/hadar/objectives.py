@@ -49,7 +49,8 @@ def delay_costs(
     if fair_share != "none":
         weights = weights * _shares(outlook, snapshot, fair_share, type_value)
     weights = np.maximum(weights, 1e-9)
-    return weights / weights.mean()
+    relative: Floats = weights / weights.mean()
+    return relative
 
 
 def _unfairness(outlook: Outlook) -> Floats:
@@ -61,7 +62,8 @@ def _unfairness(outlook: Outlook) -> Floats:
     contention = max(1.0, wanted / max(1.0, outlook.gpus.sum()))
     isolated_s = np.maximum(1.0, total_s * contention)
     age_s = np.array([max(0.0, now - j.arrival) for j in outlook.jobs], float)
-    return 2.0 * (age_s + left_s) / isolated_s / isolated_s
+    unfairness: Floats = 2.0 * (age_s + left_s) / isolated_s / isolated_s
+    return unfairness
 
 
 def _urgency(outlook: Outlook) -> Floats:

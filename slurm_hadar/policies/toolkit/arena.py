@@ -109,7 +109,7 @@ class Arena:
         return found
 
     @functools.cached_property
-    def _reaches(self) -> dict[tuple, Reach]:
+    def _reaches(self) -> dict[tuple[str, frozenset[str] | None, frozenset[str]], Reach]:
         return {}
 
     def reach(self, job: Job) -> Reach:

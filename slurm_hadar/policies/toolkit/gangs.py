@@ -100,7 +100,7 @@ def _uneven(
 ) -> Gang | None:
     """Roomiest nodes first, or those with the fastest GPU; each of the ``count`` nodes gets at least one worker."""
 
-    def rank(node: _Candidate) -> tuple:
+    def rank(node: _Candidate) -> tuple[float, int, int]:
         there, unheld, slots = node
         quickness = 0.0 if speed is None else max(speed[s] for s in slots if free[s] > 0)
         return -quickness, -unheld, -there

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_hadar.model import Job, Mix, Placement, Plan, Tier, Wait
+from slurm_hadar.model import Form, Job, Mix, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.gangs import Gang, find_on_type
 from slurm_hadar.policies.toolkit.ledger import Ledger
@@ -34,7 +34,7 @@ class PlanBuilder:
         for gang in self._gangs.values():
             self.ledger.hold(gang)
         self.ledger.trim_held(range(len(arena.slots)))
-        self._nodes: dict[tuple, dict[str, int]] = {}
+        self._nodes: dict[tuple[str, Form, tuple[str, ...]], dict[str, int]] = {}
 
     def rates(self, job: Job) -> dict[str, float]:
         """Steps/s of the whole gang on each GPU type where it would find a place if no running job that may move were

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from slurm_hadar.model import Job, Mix, Placement, Tier, Wait
+from slurm_hadar.model import Form, Job, Mix, Placement, Tier, Wait
 from slurm_hadar.policies.toolkit.arena import Arena, Reach, open_nodes
 from slurm_hadar.policies.toolkit.gangs import find_gang, find_on_type, node_counts
 
@@ -46,7 +46,7 @@ class Obstacles:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._known: dict[tuple, Wait | None] = {}
+        self._known: dict[tuple[str, Form, frozenset[str]], Wait | None] = {}
 
     def of(self, job: Job) -> Wait | None:
         """The obstacle as a Wait, or None if a policy could start the job by giving it what others may lose."""

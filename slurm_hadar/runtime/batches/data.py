@@ -146,8 +146,12 @@ class Feed:
     def _open_source(self) -> Iterable[Any]:
         if not callable(self._source):
             _set_epoch(self._source, self.epoch)
-            return self._source
-        return self._source(self.epoch) if inspect.signature(self._source).parameters else self._source()
+            source: Iterable[Any] = self._source
+        elif inspect.signature(self._source).parameters:
+            source = self._source(self.epoch)
+        else:
+            source = self._source()
+        return source
 
 
 def enter(loader: Any, skip: int) -> Iterator[Any] | None:

@@ -84,11 +84,11 @@ class SharedBatchSampler:
 
     def size(self, index: int) -> int:
         """Samples over all workers in global batch ``index`` of an epoch."""
-        return min(self._shares.total, self._sampler.total_size - index * self._shares.total)
+        return int(min(self._shares.total, self._sampler.total_size - index * self._shares.total))
 
     def __len__(self) -> int:
         whole, rest = divmod(self._sampler.total_size, self._shares.total)
-        return whole + (rest > 0 and not self._drop_last)
+        return int(whole + (rest > 0 and not self._drop_last))
 
     def __iter__(self) -> Iterator[list[int]]:
         """This worker's part of each global batch of an epoch.

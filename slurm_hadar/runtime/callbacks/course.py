@@ -109,7 +109,8 @@ class Course:
             store, seen = self._store, found
             when_visible(seen.path, lambda: store.verify(seen, sums=False))
         self._found, self.saved_step = found, found.step
-        return found.path / self._library
+        folder: Path = found.path / self._library
+        return folder
 
     def begin(self, step: int, total_steps: int) -> None:
         """The library has loaded what :meth:`find` gave it, and begins at ``step``; ``total_steps`` -1: unknown."""

@@ -218,7 +218,9 @@ def _bases() -> tuple[type, ...]:
 
 
 if TYPE_CHECKING:
-    LightningCallback = _Hooks
+    import lightning
+
+    class LightningCallback(_Hooks, lightning.Callback): ...
 
 
 def __getattr__(name: str) -> Any:

@@ -101,7 +101,7 @@ class LocalPlan:
     """
 
     def __init__(self, tensors: dict[str, Any], leads: bool) -> None:
-        from torch.distributed.checkpoint import DefaultSavePlanner
+        from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
         own = {name: t for name, t in tensors.items() if leads or _is_sharded(t)}
         self.planner = DefaultSavePlanner(flatten_sharded_tensors=False)
@@ -181,7 +181,8 @@ def read(directory: Path, form: Any, target_of: TargetOf | None = None) -> Any:
 
 def _read(directory: Path, form: Any, target_of: TargetOf | None) -> Any:
     import torch
-    from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
 
     reader = FileSystemReader(directory)
     with (directory / ".metadata").open("rb") as file:
@@ -239,7 +240,7 @@ def _plain_or_sharded(value: Any) -> bool:
 
 
 def _writer(directory: Path) -> Any:
-    from torch.distributed.checkpoint import FileSystemWriter
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
     # no copying ahead: it works on the current GPU of the thread, which in a new thread is not the training's
     return FileSystemWriter(directory, sync_files=False, per_thread_copy_ahead=0)

@@ -407,7 +407,8 @@ def _read_newest(meeting: MeetingDirectory, commit: Commit) -> tuple[Commit, dic
 
 def _content(path: Path) -> dict[str, Any]:
     tensors, plain = weights.read(path)
-    return weights.unpack(tensors, plain["content"])
+    content: dict[str, Any] = weights.unpack(tensors, plain["content"])
+    return content
 
 
 def _readable(path: Path) -> bool:

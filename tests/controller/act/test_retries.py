@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from slurm_hadar.service.accounts import write_entries
 from tests.controller.scripted import MODEL, Scripted
 
 
-def failed(b, after_s: float = 0.0, restarts: int = 1, comment: str = MODEL) -> str:
+def failed(b: Any, after_s: float = 0.0, restarts: int = 1, comment: str = MODEL) -> str:
     """A job whose run was lost on k80-1, and whose next one failed on v100-1 so long after its start."""
     job = b.slurm.submit(gpus=2, comment=comment)
     b.slurm.start(job, "k80-1")
@@ -22,11 +23,11 @@ def failed(b, after_s: float = 0.0, restarts: int = 1, comment: str = MODEL) -> 
     return job
 
 
-def restarts_of(b) -> list[tuple[str, ...]]:
+def restarts_of(b: Any) -> list[tuple[str, ...]]:
     return [w.job_ids for batch in b.slurm.batches for w in batch if w.verb == "restart"]
 
 
-def test_it_is_started_once_more_and_not_there(bench) -> None:
+def test_it_is_started_once_more_and_not_there(bench: Any) -> None:
     """The journal tells why; what it has done so far counts; that node is not tried for a while."""
     b = bench()
     job = failed(b)
@@ -46,7 +47,7 @@ def test_it_is_started_once_more_and_not_there(bench) -> None:
     assert waiting.steerable and not waiting.form.admits_node("v100-1")
 
 
-def test_it_is_tried_once(bench) -> None:
+def test_it_is_tried_once(bench: Any) -> None:
     """Failed again, it is over, also for the next controller."""
     b = bench()
     job = failed(b)
@@ -60,7 +61,7 @@ def test_it_is_tried_once(bench) -> None:
     assert result.seen.finished == ((job, "FAILED"),)
 
 
-def test_a_refusal_is_no_reason_to_try_again(bench) -> None:
+def test_a_refusal_is_no_reason_to_try_again(bench: Any) -> None:
     """It is told once, and the job is over."""
     b = bench()
     job = failed(b)
@@ -84,7 +85,7 @@ def test_a_refusal_is_no_reason_to_try_again(bench) -> None:
     ],
     ids=["it ran for longer", "its first run", "pinned", "not ours", "no acting", "switched off"],
 )
-def test_others_stay_failed(bench, case, settings) -> None:
+def test_others_stay_failed(bench: Any, case: Any, settings: Any) -> None:
     """Scripts that fail by themselves, jobs that are not ours, and controllers that only look."""
     b = bench()
     job = failed(b, **case)

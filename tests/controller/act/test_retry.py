@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.controller.scripted import MODEL, Scripted, report
 COMMENT = f"{MODEL},retry=9"
 
 
-def put_back(b, job: str, retry: int, **fields) -> None:
+def put_back(b: Any, job: str, retry: int, **fields: Any) -> None:
     """The job's command has failed, and the job has put itself back, as the agent does."""
     report(b, job, "bye", b.slurm.jobs[job].restarts, exit_code=3, retry=retry, **fields)
     shown = b.slurm.jobs[job]
@@ -30,7 +31,7 @@ def put_back(b, job: str, retry: int, **fields) -> None:
     )
 
 
-def started(b, since_s: float = 0.0) -> str:
+def started(b: Any, since_s: float = 0.0) -> str:
     job = b.slurm.submit(gpus=2, comment=COMMENT)
     b.slurm.start(job, "v100-1")
     b.slurm.jobs[job] = replace(b.slurm.jobs[job], start=time.time() - since_s)
@@ -40,7 +41,7 @@ def started(b, since_s: float = 0.0) -> str:
 
 
 @pytest.mark.parametrize("retry", [1, 3, 9])
-def test_a_command_that_fails_at_once_waits_longer_each_time(bench, retry: int) -> None:
+def test_a_command_that_fails_at_once_waits_longer_each_time(bench: Any, retry: int) -> None:
     """Its GPUs go to others meanwhile; history and queue say why and until when; what it saved counts."""
     b = bench()
     job = started(b)
@@ -61,7 +62,7 @@ def test_a_command_that_fails_at_once_waits_longer_each_time(bench, retry: int) 
     assert len([e for e in b.journal.history(job) if e.get("event") == "retry"]) == 1
 
 
-def test_after_a_long_run_it_is_tried_at_once(bench) -> None:
+def test_after_a_long_run_it_is_tried_at_once(bench: Any) -> None:
     b = bench()
     job = started(b, SOUND_RUN_S + 60)
     put_back(b, job, 1)
@@ -71,7 +72,7 @@ def test_after_a_long_run_it_is_tried_at_once(bench) -> None:
     assert job not in result.plan.waits and result.plan.placements[job]
 
 
-def test_a_run_that_no_round_has_seen_counts_as_well(bench) -> None:
+def test_a_run_that_no_round_has_seen_counts_as_well(bench: Any) -> None:
     """It failed within seconds, before the first look."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=COMMENT)
@@ -82,7 +83,7 @@ def test_a_run_that_no_round_has_seen_counts_as_well(bench) -> None:
     assert "retry 1" in b.new_controller(policy=Scripted()).run_round().plan.waits[job].why
 
 
-def test_no_more_than_asked_for(bench) -> None:
+def test_no_more_than_asked_for(bench: Any) -> None:
     """One whose retries are used up is over, even where it failed in the moment of a restart."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=f"{MODEL},retry=1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -19,18 +20,18 @@ class Answering:
 
     quiet = False
 
-    def __init__(self, bench, step: int) -> None:
+    def __init__(self, bench: Any, step: int) -> None:
         self._bench, self._step = bench, step
         self.orders: list[str] = []
 
-    def order(self, job: str, kind: str, *_, **__) -> bool:
+    def order(self, job: str, kind: str, *_: Any, **__: Any) -> bool:
         self.orders.append(kind)
         if kind == "save":
             report(self._bench, job, "saved", resumable=True, steps=self._step, total_steps=100, saved_step=self._step)
         return True
 
 
-def running(b) -> str:
+def running(b: Any) -> str:
     """A job of two GPUs that reports, on a k80 node."""
     job = b.slurm.submit(gpus=2, comment=MODEL)
     b.slurm.start(job, "k80-1")
@@ -38,7 +39,7 @@ def running(b) -> str:
     return job
 
 
-def test_a_job_without_checkpoint_support_is_not_moved(bench) -> None:
+def test_a_job_without_checkpoint_support_is_not_moved(bench: Any) -> None:
     """Nothing says that it may lose progress, so it stays."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -49,7 +50,7 @@ def test_a_job_without_checkpoint_support_is_not_moved(bench) -> None:
     assert b.slurm.jobs[job].nodes == ("k80-1",) and b.slurm.jobs[job].restarts == 0
 
 
-def test_a_job_that_does_not_acknowledge_is_not_moved(bench) -> None:
+def test_a_job_that_does_not_acknowledge_is_not_moved(bench: Any) -> None:
     """The wait for a checkpoint is bounded, and ends with the job where it was."""
     b = bench()
     job = b.slurm.submit(gpus=2, comment=MODEL)
@@ -63,7 +64,7 @@ def test_a_job_that_does_not_acknowledge_is_not_moved(bench) -> None:
     assert "no checkpoint within" in result.changes[0].why
 
 
-def test_gpus_of_a_job_that_could_not_be_stopped_are_not_given_away(bench) -> None:
+def test_gpus_of_a_job_that_could_not_be_stopped_are_not_given_away(bench: Any) -> None:
     """Who counted on them waits; capacity is never exceeded."""
     b = bench({"v100-1": ("v100", 2)})
     running = b.slurm.submit(gpus=2, comment=MODEL)
@@ -78,7 +79,7 @@ def test_gpus_of_a_job_that_could_not_be_stopped_are_not_given_away(bench) -> No
     assert "did not come free" in next(c.why for c in result.changes if c.job_id == waiting)
 
 
-def test_a_job_that_has_saved_is_moved(bench) -> None:
+def test_a_job_that_has_saved_is_moved(bench: Any) -> None:
     """Its word comes through the channel."""
     b = bench()
     job, channel = running(b), Answering(b, 60)
@@ -89,7 +90,7 @@ def test_a_job_that_has_saved_is_moved(bench) -> None:
     assert channel.orders == ["save"]
 
 
-def test_a_job_that_makes_its_last_step_instead_is_not_stopped(bench) -> None:
+def test_a_job_that_makes_its_last_step_instead_is_not_stopped(bench: Any) -> None:
     """Its last checkpoint looks like an answer; stopped then, its script would come to its end twice."""
     b = bench()
     job, channel = running(b), Answering(b, 100)
@@ -102,7 +103,7 @@ def test_a_job_that_makes_its_last_step_instead_is_not_stopped(bench) -> None:
 
 
 @pytest.mark.parametrize(("ago_s", "stopped"), [(1.0, False), (FINISHES_WITHIN_S + 1.0, True)])
-def test_a_job_after_its_last_step(bench, ago_s: float, stopped: bool) -> None:
+def test_a_job_after_its_last_step(bench: Any, ago_s: float, stopped: bool) -> None:
     """It is not even asked, unless it has gone on for so long that it must be doing something else."""
     b = bench()
     job, channel = running(b), Answering(b, 100)

@@ -48,7 +48,7 @@ def channel(tmp_path: Path) -> Iterator[Channel]:
 
 
 @pytest.fixture
-def agent(channel: Channel) -> Iterator[zmq.Socket]:
+def agent(channel: Channel) -> Iterator[zmq.Socket[bytes]]:
     """A connected client with the channel's public key."""
     info = ChannelInfo.from_json(channel.file.read_text())
     with zmq.Context() as context:
@@ -57,7 +57,7 @@ def agent(channel: Channel) -> Iterator[zmq.Socket]:
         socket.close(linger=0)
 
 
-def _client(context: zmq.Context, address: str, server: bytes) -> zmq.Socket:
+def _client(context: zmq.Context[zmq.Socket[bytes]], address: str, server: bytes) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
     public, secret = zmq.curve_keypair()
     socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = public, secret, server
@@ -66,7 +66,7 @@ def _client(context: zmq.Context, address: str, server: bytes) -> zmq.Socket:
     return socket
 
 
-def test_hello_is_welcomed_and_orders_arrive(channel: Channel, agent: zmq.Socket) -> None:
+def test_hello_is_welcomed_and_orders_arrive(channel: Channel, agent: zmq.Socket[bytes]) -> None:
     """The agent hears of the controller, and gets its orders."""
     agent.send(encode(made(1, kind="hello", resumable=True)))
 
@@ -87,7 +87,7 @@ def test_an_unheard_job_cannot_be_ordered(channel: Channel) -> None:
      b'{"version":1,"kind":"hello","job":"7","restart":0,"seq":-1,"token":"x","time":1,"node":"n"}'],
 )  # fmt: skip
 @pytest.mark.usefixtures("channel")
-def test_bad_messages_do_no_harm(agent: zmq.Socket, bad: bytes) -> None:
+def test_bad_messages_do_no_harm(agent: zmq.Socket[bytes], bad: bytes) -> None:
     """Garbage is dropped and the next good message is served."""
     agent.send(bad)
     agent.send_multipart([b"a", b"b"])
@@ -96,7 +96,7 @@ def test_bad_messages_do_no_harm(agent: zmq.Socket, bad: bytes) -> None:
     assert decode_order(agent.recv()).kind == "welcome"
 
 
-def test_an_oversized_message_does_no_harm(channel: Channel, agent: zmq.Socket) -> None:
+def test_an_oversized_message_does_no_harm(channel: Channel, agent: zmq.Socket[bytes]) -> None:
     """Larger than allowed: the connection that sent it is dropped, others are served."""
     agent.send(b"x" * (4 * MAX_BYTES))
     with zmq.Context() as context:
@@ -149,7 +149,7 @@ def _idle(channel: Channel, count: int) -> list[socket.socket]:
     return [socket.create_connection((host, int(port)), timeout=10) for _ in range(count)]
 
 
-def test_idle_connections_keep_nobody_out(channel: Channel, agent: zmq.Socket) -> None:
+def test_idle_connections_keep_nobody_out(channel: Channel, agent: zmq.Socket[bytes]) -> None:
     """The oldest are cut; an agent that comes after them is answered, and one that was heard keeps its own."""
     agent.send(encode(made(1, kind="hello")))
     assert decode_order(agent.recv()).kind == "welcome"
@@ -204,7 +204,7 @@ def test_files_are_left_for_the_controller_itself(tmp_path: Path) -> None:
         process.stdin.close()
 
 
-def test_a_flood_of_one_peer_does_not_drown_others(channel: Channel, agent: zmq.Socket) -> None:
+def test_a_flood_of_one_peer_does_not_drown_others(channel: Channel, agent: zmq.Socket[bytes]) -> None:
     """What is beyond a peer's rate is dropped unread; an honest agent is answered as fast as ever."""
     over, sent = threading.Event(), [0]
     info = ChannelInfo.from_json(channel.file.read_text())
@@ -238,7 +238,7 @@ def test_a_flood_of_one_peer_does_not_drown_others(channel: Channel, agent: zmq.
     assert max(spent) < 1.0 and book.dropped > 1000 > book.accepted
 
 
-def test_a_listener_that_fails_does_not_end_the_channel(channel: Channel, agent: zmq.Socket) -> None:
+def test_a_listener_that_fails_does_not_end_the_channel(channel: Channel, agent: zmq.Socket[bytes]) -> None:
     """The report is dropped and the next one served."""
     channel._book.listener = lambda report: 10 ** (400 * report.seq) / 1.5  # noqa: SLF001 what it keeps of strangers shows nowhere
     agent.send(encode(made(1, kind="hello")))
@@ -294,7 +294,8 @@ def test_one_connection_speaks_for_a_job() -> None:
         gate.accepted(number)
     assert gate.cut == 2 and len(gate) == 4
     for a, b in pairs:
-        a.close(), b.close()
+        a.close()
+        b.close()
 
 
 def test_what_became_another_file_is_not_cut() -> None:

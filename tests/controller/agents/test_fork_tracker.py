@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ PERIOD = JobComment(fork=Fork.AUTO, period_steps=100)
 class Desk:
     """A tracker, the plans it has sent by copy, and the queue it looks at."""
 
-    def __init__(self, known=None, comment: JobComment = PERIOD) -> None:
+    def __init__(self, known: Any = None, comment: JobComment = PERIOD) -> None:
         self.plans: dict[str, list[PeriodPlan]] = {}
         self.reachable = True
         self.comment = comment
@@ -42,7 +43,7 @@ class Desk:
             self.jobs[int(name[1:])] = copy(int(name[1:]), gpu_type)
         self.tracker.take_in((job, self.comment) for job in self.jobs.values())
 
-    def hear(self, index: int, kind: str = "report", **fields) -> None:
+    def hear(self, index: int, kind: str = "report", **fields: Any) -> None:
         known = {"steps": 1, "total_steps": 1000, **fields}
         self.tracker.hear(Report(kind, f"7_{index}", 0, 1, "0" * 64, 1.0, "n", **known))
 
@@ -172,7 +173,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_plans_name_those_that_work_and_share_all(events) -> None:
+def test_plans_name_those_that_work_and_share_all(events: Any) -> None:
     """Whatever happens: each plan shares a whole period among the copies that work, and serials grow."""
     desk = Desk()
     desk.show(c0="v100")

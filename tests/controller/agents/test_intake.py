@@ -77,12 +77,14 @@ def test_any_rate_that_is_taken_can_be_reckoned_with(bench: Any, rates: list[flo
     assert result.plan is not None and not result.record.note
 
 
-def test_a_channel_that_nobody_listens_to_ends_the_controller(bench: Any, tmp_path: Path) -> None:
+def test_a_channel_that_nobody_listens_to_ends_the_controller(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Between two rounds, with one line, so that whoever supervises it starts it again."""
     one = bench()
     channel = Channel(one.book, tmp_path, "tcp://127.0.0.1:*", "127.0.0.1", tmp_path / "c.json", 8192)
     controller = one.new_controller(channel=channel)
-    channel._send_orders = lambda: 1 / 0  # noqa: SLF001 the channel's own thread is to do it now
+    monkeypatch.setattr(channel, "_send_orders", lambda: 1 / 0)
     channel._wake.send(b"")  # noqa: SLF001 the channel's own thread is to do it now
 
     with pytest.raises(ChannelError, match="thread has ended"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -81,7 +82,7 @@ SAID = st.tuples(WORDS, WORDS, WORDS, st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBE
 
 
 @given(SAID, SAID, st.binary(min_size=32, max_size=32))
-def test_a_seal_fits_nothing_else(one: tuple, other: tuple, key: bytes) -> None:
+def test_a_seal_fits_nothing_else(one: tuple[Any, ...], other: tuple[Any, ...], key: bytes) -> None:
     """Another cluster, job, user or shape, or another key, has another seal."""
     assert (asked_mac(key, *one) == asked_mac(key, *other)) is (one == other)
     assert asked_mac(key, *one) != asked_mac(bytes(32) if any(key) else b"1" * 32, *one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from slurm_hadar.messages import Report, token_fingerprint
 TOKEN = "ab" * 32
 
 
-def made(seq: int = 1, **fields) -> Report:
+def made(seq: int = 1, **fields: Any) -> Report:
     """A report of job 7."""
     base = {"kind": "report", "job": "7", "restart": 0, "seq": seq, "token": TOKEN, "time": 1.0, "node": "n1"}
     return Report(**{**base, **fields})
@@ -40,7 +41,8 @@ def test_the_token_must_match_the_comment() -> None:
 
 def test_nobody_is_believed_before_the_comment_vouches_for_them() -> None:
     """Anybody can report for a job that does not report by itself: it cannot be made to look as if it could save."""
-    book, told = ReportBook(), []
+    book = ReportBook()
+    told: list[Report] = []
     book.listener = told.append
     book.expect({"7": None})
     book.ingest(made(1, resumable=True, steps=10**9))
@@ -109,7 +111,11 @@ def test_what_is_kept_of_a_known_job_is_little() -> None:
 def test_what_a_report_brings_about_costs_that_report() -> None:
     """The listener may stumble over anything that a user says."""
     book = trusting()
-    book.listener = lambda report: 1 / report.steps
+
+    def stumble(report: Report) -> None:
+        assert 1 / report.steps
+
+    book.listener = stumble
     book.ingest(made(1, steps=1))
 
     with pytest.raises(ChannelError, match="could not be made use of"):

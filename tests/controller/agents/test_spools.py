@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -229,7 +230,7 @@ def test_the_time_a_dead_directory_is_left_alone_grows(monkeypatch: Any) -> None
     clock, waits = [0.0], []
     monkeypatch.setattr(user_files, "_MISSES_IN_S", 0.0)
     dead = user_files._DeadFolders()  # noqa: SLF001 its process dies unseen
-    monkeypatch.setattr(user_files.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     for _ in range(8):
         dead.missed("/dead", "ann")
         began = clock[0]
@@ -301,10 +302,10 @@ def test_processes_that_hang_do_not_pile_up(stalling: UserFiles, monkeypatch: An
     from slurm_hadar.controller.agents import user_files
 
     monkeypatch.setattr(user_files, "_MISSES", 100)
-    kill = user_files.subprocess.Popen.kill
-    monkeypatch.setattr(user_files.subprocess.Popen, "kill", lambda _: None)
+    kill = subprocess.Popen.kill
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
     found = [stalling.whole(Path(f"/hangs{n}/x"), f"{n}", 9) for n in range(12)]
-    monkeypatch.setattr(user_files.subprocess.Popen, "kill", kill)
+    monkeypatch.setattr(subprocess.Popen, "kill", kill)
 
     assert len(stalling._given_up) == 8 and "hang on dead mounts" in found[-1].fault  # noqa: SLF001 its process dies unseen
     for process in stalling._given_up:  # noqa: SLF001 its process dies unseen

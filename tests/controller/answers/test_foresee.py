@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +39,7 @@ def config(*more: str) -> Config:
     )
 
 
-def job(job_id: str, steps: float | None, workers: int = 1, **fields) -> Job:
+def job(job_id: str, steps: float | None, workers: int = 1, **fields: Any) -> Job:
     speeds = {"v100": Speed(10.0), "k80": Speed(1.0)}
     return Job(
         job_id,
@@ -52,12 +53,12 @@ def job(job_id: str, steps: float | None, workers: int = 1, **fields) -> Job:
     )
 
 
-def runs(job_id: str, steps: float, where: dict[str, dict[str, int]], **fields) -> Job:
+def runs(job_id: str, steps: float, where: dict[str, dict[str, int]], **fields: Any) -> Job:
     placement = Placement.of(where)
     return job(job_id, steps, placement.workers, placement=placement, state=JobState.RUNNING, started=NOW, **fields)
 
 
-def snapshot(*jobs: Job, **fields) -> Snapshot:
+def snapshot(*jobs: Job, **fields: Any) -> Snapshot:
     nodes = fields.pop("nodes", (Node("a", {"v100": 1}), Node("b", {"k80": 1})))
     return Snapshot(NOW, nodes, jobs, round_s=60.0, **fields)
 
@@ -208,7 +209,7 @@ def test_any_snapshot_has_a_future(seen: Snapshot, name: str, lean: float) -> No
     assert play(seen, get(name), config(), lean=lean, cpu_s=1e9 if future.until else 0.0).first == future.first
 
 
-def test_rounds_leave_when_waiting_jobs_start(bench) -> None:
+def test_rounds_leave_when_waiting_jobs_start(bench: Any) -> None:
     """Two v100 and four k80: the fifth and the sixth job wait, and are seen to start when others are done; not so when
     it may take no time."""
     b = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})

@@ -28,7 +28,7 @@ TASK = Line(
 
 
 def tasks(*numbers: int, **changes: object) -> list[Line]:
-    return [replace(TASK, job_id=f"12_{n}", arrival=100.0 - n, **changes) for n in numbers]  # type: ignore[arg-type]
+    return [replace(TASK, job_id=f"12_{n}", arrival=100.0 - n, **changes) for n in numbers]
 
 
 def test_waiting_tasks_that_are_alike_share_a_line() -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,11 +28,11 @@ KNOWN = {
 }
 
 
-def queue(journal: Journal) -> dict[str, dict]:
+def queue(journal: Journal) -> dict[str, dict[str, Any]]:
     return {row["job_id"]: row for row in journal.queue_page(limit=1000)[0]}
 
 
-def test_the_queue_as_the_round_left_it(bench) -> None:
+def test_the_queue_as_the_round_left_it(bench: Any) -> None:
     """Jobs that were told to start are about to; the next round sees them run; who waits says why."""
     b = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)}, "policy.name=fifo")
     first, second, third = (b.slurm.submit(gpus=2, comment=COMMENT, user="ann", name="net") for _ in range(3))
@@ -53,7 +54,7 @@ def test_the_queue_as_the_round_left_it(bench) -> None:
     assert {job for job, row in queue(b.journal).items() if row["state"] == "running"} == starting
 
 
-def test_how_much_of_the_cluster_is_in_use(bench) -> None:
+def test_how_much_of_the_cluster_is_in_use(bench: Any) -> None:
     """GPUs of each type, whoever holds them, with each round; CPUs and memory with each node. No GPU counts twice."""
     b = bench({"v100-1": ("v100", 4), "k80-1": ("k80", 2)}, "policy.name=fifo")
     plain, ours = b.slurm.submit(gpus=1, comment="", num_cpus=6), b.slurm.submit(gpus=2, comment=COMMENT)
@@ -73,7 +74,7 @@ def test_how_much_of_the_cluster_is_in_use(bench) -> None:
     assert {job for view in views.values() for job, _, _ in view.holders} == {plain, ours}
 
 
-def test_observing_claims_nothing(bench) -> None:
+def test_observing_claims_nothing(bench: Any) -> None:
     """In mode observe nobody is about to start: the plan is only a plan."""
     b = bench({"v100-1": ("v100", 2)}, "controller.mode=observe")
     b.slurm.submit(gpus=2, comment=COMMENT)
@@ -85,7 +86,7 @@ def test_observing_claims_nothing(bench) -> None:
     assert gain["mode"] == "observe" and gain["planned"] > 0
 
 
-def test_what_slurm_refused_is_not_shown_as_done(bench) -> None:
+def test_what_slurm_refused_is_not_shown_as_done(bench: Any) -> None:
     """A job whose start failed goes on waiting."""
     b = bench({"v100-1": ("v100", 2)})
     job = b.slurm.submit(gpus=2, comment=COMMENT)
@@ -96,7 +97,7 @@ def test_what_slurm_refused_is_not_shown_as_done(bench) -> None:
     assert queue(b.journal)[job]["state"] == "pending"
 
 
-def test_numbers_beyond_reason_are_cut(bench) -> None:
+def test_numbers_beyond_reason_are_cut(bench: Any) -> None:
     """A job that asks for more GPUs than SQLite can count costs no round."""
     b = bench({"v100-1": ("v100", 2)})
     job = b.slurm.submit(gpus=2**63, nodes=10**9, comment=COMMENT, restarts=2**64)
@@ -106,7 +107,7 @@ def test_numbers_beyond_reason_are_cut(bench) -> None:
     assert queue(b.journal)[job]["gpus"] == 2**63 - 1
 
 
-def test_only_what_changed_is_written(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_changed_is_written(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round in which nothing happens writes no job, node or speed; an ended job is forgotten."""
     b = bench({"v100-1": ("v100", 2)})
     jobs = [b.slurm.submit(gpus=2, comment=COMMENT) for _ in range(20)]
@@ -115,9 +116,12 @@ def test_only_what_changed_is_written(bench, monkeypatch: pytest.MonkeyPatch) ->
         b.controller.run_round()
     seen: list[DashboardChanges] = []
     write = Journal.update_dashboard
-    monkeypatch.setattr(
-        Journal, "update_dashboard", lambda self, now, sight: (seen.append(sight), write(self, now, sight))
-    )
+
+    def noted(self: Journal, now: float, sight: DashboardChanges) -> None:
+        seen.append(sight)
+        write(self, now, sight)
+
+    monkeypatch.setattr(Journal, "update_dashboard", noted)
 
     b.controller.run_round()
     assert (seen[0].queue, seen[0].nodes, seen[0].speeds, seen[0].runs) == ([], {}, {}, [])
@@ -133,7 +137,7 @@ def test_only_what_changed_is_written(bench, monkeypatch: pytest.MonkeyPatch) ->
     assert len(seen[2].queue) <= 2  # it and who takes its place
 
 
-def test_runs_are_those_that_slurm_showed(bench) -> None:
+def test_runs_are_those_that_slurm_showed(bench: Any) -> None:
     """From Slurm's own start to the round that does not see it there any more; a next run is another one."""
     b = bench({"v100-1": ("v100", 2)}, "controller.mode=observe")
     job = b.slurm.submit(gpus=2, comment="")
@@ -154,7 +158,7 @@ def test_runs_are_those_that_slurm_showed(bench) -> None:
     assert all(run.ended is not None for run in b.journal.runs_of(job)) and b.journal.open_runs() == []
 
 
-def test_prices_and_nodes_are_kept(bench) -> None:
+def test_prices_and_nodes_are_kept(bench: Any) -> None:
     """Prices per GPU type of every round, nodes with their state; what is older than it is kept for goes."""
     b = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})
     for _ in range(6):
@@ -176,7 +180,7 @@ def test_prices_and_nodes_are_kept(bench) -> None:
 # What placing by type is worth
 
 
-def job(number: int, placement: Placement = EMPTY, speeds=KNOWN, **rest) -> Job:
+def job(number: int, placement: Placement = EMPTY, speeds: Any = KNOWN, **rest: Any) -> Job:
     state = JobState.RUNNING if placement else JobState.PENDING
     return Job(
         str(number),
@@ -207,14 +211,14 @@ def test_the_blind_rate_is_the_average_over_gpus() -> None:
 def test_gains_and_losses_add_up() -> None:
     """On the fast type 8/5 of the average, on the slow one 2/5; identical jobs on all GPUs gain nothing."""
     fast = gain_of(snapshot(job(1, ON_V100)), None, "act", 1900.0)
-    assert (fast.gpu_s, fast.blind_s, fast.measured_s) == (200.0, pytest.approx(320.0), 200.0)
+    assert (fast.gpu_s, fast.measured_s) == (200.0, 200.0) and fast.blind_s == pytest.approx(320.0)
 
     slow = gain_of(snapshot(job(1, ON_K80)), None, "act", 1900.0)
-    assert (slow.gpu_s, slow.blind_s, slow.measured_s) == (200.0, pytest.approx(80.0), 0.0)
+    assert (slow.gpu_s, slow.measured_s) == (200.0, 0.0) and slow.blind_s == pytest.approx(80.0)
 
     both = gain_of(snapshot(job(1, ON_V100), job(2, ON_K80)), None, "act", 1900.0)
     assert both.gpu_s == pytest.approx(both.blind_s) == 400.0
-    assert (both.worth, both.planned) == (pytest.approx(4.0), None)
+    assert both.worth == pytest.approx(4.0) and both.planned is None
 
 
 def test_only_time_that_was_seen_counts() -> None:
@@ -234,7 +238,7 @@ def test_the_worth_of_a_plan() -> None:
 
     found = gain_of(snapshot(running, waiting), plan, "observe", 1900.0)
 
-    assert (found.worth, found.planned) == (pytest.approx(2 * 2 / 5), pytest.approx(2 * 8 / 5 + 2 * 2 / 5))
+    assert (found.worth, found.planned) == pytest.approx((2 * 2 / 5, 2 * 8 / 5 + 2 * 2 / 5))
 
 
 # Readers
@@ -293,7 +297,7 @@ def test_another_user_may_read(short_tmp: Path) -> None:
     assert sorted(p.name for p in killed.iterdir()) == ["journal.db", "journal.db-shm", "journal.db-wal"]
 
 
-def test_slurm_away_is_said_and_the_last_round_shown(bench, tmp_path: Path) -> None:
+def test_slurm_away_is_said_and_the_last_round_shown(bench: Any, tmp_path: Path) -> None:
     """A look takes Slurm's word where it has it, and the journal's where not."""
     b = bench({"v100-1": ("v100", 2)}, f"controller.state_dir={tmp_path}")
     job_id = b.slurm.submit(gpus=2, comment=COMMENT, user="ann")

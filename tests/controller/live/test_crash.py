@@ -94,7 +94,9 @@ def points(rng: random.Random) -> list[str]:
     return [f"{rng.randint(2, 20)} {rng.choice(['before', 'middle', 'after'])}" for _ in range(POINTS)]
 
 
-def test_killed_anywhere_in_a_round(live: Any, plugin: str, trap: Callable[[str], Path], short_tmp: Path, poll: Any):
+def test_killed_anywhere_in_a_round(
+    live: Any, plugin: str, trap: Callable[[str], Path], short_tmp: Path, poll: Any
+) -> None:
     """Killed at twelve points between two of its commands or within one; each time all jobs are there and none is
     held, and the next controller goes on. At the end all of them complete."""
     jobs = [live.submit(f"--gres=gpu:{1 + i % 2}") for i in range(8)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ QUICK = ("jobs.start_timeout_s=3", "jobs.end_timeout_s=30")
 
 
 @pytest.fixture(scope="module")
-def cluster(make_module_cluster: Callable[..., PrivateCluster]) -> Iterator[PrivateCluster]:
+def cluster(make_module_cluster: Callable[..., PrivateCluster]) -> PrivateCluster:
     return make_module_cluster(NODES, partitions=True, kill_wait_s=2)
 
 

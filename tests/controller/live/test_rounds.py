@@ -86,7 +86,7 @@ def test_random_placements(live: Any, poll: Any) -> None:
         result = controller.run_round()
 
         assert result.record.note == "" and result.record.failed == 0, (number, planned, result.outcome.log)
-        taken = set()
+        taken: set[tuple[str, int]] = set()
         for job in jobs:
             held = live.gpus(job)
             assert {n: len(i) for n, (_, i) in held.items()} == planned.get(job, {}), (number, job, live.show(job))

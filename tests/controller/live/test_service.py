@@ -8,9 +8,13 @@ import signal
 import socket
 import subprocess
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from slurm_hadar.cluster import PrivateCluster
 
 pytestmark = pytest.mark.slurm
 
@@ -19,7 +23,8 @@ class Manager:
     """The service manager's end of the notification socket."""
 
     def __init__(self, address: Path) -> None:
-        self.address, self.heard = str(address), {}
+        self.address = str(address)
+        self.heard: dict[str, str] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address)
         self._socket.setblocking(False)
@@ -42,13 +47,13 @@ class Manager:
 
 
 @pytest.fixture
-def manager(short_tmp: Path):
+def manager(short_tmp: Path) -> Iterator[Any]:
     made = Manager(short_tmp / "notify")
     yield made
     made.close()
 
 
-def test_a_life_under_systemd(live, manager: Manager, poll) -> None:
+def test_a_life_under_systemd(live: Any, manager: Manager, poll: Callable[..., Any]) -> None:
     """Ready, watched, reloaded twice (once with a wrong file), and stopped; every write is in the audit log."""
     me, file = live.cluster.user, live.work / "hadar.toml"
     file.write_text(f'[guard]\nexempt_users = ["{me}"]\n')
@@ -109,7 +114,9 @@ def _may_unshare() -> bool:
 
 
 @pytest.mark.skipif(not _may_unshare(), reason="two hosts on one machine need namespaces, which need root")
-def test_the_controller_follows_slurmctld_to_the_backup(make_cluster, make_live, short_tmp: Path, poll) -> None:
+def test_the_controller_follows_slurmctld_to_the_backup(
+    make_cluster: Callable[..., PrivateCluster], make_live: Any, short_tmp: Path, poll: Callable[..., Any]
+) -> None:
     """Two slurmctld, the second under a host name of its own. While the first acts, the second host's controller only
     observes; when the first is killed it takes over, without the other's journal, and starts what comes."""
     extra = ("SlurmctldHost=spare(127.0.0.2)", "SlurmctldTimeout=3")
@@ -121,7 +128,7 @@ def test_the_controller_follows_slurmctld_to_the_backup(make_cluster, make_live,
     namespaces = ["unshare", "--uts", "--mount", "sh", "-c",
                   f'mount --bind {hosts} /etc/hosts && hostname spare && exec "$@"', "sh"]  # fmt: skip
 
-    def there(*arguments: str) -> dict:
+    def there(*arguments: str) -> dict[str, Any]:
         argv = live.argv(("run", "--once", "--json", *arguments), (f"controller.state_dir={short_tmp}/spare",))
         done = subprocess.run(
             [*namespaces, *argv],

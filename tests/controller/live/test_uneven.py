@@ -53,7 +53,7 @@ def expected_weights() -> list[float]:
     net = torch.nn.Linear(4, 1).double()
     x, y = torch.randn(1000, 4, dtype=torch.float64), torch.randn(1000, 1, dtype=torch.float64)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    sampler = torch.utils.data.DistributedSampler(range(1000), num_replicas=1, rank=0, seed=3)
+    sampler: Any = torch.utils.data.DistributedSampler(range(1000), num_replicas=1, rank=0, seed=3)
     batches = []
     for epoch in range(STEPS // (1000 // BATCH) + 1):
         sampler.set_epoch(epoch)

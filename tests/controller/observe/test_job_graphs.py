@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,16 +29,16 @@ class Watching(Policy):
 
     name = "watching"
 
-    def allocate(self, snapshot):
+    def allocate(self, snapshot: Any) -> Any:
         self.seen = snapshot
         return Plan(self.name, {}, {j.job_id: Wait(Tier.POLICY, "told to wait") for j in snapshot.steerable_jobs})
 
 
 @pytest.fixture
-def watch(bench):
+def watch(bench: Any) -> Any:
     """One round over some jobs: the snapshot, and the bench."""
 
-    def go(*jobs: dict, settings: tuple[str, ...] = (), switches: str = ""):
+    def go(*jobs: dict[str, Any], settings: tuple[str, ...] = (), switches: str = "") -> Any:
         b = bench(NODES, *settings)
         b.slurm.switches = switches
         for job in jobs:
@@ -50,7 +51,7 @@ def watch(bench):
     return go
 
 
-def test_a_known_model_and_a_file(watch, tmp_path: Path) -> None:
+def test_a_known_model_and_a_file(watch: Any, tmp_path: Path) -> None:
     """Both come to factors for 1, 2, 3, 4 nodes and for all parts apart; jobs without graph keep spread alone."""
     (tmp_path / "mine.toml").write_text(HEAVY)
     jobs, b, _, _ = watch(
@@ -79,7 +80,9 @@ def test_a_known_model_and_a_file(watch, tmp_path: Path) -> None:
         ("hadar:graph=gpt2/pp3", "takes a multiple of 3 GPUs, the job has 8"),
     ],
 )
-def test_a_graph_that_cannot_be_used_is_one_reason(watch, tmp_path: Path, caplog, comment: str, why: str) -> None:
+def test_a_graph_that_cannot_be_used_is_one_reason(
+    watch: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, comment: str, why: str
+) -> None:
     """In the job's record, which explain shows, and once in the log; the job goes on without."""
     os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "big.toml").write_text("#" * 70_000)
@@ -121,7 +124,7 @@ def test_a_file_is_read_once_a_run_and_again_after_a_fault(tmp_path: Path) -> No
     assert other is not None and found is not None and other.name != found.name
 
 
-def test_an_elastic_job_keeps_the_sizes_that_its_graph_can_have(watch, tmp_path: Path) -> None:
+def test_an_elastic_job_keeps_the_sizes_that_its_graph_can_have(watch: Any, tmp_path: Path) -> None:
     """Four stages take a multiple of four GPUs; a file is one size; each size has factors of its own."""
     (tmp_path / "mine.toml").write_text(HEAVY)
     jobs, *_ = watch(
@@ -132,7 +135,7 @@ def test_an_elastic_job_keeps_the_sizes_that_its_graph_can_have(watch, tmp_path:
     assert all(jobs["1"].speeds_at(n)["v100"].by_nodes for n in (4, 8, 12, 16))
 
 
-def test_links_and_switches_come_from_the_configuration_and_from_slurm(watch, tmp_path: Path) -> None:
+def test_links_and_switches_come_from_the_configuration_and_from_slurm(watch: Any, tmp_path: Path) -> None:
     """A slow uplink counts for four nodes, which no switch has below it; Slurm is asked once."""
     (tmp_path / "mine.toml").write_text(HEAVY)
     job = {"comment": "hadar:graph=mine.toml,nodes=1-4", "work_dir": str(tmp_path)}
@@ -152,7 +155,7 @@ def test_links_and_switches_come_from_the_configuration_and_from_slurm(watch, tm
     assert factors("network.oversubscription=10", "network.uplinks={s0=1e12,s1=1e12}", switches=tree) == flat
 
 
-def test_a_topology_that_is_not_understood_is_said_and_left_aside(watch, caplog) -> None:
+def test_a_topology_that_is_not_understood_is_said_and_left_aside(watch: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         jobs, *_ = watch(
             {"comment": "hadar:graph=vgg16,nodes=1-4"},
@@ -195,7 +198,7 @@ def test_a_slurm_that_is_away_is_asked_again() -> None:
     assert found[1][3] < found[0][3]
 
 
-def test_what_is_measured_is_filed_by_graph_and_number_of_nodes(watch) -> None:
+def test_what_is_measured_is_filed_by_graph_and_number_of_nodes(watch: Any) -> None:
     """And the speed on that many nodes is then what was measured."""
     jobs, b, controller, policy = watch({"comment": "hadar:graph=vgg16,model=vgg16,batch=32,nodes=1-4"})
     b.slurm.start("1", "v100-1", "v100-2")
@@ -229,7 +232,7 @@ def test_the_configuration_says_what_is_wrong(tmp_path: Path) -> None:
     assert network.links("v100", "n1") == (1e9, 5e9) and network.links("k80", "n2") == (100e9, 12.5e9)
 
 
-def test_thousands_of_jobs_cost_one_graph(watch) -> None:
+def test_thousands_of_jobs_cost_one_graph(watch: Any) -> None:
     """Jobs that name the same model share the graph and its factors."""
     jobs, *_ = watch(*({"comment": "hadar:graph=vgg16,nodes=1-4"} for _ in range(50)))
     one = jobs["1"].speeds["v100"].by_nodes

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -74,7 +75,7 @@ def test_a_journal_of_the_first_version_is_brought_up_to_date(tmp_path: Path) ->
         Journal(path)
 
 
-def test_rounds_book_what_all_jobs_held(bench) -> None:
+def test_rounds_book_what_all_jobs_held(bench: Any) -> None:
     """Steered or not, each running GPU job's time counts for its user and account, by type, and once."""
     b = bench({"v100-1": ("v100", 4), "k80-1": ("k80", 4)})
     start = time.time() - 50

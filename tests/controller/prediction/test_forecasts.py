@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ class Watching(Policy):
     def __init__(self) -> None:
         self.seen: dict[str, Job] = {}
 
-    def allocate(self, snapshot) -> Plan:
+    def allocate(self, snapshot: Any) -> Plan:
         self.seen = dict(snapshot.job)
         jobs = snapshot.steerable_jobs
         waits = {j.job_id: Wait(Tier.POLICY, "told to wait") for j in jobs if not j.running}
@@ -120,7 +121,12 @@ def test_asked_once_per_version(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> 
     """Also over a restart of the controller; a new version is asked anew, once."""
     asked = []
     ask = Forecaster._ask  # noqa: SLF001 counts what is really asked
-    monkeypatch.setattr(Forecaster, "_ask", lambda self, *rest: asked.append(rest[1].job_id) or ask(self, *rest))
+
+    def counted(self: Forecaster, *rest: Any) -> Any:
+        asked.append(rest[1].job_id)
+        return ask(self, *rest)
+
+    monkeypatch.setattr(Forecaster, "_ask", counted)
     desk.add(400.0)
     job = desk.slurm.submit(1, name="train")
     first = desk.round()[job].predicted_steps
@@ -235,8 +241,9 @@ def test_what_a_job_ran_is_remembered(desk: Desk) -> None:
         "v100": pytest.approx(100.0, abs=10)
     }
     assert (told.user, told.name, told.final, told.workers) == ("alice", "train", "COMPLETED", 1)
-    jobs, _ = history_of_journal([told], Estimator(reference()), TYPES)
-    assert jobs[0].teaches and jobs[0].alone_s == pytest.approx(100.0, abs=10)
+    assert told is not None
+    past, _ = history_of_journal([told], Estimator(reference()), TYPES)
+    assert past[0].teaches and past[0].alone_s == pytest.approx(100.0, abs=10)
 
 
 def test_a_run_that_was_lost_is_no_work(desk: Desk) -> None:

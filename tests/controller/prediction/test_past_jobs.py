@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ TYPES = ("k80", "v100")
 ESTIMATOR = Estimator(reference())
 
 
-def accounted(job_id: str, **what) -> AccountedJob:
+def accounted(job_id: str, **what: Any) -> AccountedJob:
     fields = {"submit": 100.0, "elapsed_s": 50.0, "state": "COMPLETED", "gpus": {"k80": 2}, "start": 110.0,
               "end": 160.0, "user": "ann", "name": "train"}  # fmt: skip
     return AccountedJob(job_id, **{**fields, **what})
@@ -69,7 +70,7 @@ def test_types_of_nodes_fill_in() -> None:
     assert job.alone_s < 50 and len(told) == 1
 
 
-def remembered(job_id: str, **what) -> JobRecord:
+def remembered(job_id: str, **what: Any) -> JobRecord:
     fields = {"arrival": 1000.0, "ended": 1200.0, "workers": 2, "user": "ann", "name": "train", "ran_s": {"v100": 50.0},
               "final": "COMPLETED"}  # fmt: skip
     return JobRecord(job_id, **{**fields, **what})
@@ -89,7 +90,7 @@ def test_the_journal_tells_the_same_as_accounting() -> None:
     (a, b), _ = history_of_accounting(both, ESTIMATOR, TYPES)
 
     found = {j.job_id: j for j in jobs}
-    assert (found["1"].alone_s, found["2"].alone_s) == (pytest.approx(a.alone_s), pytest.approx(b.alone_s))
+    assert (found["1"].alone_s, found["2"].alone_s) == pytest.approx((a.alone_s, b.alone_s))
     assert found["4"].alone_s == pytest.approx(a.alone_s + b.alone_s)
     assert {i for i, j in found.items() if not j.teaches} == {"3", "5"} and found["1"].series == a.series
     assert (found["1"].submit, found["1"].end) == (accounting_time(1000.0), accounting_time(1200.0))

@@ -6,7 +6,9 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +36,7 @@ class Process:
 class Desk:
     """A trainer whose processes are counted."""
 
-    def __init__(self, folder: Path, **settings) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder, self.settings = folder, PredictSection(**settings)
         self.versions = folder / "predictor"
         self.attempts = Attempts(self.versions)
@@ -45,11 +47,11 @@ class Desk:
     def restart(self) -> None:
         self.trainer = Trainer(self.settings, self.folder, self.versions, self.journal, self._spawn)
 
-    def _spawn(self, *_, **__) -> Process:
+    def _spawn(self, *_: Any, **__: Any) -> Process:
         self.begun.append(Process())
         return self.begun[-1]
 
-    def ends(self, began: float, **outcome) -> None:
+    def ends(self, began: float, **outcome: Any) -> None:
         """The training that goes on is over."""
         self.attempts.save(Attempt(began, began + 5, **outcome))
         self.begun[-1].code = 0
@@ -165,7 +167,7 @@ def test_a_note_of_others_costs_one_training(desk: Desk) -> None:
         assert desk.attempts.last() is None
 
 
-def test_the_real_thing(tmp_path: Path, poll) -> None:
+def test_the_real_thing(tmp_path: Path, poll: Callable[..., Any]) -> None:
     """A process of its own learns from the journal, while nothing waits for it."""
     settings = PredictSection(source="journal", min_jobs=4, timeout_s=300)
     journal = Journal(tmp_path / "journal.db")
@@ -207,7 +209,7 @@ def test_what_is_run(tmp_path: Path) -> None:
 
 
 def test_a_training_is_ended_with_the_daemon(tmp_path: Path) -> None:
-    def sleeps(*_, **how) -> subprocess.Popen[bytes]:
+    def sleeps(*_: Any, **how: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["sleep", "600"], start_new_session=how["start_new_session"])
 
     trainer = Trainer(PredictSection(), tmp_path, tmp_path / "predictor", Journal(":memory:"), sleeps)

@@ -15,6 +15,7 @@ from slurm_hadar.controller.observe import job_facts as observe
 from slurm_hadar.controller.safety.circuit_breaker import CircuitBreaker
 from slurm_hadar.controller.safety.culprits import find_culprits
 from slurm_hadar.controller.safety.quarantine import Quarantine
+from slurm_hadar.controller.steering.rules import form_of
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
@@ -88,8 +89,7 @@ def test_looking_at_a_job_may_fail(bench: Callable[..., Any], monkeypatch: Any) 
     one = bench({"v100-1": ("v100", 2)})
     held, free = one.slurm.submit(1, MODEL), one.slurm.submit(1, MODEL)
     one.slurm.start(held, "v100-1")
-    real = observe.form_of
-    monkeypatch.setattr(observe, "form_of", lambda job, *rest: 1 / 0 if job.job_id == held else real(job, *rest))
+    monkeypatch.setattr(observe, "form_of", lambda job, *rest: 1 / 0 if job.job_id == held else form_of(job, *rest))
     controller = one.new_controller()
 
     result = controller.run_round()
@@ -200,7 +200,7 @@ def test_one_user_holds_it_up_for_a_round_at_a_time() -> None:
         assert "acts again in 10 s" in breaker.reason(now)
 
 
-def test_what_slurm_refuses_again_and_again_is_left_alone(bench) -> None:
+def test_what_slurm_refuses_again_and_again_is_left_alone(bench: Any) -> None:
     """Three times in a row, then it is told nothing for a while; others are served all the time."""
     b = bench()
     bad, good = b.slurm.submit(gpus=1, comment=MODEL), b.slurm.submit(gpus=1, comment=MODEL)
@@ -234,12 +234,23 @@ def test_waiting_is_explained(bench: Callable[..., Any]) -> None:
     assert all("QOSMaxGRESPerUser" in why for why in waits.values()), waits
 
 
-def test_what_users_leave_in_their_directories_is_read_before_the_queue(bench, monkeypatch) -> None:
+def test_what_users_leave_in_their_directories_is_read_before_the_queue(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may take seconds, in which owners go on speaking: what a round decides by is no older for it."""
     b, order = bench(), []
     look, read_all = b.slurm.each_job, SpoolReader.read_all
-    monkeypatch.setattr(b.slurm, "each_job", lambda: (order.append("queue"), look())[1])
-    monkeypatch.setattr(SpoolReader, "read_all", lambda *given: (order.append("spools"), read_all(*given))[1])
+
+    def looked() -> Any:
+        order.append("queue")
+        return look()
+
+    def read(*given: Any) -> Any:
+        order.append("spools")
+        return read_all(*given)
+
+    monkeypatch.setattr(b.slurm, "each_job", looked)
+    monkeypatch.setattr(SpoolReader, "read_all", read)
 
     b.new_controller(policy=Scripted()).run_round()
 

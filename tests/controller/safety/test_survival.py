@@ -68,7 +68,8 @@ def test_what_the_owner_asked_for_by_name_stays(bench: Callable[..., Any]) -> No
 @pytest.mark.parametrize("answers", [True, False])
 def test_writes_are_in_the_journal_before_slurm_hears_of_them(bench: Callable[..., Any], answers: bool) -> None:
     """And say that nobody knows what came of them, until Slurm has answered."""
-    one, before = bench(), []
+    one = bench()
+    before: list[str] = []
     job = one.slurm.submit()
     write = one.slurm.write
 

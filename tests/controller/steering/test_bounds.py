@@ -20,11 +20,11 @@ def job(**fields: object) -> SlurmJob:
     """Two GPUs and four CPUs of eve's, under QOS small."""
     made = FAKE.jobs[FAKE.submit(2)]
     given = {"user": "eve", "uid": 1001, "qos": "small", "account": "lab", "num_cpus": 4, "memory_bytes": 4 << 30}
-    return replace(made, **{**given, **fields})  # type: ignore[arg-type]
+    return replace(made, **{**given, **fields})
 
 
 def bounds(*jobs: SlurmJob, **said: object) -> QuotaBook:
-    return QuotaBook(ClusterState(1000.0, jobs, bounds=Bounds(**said)))  # type: ignore[arg-type]
+    return QuotaBook(ClusterState(1000.0, jobs, bounds=Bounds(**said)))
 
 
 @pytest.mark.parametrize(

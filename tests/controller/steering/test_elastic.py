@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,7 +41,7 @@ FACTS = node_facts(FakeSlurm(NODES).nodes.values())
         (range(4, 5), 40, (1, 1), None, (4, 40)),
     ],
 )
-def test_sizes(wanted, asked: int, nodes: tuple[int, int], batch: int | None, sizes: tuple[int, ...]) -> None:
+def test_sizes(wanted: Any, asked: int, nodes: tuple[int, int], batch: int | None, sizes: tuple[int, ...]) -> None:
     """Only what the cluster can hold, evenly over the nodes, and what the batch can be shared by."""
     assert gang_sizes(wanted, asked, *nodes, batch, FOUR_BY_FOUR) == sizes
 
@@ -50,7 +51,9 @@ def test_sizes(wanted, asked: int, nodes: tuple[int, int], batch: int | None, si
     batch=st.none() | st.integers(1, 512),
     groups=st.lists(st.lists(st.integers(1, 16), min_size=1, max_size=12), max_size=3),
 )  # fmt: skip
-def test_sizes_are_few_ascending_and_possible(low, span, asked, most, batch, groups) -> None:
+def test_sizes_are_few_ascending_and_possible(
+    low: Any, span: Any, asked: Any, most: Any, batch: Any, groups: Any
+) -> None:
     """Whatever is asked for: at most eight sizes, each of them in the range, divisible and on nodes that exist."""
     sizes = gang_sizes(range(low, low + span + 1), asked, 1, most, batch, node_groups(groups))
 
@@ -64,7 +67,7 @@ def test_sizes_are_few_ascending_and_possible(low, span, asked, most, batch, gro
         )
 
 
-def elastic(text: str = "hadar:gpus=1-4", gpus: int = 2, **fields):
+def elastic(text: str = "hadar:gpus=1-4", gpus: int = 2, **fields: Any) -> Any:
     slurm = FakeSlurm(NODES)
     return slurm.jobs[slurm.submit(gpus, text, **fields)]
 
@@ -76,7 +79,7 @@ RECORD = JobRecord("1", workers=2, nodes=1, tasks=1, cpus=8)
 def test_form_of_an_elastic_job() -> None:
     """Sizes follow nodes=, types= and batch=; a job with several tasks per node, none per GPU, keeps its size."""
 
-    def form(text: str, record: JobRecord = RECORD):
+    def form(text: str, record: JobRecord = RECORD) -> Any:
         return form_of(elastic(text), parse(text), record, FACTS, 0.0)
 
     assert (form("hadar:").sizes, form("hadar:gpus=1-8").sizes) == ((), (1, 2, 3, 4))
@@ -121,15 +124,15 @@ class Sized(Policy):
 
     def __init__(self) -> None:
         self.where = Placement()
-        self.seen = None
+        self.seen: Any = None
 
-    def allocate(self, snapshot):
+    def allocate(self, snapshot: Any) -> Any:
         (self.seen,) = snapshot.steerable_jobs
         placed = {self.seen.job_id: self.where} if self.where else {}
         return Plan(self.name, placed, {} if placed else {self.seen.job_id: Wait(Tier.POLICY, "told to wait")})
 
 
-def test_a_job_is_started_and_moved_in_other_sizes(bench) -> None:
+def test_a_job_is_started_and_moved_in_other_sizes(bench: Any) -> None:
     """Started with 4 where 2 were asked for, measured, moved to 1, and back to its owner's shape when it waits."""
     b = bench(NODES)
     job = b.slurm.submit(gpus=2, comment="hadar:model=resnet18,batch=64,steps=20000,ckpt=yes,gpus=1-4")
@@ -163,7 +166,7 @@ def test_a_job_is_started_and_moved_in_other_sizes(bench) -> None:
     assert (waiting.state, waiting.gpus[0].count, waiting.req_nodes) == (JobState.PENDING, 2, ())
 
 
-def test_a_start_in_the_wrong_size_is_noticed(bench) -> None:
+def test_a_start_in_the_wrong_size_is_noticed(bench: Any) -> None:
     """Slurm says yes and gives another number of GPUs: not taken for what was planned."""
     b = bench(NODES)
     job = b.slurm.submit(gpus=2, comment="hadar:ckpt=yes,gpus=1-4")

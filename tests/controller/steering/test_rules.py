@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from slurm_hadar.testing.fake_slurm import FakeSlurm
 NODES = {"v100-1": ("v100", 4), "v100-2": ("v100", 4), "k80-1": ("k80", 4)}
 
 
-def job(comment: str = "hadar:", gpus: int = 2, nodes: int = 1, **fields) -> SlurmJob:
+def job(comment: str = "hadar:", gpus: int = 2, nodes: int = 1, **fields: Any) -> SlurmJob:
     """A pending batch job that can be steered, but for what ``fields`` say."""
     slurm = FakeSlurm(NODES)
     return slurm.jobs[slurm.submit(gpus, comment, nodes, **fields)]
@@ -150,7 +151,7 @@ def test_forms() -> None:
     form = form_of(job(features="v100"), comment, RECORD, FACTS, 0.0)
 
     assert (form.workers, form.min_nodes, form.max_nodes, form.mix) == (4, 1, 4, Mix.GATED)
-    assert form.types == {"v100"} and form.nodes == {"v100-1", "v100-2"}
+    assert (form.types, form.nodes) == (frozenset({"v100"}), frozenset({"v100-1", "v100-2"}))
     several_tasks = replace(RECORD, tasks=4)
     assert form_of(job(), comment, several_tasks, FACTS, 0.0).max_nodes == 2
     avoiding = replace(RECORD, avoid={"k80-1": 10.0})
@@ -168,7 +169,9 @@ def test_forms() -> None:
         ("types=a100", {"a100"}, {}, "k80, v100 not in types=a100"),
     ],
 )  # fmt: skip
-def test_memory_limits_the_types(said: str, types: set | None, short: dict[str, str], none_will_do: str | None) -> None:
+def test_memory_limits_the_types(
+    said: str, types: set[Any] | None, short: dict[str, str], none_will_do: str | None
+) -> None:
     """As types= does, and together with it; what is left out is known with its reason."""
     comment, _ = read(f"hadar:{said}")
     form = form_of(job(), comment, RECORD, FACTS, 0.0)

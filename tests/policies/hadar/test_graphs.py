@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ def job(job_id: str, graph: JobGraph, most_nodes: int = 2, **fields: object) -> 
     speeds = {"v100": Speed(1.0, by_nodes=FLEET.factors(graph, "v100", 1.0, most_nodes))}
     form = Form(graph.gpus, max_nodes=most_nodes)
     made = Job(job_id, form, arrival=0.0, total_steps=1e4, speeds=speeds, graph="g.toml", restart_cost_s=30.0)
-    return replace(made, **fields)  # type: ignore[arg-type]
+    return replace(made, **fields)
 
 
 def held(job_id: str, node: str, gpus: int = 2, steps: float = 1e4) -> Job:
@@ -164,7 +165,9 @@ def with_factors(draw: st.DrawFn) -> Snapshot:
     ],
 )
 @given(snapshot=with_factors(), data=st.data())
-def test_whatever_the_factors_the_contract_is_kept(policy: str, params: dict, snapshot: Snapshot, data) -> None:
+def test_whatever_the_factors_the_contract_is_kept(
+    policy: str, params: dict[str, Any], snapshot: Snapshot, data: Any
+) -> None:
     """A plan that can be carried out, a reason for each that waits, the same for any order of the jobs; and once it is
     carried out it is planned again, so that nobody is moved to and fro."""
     chosen = get(policy, **params)

@@ -1,6 +1,7 @@
 """Which gangs run on a pool: first fit as the plain loop has it, and choices as brute force has them."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ WIDTHS = st.sampled_from((1, 1, 2, 2, 3, 4, 5, 8, 12, 16))
 
 
 @st.composite
-def queues(draw, most_jobs=12, most_gpus=32):
+def queues(draw: Any, most_jobs: Any = 12, most_gpus: Any = 32) -> Any:
     """Gang sizes and values of some jobs, the order in which they come, and GPUs."""
     jobs = draw(st.integers(0, most_jobs))
     workers = np.array([draw(WIDTHS) for _ in range(jobs)], int)
@@ -23,7 +24,7 @@ def queues(draw, most_jobs=12, most_gpus=32):
     return order[:kept], workers, value, draw(st.integers(0, most_gpus))
 
 
-def naive_first_fit(order, workers, gpus):
+def naive_first_fit(order: Any, workers: Any, gpus: Any) -> Any:
     chosen = []
     for job in order:
         if workers[job] <= gpus:
@@ -32,21 +33,21 @@ def naive_first_fit(order, workers, gpus):
     return chosen
 
 
-def best_value(order, workers, value, gpus):
+def best_value(order: Any, workers: Any, value: Any, gpus: Any) -> Any:
     """The most value of all subsets."""
     subsets = itertools.chain.from_iterable(itertools.combinations(order, n) for n in range(len(order) + 1))
     return max(value[list(s)].sum() for s in subsets if workers[list(s)].sum() <= gpus)
 
 
 @given(queues(most_jobs=60, most_gpus=100))
-def test_first_fit_is_the_plain_loop(queue):
+def test_first_fit_is_the_plain_loop(queue: Any) -> None:
     """Done in leaps over the array, but the same jobs in the same order."""
     order, workers, _, gpus = queue
     assert first_fit(order, workers, gpus).tolist() == naive_first_fit(order, workers, gpus)
 
 
 @given(queues(most_jobs=60, most_gpus=100))
-def test_choices_fit_and_are_worth_no_less_than_first_fit(queue):
+def test_choices_fit_and_are_worth_no_less_than_first_fit(queue: Any) -> None:
     """No job twice, none that was not offered, never more GPUs than there are, never less value than first fit."""
     order, workers, value, gpus = queue
     chosen = choose(order, workers, value, gpus)
@@ -57,7 +58,7 @@ def test_choices_fit_and_are_worth_no_less_than_first_fit(queue):
 
 
 @given(queues())
-def test_where_first_fit_leaves_a_hole_the_choice_is_the_best_of_all_subsets(queue):
+def test_where_first_fit_leaves_a_hole_the_choice_is_the_best_of_all_subsets(queue: Any) -> None:
     """Exact inside the window; a pool that first fit fills keeps first fit."""
     order, workers, value, gpus = queue
     chosen = choose(order, workers, value, gpus)
@@ -68,14 +69,14 @@ def test_where_first_fit_leaves_a_hole_the_choice_is_the_best_of_all_subsets(que
         assert value[chosen].sum() == pytest.approx(best_value(order.tolist(), workers, value, gpus))
 
 
-def test_a_hole_is_closed_by_a_wider_gang():
+def test_a_hole_is_closed_by_a_wider_gang() -> None:
     """Of 4 GPUs a gang of three leaves one idle; two pairs of a little less density use all."""
     workers, value = np.array([3, 2, 2]), np.array([3.0, 1.9, 1.9])
     assert choose(np.arange(3), workers, value, 4).tolist() == [1, 2]
     assert choose(np.arange(3), workers, np.array([3.0, 1.4, 1.4]), 4).tolist() == [0]
 
 
-def test_jobs_far_from_the_margin_are_taken_for_granted():
+def test_jobs_far_from_the_margin_are_taken_for_granted() -> None:
     """With 100 GPUs only the last 32 are weighed anew, and what comes first in line runs whatever follows."""
     workers = np.array([4] * 24 + [3, 2, 2])
     value = workers * np.array([2.0] * 24 + [1.0, 0.99, 0.99])

@@ -1,6 +1,7 @@
 """What a second of delay costs whom."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from slurm_hadar.testing.snapshots import snapshots
 OBJECTIVES = ("jct", "ttd", "ftf", "deadline")
 
 
-def weights_of(seen: Snapshot, objective="jct", fair_share="none", type_value=None, fairness=0.0):
+def weights_of(
+    seen: Snapshot, objective: Any = "jct", fair_share: Any = "none", type_value: Any = None, fairness: Any = 0.0
+) -> Any:
     """{job: weight}."""
     outlook = survey(Arena.of(seen), 3600.0)
     found = delay_costs(outlook, objective, fairness, fair_share, type_value or {})
@@ -24,7 +27,7 @@ def weights_of(seen: Snapshot, objective="jct", fair_share="none", type_value=No
 
 
 @given(snapshots(), st.sampled_from(OBJECTIVES), st.sampled_from(("none", "user", "account")))
-def test_positive_and_one_on_average(seen, objective, fair_share):
+def test_positive_and_one_on_average(seen: Any, objective: Any, fair_share: Any) -> None:
     """So that prices and payoffs read the same under all objectives."""
     seen = replace(
         seen,
@@ -37,7 +40,7 @@ def test_positive_and_one_on_average(seen, objective, fair_share):
         assert found.mean() == pytest.approx(1.0)
 
 
-def test_the_owners_weight_multiplies_under_every_objective(job, snapshot):
+def test_the_owners_weight_multiplies_under_every_objective(job: Any, snapshot: Any) -> None:
     """weight=2 counts twice."""
     seen = snapshot([job("1", arrival=900.0), job("2", arrival=900.0, weight=2.0)])
     for objective in OBJECTIVES:
@@ -45,7 +48,7 @@ def test_the_owners_weight_multiplies_under_every_objective(job, snapshot):
         assert found["2"] == pytest.approx(2 * found["1"])
 
 
-def test_finish_time_fairness_grows_with_age_and_falls_with_size(job, snapshot):
+def test_finish_time_fairness_grows_with_age_and_falls_with_size(job: Any, snapshot: Any) -> None:
     """2 rho / T_iso: who waited longer counts more, and a second hurts a short job more than a long one."""
     jobs = [job("1", arrival=0.0), job("2", arrival=900.0), job("3", arrival=900.0, steps=1e5)]
     found = weights_of(snapshot(jobs), "ftf")
@@ -54,14 +57,14 @@ def test_finish_time_fairness_grows_with_age_and_falls_with_size(job, snapshot):
     assert found["1"] / found["2"] == pytest.approx(1100 / 200)
 
 
-def test_finish_time_fairness_counts_the_whole_job(job, snapshot):
+def test_finish_time_fairness_counts_the_whole_job(job: Any, snapshot: Any) -> None:
     """A job that is nearly done is measured against all of its work, not against what is left."""
     half_done = job("1", arrival=900.0, steps=2000.0, done_steps=1000.0)
     found = weights_of(snapshot([half_done, job("2", arrival=900.0)]), "ftf")
     assert found["2"] / found["1"] == pytest.approx(4.0)
 
 
-def test_a_deadline_that_can_be_kept_counts_ten_times(job, snapshot):
+def test_a_deadline_that_can_be_kept_counts_ten_times(job: Any, snapshot: Any) -> None:
     """Far off: ten; hopeless: one; at the very edge half-way between."""
     jobs = [
         job("1"),
@@ -75,7 +78,7 @@ def test_a_deadline_that_can_be_kept_counts_ten_times(job, snapshot):
     assert found["4"] / found["1"] == pytest.approx(5.5)
 
 
-def test_who_used_twice_as_much_counts_half(job, snapshot):
+def test_who_used_twice_as_much_counts_half(job: Any, snapshot: Any) -> None:
     """Fair share over actual share, by user or by account."""
     jobs = [job("1", user="a", account="x"), job("2", user="b", account="y")]
     usage = {"v100": 1000.0}, {"v100": 2000.0}
@@ -88,7 +91,7 @@ def test_who_used_twice_as_much_counts_half(job, snapshot):
     assert weights_of(by_user, fair_share="account") == {"1": 1.0, "2": 1.0}
 
 
-def test_gpu_time_counts_at_the_value_of_its_type(job, snapshot):
+def test_gpu_time_counts_at_the_value_of_its_type(job: Any, snapshot: Any) -> None:
     """Ten hours of a type worth a tenth are one hour of a type worth one."""
     jobs = [job("1", user="a"), job("2", user="b")]
     seen = snapshot(jobs, user_usage={"a": {"v100": 3600.0}, "b": {"k80": 36000.0}})
@@ -97,7 +100,7 @@ def test_gpu_time_counts_at_the_value_of_its_type(job, snapshot):
     assert weights_of(seen, fair_share="user")["1"] > weights_of(seen, fair_share="user")["2"]
 
 
-def test_fair_share_stays_between_an_eighth_and_eight(job, snapshot):
+def test_fair_share_stays_between_an_eighth_and_eight(job: Any, snapshot: Any) -> None:
     """One user had everything, twenty had nothing; none of them is shut out by that."""
     jobs = [job(str(i), user=f"u{i}", arrival=900.0) for i in range(1, 22)]
     found = weights_of(snapshot(jobs, user_usage={"u1": {"v100": 1e9}}), fair_share="user")
@@ -105,14 +108,14 @@ def test_fair_share_stays_between_an_eighth_and_eight(job, snapshot):
     assert len({round(w, 9) for w in found.values()}) == 2
 
 
-def test_one_user_alone_is_compared_with_nobody(job, snapshot):
+def test_one_user_alone_is_compared_with_nobody(job: Any, snapshot: Any) -> None:
     """Fair shares concern those who have active jobs."""
     seen = snapshot([job("1", user="a"), job("2", user="a")], user_usage={"a": {"v100": 9.0}, "b": {"v100": 1.0}})
     assert weights_of(seen, fair_share="user") == {"1": 1.0, "2": 1.0}
 
 
 @given(snapshots(), st.floats(0.0, 1.0))
-def test_fairness_leads_from_the_jobs_own_weights_to_those_of_ftf(seen, fairness):
+def test_fairness_leads_from_the_jobs_own_weights_to_those_of_ftf(seen: Any, fairness: Any) -> None:
     """The knob is a straight line between the two ends."""
     plain = replace(seen, jobs=tuple(replace(j, weight=1.0) for j in seen.jobs))
     start, end = weights_of(plain), weights_of(plain, objective="ftf")

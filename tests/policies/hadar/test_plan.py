@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,21 +16,21 @@ from slurm_hadar.testing.snapshots import carry_out, snapshots
 FOUR = (Node("a", {"v100": 4}),)
 
 
-def elastic(job, job_id, rates=((1, 1.0), (2, 1.8), (4, 3.0)), **fields):
+def elastic(job: Any, job_id: Any, rates: Any = ((1, 1.0), (2, 1.8), (4, 3.0)), **fields: Any) -> Any:
     """A job of 2 GPUs that can also have 1 or 4, at these steps/s."""
     speeds = {n: {"v100": Speed(rate)} for n, rate in rates}
     asked = job(job_id, form=Form(2, max_nodes=2, sizes=tuple(speeds)), **fields)
     return replace(asked, speeds=speeds.pop(2), scaled=speeds)
 
 
-def width(plan, job_id):
+def width(plan: Any, job_id: Any) -> Any:
     return plan.placement(job_id).workers
 
 
 # Elastic gangs
 
 
-def test_an_elastic_job_alone_takes_the_largest_size_that_is_faster(job, snapshot):
+def test_an_elastic_job_alone_takes_the_largest_size_that_is_faster(job: Any, snapshot: Any) -> None:
     """All four GPUs where they help, two where four would be slower."""
     helps = elastic(job, "1")
     hurts = elastic(job, "1", rates=((1, 1.0), (2, 1.8), (4, 1.7)))
@@ -37,7 +38,7 @@ def test_an_elastic_job_alone_takes_the_largest_size_that_is_faster(job, snapsho
     assert width(get("hadar").allocate(snapshot([hurts], FOUR)), "1") == 2
 
 
-def test_elastic_jobs_are_small_while_many_wait(job, snapshot):
+def test_elastic_jobs_are_small_while_many_wait(job: Any, snapshot: Any) -> None:
     """The more wait, the more the work per GPU counts. On four GPUs eight equal jobs end soonest on average in pairs
     (the sum is 1111 ks, 1200 ks with 1 or 4 GPUs each), a hundred with one GPU each (130 Ms; 142 Ms and 168 Ms)."""
     for count, sizes in ((8, [2, 2]), (100, [1, 1, 1, 1])):
@@ -46,7 +47,7 @@ def test_elastic_jobs_are_small_while_many_wait(job, snapshot):
         assert [p.workers for p in plan.placements.values()] == sizes
 
 
-def test_an_elastic_job_shrinks_when_others_come_and_grows_when_they_are_gone(job, snapshot):
+def test_an_elastic_job_shrinks_when_others_come_and_grows_when_they_are_gone(job: Any, snapshot: Any) -> None:
     """The plan follows the queue, through the memory of the rounds before. Job 1, which has done most, goes first."""
     policy = get("hadar")
     rates = ((1, 1.0), (2, 1.6), (4, 2.0))
@@ -64,7 +65,7 @@ def test_an_elastic_job_shrinks_when_others_come_and_grows_when_they_are_gone(jo
     assert width(policy.allocate(deserted), "1") == 4
 
 
-def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job, snapshot):
+def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job: Any, snapshot: Any) -> None:
     """Two more GPUs are worth it to a job with much left, and not to one that is nearly done."""
     long = replace(elastic(job, "1", steps=1e5), state=JobState.RUNNING, placement=Placement.of({"a": {"v100": 2}}))
     nearly = replace(long, total_steps=90.0)
@@ -75,14 +76,14 @@ def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job, 
 # Mixed gangs
 
 
-def test_mixed_gangs_take_what_is_left_and_balanced_ones_the_fast_part_of_it(job, snapshot):
+def test_mixed_gangs_take_what_is_left_and_balanced_ones_the_fast_part_of_it(job: Any, snapshot: Any) -> None:
     """Two v100, a p100 and two k80 are left over. A gang of three leaves the k80s alone, gated or balanced. In a gang
     of four, which needs one, a balanced one takes all faster GPUs; a gated one, at the k80's rate anyway, few
     nodes.
     """
     nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 1}), Node("c", {"k80": 2}))
 
-    def types(workers, mix):
+    def types(workers: Any, mix: Any) -> Any:
         form = Form(workers, max_nodes=4, mix=mix, uniform=False)
         return get("hadar").allocate(snapshot([job("1", form=form)], nodes)).placement("1").by_type
 
@@ -92,7 +93,7 @@ def test_mixed_gangs_take_what_is_left_and_balanced_ones_the_fast_part_of_it(job
     assert types(4, Mix.NEVER) == {}
 
 
-def test_a_mixed_gang_takes_nothing_from_others(job, snapshot):
+def test_a_mixed_gang_takes_nothing_from_others(job: Any, snapshot: Any) -> None:
     """Jobs on one type go first; what they leave is too little for the mixed gang, which waits."""
     nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 2}))
     mixed = job("9", form=Form(4, max_nodes=2, mix=Mix.BALANCED), steps=10.0)
@@ -104,7 +105,7 @@ def test_a_mixed_gang_takes_nothing_from_others(job, snapshot):
 # Where gangs go
 
 
-def test_wide_gangs_are_laid_out_before_narrow_ones(job, snapshot):
+def test_wide_gangs_are_laid_out_before_narrow_ones(job: Any, snapshot: Any) -> None:
     """Gangs of 1, 2, 3 and 2, in this order of density, fill two nodes of four only if the widest is placed first."""
     nodes = (Node("a", {"v100": 4}), Node("b", {"v100": 4}))
     steps = {"1": (1, 1e3), "2": (2, 2e3), "3": (3, 3e3), "4": (2, 5e3)}
@@ -113,7 +114,7 @@ def test_wide_gangs_are_laid_out_before_narrow_ones(job, snapshot):
     assert set(plan.placements) == {"1", "2", "3", "4"}
 
 
-def test_running_jobs_stay_where_a_newcomer_fits_beside_them(job, running, snapshot):
+def test_running_jobs_stay_where_a_newcomer_fits_beside_them(job: Any, running: Any, snapshot: Any) -> None:
     """A wide newcomer takes the free node although running jobs come first in line."""
     nodes = (Node("a", {"v100": 4}), Node("b", {"v100": 4}))
     here = [running(str(i), {"b": {"v100": 1}}, steps=5e4) for i in range(1, 4)]
@@ -125,12 +126,12 @@ def test_running_jobs_stay_where_a_newcomer_fits_beside_them(job, running, snaps
 # What is left over
 
 
-def test_no_fill_for_a_job_whose_turn_comes_before_a_restart_pays(job, running, snapshot):
+def test_no_fill_for_a_job_whose_turn_comes_before_a_restart_pays(job: Any, running: Any, snapshot: Any) -> None:
     """Its fast GPU is busy for a while. On the slow one it would do a ninth of the work meanwhile: worth it if that is
     more than two restarts, and not if the turn comes before."""
     nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))
 
-    def meanwhile(holder_steps, restart_s):
+    def meanwhile(holder_steps: Any, restart_s: Any) -> Any:
         holder = running("1", {"a": {"v100": 1}}, steps=holder_steps, k80=None, p100=None)
         waiting = job("2", steps=1e6, k80=1.0, restart_cost_s=restart_s)
         return get("hadar", frontier=0.0).allocate(snapshot([holder, waiting], nodes)).placement("2").by_type
@@ -140,7 +141,7 @@ def test_no_fill_for_a_job_whose_turn_comes_before_a_restart_pays(job, running, 
     assert meanwhile(3600.0, restart_s=30.0) == {}
 
 
-def test_jobs_on_a_draining_node_stay_or_move(running, snapshot):
+def test_jobs_on_a_draining_node_stay_or_move(running: Any, snapshot: Any) -> None:
     """It moves to a free node, and stays where it is if there is none; it is not stopped for nothing."""
     drained = Node("a", {"v100": 2}, available=False, state="draining", reason="fan")
     holder = running("1", {"a": {"v100": 2}}, steps=1e6)
@@ -156,7 +157,7 @@ def test_jobs_on_a_draining_node_stay_or_move(running, snapshot):
 
 @settings(deadline=None, max_examples=60)
 @given(snapshots(max_jobs=10))
-def test_losing_the_memory_costs_nothing_but_knowledge(seen):
+def test_losing_the_memory_costs_nothing_but_knowledge(seen: Any) -> None:
     """With the memory the plan repeats itself; without, with that of another queue or with older keys it is still a
     plan that keeps the contract."""
     policy = get("hadar", frontier=0.5)
@@ -169,7 +170,7 @@ def test_losing_the_memory_costs_nothing_but_knowledge(seen):
         assert check_plan(forgetful, policy.allocate(forgetful)) == []
 
 
-def test_plan_is_the_same_however_the_jobs_are_listed(job, snapshot):
+def test_plan_is_the_same_however_the_jobs_are_listed(job: Any, snapshot: Any) -> None:
     """Order of arrival and id decide ties, not the order in a list."""
     rng = random.Random(5)
     jobs = [job(str(i), rng.choice((1, 2)), steps=rng.choice((1e4, 2e4))) for i in range(1, 30)]
@@ -181,7 +182,7 @@ def test_plan_is_the_same_however_the_jobs_are_listed(job, snapshot):
 # The knob
 
 
-def static_queue(seed):
+def static_queue(seed: Any) -> Any:
     """Thirty jobs, all there from the start, short and long, with a comparative advantage each."""
     rng = random.Random(seed)
     jobs = []
@@ -194,7 +195,7 @@ def static_queue(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_knob_trades_average_jct_for_ttd(seed):
+def test_the_knob_trades_average_jct_for_ttd(seed: Any) -> None:
     """At 0.5 the last job ends no later than at 0, at a loss of the average JCT that is bounded."""
     found = {}
     for frontier in (0.0, 0.5):

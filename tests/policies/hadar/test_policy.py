@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,14 +16,14 @@ BRUTE_FORCE = Path(__file__).parents[3] / "benchmarks" / "brute_force.py"
 
 
 @pytest.fixture(scope="module")
-def brute_force():
+def brute_force() -> Any:
     spec = util.spec_from_file_location("brute_force", BRUTE_FORCE)
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_job_that_gains_most_gets_the_fast_gpu(job, snapshot):
+def test_the_job_that_gains_most_gets_the_fast_gpu(job: Any, snapshot: Any) -> None:
     """Comparative advantage: the job that a slow type hurts most is the one that avoids it."""
     nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))
     tenfold, little = job("1", k80=1.0), job("2", k80=9.0)
@@ -31,7 +32,7 @@ def test_the_job_that_gains_most_gets_the_fast_gpu(job, snapshot):
     assert plan.placements["2"].by_type == {"k80": 1}
 
 
-def test_short_jobs_first(job, snapshot):
+def test_short_jobs_first(job: Any, snapshot: Any) -> None:
     """With average JCT as the objective the shorter of two jobs runs first, whoever came first."""
     nodes = (Node("a", {"v100": 1}),)
     plan = get("hadar").allocate(snapshot([job("1", steps=1e6), job("2", steps=1e4)], nodes))
@@ -42,7 +43,7 @@ def test_short_jobs_first(job, snapshot):
     assert plan.waits["1"].wanted == Placement.of({"a": {"v100": 1}})
 
 
-def test_ttd_prefers_the_job_that_would_be_last(job, snapshot):
+def test_ttd_prefers_the_job_that_would_be_last(job: Any, snapshot: Any) -> None:
     """With the makespan as the objective the longer of two jobs runs first."""
     nodes = (Node("a", {"v100": 1}),)
     jobs = [job("1", steps=1e6), job("2", steps=1e4)]
@@ -50,14 +51,14 @@ def test_ttd_prefers_the_job_that_would_be_last(job, snapshot):
         assert set(get("hadar", **params).allocate(snapshot(jobs, nodes)).placements) == {"1"}
 
 
-def test_ftf_prefers_who_waited_longest_for_its_size(job, snapshot):
+def test_ftf_prefers_who_waited_longest_for_its_size(job: Any, snapshot: Any) -> None:
     """Of two equal jobs the one that waited longer runs first."""
     nodes = (Node("a", {"v100": 1}),)
     jobs = [job("1", arrival=900.0), job("2", arrival=-90000.0)]
     assert set(get("hadar", objective="ftf").allocate(snapshot(jobs, nodes)).placements) == {"2"}
 
 
-def test_deadline_prefers_the_job_that_can_still_make_it(job, snapshot):
+def test_deadline_prefers_the_job_that_can_still_make_it(job: Any, snapshot: Any) -> None:
     """A deadline that can be kept counts; one that is lost anyway does not."""
     nodes = (Node("a", {"v100": 1}),)
     plain, urgent, lost = job("1"), job("2", steps=2000.0, deadline=1300.0), job("3", steps=2000.0, deadline=-9e4)
@@ -66,14 +67,14 @@ def test_deadline_prefers_the_job_that_can_still_make_it(job, snapshot):
     assert set(policy.allocate(snapshot([plain, lost], nodes)).placements) == {"1"}
 
 
-def test_weight_multiplies(job, snapshot):
+def test_weight_multiplies(job: Any, snapshot: Any) -> None:
     """A job five times as important goes before one half as long."""
     nodes = (Node("a", {"v100": 1}),)
     jobs = [job("1", steps=1e5), job("2", steps=2e5, weight=5.0)]
     assert set(get("hadar").allocate(snapshot(jobs, nodes)).placements) == {"2"}
 
 
-def test_no_move_for_a_gain_below_the_restart_cost(running, snapshot):
+def test_no_move_for_a_gain_below_the_restart_cost(running: Any, snapshot: Any) -> None:
     """A job that is nearly done stays on the slow type; one with much left moves to the fast one."""
     nodes = (Node("a", {"v100": 1}), Node("b", {"p100": 1}))
     here = {"b": {"p100": 1}}
@@ -83,7 +84,7 @@ def test_no_move_for_a_gain_below_the_restart_cost(running, snapshot):
     assert get("hadar").allocate(snapshot([long], nodes)).placements["1"].by_type == {"v100": 1}
 
 
-def test_switch_gain_bounds_moves(running, snapshot):
+def test_switch_gain_bounds_moves(running: Any, snapshot: Any) -> None:
     """A gain below switch_gain moves nobody."""
     nodes = (Node("a", {"v100": 1}), Node("b", {"p100": 1}))
     slow = running("1", {"b": {"p100": 1}}, steps=1e6, p100=8.0)
@@ -91,7 +92,7 @@ def test_switch_gain_bounds_moves(running, snapshot):
     assert get("hadar", switch_gain=0.5).allocate(snapshot([slow], nodes)).placements["1"].by_type == {"p100": 1}
 
 
-def test_a_newcomer_takes_idle_gpus_not_those_of_a_running_job(job, running, snapshot):
+def test_a_newcomer_takes_idle_gpus_not_those_of_a_running_job(job: Any, running: Any, snapshot: Any) -> None:
     """Nobody is disturbed while equal GPUs are idle."""
     nodes = (Node("a", {"v100": 2}), Node("b", {"v100": 2}))
     first = running("1", {"a": {"v100": 2}}, steps=1e6)
@@ -99,14 +100,14 @@ def test_a_newcomer_takes_idle_gpus_not_those_of_a_running_job(job, running, sna
     assert plan.placements == {"1": first.placement, "2": Placement.of({"b": {"v100": 2}})}
 
 
-def test_one_node_before_several(job, snapshot):
+def test_one_node_before_several(job: Any, snapshot: Any) -> None:
     """A gang that fits one node is not spread."""
     nodes = (Node("a", {"v100": 2}), Node("b", {"v100": 2}), Node("d", {"v100": 4}))
     plan = get("hadar").allocate(snapshot([job("1", 4)], nodes))
     assert plan.placements["1"] == Placement.of({"d": {"v100": 4}})
 
 
-def test_spread_where_the_form_allows(job, snapshot):
+def test_spread_where_the_form_allows(job: Any, snapshot: Any) -> None:
     """A plain job spreads evenly over the fewest nodes; one that may not spread waits."""
     nodes = (Node("a", {"v100": 2}), Node("b", {"v100": 2}))
     plan = get("hadar").allocate(snapshot([job("1", form=Form(4, max_nodes=2))], nodes))
@@ -115,7 +116,7 @@ def test_spread_where_the_form_allows(job, snapshot):
     assert refused.waits["1"].tier is Tier.CANNOT_RUN and "4 GPUs" in refused.waits["1"].why
 
 
-def test_mixed_types_for_gangs_that_accept_them(job, snapshot):
+def test_mixed_types_for_gangs_that_accept_them(job: Any, snapshot: Any) -> None:
     """A gang that fits on no single type runs on two if it may mix them, and never otherwise."""
     nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 2}))
     for mix in (Mix.GATED, Mix.BALANCED):
@@ -125,7 +126,7 @@ def test_mixed_types_for_gangs_that_accept_them(job, snapshot):
     assert not plan.placements
 
 
-def test_balanced_gangs_seek_speed_where_gated_ones_cannot_use_it(job, snapshot):
+def test_balanced_gangs_seek_speed_where_gated_ones_cannot_use_it(job: Any, snapshot: Any) -> None:
     """Beside a job that needs the v100, a balanced pair takes the fastest mix."""
     nodes = (Node("a", {"v100": 1, "k80": 1}), Node("b", {"p100": 1, "k80": 1}))
     form = Form(2, max_nodes=1, mix=Mix.BALANCED)
@@ -133,7 +134,7 @@ def test_balanced_gangs_seek_speed_where_gated_ones_cannot_use_it(job, snapshot)
     assert plan.placements["1"] == Placement.of({"a": {"v100": 1, "k80": 1}})
 
 
-def test_patience(job, running, snapshot):
+def test_patience(job: Any, running: Any, snapshot: Any) -> None:
     """A job that could not be moved later waits for a faster type, but not for ever."""
     nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))
     holder = running("1", {"a": {"v100": 1}}, unmovable="exempt")
@@ -146,14 +147,14 @@ def test_patience(job, running, snapshot):
     assert at_last.placements["2"].by_type == {"k80": 1}
 
 
-def test_unmovable_holders_are_named(job, running, snapshot):
+def test_unmovable_holders_are_named(job: Any, running: Any, snapshot: Any) -> None:
     """A job whose GPUs are held by one that must not move is told by whom."""
     nodes = (Node("a", {"v100": 2}),)
     plan = get("hadar").allocate(snapshot([running("7", {"a": {"v100": 2}}, unmovable="exempt"), job("8", 2)], nodes))
     assert plan.waits["8"].tier is Tier.CAPACITY and "7" in plan.waits["8"].why
 
 
-def test_unknown_length_counts_as_the_assumed_run_time(job, snapshot):
+def test_unknown_length_counts_as_the_assumed_run_time(job: Any, snapshot: Any) -> None:
     """A job that names no steps goes after a shorter one and before a longer one."""
     nodes = (Node("a", {"v100": 1}),)
     unknown = job("1", steps=None)
@@ -161,7 +162,7 @@ def test_unknown_length_counts_as_the_assumed_run_time(job, snapshot):
         assert set(get("hadar").allocate(snapshot([unknown, job("2", steps=steps)], nodes)).placements) == first
 
 
-def test_prices_rise_with_occupancy(job, snapshot):
+def test_prices_rise_with_occupancy(job: Any, snapshot: Any) -> None:
     """A type that is sold out costs more than one that is idle; each slot has a price."""
     jobs = [job("1", 2, p100=None, k80=None)]
     plan = get("hadar", prices="round").allocate(snapshot(jobs))
@@ -170,21 +171,21 @@ def test_prices_rise_with_occupancy(job, snapshot):
     assert plan.payoffs["1"] > 0
 
 
-def test_later_buyers_pay_more(job, snapshot):
+def test_later_buyers_pay_more(job: Any, snapshot: Any) -> None:
     """Of equal jobs on one type each pays more than the one before, so its payoff is smaller."""
     jobs = [job(str(i), p100=None, k80=None) for i in range(1, 3)]
     plan = get("hadar", prices="round").allocate(snapshot(jobs))
     assert plan.payoffs["1"] > plan.payoffs["2"] > 0
 
 
-def test_fill_off_leaves_unprofitable_gpus_idle_but_stops_nobody(running, snapshot):
+def test_fill_off_leaves_unprofitable_gpus_idle_but_stops_nobody(running: Any, snapshot: Any) -> None:
     """Without filling, running jobs still keep what nobody bought."""
     nodes = (Node("a", {"v100": 2}),)
     jobs = [running("1", {"a": {"v100": 2}}, steps=1e7)]
     assert set(get("hadar", prices="round", fill=False).allocate(snapshot(jobs, nodes)).placements) == {"1"}
 
 
-def _random_queue(job, snapshot, seed, count=40):
+def _random_queue(job: Any, snapshot: Any, seed: Any, count: Any = 40) -> Any:
     rng = random.Random(seed)
     nodes = [Node(f"{t}{i}", {t: 4}) for t in ("v100", "p100", "k80") for i in range(3)]
     jobs = []
@@ -195,7 +196,7 @@ def _random_queue(job, snapshot, seed, count=40):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_work_conserving_and_steady_on_a_busy_cluster(job, snapshot, seed):
+def test_work_conserving_and_steady_on_a_busy_cluster(job: Any, snapshot: Any, seed: Any) -> None:
     """With single-GPU jobs waiting no usable GPU is idle, and the plan repeats itself once carried out."""
     queue = _random_queue(job, snapshot, seed, count=100)
     plan = get("hadar").allocate(queue)
@@ -205,7 +206,7 @@ def test_work_conserving_and_steady_on_a_busy_cluster(job, snapshot, seed):
     assert get("hadar").allocate(carry_out(queue, plan)).placements == plan.placements
 
 
-def test_large_queue_keeps_the_contract(job, snapshot):
+def test_large_queue_keeps_the_contract(job: Any, snapshot: Any) -> None:
     """A thousand jobs on nine nodes go through the window of the dynamic programme and the greedy rest."""
     queue = _random_queue(job, snapshot, 1, count=1000)
     plan = get("hadar").allocate(queue)
@@ -213,7 +214,7 @@ def test_large_queue_keeps_the_contract(job, snapshot):
     assert sum(p.workers for p in plan.placements.values()) == 36
 
 
-def test_near_the_optimum_of_a_round(brute_force):
+def test_near_the_optimum_of_a_round(brute_force: Any) -> None:
     """On a fixed seed the plan never falls below 0.8 of the exhaustive optimum, and rarely below it at all."""
     rng, policy = random.Random(3), get("hadar", prices="round")
     ratios = [brute_force.exact_ratio(rng, policy) for _ in range(150)]
@@ -222,7 +223,7 @@ def test_near_the_optimum_of_a_round(brute_force):
     assert sum(ratios) / len(ratios) >= 0.99
 
 
-def test_near_the_linear_bound(brute_force):
+def test_near_the_linear_bound(brute_force: Any) -> None:
     """On queues of moderate size the plan reaches nine tenths of what divisible jobs could."""
     rng, policy = random.Random(3), get("hadar", prices="round")
     ratios = [brute_force.lp_ratio(rng, policy) for _ in range(5)]

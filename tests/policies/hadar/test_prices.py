@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ eras = st.builds(Era, contention=st.floats(1, 100), makespan_s=spans, mean_work_
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @given(work=works, era=eras, finish=st.lists(spans, min_size=2, max_size=5))
-def test_utilities_never_rise_with_the_completion_time(objective, work, era, finish):
+def test_utilities_never_rise_with_the_completion_time(objective: Any, work: Any, era: Any, finish: Any) -> None:
     """A later completion is never worth more, and none is worth less than nothing."""
     utility = make_utility(objective, 0.0)
     values = [utility.per_round(work, era, t) for t in sorted(finish)]
@@ -40,19 +41,19 @@ def test_utilities_never_rise_with_the_completion_time(objective, work, era, fin
 
 
 @given(work=works, era=eras, finish=spans, frontier=st.floats(0, 1))
-def test_frontier_lies_between_its_ends(work, era, finish, frontier):
+def test_frontier_lies_between_its_ends(work: Any, era: Any, finish: Any, frontier: Any) -> None:
     """The blend is never outside what average JCT and TTD alone would give."""
     ends = [make_utility("jct", f).per_round(work, era, finish) for f in (0.0, 1.0)]
     blend = make_utility("jct", frontier).per_round(work, era, finish)
     assert min(ends) * (1 - 1e-9) <= blend <= max(ends) * (1 + 1e-9)
 
 
-def _bidders(jobs, snapshot):
+def _bidders(jobs: Any, snapshot: Any) -> Any:
     arena = Arena.of(snapshot(jobs))
     return make_bidders(Market(arena, make_utility("jct", 0), round_era(arena, 3600.0), 0.0, 0.0), 3600.0)
 
 
-def test_exponential_price(job, snapshot):
+def test_exponential_price(job: Any, snapshot: Any) -> None:
     """From U_min when idle to U_max when sold out, by the same factor for every GPU sold; nobody buys at the end."""
     bidders = _bidders([job("1", 2), job("2", 1, steps=5e4)], snapshot)
     prices = round_prices(bidders, {"v100": 2, "p100": 2, "k80": 2})
@@ -64,13 +65,13 @@ def test_exponential_price(job, snapshot):
     assert sold == pytest.approx(best)
 
 
-def test_prices_without_jobs():
+def test_prices_without_jobs() -> None:
     """An empty queue has prices too, and they are finite."""
     assert all(math.isfinite(p) for p in round_prices([], {"v100": 2}).at({"v100": 0}).values())
 
 
 @given(seed=st.integers(0, 10**6), jobs=st.integers(1, 40))
-def test_clearing_prices_against_the_linear_programme(seed, jobs):
+def test_clearing_prices_against_the_linear_programme(seed: Any, jobs: Any) -> None:
     """The dual value at the prices found bounds the linear programme from above, and closely."""
     rng = np.random.default_rng(seed)
     worth = rng.lognormal(0, 1, (jobs, 3))
@@ -87,7 +88,7 @@ def test_clearing_prices_against_the_linear_programme(seed, jobs):
 
 
 @given(seed=st.integers(0, 10**6), jobs=st.integers(1, 40))
-def test_shadow_prices_bound_the_makespan(seed, jobs):
+def test_shadow_prices_bound_the_makespan(seed: Any, jobs: Any) -> None:
     """The bound never exceeds the fluid optimum and comes close to it; the average GPU costs one."""
     rng = np.random.default_rng(seed)
     work, gpus = rng.lognormal(0, 1, (jobs, 3)), np.array([8.0, 4.0, 12.0])

@@ -3,6 +3,7 @@
 import itertools
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ TYPES = ("v100", "p100", "k80")
 NOW = 1000.0
 
 
-def outlook_of(run_s, gpus, workers=None):
+def outlook_of(run_s: Any, gpus: Any, workers: Any = None) -> Any:
     """Jobs that take ``run_s[j][r]`` seconds on the r-th type (None: never), where there are ``gpus[r]`` GPUs."""
     nodes = tuple(Node(t, {t: n}) for t, n in zip(TYPES, gpus, strict=False))
     jobs = []
@@ -29,7 +30,7 @@ def outlook_of(run_s, gpus, workers=None):
     return survey(Arena.of(Snapshot(NOW, nodes, tuple(jobs))), 3600.0)
 
 
-def total_cost(outlook, weights, column, terminal):
+def total_cost(outlook: Any, weights: Any, column: Any, terminal: Any) -> Any:
     """Each pool serves its jobs in the order of area / weight, one after the other on all of its GPUs: the weighted sum
     of completion times, and what waits behind all others for each area. Plain loops."""
     total = 0.0
@@ -43,7 +44,7 @@ def total_cost(outlook, weights, column, terminal):
     return total
 
 
-def settled(outlook, weights, terminal):
+def settled(outlook: Any, weights: Any, terminal: Any) -> Any:
     """Assigned again from its own result until nothing changes."""
     column = np.full(len(outlook.jobs), -1)
     for _ in range(20):
@@ -55,7 +56,7 @@ def settled(outlook, weights, terminal):
 
 
 @st.composite
-def instances(draw):
+def instances(draw: Any) -> Any:
     """Up to ten jobs, gangs among them, on one to three types, with weights and terminal weights."""
     gpus = draw(st.lists(st.sampled_from((1, 2, 5, 16)), min_size=1, max_size=3))
     seconds = st.sampled_from((None, 10.0, 60.0, 61.0, 1000.0, 9999.0))
@@ -69,7 +70,7 @@ def instances(draw):
 
 @settings(deadline=None)
 @given(instances())
-def test_nobody_gains_by_moving_alone(instance):
+def test_nobody_gains_by_moving_alone(instance: Any) -> None:
     """Once settled, the weighted sum of completion times falls with no move of one job."""
     outlook, weights, terminal = instance
     queues = settled(outlook, weights, terminal)
@@ -82,7 +83,7 @@ def test_nobody_gains_by_moving_alone(instance):
 
 @settings(deadline=None)
 @given(instances())
-def test_a_price_is_what_the_jobs_behind_lose(instance):
+def test_a_price_is_what_the_jobs_behind_lose(instance: Any) -> None:
     """``after`` times a job's area is what the cost of all others falls by when the job is taken away; the job itself
     ends ``turn_s`` and its run time from now; the price now is that of the whole queue."""
     outlook, weights, terminal = instance
@@ -100,22 +101,22 @@ def test_a_price_is_what_the_jobs_behind_lose(instance):
         assert queues.price[pool] == pytest.approx((waiting + terminal[pool]) / outlook.gpus[pool])
 
 
-def draw_run_s(rng, jobs, types):
+def draw_run_s(rng: Any, jobs: Any, types: Any) -> Any:
     return [
         [10 ** rng.uniform(2, 4) * speed for speed in (1.0, rng.uniform(1, 3), rng.uniform(2, 9))[:types]]
         for _ in range(jobs)
     ]
 
 
-def allox_optimum(outlook, gpus):
+def allox_optimum(outlook: Any, gpus: Any) -> Any:
     """The least sum of completion times of one-GPU jobs: the k-th from the last on a GPU counts k times."""
     jobs = len(outlook.jobs)
     cost = [outlook.run_s[:, r] * k for r, count in enumerate(gpus) for _ in range(count) for k in range(1, jobs + 1)]
-    cost = np.array(cost).T
-    return cost[linear_sum_assignment(cost)].sum()
+    table = np.array(cost).T
+    return table[linear_sum_assignment(table)].sum()
 
 
-def on_whole_gpus(outlook, column, gpus):
+def on_whole_gpus(outlook: Any, column: Any, gpus: Any) -> Any:
     """The sum of completion times if each pool's jobs run one after the other on its GPUs, shortest first."""
     total = 0.0
     for pool, count in enumerate(gpus):
@@ -125,7 +126,7 @@ def on_whole_gpus(outlook, column, gpus):
 
 
 @pytest.mark.parametrize("gpus", [(1, 1, 1), (1, 1), (3, 2, 4)])
-def test_close_to_the_optimum_of_single_gpu_jobs(gpus):
+def test_close_to_the_optimum_of_single_gpu_jobs(gpus: Any) -> None:
     """AlloX's matching is the optimum for one-GPU jobs that are all there; the assignment, carried out on whole GPUs,
     is within 1 % of it on average and 10 % at worst, as a local optimum of a fluid model (measured: 0.4 % and 5.9 %).
 
@@ -147,7 +148,7 @@ def test_close_to_the_optimum_of_single_gpu_jobs(gpus):
     assert max(ratios) <= 1.10
 
 
-def test_near_the_best_of_all_assignments_with_gangs():
+def test_near_the_best_of_all_assignments_with_gangs() -> None:
     """Gangs of 1, 2 and 4 on pools of 4: within 8 % of the best of all assignments, 1 % on average."""
     rng, ratios = random.Random(11), []
     for _ in range(15):
@@ -161,7 +162,7 @@ def test_near_the_best_of_all_assignments_with_gangs():
     assert max(ratios) <= 1.08
 
 
-def test_the_same_queue_is_assigned_the_same():
+def test_the_same_queue_is_assigned_the_same() -> None:
     """No chance is involved, however often the queue is sorted."""
     outlook = outlook_of(draw_run_s(random.Random(2), 300, 3), (8, 8, 8))
     new, none = np.full(300, -1), np.zeros(3)
@@ -170,7 +171,7 @@ def test_the_same_queue_is_assigned_the_same():
     assert first.turn_s.tolist() == second.turn_s.tolist()
 
 
-def test_terminal_weight_pushes_to_where_a_job_takes_least():
+def test_terminal_weight_pushes_to_where_a_job_takes_least() -> None:
     """A job alone runs where it is fastest; with enough weight behind it, where it takes fewest GPU-seconds."""
     fast_but_wide = outlook_of([[100.0, 150.0]], (8, 8))
     fast_but_wide.workers[0] = [4, 1]
@@ -181,7 +182,7 @@ def test_terminal_weight_pushes_to_where_a_job_takes_least():
     assert column == [0, 0, 1]
 
 
-def test_balancing_makes_the_busy_pool_dear():
+def test_balancing_makes_the_busy_pool_dear() -> None:
     """A pool with more work than fits the time left gains terminal weight, one with less loses what it has."""
     outlook = outlook_of([[100.0, 400.0]] * 8, (2, 2))
     area = outlook.run_s * outlook.workers
@@ -193,7 +194,7 @@ def test_balancing_makes_the_busy_pool_dear():
 # The target
 
 
-def fluid_makespan(outlook):
+def fluid_makespan(outlook: Any) -> Any:
     """The makespan if jobs could be cut in any way, as a linear programme: shares x[j, r] of each job's work."""
     n, types = outlook.run_s.shape
     area = np.where(np.isfinite(outlook.run_s), outlook.run_s * outlook.workers, 0.0)
@@ -211,7 +212,7 @@ def fluid_makespan(outlook):
     return found.fun
 
 
-def test_the_knob_gives_up_slack_and_takes_in_margin():
+def test_the_knob_gives_up_slack_and_takes_in_margin() -> None:
     """From 0, where no makespan is aimed at, to 1, where nothing goes above the bound and all jobs are critical."""
     assert Aim.of(0.0) is None
     aims = [Aim.of(f) for f in (0.05, 0.25, 0.5, 0.75, 1.0)]
@@ -221,7 +222,7 @@ def test_the_knob_gives_up_slack_and_takes_in_margin():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_target_against_the_linear_programme(seed):
+def test_target_against_the_linear_programme(seed: Any) -> None:
     """The target is never earlier than the longest run time nor, by more than the 3 % that 80 steps of multiplicative
     weights may be off, than the fluid makespan; without slack it is never later than both. Slack moves it later."""
     rng = random.Random(seed)
@@ -234,7 +235,7 @@ def test_target_against_the_linear_programme(seed):
     assert [e / ends[0] for e in ends] == pytest.approx([1.0, 1.03, 1.174, 2.009], rel=1e-3)
 
 
-def test_critical_are_those_that_would_be_late_if_they_waited():
+def test_critical_are_those_that_would_be_late_if_they_waited() -> None:
     """With 3 % of slack, who needs 98 % of the time left or more where it costs the makespan least, and nobody else."""
     outlook = outlook_of([[1000.0], [930.0], [100.0]], (4,))
     area = outlook.run_s * outlook.workers
@@ -246,13 +247,13 @@ def test_critical_are_those_that_would_be_late_if_they_waited():
     assert set_target(outlook, Aim.of(1.0), area, 0.0, fresh=True).critical.all()
 
 
-def test_the_target_stays_unless_jobs_come_or_the_bound_forces_it():
+def test_the_target_stays_unless_jobs_come_or_the_bound_forces_it() -> None:
     """Time that passes does not move it; a bound beyond it does, just so far; only fresh jobs bring new slack."""
     outlook = outlook_of([[1000.0], [500.0]], (2,))
     area, aim = outlook.run_s * outlook.workers, Aim.of(0.5)
     end = set_target(outlook, aim, area, 0.0, fresh=True).end
 
-    def at(seconds, fresh, scale=1.0):
+    def at(seconds: Any, fresh: Any, scale: Any = 1.0) -> Any:
         arena = Arena.of(replace(outlook.arena.snapshot, time=NOW + seconds))
         seen = replace(outlook, arena=arena, run_s=outlook.run_s * scale)
         return set_target(seen, aim, area * scale, end, fresh).end
@@ -263,7 +264,7 @@ def test_the_target_stays_unless_jobs_come_or_the_bound_forces_it():
     assert at(100.0, fresh=True) == pytest.approx(NOW + 1130.0)
 
 
-def test_no_job_is_sent_where_it_alone_would_miss_the_target():
+def test_no_job_is_sent_where_it_alone_would_miss_the_target() -> None:
     """The column that costs the makespan least is not taken where its run time is beyond the bound."""
     outlook = outlook_of([[1000.0, 9000.0], *[[1000.0, 1100.0]] * 6], (1, 4))
     target = set_target(outlook, Aim.of(1.0), outlook.run_s * outlook.workers, 0.0, fresh=True)

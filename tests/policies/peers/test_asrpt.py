@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,16 +25,16 @@ NODES = (Node("a", {"v100": 4}), Node("b", {"v100": 4}))
 def job(job_id: str, steps: float, workers: int = 1, arrival: float = 0.0, **more: object) -> Job:
     speeds = {"v100": Speed(1.0, 0.5)}
     made = Job(job_id, Form(workers, max_nodes=2), arrival=arrival, total_steps=steps, speeds=speeds)
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, **more)
 
 
 class TestStrictKeepsTheContract(PolicyContract):
     @pytest.fixture
-    def policy(self):
+    def policy(self) -> Any:
         return get("asrpt", strict=True)
 
     @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-    def test_a_lone_job_runs(self, policy, workers: int) -> None:
+    def test_a_lone_job_runs(self, policy: Any, workers: int) -> None:
         """Once the virtual machine has ended it, and not before: so says the proof."""
         alone = job("1", 800.0, workers)
         first = policy.allocate(Snapshot(0.0, NODES, (alone,)))
@@ -42,7 +43,7 @@ class TestStrictKeepsTheContract(PolicyContract):
         assert set(later.placements) == {"1"}
 
     @pytest.mark.skip(reason="nobody starts before its turn, so there may be nobody to be harmed")
-    def test_an_impossible_job_harms_nobody(self) -> None:
+    def test_an_impossible_job_harms_nobody(self) -> None:  # type: ignore[override]  # skipped: is given nothing
         """See the work-conserving variant."""
 
 
@@ -75,7 +76,7 @@ def test_the_virtual_machine_is_at_least_as_good_as_any_order(jobs: list[tuple[i
     st.lists(st.tuples(st.floats(0, 50), st.floats(0, 20)), max_size=8),
     st.lists(st.floats(0, 100), max_size=6),
 )
-def test_the_virtual_machine_does_not_depend_on_when_it_is_asked(jobs, looks) -> None:
+def test_the_virtual_machine_does_not_depend_on_when_it_is_asked(jobs: Any, looks: Any) -> None:
     """Advanced in many steps, with what it has in mind written down in between, it ends where one step ends."""
     arrivals = [Arrival(r, str(i), p) for i, (r, p) in enumerate(jobs)]
     once = VirtualMachine(0.0)
@@ -189,6 +190,6 @@ def test_pace_of_the_virtual_machine() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"order": "random"}, {"theta": -1.0}, {"pace": 0.0}, {"pace": 1.5}, {"kappa": float("nan")}]
 )
-def test_odd_parameters_are_refused(wrong: dict) -> None:
+def test_odd_parameters_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"policy asrpt: {next(iter(wrong))}="):
         Asrpt(**wrong)

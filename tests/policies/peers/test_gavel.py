@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,10 @@ from slurm_hadar.testing.snapshots import carry_out
 ROUND_S = 360.0
 
 
-def play(policy, snapshot, rounds, on_round=None):
+def play(policy: Any, snapshot: Any, rounds: Any, on_round: Any = None) -> Any:
     """Carry out round after round; memory goes through JSON. Returns GPU-seconds per job and type, and the plans."""
-    served, plans = {}, []
+    served: dict[tuple[str, str], float] = {}
+    plans = []
     for number in range(rounds):
         plan = policy.allocate(snapshot)
         assert check_plan(snapshot, plan) == []
@@ -32,7 +34,7 @@ def play(policy, snapshot, rounds, on_round=None):
 
 
 @pytest.mark.parametrize("aware", [True, False])
-def test_equal_jobs_take_turns(job, snapshot, aware):
+def test_equal_jobs_take_turns(job: Any, snapshot: Any, aware: bool) -> None:
     """Three equal jobs on one GPU have a third of 30 rounds each, and who waits is told what it is due."""
     jobs = [job(str(i), steps=1e6) for i in range(3)]
     served, plans = play(get("gavel_las", aware=aware), snapshot(jobs, [Node("a", {"v100": 1})]), 30)
@@ -41,7 +43,7 @@ def test_equal_jobs_take_turns(job, snapshot, aware):
     assert "33%" in plans[-1].waits.popitem()[1].why
 
 
-def test_turns_follow_weights_and_gangs(job, snapshot):
+def test_turns_follow_weights_and_gangs(job: Any, snapshot: Any) -> None:
     """GPU time is shared by weight, so a gang of two runs half as long as a single worker of the same weight."""
     jobs = [job("1", 2, steps=1e6), job("2", 1, steps=1e6), job("3", 1, steps=1e6)]
     served, _ = play(get("gavel_las"), snapshot(jobs, [Node("a", {"v100": 2})]), 60)
@@ -51,7 +53,7 @@ def test_turns_follow_weights_and_gangs(job, snapshot):
     assert served == pytest.approx({("1", "v100"): 10 * ROUND_S, ("2", "v100"): 30 * ROUND_S}, rel=0.05)
 
 
-def test_each_type_goes_to_whom_it_serves_most(job, snapshot):
+def test_each_type_goes_to_whom_it_serves_most(job: Any, snapshot: Any) -> None:
     """The jobs that gain ten times on a v100 run nowhere else; without knowledge of speeds they take turns there."""
     jobs = [job(i, steps=1e7, v100=10, p100=1, k80=None) for i in ("1", "2")]
     jobs += [job(i, steps=1e7, v100=5, p100=5, k80=None) for i in ("3", "4")]
@@ -63,7 +65,7 @@ def test_each_type_goes_to_whom_it_serves_most(job, snapshot):
     assert served["1", "v100"] == pytest.approx(served["1", "p100"], rel=0.2)
 
 
-def test_never_on_a_type_where_it_cannot_run(job, snapshot):
+def test_never_on_a_type_where_it_cannot_run(job: Any, snapshot: Any) -> None:
     """Without knowledge of speeds a job still runs only where it can."""
     jobs = [job("1", p100=0.0, k80=None, steps=1e6), job("2", steps=1e6)]
     for name in ("gavel_las", "gavel_ftf", "gavel_ttd", "gavel_throughput"):
@@ -71,12 +73,12 @@ def test_never_on_a_type_where_it_cannot_run(job, snapshot):
         assert {t for j, t in served if j == "1"} == {"v100"}
 
 
-def test_targets_stand_until_reset_s(job, snapshot):
+def test_targets_stand_until_reset_s(job: Any, snapshot: Any) -> None:
     """A job that comes gets a target only when 1920 s have passed since the targets were set: in the seventh round."""
     nodes = [Node("a", {"v100": 1})]
     late = job("9", steps=1e6, arrival=1e6)
 
-    def arrive(number, state):
+    def arrive(number: Any, state: Any) -> Any:
         return state.with_jobs([*state.jobs, late]) if number == 0 else None
 
     start = snapshot([job("1", steps=1e6)], nodes)
@@ -88,7 +90,7 @@ def test_targets_stand_until_reset_s(job, snapshot):
     assert set(plans[1].placements) == {"9"}
 
 
-def test_what_is_lost_is_only_knowledge(job, snapshot):
+def test_what_is_lost_is_only_knowledge(job: Any, snapshot: Any) -> None:
     """Memory that is lost, foreign or of other GPU types is as good as none."""
     state = snapshot([job("1", steps=1e6), job("2", steps=1e6)], [Node("a", {"v100": 1})])
     policy = get("gavel_las")
@@ -97,7 +99,7 @@ def test_what_is_lost_is_only_knowledge(job, snapshot):
         assert policy.allocate(replace(state, memory=memory)).placements == plan.placements
 
 
-def test_a_lost_node_sets_new_targets(job, snapshot):
+def test_a_lost_node_sets_new_targets(job: Any, snapshot: Any) -> None:
     """GPUs that go are a reason for new targets, once reset_s is over."""
     nodes = (Node("a", {"v100": 1}), Node("b", {"v100": 1}))
     policy = get("gavel_las", reset_s=0)
@@ -109,14 +111,14 @@ def test_a_lost_node_sets_new_targets(job, snapshot):
     assert all(row[0] == pytest.approx(0.5, abs=0.01) for row in after.memory["jobs"].values())
 
 
-def test_makespan_favours_the_longest(job, snapshot):
+def test_makespan_favours_the_longest(job: Any, snapshot: Any) -> None:
     """With 300 and 100 steps to go the GPU time is shared 3 to 1."""
     jobs = [job("1", steps=3e6), job("2", steps=1e6)]
     served, _ = play(get("gavel_ttd"), snapshot(jobs, [Node("a", {"v100": 1})]), 40)
     assert served["1", "v100"] == pytest.approx(30 * ROUND_S, rel=0.05)
 
 
-def test_fairness_favours_who_has_waited(job, snapshot):
+def test_fairness_favours_who_has_waited(job: Any, snapshot: Any) -> None:
     """Of two jobs of the same length, the one that came long ago is due more."""
     jobs = [job("1", steps=1e5, arrival=-20000.0), job("2", steps=1e5, arrival=1000.0)]
     plan = get("gavel_ftf").allocate(snapshot(jobs, [Node("a", {"v100": 1})]))
@@ -124,7 +126,7 @@ def test_fairness_favours_who_has_waited(job, snapshot):
     assert set(plan.placements) == {"1"}
 
 
-def test_fairness_remembers_what_was_done(job, snapshot):
+def test_fairness_remembers_what_was_done(job: Any, snapshot: Any) -> None:
     """Steps done count at the speed that an equal part of the cluster had when the targets were set."""
     state = snapshot([job("1", steps=1e5), job("2", steps=1e5)], [Node("a", {"v100": 1})])
     plan = get("gavel_ftf").allocate(state)
@@ -135,7 +137,7 @@ def test_fairness_remembers_what_was_done(job, snapshot):
     assert later.memory["noted"]["1"] == pytest.approx([1000.0, 9.5e4, 10 / 3])
 
 
-def test_throughput_counts_steps_unless_normalised(job, snapshot):
+def test_throughput_counts_steps_unless_normalised(job: Any, snapshot: Any) -> None:
     """The job with short steps has the GPU; normalised, both are equal."""
     jobs = [job("1", steps=1e7, v100=100.0), job("2", steps=1e7, v100=1.0)]
     nodes = [Node("a", {"v100": 1})]
@@ -145,7 +147,7 @@ def test_throughput_counts_steps_unless_normalised(job, snapshot):
     assert fair["1"][0] == pytest.approx(fair["2"][0], abs=0.01)
 
 
-def test_cost_prefers_the_cheaper_type(job, snapshot):
+def test_cost_prefers_the_cheaper_type(job: Any, snapshot: Any) -> None:
     """A type that is half as fast and five times cheaper is preferred; a type without a price is an error."""
     state = snapshot([job("1", v100=10, p100=None, k80=5)], [Node("a", {"v100": 1}), Node("b", {"k80": 1})])
     plan = get("gavel_cost", prices="v100=2.5,k80=0.5").allocate(state)
@@ -169,13 +171,13 @@ def test_cost_prefers_the_cheaper_type(job, snapshot):
         ("srtf", "unknown_runtime_s", "nan"),
     ],
 )
-def test_impossible_values_are_refused(name, key, value):
+def test_impossible_values_are_refused(name: str, key: str, value: Any) -> None:
     """The error names policy and parameter."""
     with pytest.raises(ConfigError, match=f"{name}.*{key}"):
         get(name, **{key: value})
 
 
-def test_a_gang_that_fits_only_on_mixed_types_gets_what_is_left_over(job, snapshot):
+def test_a_gang_that_fits_only_on_mixed_types_gets_what_is_left_over(job: Any, snapshot: Any) -> None:
     """It runs when nobody else wants the GPUs, and is told so when somebody does."""
     nodes = [Node("a", {"v100": 2}), Node("b", {"p100": 2})]
     mixed = job("1", form=Form(4, max_nodes=2, mix=Mix.GATED))
@@ -185,7 +187,7 @@ def test_a_gang_that_fits_only_on_mixed_types_gets_what_is_left_over(job, snapsh
     assert plan.waits["1"].tier is Tier.CAPACITY and "left over" in plan.waits["1"].why
 
 
-def test_unknown_lengths_are_no_obstacle(job, snapshot):
+def test_unknown_lengths_are_no_obstacle(job: Any, snapshot: Any) -> None:
     """Jobs whose steps nobody stated have targets like others."""
     jobs = [job("1", steps=None), job("2", steps=None)]
     for name in ("gavel_ttd", "gavel_ftf"):
@@ -193,7 +195,7 @@ def test_unknown_lengths_are_no_obstacle(job, snapshot):
         assert plan.memory["jobs"]["1"][0] == pytest.approx(0.5, abs=0.01)
 
 
-def test_placements_are_kept_while_the_turn_lasts(job, snapshot):
+def test_placements_are_kept_while_the_turn_lasts(job: Any, snapshot: Any) -> None:
     """A job whose turn goes on stays on its GPUs, though gangs of other sizes come and go beside it."""
     nodes = tuple(Node(f"n{i}", {"v100": 4}) for i in range(3))
     jobs = [job(str(i), (1, 2, 4)[i % 3], steps=1e7) for i in range(9)]
@@ -210,13 +212,13 @@ def test_placements_are_kept_while_the_turn_lasts(job, snapshot):
     assert moved <= 0.1 * kept, (moved, kept)
 
 
-def test_snapshot_of_nothing():
+def test_snapshot_of_nothing() -> None:
     """No jobs and no nodes: nothing to do, nothing to remember."""
     plan = get("gavel_las").allocate(Snapshot(0.0, (), ()))
     assert not plan.placements and plan.memory["jobs"] == {}
 
 
-def test_a_gang_that_must_be_spread_counts_at_its_spread_speed(job, snapshot):
+def test_a_gang_that_must_be_spread_counts_at_its_spread_speed(job: Any, snapshot: Any) -> None:
     """A gang of four fits on one node of the slower type only; spread over the faster, it would be slower still."""
     nodes = [Node("a", {"v100": 2}), Node("b", {"v100": 2}), Node("c", {"p100": 4})]
     speeds = {"v100": Speed(10.0, spread=0.3), "p100": Speed(5.0, spread=0.3)}

@@ -1,5 +1,7 @@
 """Gavel's allocation problems: cases worked out by hand, and what must hold for all loads."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,14 +14,14 @@ from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 CLOSE = 3e-3  # a thousandth of the optimum is given up for the centre
 
 
-def make_load(rates, gang=None, gpus=None):
+def make_load(rates: Any, gang: Any = None, gpus: Any = None) -> Any:
     rates = np.array(rates, dtype=float)
     gang = np.ones(len(rates)) if gang is None else np.array(gang, dtype=float)
     return Load(rates, gang, np.ones(rates.shape[1]) if gpus is None else np.array(gpus, dtype=float))
 
 
 @st.composite
-def loads(draw):
+def loads(draw: Any) -> Any:
     """Up to six jobs on up to three types; every job runs somewhere, and its gang fits there."""
     types = draw(st.integers(1, 3))
     gpus = [draw(st.sampled_from((1, 2, 4, 8))) for _ in range(types)]
@@ -35,14 +37,14 @@ def loads(draw):
     return make_load(rates, gang, gpus)
 
 
-def assert_feasible(load, shares):
+def assert_feasible(load: Any, shares: Any) -> None:
     assert (shares >= 0).all()
     assert (shares.sum(axis=1) <= 1 + 1e-9).all()
     assert (load.gang @ shares <= load.gpus * (1 + 1e-9)).all()
     assert (shares[load.rates == 0] == 0).all()
 
 
-def makespan_s(load, steps):
+def makespan_s(load: Any, steps: Any) -> Any:
     """The shortest time in which all steps can be done, with seconds per job and type as variables."""
     jobs, types = load.rates.shape
     rows, bounds = [], []
@@ -61,7 +63,7 @@ def makespan_s(load, steps):
 
 @settings(deadline=None, max_examples=60)
 @given(loads(), st.data())
-def test_max_min_is_feasible_and_reaches_the_best_makespan(load, data):
+def test_max_min_is_feasible_and_reaches_the_best_makespan(load: Any, data: Any) -> None:
     """With remaining steps as demand the ratio is one over the makespan, which another formulation confirms."""
     steps = np.array([data.draw(st.floats(1.0, 1e4)) for _ in load.gang])
     shares, level = max_min(load, steps)
@@ -77,7 +79,7 @@ def test_max_min_is_feasible_and_reaches_the_best_makespan(load, data):
 
 @settings(deadline=None, max_examples=40)
 @given(loads(), st.data())
-def test_the_order_of_jobs_does_not_matter(load, data):
+def test_the_order_of_jobs_does_not_matter(load: Any, data: Any) -> None:
     """The centre is unique: jobs in another order get the same shares, and equal jobs get equal ones."""
     order = np.array(data.draw(st.permutations(range(len(load.gang)))))
     doubled = Load(np.vstack([load.rates, load.rates]), np.tile(load.gang, 2), load.gpus)
@@ -90,7 +92,7 @@ def test_the_order_of_jobs_does_not_matter(load, data):
 
 @settings(deadline=None, max_examples=60)
 @given(loads())
-def test_max_total_is_feasible_and_beats_equal_parts(load):
+def test_max_total_is_feasible_and_beats_equal_parts(load: Any) -> None:
     """The total is what the shares give, and no less than when everybody has an equal part."""
     shares, total = max_total(load, load.rates)
 
@@ -101,7 +103,7 @@ def test_max_total_is_feasible_and_beats_equal_parts(load):
 
 @settings(deadline=None, max_examples=60)
 @given(loads(), st.data())
-def test_fair_finish_is_feasible_and_cannot_be_improved(load, data):
+def test_fair_finish_is_feasible_and_cannot_be_improved(load: Any, data: Any) -> None:
     """Nobody's ratio is above the one returned, and no shares could keep all of them a percent lower."""
     jobs = len(load.gang)
     remaining = np.array([data.draw(st.floats(10.0, 1e4)) for _ in range(jobs)])
@@ -117,20 +119,20 @@ def test_fair_finish_is_feasible_and_cannot_be_improved(load, data):
     assert max_min(load, remaining / (tighter * isolated - elapsed))[1] < 1
 
 
-def test_equal_jobs_share_equally():
+def test_equal_jobs_share_equally() -> None:
     """Three equal jobs on one GPU have a third each."""
     shares, level = max_min(make_load([[5.0]] * 3), np.full(3, 5.0))
     assert shares[:, 0] == pytest.approx([1 / 3] * 3, rel=CLOSE)
     assert level == pytest.approx(1 / 3)
 
 
-def test_demands_are_met_in_proportion():
+def test_demands_are_met_in_proportion() -> None:
     """Who demands twice as much has twice the share."""
     shares, _ = max_min(make_load([[5.0]] * 2), np.array([1.0, 2.0]))
     assert shares[:, 0] == pytest.approx([1 / 3, 2 / 3], rel=CLOSE)
 
 
-def test_each_job_where_it_gains_most():
+def test_each_job_where_it_gains_most() -> None:
     """One GPU of either type, two jobs that gain ten times from the first and two that are indifferent.
 
     Usual rates are 5.5 and 5. With ``a`` of the first type for the former, all ratios are equal where
@@ -145,20 +147,20 @@ def test_each_job_where_it_gains_most():
     assert shares[2:].sum() == pytest.approx(2 - 1.1 / 1.55, abs=CLOSE)
 
 
-def test_the_largest_total_takes_the_better_pairing():
+def test_the_largest_total_takes_the_better_pairing() -> None:
     """10 + 7 steps/s are more than 8 + 1."""
     shares, total = max_total(make_load([[10.0, 1.0], [8.0, 7.0]]), np.array([[10.0, 1.0], [8.0, 7.0]]))
     assert total == pytest.approx(17.0)
     assert shares == pytest.approx(np.eye(2), abs=0.01)
 
 
-def test_an_equal_part_of_the_cluster():
+def test_an_equal_part_of_the_cluster() -> None:
     """Two jobs on 4 + 4 GPUs have 2 + 2 each: a gang of 4 runs always, a gang of 8 half of the time."""
     load = make_load([[10.0, 2.0], [10.0, 2.0]], [4, 8], [4, 4])
     assert isolated_rates(load) == pytest.approx([6.0, 3.0])
 
 
-def test_finish_time_fairness_by_hand():
+def test_finish_time_fairness_by_hand() -> None:
     """Two jobs of 100 steps on one GPU; the first has waited 100 s and would have run 250 s alone, the second 200 s.
 
     Equal ratios ``(100 + 100 / a) / 250 = (100 / b) / 200`` with ``a + b = 1`` lead to ``a^2 + 1.25 a = 1``.
@@ -170,7 +172,7 @@ def test_finish_time_fairness_by_hand():
     assert rho == pytest.approx((100 + 100 / first) / 250, rel=1e-4)
 
 
-def test_a_job_that_nobody_can_help_leaves_the_rest_to_the_others():
+def test_a_job_that_nobody_can_help_leaves_the_rest_to_the_others() -> None:
     """A gated makespan: the long job has its GPU all of the time, and the others still use all of theirs."""
     load = make_load([[1.0]] * 3, gpus=[2])
     shares, level = max_min(load, np.array([1000.0, 10.0, 10.0]))
@@ -182,7 +184,7 @@ def test_a_job_that_nobody_can_help_leaves_the_rest_to_the_others():
 @given(
     st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5), st.floats(-6, 12), st.floats(0, 7)), min_size=1, max_size=8)
 )
-def test_figures_of_any_magnitude(figures):
+def test_figures_of_any_magnitude(figures: Any) -> None:
     """Speeds and lengths that lie many orders of magnitude apart are no obstacle."""
     first, second, steps, elapsed = 10.0 ** np.array(figures).T
     load = make_load(np.column_stack([first, second]), gpus=[3, 1])

@@ -36,13 +36,13 @@ def running(job_id: str, place: dict[str, int], ran_s: float, limit_s: float | N
 
 
 def waiting(job_id: str, gpus: int, limit_s: float | None = 10 * MIN, nodes: int = 1, **form: object) -> Job:
-    shape = Form(gpus, nodes, nodes, **form)  # type: ignore[arg-type]
+    shape = Form(gpus, nodes, nodes, **form)
     return Job(job_id, shape, arrival=float(job_id), speeds=SPEEDS, time_limit_s=limit_s)
 
 
 def started(jobs: list[Job], nodes: tuple[Node, ...], policy: Slurm | None = None, **changes: object) -> dict[str, str]:
     """Which of the waiting jobs start, and where."""
-    snapshot = replace(Snapshot(NOW, nodes, tuple(jobs)), **changes)  # type: ignore[arg-type]
+    snapshot = replace(Snapshot(NOW, nodes, tuple(jobs)), **changes)
     plan = (policy or Slurm()).allocate(snapshot)
     there = {j.job_id for j in jobs if j.running}
     return {j: "+".join(p.nodes) for j, p in plan.placements.items() if j not in there}

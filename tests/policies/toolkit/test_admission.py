@@ -37,12 +37,12 @@ def job(name: str, workers: int = 1, **fields: object) -> Job:
         "total_steps": 2400.0,
         "arrival": float(name.strip("abcdefgh") or 0),
     }
-    return Job(name, **{**given_, **fields})  # type: ignore[arg-type]
+    return Job(name, **{**given_, **fields})
 
 
 def cluster(*jobs: Job, quotas: tuple[Quota, ...] = (), cpus: int | None = None, **node: object) -> Snapshot:
     """Two nodes of four GPUs."""
-    nodes = tuple(Node(n, {t: 4}, cpus=cpus, **node) for n, t in (("n1", "v100"), ("n2", "k80")))  # type: ignore[arg-type]
+    nodes = tuple(Node(n, {t: 4}, cpus=cpus, **node) for n, t in (("n1", "v100"), ("n2", "k80")))
     return Snapshot(1000.0, nodes, jobs, quotas=quotas)
 
 

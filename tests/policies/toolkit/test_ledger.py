@@ -2,6 +2,7 @@
 disturbance."""
 
 import itertools
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from slurm_hadar.policies.toolkit.gangs import node_counts
 from slurm_hadar.policies.toolkit.ledger import Ledger
 
 
-def ledger_of(*left):
+def ledger_of(*left: Any) -> Any:
     """Nodes with eight GPUs each, of which ``left[i]`` are left."""
     nodes = tuple(Node(f"n{i}", {"v100": 8}) for i in range(len(left)))
     ledger = Ledger(Arena.of(Snapshot(0.0, nodes, ())))
@@ -29,7 +30,7 @@ forms = st.builds(
 )
 
 
-def fewest_nodes(form, left):
+def fewest_nodes(form: Any, left: Any) -> Any:
     """By trying all sets of nodes: the fewest that can take the gang; None if none can."""
     for count in node_counts(form):
         for chosen in itertools.combinations([n for n in left if n], count):
@@ -41,7 +42,7 @@ def fewest_nodes(form, left):
 
 
 @given(forms, st.lists(st.integers(0, 8), min_size=1, max_size=5), st.data())
-def test_a_gang_is_placed_if_and_only_if_it_fits_and_on_the_fewest_nodes(form, left, data):
+def test_a_gang_is_placed_if_and_only_if_it_fits_and_on_the_fewest_nodes(form: Any, left: Any, data: Any) -> None:
     """Within the free GPUs of the slots that are open to it, in an allowed shape; and in the same place where its nodes
     are looked at as such that might have several types."""
     ledger = ledger_of(*left)
@@ -59,13 +60,13 @@ def test_a_gang_is_placed_if_and_only_if_it_fits_and_on_the_fewest_nodes(form, l
         assert len(gang) == fewest
 
 
-def test_uneven_only_where_the_form_allows():
+def test_uneven_only_where_the_form_allows() -> None:
     """Three and one lie unevenly on two nodes; a plain Slurm job of four does not fit there."""
     assert ledger_of(3, 1).find(Form(4, max_nodes=2, uniform=False), (0, 1)) == ((0, 3), (1, 1))
     assert ledger_of(3, 1).find(Form(4, max_nodes=2), (0, 1)) is None
 
 
-def test_tightest_fit_and_least_disturbance():
+def test_tightest_fit_and_least_disturbance() -> None:
     """The fullest node that has room; GPUs that a running job would like to keep come last, and count again once it
     has been placed elsewhere."""
     ledger = ledger_of(8, 3, 2)
@@ -77,7 +78,7 @@ def test_tightest_fit_and_least_disturbance():
     assert ledger.by_type == {"v100": 13}
 
 
-def test_who_cannot_stay_anyway_need_not_be_spared():
+def test_who_cannot_stay_anyway_need_not_be_spared() -> None:
     """Two jobs held four GPUs each of two nodes; one GPU of the second node is gone already, and it counts no more
     than what is left there."""
     ledger = ledger_of(4, 1)
@@ -87,7 +88,7 @@ def test_who_cannot_stay_anyway_need_not_be_spared():
     assert ledger.find(Form(1), (0, 1)) == ((1, 1),)
 
 
-def test_what_is_taken_is_gone_until_it_is_put_back():
+def test_what_is_taken_is_gone_until_it_is_put_back() -> None:
     """Nobody can stay where the GPUs were given away; a copy is an account of its own."""
     ledger = ledger_of(4, 4)
     before = ledger.copy()
@@ -101,7 +102,7 @@ def test_what_is_taken_is_gone_until_it_is_put_back():
     assert (ledger.free, ledger.by_type) == (before.free, before.by_type)
 
 
-def test_a_placement_has_room_only_where_all_of_it_can_be_handed_out():
+def test_a_placement_has_room_only_where_all_of_it_can_be_handed_out() -> None:
     """On nodes that are not there, or of types that they do not have, there is none; a gang is the part on slots."""
     ledger = ledger_of(2)
     elsewhere = Placement.of({"n0": {"v100": 1}, "gone": {"v100": 1}})
@@ -110,14 +111,14 @@ def test_a_placement_has_room_only_where_all_of_it_can_be_handed_out():
     assert not ledger.has_room(elsewhere) and ledger.is_free(ledger.arena.gang(elsewhere))
 
 
-def test_a_node_that_has_lost_gpus_is_full_not_overdrawn():
+def test_a_node_that_has_lost_gpus_is_full_not_overdrawn() -> None:
     """A job still holds four where two are left."""
     ledger = ledger_of(2)
     ledger.occupy(((0, 4),))
     assert ledger.free == [0] and ledger.by_type == {"v100": 0}
 
 
-def test_a_balanced_gang_across_types_takes_the_fastest_node():
+def test_a_balanced_gang_across_types_takes_the_fastest_node() -> None:
     """With speeds given, they decide before the tightness of the fit."""
     nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 1}))
     ledger = Ledger(Arena.of(Snapshot(0.0, nodes, ())))

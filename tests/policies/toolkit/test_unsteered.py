@@ -85,7 +85,8 @@ def test_nodes_on_both_sides_of_one_that_is_down_are_no_neighbours(down: bool) -
 @pytest.mark.slurm
 def test_a_real_slurm_chooses_alike(slurm_cluster: Any, poll: Any) -> None:
     """Gangs of 1, 2 and 4 come and go; CPUs are asked for in proportion, as the rule supposes."""
-    rng, held = random.Random(2), {}
+    rng = random.Random(2)
+    held: dict[str, Any] = {}
 
     def place_of(job_id: str) -> str:
         return slurm_cluster.run(["squeue", "-h", "-j", job_id, "-t", "R", "-o", "%N"]).stdout.strip()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from tests.runtime.forkserver import Script  # noqa: E402
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def forked(*arguments: object) -> list[dict]:
+def forked(*arguments: object) -> list[dict[str, Any]]:
     """The lines of one run of ``forked.py``, outside Slurm."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "RANK", "WORLD", "MASTER"))}
     command = [sys.executable, str(ROOT / "tests/runtime/forked.py"), *map(str, arguments)]
@@ -78,7 +79,7 @@ def test_a_full_disk_of_one_worker(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"claim", "log", "gen-0-step-4", "gen-0-step-12"}
 
 
-def small(directory: Path, **options: object):
+def small(directory: Path, **options: object) -> Any:
     layer = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
     options = {"total_steps": 10, "save_every_s": None, **options}
@@ -138,7 +139,7 @@ def test_a_save_that_was_asked_for_is_waited_for(tmp_path: Path, monkeypatch: py
 
 
 def test_a_slow_save_is_spoken_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Who waits for a write that does not end says so, again and again."""
     disk = SlowDisk(monkeypatch)
@@ -162,7 +163,7 @@ def test_a_slow_save_is_spoken_of(
 
 
 def test_a_newer_run_takes_over_while_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What an older run has not published by then never is; it says why and goes on."""
     disk = SlowDisk(monkeypatch)

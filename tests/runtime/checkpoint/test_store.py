@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from slurm_hadar.runtime.checkpoint.store import Store, newest_step  # noqa: E40
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def content(step: int) -> dict:
+def content(step: int) -> dict[str, Any]:
     return {"state": {"step": step, "w": torch.full((100,), float(step))}, "ranks": [1]}
 
 

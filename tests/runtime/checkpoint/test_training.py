@@ -52,10 +52,10 @@ if rank == 0: print(json.dumps({"weights": digest, "seen": run.state["seen"], "l
 
 
 @pytest.fixture
-def train(run_gang: Any) -> Callable[..., list[dict]]:
+def train(run_gang: Any) -> Callable[..., list[dict[str, Any]]]:
     """One run of the job with so many workers; the lines that rank 0 printed."""
 
-    def run(workers: int, env: dict, restart: int, stop: int, every: int) -> list[dict]:
+    def run(workers: int, env: dict[str, Any], restart: int, stop: int, every: int) -> list[dict[str, Any]]:
         env = {**env, "SLURM_RESTART_COUNT": str(restart), "EVERY": str(every)}
         env |= {"ALONE": "1"} if workers == 1 else {}
         done = run_gang(SCRIPT, env, workers, str(stop), seconds=300)
@@ -68,7 +68,9 @@ def train(run_gang: Any) -> Callable[..., list[dict]]:
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize("workers", [1, 2], ids=["one worker", "two workers"])
-def test_moved_three_times_is_bit_identical(workers, waiting, train, job_env, tmp_path) -> None:
+def test_moved_three_times_is_bit_identical(
+    workers: int, waiting: bool, train: Callable[..., list[dict[str, Any]]], job_env: dict[str, str], tmp_path: Path
+) -> None:
     """Killed three times between checkpoints, in different epochs: same losses, same weights, same everything.
 
     A save that is written beside the training may be cut off by the kill: then the one before counts.
@@ -86,7 +88,7 @@ def test_moved_three_times_is_bit_identical(workers, waiting, train, job_env, tm
     assert lines[-1] == expected[-1]
 
 
-def test_another_number_of_workers_goes_on(train, job_env) -> None:
+def test_another_number_of_workers_goes_on(train: Callable[..., list[dict[str, Any]]], job_env: dict[str, str]) -> None:
     """A job moved from two workers to one and back keeps its steps and its weights' history."""
     job_env["WAIT"] = "1"
     train(2, job_env, 0, 20, 5)
@@ -120,10 +122,12 @@ print(json.dumps({"weight": net.weight.item(), "worker_batch": run.worker_batch}
 
 
 @pytest.fixture
-def train_elastic(run_gang: Any) -> Callable[..., tuple[dict[int, tuple[int, list[float]]], dict]]:
+def train_elastic(run_gang: Any) -> Callable[..., tuple[dict[int, tuple[int, list[float]]], dict[str, Any]]]:
     """One run with ``world`` workers: {step: (epoch, the samples of all workers, sorted)}, and rank 0's last words."""
 
-    def run(env: dict, restart: int, stop: int, world: int) -> tuple[dict[int, tuple[int, list[float]]], dict]:
+    def run(
+        env: dict[str, Any], restart: int, stop: int, world: int
+    ) -> tuple[dict[int, tuple[int, list[float]]], dict[str, Any]]:
         done = run_gang(ELASTIC, {**env, "SLURM_RESTART_COUNT": str(restart)}, world, str(stop), seconds=300)
         assert stop < 21 or [d.returncode for d in done] == [0] * world, [d.stderr for d in done]
         lines = [[json.loads(line) for line in d.stdout.splitlines()] for d in done]
@@ -153,7 +157,9 @@ def elastic_alone() -> tuple[dict[int, tuple[int, list[float]]], float]:
     return steps, net.weight.item()
 
 
-def test_an_elastic_training_sees_the_same_samples_in_each_step(train_elastic, job_env) -> None:
+def test_an_elastic_training_sees_the_same_samples_in_each_step(
+    train_elastic: Callable[..., tuple[dict[int, tuple[int, list[float]]], dict[str, Any]]], job_env: dict[str, str]
+) -> None:
     """Begun with two workers, ended with four: as many steps, each of them with the samples that a single worker would
     have had in it, so as many samples in all; the weights agree but for rounding."""
     first, _ = train_elastic(job_env, 0, 10, 2)
@@ -177,7 +183,7 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
         small(tmp_path, loader=own, global_batch=4)
 
 
-def small(directory: Path | None, total: int = 10, **options: object):
+def small(directory: Path | None, total: int = 10, **options: object) -> Any:
     layer = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
     return layer, optimizer, slurm_hadar.train(layer, optimizer, total_steps=total, directory=directory, **options)
@@ -216,14 +222,16 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     slurm_hadar.train(net, optimizer, total_steps=5, directory=tmp_path, name="second")
 
 
-def test_a_failed_save_does_not_end_the_training(tmp_path: Path, capfd: pytest.CaptureFixture, monkeypatch) -> None:
+def test_a_failed_save_does_not_end_the_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A disk that fills up: one line, training goes on to its end, and the earlier checkpoint is still good."""
     from slurm_hadar.runtime.checkpoint import files
 
     _, _, run = small(tmp_path, save_every_steps=4, async_save=False)
     write = files.Summed.write
 
-    def full(self, data):
+    def full(self: Any, data: Any) -> Any:
         if run.step > 4:
             self.error = OSError(28, "No space left on device")
             raise self.error
@@ -237,7 +245,9 @@ def test_a_failed_save_does_not_end_the_training(tmp_path: Path, capfd: pytest.C
     assert small(tmp_path)[2].step == 4
 
 
-def test_a_state_that_cannot_be_saved_does_not_end_the_training(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+def test_a_state_that_cannot_be_saved_does_not_end_the_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """An object that pickle refuses is named; the training goes on."""
     _, _, run = small(tmp_path, state={"open": open(os.devnull)})  # noqa: PTH123, SIM115
     assert len(list(run)) == 10

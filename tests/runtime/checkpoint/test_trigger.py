@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +54,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(trigger.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
 def made(every: SaveEvery) -> tuple[Trigger, Any, Any, Ending]:
@@ -74,7 +77,7 @@ def test_a_save_waits_until_it_is_ripe(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is due by count, or asked for, stays due, and is looked for at each step."""
     Clock(monkeypatch)
     one, _, link, _ = made(SaveEvery(None, 4))
-    assert [one.due(step, ripe=lambda step=step: step >= 6) is not None for step in range(1, 8)] == [False] * 5 + [
+    assert [one.due(step, ripe=partial(operator.le, 6, step)) is not None for step in range(1, 8)] == [False] * 5 + [
         True,
         False,
     ]
@@ -119,7 +122,7 @@ def test_who_asked_is_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_a_file_that_is_seen_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tried again and again; what never shows is an error that names the file and the reason."""
     slept: list[float] = []
-    monkeypatch.setattr(visible.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
 
     def read() -> str:
         if len(slept) < 3:

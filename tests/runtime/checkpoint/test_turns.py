@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -119,7 +120,9 @@ def test_a_save_waits_for_the_optimizer(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.glob("gen-*")) == ["gen-0-step-15", "gen-0-step-18"]
 
 
-def test_optimizers_that_never_step_together_are_saved_with_a_warning(tmp_path, monkeypatch, capsys) -> None:
+def test_optimizers_that_never_step_together_are_saved_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("slurm_hadar.runtime.checkpoint.turns.MOST_TURNS", 8)
     Training([[2], [1, 2]]).run(tmp_path, 5, stop=39)  # after turns 2, 4, 6, ... and 1, 3, 4, 6, 7, ...
     assert "WARNING" not in capsys.readouterr().err
@@ -142,7 +145,9 @@ def test_optimizers_that_never_step_together_are_saved_with_a_warning(tmp_path, 
         ({"model": True, "mean": True}, ()),
     ],
 )
-def test_what_goes_on_and_is_not_saved_is_told_once(given, named, tmp_path, capsys) -> None:
+def test_what_goes_on_and_is_not_saved_is_told_once(
+    given: Any, named: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     training = Training([[1], [1]])
     nets = training.nets if "model" in given else training.nets[0]
     optimizers = training.optimizers[0] if "optimizer" in given else training.optimizers

@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,9 @@ class Copies:
         self.directory, self.env, self.start_script = directory, env, start_script
         self.meeting = directory / "fork"
 
-    def start(self, copy: int, pause: float = 0.004, restart: int = 0, total: int = 600, period: str = "0.5s", **more):
+    def start(
+        self, copy: int, pause: float = 0.004, restart: int = 0, total: int = 600, period: str = "0.5s", **more: Any
+    ) -> Any:
         env = {
             **self.env,
             "HADAR_FORK_DIR": str(self.meeting),
@@ -80,7 +83,7 @@ class Copies:
     def steps(self) -> int:
         return self.newest.step if self.newest else 0
 
-    def lines(self, copy: int) -> list[dict]:
+    def lines(self, copy: int) -> list[dict[str, Any]]:
         path = self.directory / f"log-{copy}"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -90,7 +93,7 @@ def copies(tmp_path: Path, job_env: dict[str, str], start_script: Callable[..., 
     return Copies(tmp_path, job_env, start_script)
 
 
-def results(processes: list[Script]) -> list[dict]:
+def results(processes: list[Script]) -> list[dict[str, Any]]:
     """What each said at its end; None for those that left it to another."""
     ends = []
     for process in processes:
@@ -131,7 +134,7 @@ def test_steps_are_those_of_a_job_that_is_not_forked(copies: Copies) -> None:
     assert together == Counter(tuple(sorted(line["samples"])) for line in alone.lines(0))
 
 
-def test_a_killed_copy_loses_only_its_own_period(copies: Copies, waiting) -> None:
+def test_a_killed_copy_loses_only_its_own_period(copies: Copies, waiting: Callable[..., object]) -> None:
     """The others end with all steps done; what the killed one had not offered is done anew."""
     processes = [copies.start(c, total=800) for c in range(3)]
     waiting(lambda: copies.newest and copies.newest.number >= 3 and len(copies.newest.shares) == 3)
@@ -141,7 +144,7 @@ def test_a_killed_copy_loses_only_its_own_period(copies: Copies, waiting) -> Non
     assert copies.newest.step == 800
 
 
-def test_a_late_copy_begins_with_the_latest_consolidation(copies: Copies, waiting) -> None:
+def test_a_late_copy_begins_with_the_latest_consolidation(copies: Copies, waiting: Callable[..., object]) -> None:
     early = copies.start(0, total=1500)
     waiting(lambda: copies.steps() > 100)
     late = copies.start(1, total=1500)
@@ -151,10 +154,10 @@ def test_a_late_copy_begins_with_the_latest_consolidation(copies: Copies, waitin
     assert first["after"] >= 1 and first["step"] > 100
 
 
-def test_random_kills_and_restarts(copies: Copies, waiting) -> None:
+def test_random_kills_and_restarts(copies: Copies, waiting: Callable[..., object]) -> None:
     """Whatever is killed and started again, the job ends with exactly its steps, each counted once."""
     chance = random.Random(7)
-    restarts = Counter()
+    restarts: Counter[int] = Counter()
     running = {c: copies.start(c, 0.003, total=900, period="0.3s") for c in range(3)}
     for _ in range(8):
         goal = copies.steps() + chance.randint(20, 90)
@@ -170,7 +173,7 @@ def test_random_kills_and_restarts(copies: Copies, waiting) -> None:
     assert copies.newest.step == 900 and not copies.newest.to_do
 
 
-def test_a_job_whose_copies_all_died_goes_on(copies: Copies, waiting) -> None:
+def test_a_job_whose_copies_all_died_goes_on(copies: Copies, waiting: Callable[..., object]) -> None:
     first = [copies.start(c, total=500) for c in range(2)]
     waiting(lambda: copies.steps() > 100)
     for process in first:
@@ -182,7 +185,7 @@ def test_a_job_whose_copies_all_died_goes_on(copies: Copies, waiting) -> None:
     assert copies.lines(1)[-1]["step"] >= done
 
 
-def test_a_copy_that_hangs_is_not_waited_for(copies: Copies, waiting) -> None:
+def test_a_copy_that_hangs_is_not_waited_for(copies: Copies, waiting: Callable[..., object]) -> None:
     """SIGSTOP: it gives no sign of life. When it wakes up, its old work counts no more, and it ends well."""
     processes = [copies.start(c, total=1200) for c in range(2)]
     waiting(lambda: copies.newest and copies.newest.number >= 2 and len(copies.newest.shares) == 2)
@@ -194,7 +197,7 @@ def test_a_copy_that_hangs_is_not_waited_for(copies: Copies, waiting) -> None:
     assert [e["end"] for e in ends] == [1200] and copies.newest.step == 1200
 
 
-def test_the_trackers_plan_decides_the_shares(copies: Copies, waiting) -> None:
+def test_the_trackers_plan_decides_the_shares(copies: Copies, waiting: Callable[..., object]) -> None:
     """Copies that the plan names get what it says; a later plan replaces it, an older one does not."""
     processes = [copies.start(c, 0.002, total=3000, period="200") for c in range(2)]
     waiting(lambda: copies.newest and len(copies.newest.shares) == 2)
@@ -211,7 +214,7 @@ def test_the_trackers_plan_decides_the_shares(copies: Copies, waiting) -> None:
         process.kill()
 
 
-def test_a_damaged_consolidation_is_passed_over(copies: Copies, waiting) -> None:
+def test_a_damaged_consolidation_is_passed_over(copies: Copies, waiting: Callable[..., object]) -> None:
     """A restart finds the newest one truncated: the one before it counts, and its steps are done anew."""
     process = copies.start(0, total=400, period="50")
     waiting(lambda: copies.newest and copies.newest.number >= 3)

@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,25 +17,25 @@ from slurm_hadar.runtime.forks import weights  # noqa: E402
 from slurm_hadar.runtime.forks.weights import Outer, Source  # noqa: E402
 
 
-def store(path: Path, content: dict, parameters: tuple[str, ...] = ()) -> Path:
+def store(path: Path, content: dict[str, Any], parameters: tuple[str, ...] = ()) -> Path:
     tensors, plain = weights.pack(content)
     weights.write(path, tensors, {"content": plain, "parameters": parameters})
     return path
 
 
-def load(path: Path) -> dict:
+def load(path: Path) -> dict[str, Any]:
     tensors, plain = weights.read(path)
     return weights.unpack(tensors, plain["content"])
 
 
-def merged(tmp_path: Path, *parts: tuple[dict, int], **options) -> dict:
+def merged(tmp_path: Path, *parts: tuple[dict[str, Any], int], **options: Any) -> dict[str, Any]:
     """The consolidation of (content, steps) pairs."""
     sources = [Source(store(tmp_path / f"s{i}", content), steps) for i, (content, steps) in enumerate(parts)]
     weights.consolidate(sources, tmp_path / "out", **options)
     return load(tmp_path / "out")
 
 
-def trained(optimizer: type, steps: int, **options) -> dict:
+def trained(optimizer: type, steps: int, **options: Any) -> dict[str, Any]:
     torch.manual_seed(steps)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
     opt = optimizer(model.parameters(), lr=0.1, **options)
@@ -49,7 +50,9 @@ def trained(optimizer: type, steps: int, **options) -> dict:
     ("optimizer", "options", "moments"),
     [(torch.optim.SGD, {"momentum": 0.9}, ["momentum_buffer"]), (torch.optim.AdamW, {}, ["exp_avg", "exp_avg_sq"])],
 )
-def test_a_real_training_is_averaged_by_steps(tmp_path: Path, optimizer: type, options: dict, moments: list) -> None:
+def test_a_real_training_is_averaged_by_steps(
+    tmp_path: Path, optimizer: type, options: dict[str, Any], moments: list[Any]
+) -> None:
     """Weights and moments are weighted means, counters the largest, plain data that of the busiest copy; and the result
     goes into a model and an optimizer of the same kind."""
     one, two = trained(optimizer, 3, **options), trained(optimizer, 9, **options)
@@ -87,7 +90,9 @@ def test_batch_norm_variance_is_that_of_the_pooled_samples(tmp_path: Path) -> No
 
 @settings(max_examples=30, deadline=None)
 @given(values=st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(0, 1000)), min_size=1, max_size=5))
-def test_means_lie_between_their_parts(values: list[tuple[float, int]], tmp_path_factory) -> None:
+def test_means_lie_between_their_parts(
+    values: list[tuple[float, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Summed in fp32 whatever the type, copies without steps left out; the same in whatever order they come."""
     if not any(steps for _, steps in values):
         values = [(values[0][0], 1)]

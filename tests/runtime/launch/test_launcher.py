@@ -59,7 +59,7 @@ class Fakes:
             path.write_text(FAKE.format(python=sys.executable, comment=comment, code=code, **facts))
             path.chmod(0o755)
 
-    def calls(self, name: str) -> list[dict]:
+    def calls(self, name: str) -> list[dict[str, Any]]:
         lines = self.record.read_text().splitlines() if self.record.exists() else []
         return [c for c in map(json.loads, lines) if c["argv"][0] == name]
 
@@ -90,7 +90,7 @@ def env(fakes: Fakes, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
+def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(WRAPPER), *arguments], env=env, capture_output=True, text=True, timeout=60)
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def laid_out(folder: Path, *options: str, value: str = "uneven.toml", shown: str | None = SHOWN, **env: str):
+def laid_out(folder: Path, *options: str, value: str = "uneven.toml", shown: str | None = SHOWN, **env: str) -> Any:
     environ = {"SLURM_JOB_ID": "77", "HADAR_CHANNEL": str(folder / "hadar-channel.json"), **env}
     return lay_out(list(options), environ, value, folder, folder / "job", Slurm(shown))
 
@@ -153,7 +154,7 @@ names = st.dictionaries(st.text(max_size=8), links, max_size=3)
 
 
 @given(st.floats(1, 1e15), names, names, st.floats(1, 64), st.dictionaries(st.text(max_size=8), st.floats(1, 1e15)))
-def test_a_network_is_read_back(inside: float, types, nodes, oversubscription: float, uplinks) -> None:
+def test_a_network_is_read_back(inside: float, types: Any, nodes: Any, oversubscription: float, uplinks: Any) -> None:
     made = Network(inside, 1e9, types, nodes, oversubscription, uplinks)
     assert Network.from_json(made.to_json()) == made
 
@@ -170,7 +171,7 @@ def test_a_broken_network_is_one_line(text: str) -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 8), st.randoms(use_true_random=False))
-def test_ranks_are_read_back(nodes: int, each: int, random) -> None:
+def test_ranks_are_read_back(nodes: int, each: int, random: Any) -> None:
     """Whatever lies where."""
     ranks = list(range(nodes * each))
     random.shuffle(ranks)

@@ -49,7 +49,7 @@ class Jobs:
         path = self.directory / f"my-training-{job}.log"
         return path.read_text() if path.exists() else ""
 
-    def finish(self, job: str) -> dict:
+    def finish(self, job: str) -> dict[str, Any]:
         """Wait for the job's end; the last line it printed."""
         self.poll(lambda: self.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), deadline_s=DEADLINE_S)
         assert self.state(job) == "COMPLETED", self.log(job)

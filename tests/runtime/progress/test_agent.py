@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +39,7 @@ def stand_in(folder: Path, steps: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15)])
-def test_ends_as_the_command_ends(start_agent, script: str, code: int) -> None:
+def test_ends_as_the_command_ends(start_agent: Callable[..., subprocess.Popen[str]], script: str, code: int) -> None:
     """Exit codes and deadly signals of the command are the agent's own."""
     process = start_agent("sh", "-c", script)
     process.communicate(timeout=60)
@@ -44,14 +47,16 @@ def test_ends_as_the_command_ends(start_agent, script: str, code: int) -> None:
 
 
 @pytest.mark.parametrize(("command", "code"), [("/no/such/thing", 127), ("/etc", 126)])
-def test_a_command_that_cannot_run_is_named(start_agent, command: str, code: int) -> None:
+def test_a_command_that_cannot_run_is_named(
+    start_agent: Callable[..., subprocess.Popen[str]], command: str, code: int
+) -> None:
     """What cannot be executed is one line and the shell's exit code."""
     process = start_agent(command)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, command in errors) == (code, True)
 
 
-def test_input_output_and_arguments_pass_through(start_agent) -> None:
+def test_input_output_and_arguments_pass_through(start_agent: Callable[..., subprocess.Popen[str]]) -> None:
     """stdin, stdout, stderr and odd arguments reach the command unchanged."""
     import subprocess
 
@@ -62,7 +67,7 @@ def test_input_output_and_arguments_pass_through(start_agent) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
-def test_signals_are_passed_on(start_agent, number: int) -> None:
+def test_signals_are_passed_on(start_agent: Callable[..., subprocess.Popen[str]], number: int) -> None:
     """A signal of Slurm reaches the command, and the agent waits for it."""
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("the tests were started with it ignored (nohup), and no shell can trap it then")
@@ -74,7 +79,9 @@ def test_signals_are_passed_on(start_agent, number: int) -> None:
     assert (out, process.returncode) == ("got\n", 5)
 
 
-def test_the_checkpoint_signal_never_reaches_an_unprepared_command(start_agent, listener, waiting) -> None:
+def test_the_checkpoint_signal_never_reaches_an_unprepared_command(
+    start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object]
+) -> None:
     """SIGUSR2 would kill a program that does not expect it: it stays with the agent, which says so in the log."""
     process = start_agent(PYTHON, "-c", SLEEPER)
     assert process.stdout.readline() == "up\n"
@@ -87,7 +94,7 @@ def test_the_checkpoint_signal_never_reaches_an_unprepared_command(start_agent, 
 
 
 @pytest.mark.torch
-def test_an_unmodified_script_is_measured(start_agent, listener) -> None:
+def test_an_unmodified_script_is_measured(start_agent: Callable[..., subprocess.Popen[str]], listener: Any) -> None:
     """Steps, speed, memory and the end of a script that knows nothing of us are reported, in rising order."""
     pytest.importorskip("torch")
     process = start_agent(PYTHON, "-c", PLAIN, "300")
@@ -103,7 +110,13 @@ def test_an_unmodified_script_is_measured(start_agent, listener) -> None:
 
 
 @pytest.mark.parametrize("by", [pytest.param("order", marks=pytest.mark.torch), "signal"])
-def test_a_save_is_made_when_asked(start_agent, listener, waiting, tmp_path, by: str) -> None:
+def test_a_save_is_made_when_asked(
+    start_agent: Callable[..., subprocess.Popen[str]],
+    listener: Any,
+    waiting: Callable[..., object],
+    tmp_path: Path,
+    by: str,
+) -> None:
     """The controller's order, or its signal, makes the training save at once and say so."""
     if by == "order":
         pytest.importorskip("torch")
@@ -123,7 +136,9 @@ def test_a_save_is_made_when_asked(start_agent, listener, waiting, tmp_path, by:
     assert saved.steps >= saved.saved_step > 5
 
 
-def test_a_pause_ends_when_told_or_by_itself(start_agent, listener, waiting, tmp_path) -> None:
+def test_a_pause_ends_when_told_or_by_itself(
+    start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object], tmp_path: Path
+) -> None:
     """After a save with a pause no step is made until the controller says go on; and an unanswered pause runs out."""
     start_agent(*stand_in(tmp_path, 100000), stdout=-3)
     waiting(lambda: any((r.steps or 0) > 5 for r in listener.reports), "steps")
@@ -139,7 +154,9 @@ def test_a_pause_ends_when_told_or_by_itself(start_agent, listener, waiting, tmp
     waiting(lambda: any((r.steps or 0) > second.saved_step for r in listener.reports), "steps after the pause")
 
 
-def test_orders_for_another_job_are_dropped(start_agent, listener, waiting, tmp_path) -> None:
+def test_orders_for_another_job_are_dropped(
+    start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object], tmp_path: Path
+) -> None:
     """An order that names another job changes nothing."""
     process = start_agent(*stand_in(tmp_path, 200), stdout=-3)
     waiting(lambda: listener.of_kind("hello"), "hello")
@@ -149,7 +166,9 @@ def test_orders_for_another_job_are_dropped(start_agent, listener, waiting, tmp_
     assert [r.saved_step for r in listener.of_kind("saved")] == [200]  # the one at the end
 
 
-def test_the_reporters_death_changes_nothing(start_agent, listener, waiting) -> None:
+def test_the_reporters_death_changes_nothing(
+    start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object]
+) -> None:
     """The reporting half killed: the command goes on, and its exit code is the agent's."""
     process = start_agent("sh", "-c", "echo up; read line; exit 4", stdin=-1)
     assert process.stdout.readline() == "up\n"
@@ -163,7 +182,9 @@ def test_the_reporters_death_changes_nothing(start_agent, listener, waiting) -> 
     assert process.returncode == 4
 
 
-def test_without_a_controller_reports_go_to_the_spool(start_agent, job_env, tmp_path) -> None:
+def test_without_a_controller_reports_go_to_the_spool(
+    start_agent: Callable[..., subprocess.Popen[str]], job_env: dict[str, str], tmp_path: Path
+) -> None:
     """A channel file that leads nowhere: the job runs, and all is in the spool, acceptable line by line."""
     channel = tmp_path / messages.CHANNEL_FILE
     channel.write_text(messages.ChannelInfo(address="tcp://127.0.0.1:1", public_key="a" * 40).to_json())
@@ -176,7 +197,9 @@ def test_without_a_controller_reports_go_to_the_spool(start_agent, job_env, tmp_
     assert (reports[-1].kind, reports[-1].steps, reports[-1].exit_code) == ("bye", 50, 0)
 
 
-def test_a_job_without_directory_still_runs(start_agent, job_env) -> None:
+def test_a_job_without_directory_still_runs(
+    start_agent: Callable[..., subprocess.Popen[str]], job_env: dict[str, str]
+) -> None:
     """No token, no directory, no Slurm: one line, and the command runs as ever."""
     job_env["HADAR_JOB_DIR"] = "/no/such/directory"
     process = start_agent("sh", "-c", "echo fine")
@@ -186,7 +209,9 @@ def test_a_job_without_directory_still_runs(start_agent, job_env) -> None:
     assert "no more reports" in errors
 
 
-def test_tasks_without_rank_0_stay_silent(start_agent, job_env, listener) -> None:
+def test_tasks_without_rank_0_stay_silent(
+    start_agent: Callable[..., subprocess.Popen[str]], job_env: dict[str, str], listener: Any
+) -> None:
     """The agent of another task than the first does not speak unless it sees the training's rank 0."""
     job_env["SLURM_PROCID"] = "1"
     process = start_agent("sh", "-c", "exit 0")
@@ -194,7 +219,7 @@ def test_tasks_without_rank_0_stay_silent(start_agent, job_env, listener) -> Non
     assert listener.reports == []
 
 
-def test_nothing_is_left_behind(start_agent, tmp_path) -> None:
+def test_nothing_is_left_behind(start_agent: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     """The node-local directory of shared pages is gone after the task."""
     process = start_agent("sh", "-c", "echo $HADAR_RUN_DIR")
     out, _ = process.communicate(timeout=60)
@@ -216,7 +241,7 @@ for body in sys.argv[1:]:
 
 
 @pytest.mark.torch
-def test_several_optimizers_count_as_the_busiest(start_agent) -> None:
+def test_several_optimizers_count_as_the_busiest(start_agent: Callable[..., subprocess.Popen[str]]) -> None:
     """With several optimizers the number of steps is that of the one that steps most."""
     pytest.importorskip("torch")
     bodies = ["a.step(); b.step()", "a.step(); a.step(); b.step()", "a.step()"]
@@ -224,7 +249,9 @@ def test_several_optimizers_count_as_the_busiest(start_agent) -> None:
     assert out.split() == [str(20 * body.count("a.step")) for body in bodies], errors
 
 
-def test_the_users_own_sitecustomize_still_runs(start_agent, job_env, tmp_path) -> None:
+def test_the_users_own_sitecustomize_still_runs(
+    start_agent: Callable[..., subprocess.Popen[str]], job_env: dict[str, str], tmp_path: Path
+) -> None:
     """Ours stands in front of it and runs it; PYTHONPATH stays in force."""
     own = tmp_path / "own"
     own.mkdir()

@@ -120,7 +120,7 @@ def test_a_pace_is_kept_without_drift_and_without_catching_up(monkeypatch: pytes
 
 
 def test_a_broken_description_does_not_stop_a_training(
-    inside: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    inside: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is not understood is said in one line, and the steps run unpaced."""
     (tmp_path / emulation.CLUSTER_FILE).write_text(json.dumps({**CLUSTER, "speeds": None}))

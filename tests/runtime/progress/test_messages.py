@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,7 +67,7 @@ def test_order_round_trip() -> None:
         ({"node": "n" * 300}, "node"),
     ],
 )
-def test_wrong_reports_are_refused(changes: dict, word: str) -> None:
+def test_wrong_reports_are_refused(changes: dict[str, Any], word: str) -> None:
     """Each wrong field is refused by one line that names it."""
     with pytest.raises(ChannelError, match=word) as caught:
         m.decode_report(wire(**changes))
@@ -104,7 +106,7 @@ def test_random_bytes_never_crash(data: bytes) -> None:
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.none(), max_size=2),
     )
 )
-def test_random_values_never_crash(changes: dict) -> None:
+def test_random_values_never_crash(changes: dict[str, Any]) -> None:
     """Any value in any field is either a valid report, whose rate can be reckoned with, or a ChannelError."""
     content = {**json.loads(m.encode(REPORT)), **changes}
     try:
@@ -142,7 +144,7 @@ def test_job_dir() -> None:
     assert str(m.job_dir({"SLURM_JOB_ID": "5", "HADAR_JOB_DIR": "/x"})) == "/x"
 
 
-def test_channel_is_found_beside_slurm_conf(tmp_path) -> None:
+def test_channel_is_found_beside_slurm_conf(tmp_path: Path) -> None:
     """The channel file beside slurm.conf is found; $HADAR_CHANNEL comes first; a broken one is named."""
     info = m.ChannelInfo(address="tcp://10.0.0.1:5555", public_key="k" * 40)
     conf = {"SLURM_CONF": str(tmp_path / "slurm.conf")}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -17,7 +20,6 @@ from slurm_hadar.runtime.batches.data import Feed  # noqa: E402
 from slurm_hadar.runtime.batches.sampler import SharedBatchSampler  # noqa: E402
 from slurm_hadar.runtime.batches.shares import Shares  # noqa: E402
 from slurm_hadar.runtime.emulation import Pace  # noqa: E402
-from slurm_hadar.runtime.workers import stopwatch  # noqa: E402
 from slurm_hadar.runtime.workers.balance import ROUNDS_TO_SETTLE, Balance, is_wanted  # noqa: E402
 from slurm_hadar.runtime.workers.stopwatch import Stopwatch  # noqa: E402
 
@@ -137,7 +139,7 @@ def same(uneven: Any, even: Any, first: int = 0) -> None:
         ("by_hand", 2, {1: [3, 13]}),
     ],
 )
-def test_the_result_is_that_of_equal_shares(how, world, shares, train) -> None:
+def test_the_result_is_that_of_equal_shares(how: str, world: int, shares: Any, train: Trainer) -> None:
     """Any shares, changed in the midst of epochs: the same samples in each step, the same gradients, the same weights;
     also with loaders that draw ahead, a sampler of one's own, and averaging by hand."""
     uneven = train(how, world, shares)
@@ -148,12 +150,12 @@ def test_the_result_is_that_of_equal_shares(how, world, shares, train) -> None:
         assert size < 16 or [len(s) for s in found] == wanted
 
 
-def test_equal_shares_are_bit_identical_to_plain_averaging(train) -> None:
+def test_equal_shares_are_bit_identical_to_plain_averaging(train: Trainer) -> None:
     """Where all are equally fast nothing at all changes: the hook does what DDP does."""
     assert train("plain", 2, {})[:3] == train.even(2)[:3]
 
 
-def test_resumed_in_the_midst_of_an_epoch_with_other_shares(train) -> None:
+def test_resumed_in_the_midst_of_an_epoch_with_other_shares(train: Trainer) -> None:
     """Killed in an epoch that was shared unevenly, the run goes on with the next global batch, again with equal shares,
     and with another number of workers."""
     train("plain", 2, {1: [13, 3]}, stop=7)
@@ -162,7 +164,7 @@ def test_resumed_in_the_midst_of_an_epoch_with_other_shares(train) -> None:
     same(resumed, train.even(2), first=5)
 
 
-def test_accumulated_gradients_are_weighted_alike(train) -> None:
+def test_accumulated_gradients_are_weighted_alike(train: Trainer) -> None:
     """Three turns of the loop per optimizer step, with equal and with uneven shares."""
     plain = train("accumulate", 2, {}, job="plain")
     uneven = train("accumulate", 2, {3: [14, 2]})
@@ -189,7 +191,9 @@ print(run.share)
 """
 
 
-def test_shares_follow_the_speeds_of_real_workers(run_gang, job_env) -> None:
+def test_shares_follow_the_speeds_of_real_workers(
+    run_gang: Callable[..., list[subprocess.CompletedProcess[str]]], job_env: dict[str, str]
+) -> None:
     """Two workers of which one takes four times as long per sample, told to balance by the job's comment: the other is
     soon given most of the samples, and the log says so, once per change."""
     done = run_gang(SLEEPING, {**job_env, "HADAR_MIX": "balanced"}, 2)
@@ -230,7 +234,7 @@ def turns(made: Balance, shares: Shares, count: int, begin: int = 0) -> list[tup
     return seen
 
 
-def test_shares_change_when_it_pays(capsys: pytest.CaptureFixture) -> None:
+def test_shares_change_when_it_pays(capsys: pytest.CaptureFixture[str]) -> None:
     """Clear differences at once, noise never, and again when speeds change; looks become rare where nothing changes."""
     gang = Alone([3.0, 1.0])
     made, shares = balance(gang)
@@ -296,8 +300,8 @@ class Hands:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         for name in ("perf_counter", "monotonic"):
-            monkeypatch.setattr(stopwatch.time, name, lambda: self.now)
-        monkeypatch.setattr(stopwatch.time, "sleep", lambda s: self.move(s))
+            monkeypatch.setattr(time, name, lambda: self.now)
+        monkeypatch.setattr(time, "sleep", lambda s: self.move(s))
 
     def move(self, seconds: float) -> None:
         self.now += seconds
@@ -367,7 +371,9 @@ def test_what_cannot_be_balanced_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_global_batch_is_what_equal_workers_would_have(shuffle: bool, drop_last: bool) -> None:
     """For 50 samples, three workers and batches of 12: the union over workers, whatever the shares."""
     data = range(50)
-    samplers = [DistributedSampler(data, 3, r, shuffle=shuffle, seed=5, drop_last=drop_last) for r in range(3)]
+    samplers: list[Any] = [
+        DistributedSampler(data, 3, r, shuffle=shuffle, seed=5, drop_last=drop_last) for r in range(3)
+    ]
     for s in samplers:
         s.set_epoch(2)
     equal = [list(s) for s in samplers]

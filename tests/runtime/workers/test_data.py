@@ -1,18 +1,20 @@
 """The feed gives, from any position, the batches that an undisturbed loop would have had."""
 
 import random
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset  # noqa: E402
 
 from slurm_hadar.runtime.batches.data import Feed  # noqa: E402
 
 
-class Loaded(torch.utils.data.Dataset):
+class Loaded(Dataset[Any]):
     """Counts what is loaded, and draws a random number per item, as augmentation does."""
 
     def __init__(self) -> None:
@@ -21,22 +23,22 @@ class Loaded(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return 20
 
-    def __getitem__(self, i: int) -> torch.Tensor:
+    def __getitem__(self, i: int) -> Any:
         self.loads += 1
         return i + torch.rand(())
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
         return iter(range(20))
 
 
-def _numbers():
+def _numbers() -> Iterator[Any]:
     for _ in range(5):
         yield random.random()
 
 
-SOURCES = {
+SOURCES: dict[str, Callable[[], Any]] = {
     "shuffled": lambda: DataLoader(TensorDataset(torch.arange(20)), batch_size=4, shuffle=True),
     "ragged": lambda: DataLoader(TensorDataset(torch.arange(18)), batch_size=4, shuffle=True),
     "one by one": lambda: DataLoader(TensorDataset(torch.arange(5)), batch_size=None, shuffle=True),
@@ -59,7 +61,7 @@ SOURCES = {
 STEPS = 13
 
 
-def values(feed: Feed, count: int) -> list:
+def values(feed: Feed, count: int) -> list[Any]:
     """Batches as text, each followed by a random number of the training."""
     return [(repr(feed.next()), torch.rand(()).item()) for _ in range(count)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ i9,zoe,,g3,
 
 
 @pytest.fixture
-def tables(tmp_path: Path):
+def tables(tmp_path: Path) -> Any:
     """Write the three tables; any of them may be changed, or left out with None."""
 
     def write(jobs: str | None = JOB_ROWS, tasks: str | None = TASK_ROWS, tags: str | None = TAG_ROWS) -> Path:
@@ -50,7 +51,7 @@ def tables(tmp_path: Path):
     return write
 
 
-def test_jobs_of_the_tables(tables) -> None:
+def test_jobs_of_the_tables(tables: Any) -> None:
     """Terminated jobs with GPUs; waits and run times as they were; what was left out is told."""
     trace = read_trace(tables(), TABLE, "pai")
 
@@ -77,7 +78,7 @@ def test_jobs_of_the_tables(tables) -> None:
         assert line in told
 
 
-def test_work_is_run_time_times_speed(tables) -> None:
+def test_work_is_run_time_times_speed(tables: Any) -> None:
     """Of a model that hangs on the group alone."""
     trace = read_trace(tables(), TABLE)
     more = read_trace(
@@ -96,7 +97,7 @@ def test_work_is_run_time_times_speed(tables) -> None:
     assert (more.jobs[3].model, more.jobs[3].batch) == (trace.jobs[0].model, trace.jobs[0].batch)
 
 
-def test_with_column_names(tables) -> None:
+def test_with_column_names(tables: Any) -> None:
     """The published files have none; copies that people make of them do."""
     plain = read_trace(tables(), TABLE)
     heads = [",".join(c) + "\n" for c in (JOBS, TASKS, GROUPS)]
@@ -104,14 +105,14 @@ def test_with_column_names(tables) -> None:
     assert read_trace(tables(heads[0] + JOB_ROWS, heads[1] + TASK_ROWS, heads[2] + TAG_ROWS), TABLE) == plain
 
 
-def test_without_tags(tables) -> None:
+def test_without_tags(tables: Any) -> None:
     trace = read_trace(tables(tags=None), TABLE)
 
     assert {j.group for j in trace.jobs} == {""}
     assert "there is no pai_group_tag_table.csv: no job belongs to a group" in trace.assumptions
 
 
-def test_it_is_history(tables) -> None:
+def test_it_is_history(tables: Any) -> None:
     """With the ends that it really had."""
     a, b, _ = history_of_trace(read_trace(tables(), TABLE), TABLE)
 
@@ -137,7 +138,7 @@ def test_it_is_history(tables) -> None:
         ({"tags": "i1,ann,g1\n"}, "pai_group_tag_table.csv:1: 3 fields where 5"),
     ],
 )
-def test_bad_tables(tables, change: dict[str, str], error: str) -> None:
+def test_bad_tables(tables: Any, change: dict[str, str], error: str) -> None:
     with pytest.raises(TraceError, match=error):
         read_trace(tables(**change), TABLE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ TABLE = reference()
 DAY_S = 86400.0
 
 
-def _run_s(trace) -> list[float]:
+def _run_s(trace: Any) -> list[float]:
     rates = Rates(TABLE, ("v100",))
     return [j.steps / rates.of(j, j.workers)["v100"].steps_per_s for j in trace.jobs]
 
@@ -55,11 +56,11 @@ def test_what_always_holds(jobs: int, users: int, gpus: int, load: float, comm: 
 
 
 @pytest.fixture(scope="module")
-def large():
+def large() -> Any:
     return read_trace("recurring:jobs=6000,users=60,gpus=256,load=0.7,comm=0.3,seed=5", TABLE)
 
 
-def test_two_thirds_of_the_jobs_recur(large) -> None:
+def test_two_thirds_of_the_jobs_recur(large: Any) -> None:
     """Runs of scripts with at least five of them, and the most popular script is far above the middle one."""
     runs = Counter(j.group for j in large.jobs)
 
@@ -70,7 +71,7 @@ def test_two_thirds_of_the_jobs_recur(large) -> None:
     assert 0.5 < slope < 1.3  # Zipf's law has 1
 
 
-def test_run_times_are_heavy_tailed_and_alike_within_a_script(large) -> None:
+def test_run_times_are_heavy_tailed_and_alike_within_a_script(large: Any) -> None:
     logs: dict[str, list[float]] = {}
     run_s = _run_s(large)
     for job, seconds in zip(large.jobs, run_s, strict=True):
@@ -82,7 +83,7 @@ def test_run_times_are_heavy_tailed_and_alike_within_a_script(large) -> None:
     assert statistics.fmean(run_s) > 2 * statistics.median(run_s)
 
 
-def test_gangs_and_communication(large) -> None:
+def test_gangs_and_communication(large: Any) -> None:
     """Shares over scripts, by the published mix; as many scripts communicate as asked."""
     scripts = {j.group: j for j in large.jobs}
 
@@ -95,7 +96,7 @@ def test_gangs_and_communication(large) -> None:
     assert heavy == pytest.approx(0.3, abs=0.05)
 
 
-def test_days_and_weeks(large) -> None:
+def test_days_and_weeks(large: Any) -> None:
     """More arrivals by day than by night, fewer at weekends."""
     hours = Counter(int(j.arrival_s % DAY_S // 3600) for j in large.jobs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ TABLE = reference()
 GAVEL = "ResNet-18 (batch size 64)\tpython3 main.py\tdir\t--num_steps\t1\t8000\t8\t1\t-1.000000\t12.500000\n"
 
 
-def read(text: str, **options):
+def read(text: str, **options: Any) -> Any:
     return read_text(text, "t.trace", TABLE, **options)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from slurm_hadar.model import Mix, Placement
 from slurm_hadar.policies.hadar.lookahead.knapsack import choose, first_fit
 from slurm_hadar.policies.hadar.lookahead.mixing import mixed_gang
-from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints
+from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints
 from slurm_hadar.policies.hadar.lookahead.queueing import Queueing
 from slurm_hadar.policies.toolkit.gangs import Gang
 from slurm_hadar.policies.toolkit.ledger import Ledger
@@ -166,7 +166,7 @@ class _Layout:
             if not self.placed[row] and workers[row] <= free and self._start(int(row), column):
                 free -= int(workers[row])
 
-    def _gains(self, rows: Ints, column: int) -> np.ndarray:
+    def _gains(self, rows: Ints, column: int) -> Bools:
         """Whether the progress made until its turn comes is worth the restart; always, where its turn is here or where
         it could not be moved again anyway (``patience_s`` is for those). A job that cannot be moved again goes to more
         nodes than its graph suits only if it ends sooner than by waiting for its turn."""
@@ -179,7 +179,8 @@ class _Layout:
         stuck = np.array([outlook.jobs[r].unmovable is not None for r in rows], bool)
         apart = np.array([outlook.classes[r].level[column] > 0 for r in rows], bool)
         here |= stuck & (~apart | (run_s[rows] <= own_s + meantime_s))
-        return here | (~(stuck & apart) & (done_s > _WORTH_A_RESTART * outlook.restart_s[rows]))
+        gains: Bools = here | (~(stuck & apart) & (done_s > _WORTH_A_RESTART * outlook.restart_s[rows]))
+        return gains
 
     def mix(self) -> None:
         """Gangs over several GPU types, on what is left, for jobs that accept them."""

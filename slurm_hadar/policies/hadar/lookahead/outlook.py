@@ -28,6 +28,7 @@ _LEVELS = 3  # so many such sets of numbers of nodes are told apart; the last on
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_ByNodes = tuple[tuple[int, str, tuple[float, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class Outlook:
     @property
     def best_s(self) -> Floats:
         """Seconds to finish in the fastest column, shape (n,)."""
-        return self.run_s.min(axis=1, initial=np.inf)
+        best_s: Floats = self.run_s.min(axis=1, initial=np.inf)
+        return best_s
 
     @property
     def rows(self) -> Ints:
@@ -147,7 +149,7 @@ def _remaining_steps(jobs: Sequence[Job], rates: Floats, unknown_runtime_s: floa
 
 def _pools(arena: Arena) -> list[Pool]:
     node = arena.snapshot.node
-    groups: dict[tuple, list[int]] = {}
+    groups: dict[tuple[str, tuple[str, ...], int], list[int]] = {}
     for slot, (name, gpu_type) in enumerate(arena.slots):
         where = node[name]
         groups.setdefault((gpu_type, where.partitions, where.gpus[gpu_type]), []).append(slot)
@@ -188,7 +190,7 @@ def _held(arena: Arena, jobs: Sequence[Job], classes: Sequence[JobClass], pools:
     return held
 
 
-def _by_nodes(job: Job) -> tuple[tuple[int, str, tuple[float, ...]], ...]:
+def _by_nodes(job: Job) -> _ByNodes:
     """What a graph says of each gang size and GPU type; empty without one."""
     if job.form.max_nodes == 1 or not any(speed.by_nodes for speed in job.speeds.values()):
         return ()
@@ -206,8 +208,8 @@ class _Classes:
     def __init__(self, arena: Arena, pools: Sequence[Pool]) -> None:
         self._arena = arena
         self._pools = pools
-        self._made: dict[tuple, JobClass] = {}
-        self._open: dict[tuple, list[tuple[int, ...] | None]] = {}
+        self._made: dict[tuple[Form, str, _ByNodes], JobClass] = {}
+        self._open: dict[tuple[str, frozenset[str] | None], list[tuple[int, ...] | None]] = {}
 
     def of(self, job: Job) -> JobClass:
         key = (job.form, job.partition, _by_nodes(job))

@@ -87,7 +87,8 @@ def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: b
 def per_pool(outlook: Outlook, area: Floats) -> Floats:
     """The least area of each job per pool, shape (n, pools)."""
     pools = len(outlook.pools)
-    return area.reshape(len(area), -1, pools).min(axis=1)
+    least: Floats = area.reshape(len(area), -1, pools).min(axis=1)
+    return least
 
 
 @dataclass(frozen=True)
@@ -208,4 +209,5 @@ def balance(outlook: Outlook, area: Floats, column: Ints, terminal: Floats, left
     work = np.bincount(outlook.pool_of[column], weights=area[outlook.rows, column], minlength=len(outlook.pools))
     busy_s = (work + outlook.ahead) / np.maximum(outlook.gpus, 1.0)
     step = 0.5 * len(column) / max(1.0, outlook.gpus.sum())
-    return np.maximum(0.0, terminal + step * (busy_s / max(left_s, 1.0) - 1.0))
+    balanced: Floats = np.maximum(0.0, terminal + step * (busy_s / max(left_s, 1.0) - 1.0))
+    return balanced

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import mul
+from typing import TypeAlias
 
 from slurm_hadar.policies.hadar.paper.bids import Bidder, Offer
 from slurm_hadar.policies.hadar.paper.prices import Prices, clearing_prices
@@ -141,6 +142,9 @@ def _window(bidders: Sequence[Bidder], ledger: Ledger, effort: int) -> Sequence[
     return bidders
 
 
+_Chain: TypeAlias = "tuple[_Chain | None, Bidder, Choice]"
+
+
 @dataclass(slots=True, eq=False)
 class _State:
     """A node of the dynamic programme; ``chain`` links the choices made so far, newest first."""
@@ -148,7 +152,7 @@ class _State:
     utility: float
     payoff: float
     ledger: Ledger
-    chain: tuple | None = None
+    chain: _Chain | None = None
 
 
 def _dynamic_programme(
@@ -168,7 +172,7 @@ def _dynamic_programme(
     worth_free = [clearing[t] for t in ledger.by_type]
     states = [_State(0.0, 0.0, ledger.copy())]
     for bidder in window:
-        fresh: dict[tuple, _State] = {}
+        fresh: dict[tuple[int, ...], _State] = {}
         for state in states:
             state.ledger.let_go(bidder.stay or ())
             _merge(fresh, state, blocks)
@@ -203,7 +207,7 @@ def _blocks(arena: Arena) -> list[list[int]]:
     return list(slots.values())
 
 
-def _merge(states: dict[tuple, _State], state: _State, blocks: list[list[int]]) -> None:
+def _merge(states: dict[tuple[int, ...], _State], state: _State, blocks: list[list[int]]) -> None:
     free = state.ledger.free
     key = (*state.ledger.by_type.values(), *[max([free[s] for s in block]) for block in blocks])
     known = states.get(key)

@@ -109,7 +109,9 @@ def clearing_prices(bidders: Sequence[Bidder], free: Mapping[str, int]) -> dict[
     return prices | dict(zip(types, found.tolist(), strict=True))
 
 
-def _minimise_dual(worth: NDArray[np.float64], workers: NDArray[np.float64], gpus: NDArray[np.float64]) -> NDArray:
+def _minimise_dual(
+    worth: NDArray[np.float64], workers: NDArray[np.float64], gpus: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Shapes: worth (jobs, types), workers (jobs,), gpus (types,)."""
     density = np.sort((worth / workers[:, None]).max(axis=1))[::-1]
     price = best = np.full(len(gpus), max(density[min(len(density) - 1, int(gpus.sum()) // 2)], 1e-12))
