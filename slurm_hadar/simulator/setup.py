@@ -9,12 +9,12 @@ from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.model import Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles
-from slurm_hadar.simulator.foresight import Foresight
 from slurm_hadar.simulator.nodes import cluster_nodes, gpus_by_type
 from slurm_hadar.simulator.options import SimOptions
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.virtual.cluster import Scenario
+from slurm_hadar.simulator.virtual.foresight import Foresight
 from slurm_hadar.simulator.virtual.forked import ForkedJob, copies_for
 from slurm_hadar.simulator.virtual.jobs import VirtualJob, form_of, restart_cost_s
 from slurm_hadar.throughput.table import ReferenceTable

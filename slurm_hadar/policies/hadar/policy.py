@@ -9,9 +9,9 @@ from typing import ClassVar
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import EMPTY, JobState, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
+from slurm_hadar.policies.hadar.lookahead.objectives import FAIR_SHARES
 from slurm_hadar.policies.hadar.lookahead.plan import look_ahead
 from slurm_hadar.policies.hadar.lookahead.rules import Rules
-from slurm_hadar.policies.hadar.objectives import FAIR_SHARES
 from slurm_hadar.policies.hadar.paper.bids import Bidder, Market, make_bidders, round_era
 from slurm_hadar.policies.hadar.paper.dual import Draft, draft_plans
 from slurm_hadar.policies.hadar.paper.prices import Prices, round_prices

@@ -15,8 +15,8 @@ from slurm_hadar.model import Node, Placement, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.unsteered import place_by_slurm
-from slurm_hadar.simulator.foresight import Foresight
 from slurm_hadar.simulator.virtual.faults import Faults
+from slurm_hadar.simulator.virtual.foresight import Foresight
 from slurm_hadar.simulator.virtual.jobs import VirtualJob
 from slurm_hadar.simulator.virtual.usage import UsageSums
 

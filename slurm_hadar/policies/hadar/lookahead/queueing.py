@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
+from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
 from slurm_hadar.policies.hadar.lookahead.prices import Aim, Queues, Target, assign, balance, per_pool, set_target
 from slurm_hadar.policies.hadar.lookahead.rules import Rules
-from slurm_hadar.policies.hadar.objectives import delay_costs
 
 __all__ = ["Queueing", "queue_up"]
 
