@@ -10,17 +10,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 STAMP := $(VENV)/.installed
 
-# Many tests watch real processes and daemons, which a busy machine can starve: what fails (exit code 1) is run once
-# more by itself, on a fresh cluster. Nothing is hidden: both reports are printed, and who fails twice has failed.
-# Arguments: marker, options of the first run, a command to run it by, what runs a Python module.
-define pytest
-$(3) $(4) pytest -m "$(1)" $(2) $(PYTEST_ARGS) || { [ $$? -eq 1 ] && \
-  echo "== what failed, once more ==" && \
-  $(3) $(4) pytest -m "$(1)" --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
-endef
 RUN := $(BIN)/python -m
-# Private clusters side by side: most of their tests wait for Slurm.
-CLUSTERS ?= 3
 
 RELEASES := test-22.05 test-24.11 test-26.05
 .PHONY: help install demo check test test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
@@ -42,14 +32,13 @@ check: lint ## lint, types, and the tests that need neither Slurm nor PyTorch (a
 
 test: lint ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (about 15 minutes)
 	@mkdir -p build/coverage && rm -f build/coverage/*
-	@$(call pytest,not slurm,-n auto --dist worksteal,,$(BIN)/coverage run -m)
+	@$(RUN) tools.suites $(PYTEST_ARGS)
 	@$(BIN)/coverage combine -q && $(BIN)/coverage report
-	@$(call pytest,slurm,-n $(CLUSTERS) --dist loadfile,,$(RUN))
 
 # Exit code 77 of the script: that release cannot be had here, which it has said.
 test-24.11: ## the end-to-end tests on that release of Slurm; also test-22.05, test-26.05 (root, Debian's mirror)
 $(RELEASES): test-%: $(STAMP)
-	@if tools/slurm_suite.sh $* true; then $(call pytest,slurm,,tools/slurm_suite.sh $*,$(RUN)); \
+	@if tools/slurm_suite.sh $* true; then $(RUN) tools.suites live --by "tools/slurm_suite.sh $*" $(PYTEST_ARGS); \
 	elif [ $$? -ne 77 ]; then exit 1; fi
 
 test-deb: $(STAMP) ## install the Debian package and run the containers' files in a fresh Debian (root, Debian's mirror)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -17,6 +19,14 @@ GPU_TYPES = ("v100", "p100", "k80")
 NOW = 1_000_000.0
 
 
+# Strategies are made once: to make one takes longer than to draw from it.
+_ROOM = st.sampled_from((1, 2, 4, 4, 8))
+_NODE_TYPES = st.lists(st.sampled_from(GPU_TYPES), min_size=1, max_size=2, unique=True)
+_STATES = st.sampled_from((JobState.RUNNING,) * 6 + (JobState.COMPLETING, JobState.SUSPENDED))
+_FORKS = st.sampled_from((None, None, *Fork))
+
+
+@functools.cache
 def speeds(some: bool = True) -> st.SearchStrategy[Mapping[str, Speed]]:
     """Speeds on a few types; with ``some`` false, on all of them and never zero."""
     least = 0.0 if some else 0.01
@@ -30,44 +40,52 @@ def speeds(some: bool = True) -> st.SearchStrategy[Mapping[str, Speed]]:
     return st.dictionaries(st.sampled_from(GPU_TYPES), speed, max_size=len(GPU_TYPES))
 
 
-@st.composite
-def forms(draw: st.DrawFn, node_names: tuple[str, ...] = ()) -> Form:
+@functools.cache
+def forms(node_names: tuple[str, ...] = ()) -> st.SearchStrategy[Form]:
     """Any form: gangs of 1 to 9 workers on 1 to 4 nodes, uniform or not, mixing or not, limited or not."""
-    workers = draw(st.sampled_from((1, 1, 1, 2, 2, 3, 4, 6, 8, 9)))
-    min_nodes = draw(st.sampled_from((1, 1, 1, 1, 2, 3)))
     types = st.frozensets(st.sampled_from((*GPU_TYPES, "a100")), min_size=1)
     nodes = st.frozensets(st.sampled_from(node_names)) if node_names else st.just(frozenset[str]())
-    return Form(
-        workers,
-        min_nodes,
-        min_nodes + draw(st.integers(0, 3)),
-        draw(st.booleans()),
-        draw(st.sampled_from((Mix.NEVER, Mix.NEVER, *Mix))),
-        draw(st.one_of(st.none(), st.none(), types)),
-        draw(st.one_of(st.none(), st.none(), st.none(), nodes)),
+
+    def form(workers: int, min_nodes: int, more: int, *rest: Any) -> Form:
+        return Form(workers, min_nodes, min_nodes + more, *rest)
+
+    return st.builds(
+        form,
+        st.sampled_from((1, 1, 1, 2, 2, 3, 4, 6, 8, 9)),
+        st.sampled_from((1, 1, 1, 1, 2, 3)),
+        st.integers(0, 3),
+        st.booleans(),
+        st.sampled_from((Mix.NEVER, Mix.NEVER, *Mix)),
+        st.one_of(st.none(), st.none(), types),
+        st.one_of(st.none(), st.none(), st.none(), nodes),
     )
 
 
-@st.composite
 def pending_jobs(
-    draw: st.DrawFn, job_id: str, node_names: tuple[str, ...] = (), partitions: tuple[str, ...] = ("",)
-) -> Job:
+    job_id: str, node_names: tuple[str, ...] = (), partitions: tuple[str, ...] = ("",)
+) -> st.SearchStrategy[Job]:
     """A job that waits: known or unknown length, perhaps pinned, perhaps not movable once started."""
-    total = draw(st.one_of(st.none(), st.floats(1.0, 1e6)))
-    done = draw(st.sampled_from((0.0, 0.0, 0.3, 1.0)))
-    return Job(
-        job_id,
-        draw(forms(node_names)),
-        partition=draw(st.sampled_from(partitions)),
-        arrival=NOW - draw(st.floats(0.0, 1e5)),
-        total_steps=total,
-        done_steps=done * (total or 0.0),
-        speeds=draw(speeds()),
-        pinned=draw(st.sampled_from((None, None, None, None, "asks for a GPU type by name"))),
-        unmovable=draw(st.sampled_from((None, None, None, "saves no checkpoint"))),
-        restart_cost_s=draw(st.sampled_from((0.0, 30.0, 300.0))),
-        weight=draw(st.sampled_from((1.0, 1.0, 0.1, 5.0))),
-        deadline=draw(st.one_of(st.none(), st.floats(NOW - 1e4, NOW + 1e5))),
+    return _pending(node_names, partitions).map(lambda job: replace(job, job_id=job_id))
+
+
+@functools.cache
+def _pending(node_names: tuple[str, ...], partitions: tuple[str, ...]) -> st.SearchStrategy[Job]:
+    def job(total: float | None, done: float, age_s: float, **others: Any) -> Job:
+        return Job("", total_steps=total, done_steps=done * (total or 0.0), arrival=NOW - age_s, **others)
+
+    return st.builds(
+        job,
+        total=st.one_of(st.none(), st.floats(1.0, 1e6)),
+        done=st.sampled_from((0.0, 0.0, 0.3, 1.0)),
+        age_s=st.floats(0.0, 1e5),
+        form=forms(node_names),
+        partition=st.sampled_from(partitions),
+        speeds=speeds(),
+        pinned=st.sampled_from((None, None, None, None, "asks for a GPU type by name")),
+        unmovable=st.sampled_from((None, None, None, "saves no checkpoint")),
+        restart_cost_s=st.sampled_from((0.0, 30.0, 300.0)),
+        weight=st.sampled_from((1.0, 1.0, 0.1, 5.0)),
+        deadline=st.one_of(st.none(), st.floats(NOW - 1e4, NOW + 1e5)),
     )
 
 
@@ -76,8 +94,8 @@ def empty_clusters(draw: st.DrawFn, least: int = 0) -> tuple[Node, ...]:
     """Up to five nodes, some with GPUs of two types, all up and empty."""
     nodes = []
     for i in range(draw(st.integers(least, 5))):
-        types = draw(st.lists(st.sampled_from(GPU_TYPES), min_size=1, max_size=2, unique=True))
-        nodes.append(Node(f"n{i}", {t: draw(st.sampled_from((1, 2, 4, 4, 8))) for t in types}))
+        types = draw(_NODE_TYPES)
+        nodes.append(Node(f"n{i}", {t: draw(_ROOM) for t in types}))
     return tuple(nodes)
 
 
@@ -100,7 +118,7 @@ def snapshots(draw: st.DrawFn, max_jobs: int = 8) -> Snapshot:
 @st.composite
 def _copies(draw: st.DrawFn, job: Job) -> list[Job]:
     """The job itself, or now and then one to four copies of it, most of which can be moved if the job can."""
-    fork = draw(st.sampled_from((None, None, *Fork)))
+    fork = draw(_FORKS)
     if fork is None:
         return [job]
     form = replace(job.form, min_nodes=1, max_nodes=1) if draw(st.integers(0, 3)) else job.form
@@ -150,7 +168,7 @@ def _start_some(
         for slot, count in gang if job.pinned else ():
             node, gpu_type = arena.slots[slot]
             taken[node][gpu_type] = taken[node].get(gpu_type, 0) + count
-        state = draw(st.sampled_from((JobState.RUNNING,) * 6 + (JobState.COMPLETING, JobState.SUSPENDED)))
+        state = draw(_STATES)
         started.append(replace(job, state=state, placement=arena.placement(gang), started=job.arrival))
     return tuple(replace(n, taken=taken[n.name]) for n in nodes), started
 

@@ -1,0 +1,57 @@
+"""The runner of the suites: what fails once is run once more, what fails twice has failed, and both are shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import suites
+
+FLAKY = """
+from pathlib import Path
+
+def test_fails_the_first_time():
+    seen = Path("seen")
+    was, _ = seen.exists(), seen.touch()
+    assert was
+
+def test_passes():
+    Path("passes").open("a").write(".")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slurm: needs a cluster\n")
+    return tmp_path
+
+
+def suite(name: str, marker: str) -> suites.Suite:
+    return suites.Suite(name, marker, ("-p", "no:randomly"), (sys.executable, "-m"))
+
+
+def test_what_fails_once_is_run_once_more_alone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "test_flaky.py").write_text(FLAKY)
+    assert suites.run([suite("units", "not slurm")], []) == 0
+    said = capfd.readouterr().out
+    assert "1 failed, 1 passed" in said and "== what failed of units, once more ==" in said
+    assert (folder / "passes").read_text() == "."  # only who failed
+
+
+def test_who_fails_twice_has_failed_beside_a_suite_that_passes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "test_wrong.py").write_text("def test_wrong():\n    assert False\n")
+    (folder / "test_live.py").write_text("import pytest\n@pytest.mark.slurm\ndef test_right():\n    pass\n")
+    assert suites.run([suite("units", "not slurm"), suite("live", "slurm")], []) == 1
+    said = capfd.readouterr().out
+    assert said.count("1 failed") == 2 and "once more" in said  # what ran behind is shown, too
+    assert suites.run([suite("live", "slurm")], []) == 0
+
+
+def test_a_fault_of_the_run_is_not_tried_again(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "test_right.py").write_text("def test_right():\n    pass\n")
+    assert suites.run([suite("units", "not slurm")], ["--no-such-option"]) == 4
+    assert "once more" not in capfd.readouterr().out

@@ -1,0 +1,104 @@
+"""Run the test suite: what needs no Slurm and what does, side by side, and what failed once more by itself.
+
+    python -m tools.suites [units] [live] [--by COMMAND] [PYTEST OPTION ...]
+
+``units`` keep the cores busy, at low priority and measured for coverage; the ``live`` tests mostly wait for their
+private Slurm clusters, :data:`CLUSTERS` of them side by side. Both watch real processes, which a busy machine can
+starve: what fails is run once more when all else is done. Nothing is hidden: both reports are printed, and who fails
+twice has failed. ``--by`` runs the live tests by a command, such as ``tools/slurm_suite.sh 24.11``, one after the
+other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+CLUSTERS = 4
+BUILD = Path("build/tests")
+_FAILED = 1  # pytest's exit code for "some tests failed"; others are faults of the run
+_LOW = 10
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A part of the tests: the marker that chooses it, how its first run is spread, what runs it."""
+
+    name: str
+    marker: str
+    spread: tuple[str, ...]
+    runner: tuple[str, ...]
+
+    def command(self, *options: str) -> list[str]:
+        # a cache of its own: the suites run at the same time, and each recalls what failed in it
+        cache = f"cache_dir={BUILD / self.name}"
+        return [*self.runner, "pytest", "-m", self.marker, "-o", cache, *options]
+
+
+def units() -> Suite:
+    """All that needs no Slurm."""
+    runner = (sys.executable, "-m", "coverage", "run", "-m")
+    return Suite("units", "not slurm", ("-n", "auto", "--dist", "worksteal"), runner)
+
+
+def live(by: str) -> Suite:
+    """End to end on private clusters, in the order of tests/conftest.py."""
+    spread = () if by else ("-n", str(CLUSTERS), "--dist", "loadfile", "--no-loadscope-reorder")
+    return Suite("live", "slurm", spread, (*by.split(), sys.executable, "-m"))
+
+
+def run(suites: list[Suite], options: list[str]) -> int:
+    """The exit code: 0, or that of the first suite that failed twice. The last suite's output is shown as it comes."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    *behind, shown = suites
+    outputs = [BUILD / f"{suite.name}.txt" for suite in behind]
+    started = [_start(suite, output, options) for suite, output in zip(behind, outputs, strict=True)]
+    try:
+        codes = [0] * len(behind) + [subprocess.call(shown.command(*shown.spread, *options))]
+        for place, (process, output) in enumerate(zip(started, outputs, strict=True)):
+            codes[place] = process.wait()
+            sys.stdout.write(output.read_text())
+            sys.stdout.flush()
+    finally:
+        for process in started:
+            process.terminate()
+    codes = [_again(suite, code, options) for suite, code in zip(suites, codes, strict=True)]
+    return next((code for code in codes if code), 0)
+
+
+def _start(suite: Suite, output: Path, options: list[str]) -> subprocess.Popen[bytes]:
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            suite.command(*suite.spread, *options),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: os.nice(_LOW),  # this process has no threads
+        )
+
+
+def _again(suite: Suite, code: int, options: list[str]) -> int:
+    if code != _FAILED:
+        return code
+    print(f"== what failed of {suite.name}, once more ==", flush=True)
+    return subprocess.call(suite.command("--last-failed", "--last-failed-no-failures", "none", *options))
+
+
+def main() -> int:
+    """Run what the command line names; everything by default."""
+    parser = argparse.ArgumentParser(description="Run the tests; see the module's docstring.")
+    parser.add_argument("suites", nargs="*", choices=["units", "live", []], help="default: both")
+    parser.add_argument("--by", default="", metavar="COMMAND", help="run the live tests by this command")
+    known, options = parser.parse_known_args()
+    chosen = known.suites or ["units", "live"]
+    return run([*([units()] if "units" in chosen else []), *([live(known.by)] if "live" in chosen else [])], options)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
