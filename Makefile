@@ -27,8 +27,8 @@ $(STAMP): setup.cfg pyproject.toml
 demo: $(STAMP) ## 13 training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 6 minutes)
 	$(BIN)/python -m examples.demo
 
-check: lint ## lint, types, and the tests that need neither Slurm nor PyTorch (about 2 minutes)
-	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch" -n auto --dist worksteal -q $(PYTEST_ARGS)
+check: lint ## lint, types, and the tests that need no Slurm, no PyTorch and no browser, and build no package (about 2 minutes)
+	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch and not built" -n auto --dist worksteal -q $(PYTEST_ARGS)
 
 test: lint ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (about 15 minutes)
 	@mkdir -p build/coverage && rm -f build/coverage/*
@@ -83,4 +83,4 @@ deb: $(STAMP) ## Debian package of the controller for this machine's Python, int
 	$(BIN)/python -m tools.package deb dist
 
 clean: ## remove what was built here
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache .import_linter_cache

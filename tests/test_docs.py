@@ -104,6 +104,7 @@ def test_toml_examples_are_valid_configurations(page: Path) -> None:
         Config.model_validate(tomllib.loads(block))
 
 
+@pytest.mark.built
 def test_the_documentation_builds(tmp_path: Path) -> None:
     """Without a warning, and every link of a built page leads to a file and an anchor that are there."""
     done = subprocess.run(

@@ -72,7 +72,7 @@ class _Lazy(click.Group):
 
 
 def _outline(name: str) -> click.Command:
-    """A command's name and help, read in its file: to run all files for a list of commands takes a second."""
+    """A command's name and help, parsed from its file: to import every command for a list of them takes a second."""
     module, _, attribute = COMMANDS[name].partition(":")
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None

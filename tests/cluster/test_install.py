@@ -99,6 +99,7 @@ def test_system_slurm_is_found_outside_a_users_path(monkeypatch: pytest.MonkeyPa
         found.program("slurmfoo")
 
 
+@pytest.mark.built
 @pytest.mark.parametrize("scheme", ["--target", "--prefix"])
 def test_wrappers_are_found_from_an_installed_wheel(tmp_path: Path, scheme: str) -> None:
     """A wheel carries the files, and they are found where pip put them."""

@@ -20,6 +20,7 @@ from slurm_hadar.config import Config, changed
 from tools.package import ROOT, PackageError, config_file, deb, vendor
 
 needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed (not Debian)")
+pytestmark = pytest.mark.built
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,10 @@ from slurm_hadar.testing.journals import write_journal
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
+_NEEDED = pytest.mark.skipif(
     not (BROWSER and DRIVER), reason="no browser: on Debian `apt install chromium chromium-driver`"
 )
+pytestmark = [pytest.mark.built, _NEEDED]
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

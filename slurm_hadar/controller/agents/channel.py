@@ -150,7 +150,7 @@ class Channel:
                 self._connections.review(lambda job: self._book.get(job) is not None)
 
     def _note_comings(self) -> None:
-        """All that have come and gone: before messages are read, so that each is known by its connection."""
+        """Note new and ended connections, before messages are read: each of these is known by its connection."""
         cut = self._connections.cut
         while self._comings.poll(0):
             event, descriptor = struct.unpack("=hi", self._comings.recv_multipart()[0])
