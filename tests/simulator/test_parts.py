@@ -18,7 +18,7 @@ from slurm_hadar.simulator.throughputs import Rates, load_table
 from slurm_hadar.simulator.traces.model import TraceJob
 from slurm_hadar.simulator.virtual.cluster import Interval
 from slurm_hadar.simulator.virtual.faults import Outage, draw_faults, read_faults
-from slurm_hadar.simulator.virtual.jobs import VirtualJob, restart_cost_s
+from slurm_hadar.simulator.virtual.jobs import Terms, VirtualJob, restart_cost_s
 from slurm_hadar.throughput.table import reference
 
 # Throughputs
@@ -148,7 +148,7 @@ def test_drawn_faults() -> None:
 
 def virtual(workers: int, steps: float, **rates: float) -> VirtualJob:
     job = TraceJob("j", 0.0, "", None, workers, steps, steps_per_s=rates)
-    return VirtualJob(job, Rates(reference(), ("v100", "k80")), Form(workers, 1, workers), 0.0, 0.0, 1.0)
+    return VirtualJob(job, Rates(reference(), ("v100", "k80")), Form(workers, 1, workers), Terms(), 0.0, 1.0)
 
 
 @pytest.mark.parametrize(
