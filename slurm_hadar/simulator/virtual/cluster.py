@@ -351,7 +351,7 @@ class VirtualCluster(Cluster[Observation]):
         cost_s = job.terms.restart_s if job.resumes(self._now) else job.terms.start_s
         job.start(self._now, placement, delay_s + cost_s)
         self._running[job.job_id] = job
-        if self._timing.event_round_s > 0:
+        if self._timing.event_round_s > 0 and not self._timing.at_once:  # a scheduler inside Slurm hears no reports
             self._reports.append(job.reports)
         for gpu_type, count in job.by_type.items():
             self.busy[gpu_type] += count

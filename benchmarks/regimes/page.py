@@ -1,0 +1,198 @@
+"""The map as a table on the terminal, as a page and as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from benchmarks.regimes.verdict import METRICS, Duel, Map, by_value, geometric
+
+__all__ = ["summary", "write"]
+
+_KEPT = ("cell", "seed", "policy", "avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s", "restarts_per_job", "worst_stretch",
+         "gru", "decide_p50_ms", "decide_max_ms", "cpu_s", "unfinished", "too_slow_s", "failed")  # fmt: skip
+
+
+def summary(found: Map, policy: str) -> str:
+    """Cell by cell, worst first, and what it comes to; for the terminal."""
+    lines = [f"{'cell':64} {'avg':>6} {'p95':>6} {'TTD':>6}  best other"]
+    duels = {metric: {d.cell: d for d in found.duels(policy, metric)} for metric in METRICS}
+    for duel in sorted(duels["avg_jct_s"].values(), key=lambda d: d.ratio):
+        ratios = " ".join(f"{duels[metric][duel.cell].ratio:6.3f}" for metric in METRICS)
+        lines.append(f"{duel.cell.name:64} {ratios}  {duel.rival}")
+    lines += ["", *(_told(name, policy, list(duels[metric].values())) for metric, name in METRICS.items())]
+    family = policy.partition(":")[0].partition("@")[0]
+    strangers = found.duels(policy, "avg_jct_s", lambda p: not p.startswith(family))
+    lines.append(_told(f"average JCT, {family}'s variants not among the others", policy, strangers))
+    for axis, value, ratios in by_value(list(duels["avg_jct_s"].values())):
+        lines.append(f"  {axis:9} {value:10} {geometric(ratios):.3f} (worst {min(ratios):.3f}, {len(ratios)} cells)")
+    return "\n".join(lines)
+
+
+def _told(name: str, policy: str, duels: Sequence[Duel]) -> str:
+    if not duels:
+        return f"{name}: nothing to compare {policy} with"
+    worst = min(duels, key=lambda d: d.ratio)
+    mean = geometric(d.ratio for d in duels)
+    ahead = sum(1 for d in duels if d.ratio >= 1)
+    return (
+        f"{name}: best other over {policy}: geometric mean {mean:.3f}, worst cell {worst.ratio:.3f} ({worst.cell.name}, "
+        f"{worst.rival}), ahead in {ahead} of {len(duels)}"
+    )
+
+
+def write(found: Map, policy: str, out: Path, left_out: str) -> None:
+    """``regimes.md``, ``regimes.png`` and ``regimes.json`` in ``out``. ``left_out`` says what was not run."""
+    runs = [[row.get(key) for key in _KEPT] for row in found.rows]
+    lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
+    columns = json.dumps(list(_KEPT))
+    (out / "regimes.json").write_text(f'{{"columns": {columns},\n"runs": [\n{lines}\n]}}\n', encoding="utf-8")
+    (out / "regimes.md").write_text(_page(found, policy, left_out), encoding="utf-8")
+    _picture(found, out / "regimes.png")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
+
+
+def _page(found: Map, policy: str, left_out: str) -> str:
+    duels = {metric: {d.cell: d for d in found.duels(policy, metric)} for metric in METRICS}
+    count = f"{len(found.cells)} cells, {len(found.seeds)} seeds each, {len(found.policies)} policies"
+    parts = [
+        _INTRO.format(count=count, policy=policy),
+        _goals(duels, policy),
+        "![Average JCT of every policy over the best one in the cell](regimes.png)",
+        "## Where it wins and loses\n\n" + _axes(list(duels["avg_jct_s"].values())),
+        "## Cells\n\n" + _cells(found, policy, duels),
+        "## Policies\n\n" + _policies(found),
+        _METHOD,
+        *([f"Not run, since it takes too long: {left_out}."] if left_out else []),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _goals(duels: dict[str, dict], policy: str) -> str:  # type: ignore[type-arg]
+    rows = []
+    for metric, name in METRICS.items():
+        found: list[Duel] = list(duels[metric].values())
+        worst = min(found, key=lambda d: d.ratio)
+        ahead = f"{sum(1 for d in found if d.ratio >= 1)} of {len(found)}"
+        mean = f"{geometric(d.ratio for d in found):.3f}"
+        rows.append([name, mean, f"{worst.ratio:.3f} (`{worst.cell.name}`, `{worst.rival}`)", ahead])
+    header = [f"best other over `{policy}`", "geometric mean", "worst cell", "ahead in"]
+    return _table(header, rows)
+
+
+def _axes(duels: Sequence[Duel]) -> str:
+    rows = [
+        [axis, value, f"{geometric(ratios):.3f}", f"{min(ratios):.3f}", str(len(ratios))]
+        for axis, value, ratios in by_value(duels)
+    ]
+    return _table(["axis", "value", "geometric mean", "worst", "cells"], rows)
+
+
+def _cells(found: Map, policy: str, duels: dict[str, dict]) -> str:  # type: ignore[type-arg]
+    rows = []
+    for duel in duels["avg_jct_s"].values():
+        cell = duel.cell
+        restarts, stretch, slowest = (
+            found.mean(cell, policy, key) or 0.0 for key in ("restarts_per_job", "worst_stretch", "decide_max_ms")
+        )
+        ratios = [f"{duels[metric][cell].ratio:.3f}" for metric in METRICS]
+        jct_s = [f"{duel.ours:.0f}", f"{duel.theirs:.0f} `{duel.rival}`"]
+        rows.append([f"`{cell.name}`", *jct_s, *ratios, f"{restarts:.1f}", f"{stretch:.0f}", f"{slowest:.0f}"])
+    header = ["cell", "average JCT, s", "best other", "ratio", "95 %", "TTD", "restarts/job", "worst stretch",
+              "longest decision, ms"]  # fmt: skip
+    return _table(header, rows)
+
+
+def _policies(found: Map) -> str:
+    best = {cell: found.best(cell, found.policies, "avg_jct_s") for cell in found.cells}
+    rows = []
+    for policy in found.policies:
+        judged = [(c, v) for c in found.cells if (v := found.mean(c, policy, "avg_jct_s")) is not None]
+        if not judged:
+            rows.append([f"`{policy}`", "-", "-", "0", "0", "-", "-"])
+            continue
+        over = [value / known[1] for cell, value in judged if (known := best[cell])]
+        first = sum(1 for cell, _ in judged if (known := best[cell]) and known[0] == policy)
+        middle, longest = (
+            [found.mean(cell, policy, key) or 0.0 for cell, _ in judged] for key in ("decide_p50_ms", "decide_max_ms")
+        )
+        worst = f"{max(over):.2f}"
+        rows.append(
+            [f"`{policy}`", f"{geometric(over):.3f}", worst, str(first), str(len(judged)), f"{fmean(middle):.1f}",
+             f"{max(longest):.0f}"]
+        )  # fmt: skip
+    rows.sort(key=lambda row: row[1])
+    return _table(["policy", "average JCT over the best", "worst", "best in", "judged in", "decision, ms", "longest"], rows)
+
+
+def _picture(found: Map, path: Path) -> None:
+    """Policies by cells; the colour is the average JCT over the best one in the cell."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    best = {cell: found.best(cell, found.policies, "avg_jct_s") for cell in found.cells}
+
+    def over(cell: object, policy: str) -> float:
+        known, value = best[cell], found.mean(cell, policy, "avg_jct_s")  # type: ignore[index, arg-type]
+        return value / known[1] if known is not None and value is not None else math.nan
+
+    shares = {p: [over(c, p) for c in found.cells] for p in found.policies}
+    order = sorted(shares, key=lambda p: geometric(x for x in shares[p] if not math.isnan(x)))
+    grid = np.array([shares[p] for p in order])
+    figure = Figure(figsize=(3.2 + 0.42 * len(found.cells), 4.2 + 0.34 * len(order)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(grid, norm=LogNorm(1.0, 3.0), cmap="viridis_r", aspect="auto")
+    for row, column in np.argwhere(~np.isnan(grid)):
+        value = grid[row, column]
+        colour = "white" if value > 1.6 else "black"
+        axes.text(column, row, f"{value:.2f}" if value < 9.95 else f"{value:.0f}", ha="center", va="center", fontsize=6,
+                  color=colour)  # fmt: skip
+    axes.set_yticks(range(len(order)), order, fontsize=8)
+    axes.set_xticks(range(len(found.cells)), [c.name for c in found.cells], rotation=90, fontsize=7)
+    bar = figure.colorbar(image, ax=axes, ticks=[1, 1.25, 1.5, 2, 2.5, 3], format="%g", extend="max", pad=0.01)
+    bar.set_label("average JCT over the best in the cell")
+    figure.savefig(path, dpi=110)
+
+
+_INTRO = """
+# A map of regimes
+
+Every policy on clusters, loads and jobs of many kinds: {count}, all with the same knowledge.
+A cell is a value of each of nine axes; every pair of values of two axes stands in at least three cells. Ratios are the
+best other policy's figure over that of `{policy}`: above 1, `{policy}` is better. Means are over the seeds.
+
+```
+python -m benchmarks.regimes --page
+```
+"""
+
+_METHOD = """
+## What is in a cell
+
+* **gpus, shares**: v100, p100 and k80 in nodes of 4 (2 where there are fewer), 12, 60 or 240 GPUs in all; `equal` thirds,
+  or `unequal`: a fifth or a sixth each of v100 and p100, the rest k80.
+* **load**: the least time in which the gangs' work fits on the GPU types if it could be divided at will, a linear programme
+  (so: at the best mix), over the time in which jobs arrive. Arrivals are Poisson for a given number of jobs. `once`: all
+  at time 0.
+* **median**: of the jobs' run times on their best type: 10 minutes with sigma 1.2, or 2 hours with sigma 1.8, log-normal,
+  at most 60 medians, drawn at even steps of the distribution. Three jobs per GPU, 80 to 400.
+* **restart**: 0.5, 5 or 20 % of the median on average, from half to twice of it by job; a first start costs half as much.
+* **movable**: all jobs, half of them or none; the others keep their places once they run.
+* **gangs**: 1, 2, 4, 8 GPUs as 80:14:26:30 (Philly's mix; up to 4 on 12 GPUs), with published rates on each type and on
+  several nodes; `elastic`: those, two and four times as many, with rates that grow with the size to a power from 0.5 to
+  0.95 by job.
+* **lengths**: stated; predicted, the truth times or over up to 3; or unknown.
+* **speeds**: known, or estimates whose logarithm is off by 0.3 (standard deviation) until the job has run on the type.
+
+Rounds are 60 s (360 s with the median of 2 hours), brought forward by ends and first reports as by default in the live
+controller, but not closer than 30 s to the last. Stretch is completion time over the run time alone, in the fastest way
+that there is for the job. Decisions are CPU time on a busy machine. Raw results: [regimes.json](regimes.json).
+"""
