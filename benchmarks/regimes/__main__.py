@@ -30,7 +30,6 @@ POLICIES = (
 )  # fmt: skip
 #: Not run with so many GPUs: 30 to 50 s of CPU a run, as much as all others together.
 TOO_SLOW = {"240": "hadar:prices=round"}
-QUICK_LIMIT_S, LIMIT_S = 60.0, 300.0
 
 
 @click.command(help=__doc__)
@@ -41,13 +40,13 @@ QUICK_LIMIT_S, LIMIT_S = 60.0, 300.0
 @click.option("--full", is_flag=True, help="Three times as many cells.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Default: 3, with --quick 1.")
 @click.option("--jobs", "processes", default=2, show_default=True, type=click.IntRange(min=1), help="Processes.")
-@click.option("--limit", "limit_s", type=float, help="CPU seconds of a run. Default: 300, with --quick 60.")
+@click.option("--limit", "limit_s", default=60.0, show_default=True, help="CPU seconds that a run may take.")
 @click.option("--results", default="build/regimes.jsonl", show_default=True, type=click.Path(path_type=Path))
 @click.option("--page", "write_page", is_flag=True, help="Write docs/results/regimes.md, .png and .json.")
 @click.option("--out", default="docs/results", type=click.Path(path_type=Path), help="Folder of the page.")
 def main(
     policies: str, judge: str, pattern: str, quick: bool, full: bool, seeds: int | None, processes: int,
-    limit_s: float | None, results: Path, write_page: bool, out: Path,
+    limit_s: float, results: Path, write_page: bool, out: Path,
 ) -> None:  # fmt: skip
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that are started: each has one core
     cells = [cell for cell in chosen(quick=quick, full=full) if re.search(pattern, cell.name)]
@@ -62,7 +61,7 @@ def main(
         if name != TOO_SLOW.get(cell["gpus"])
     ]
     book = Book(results)
-    play_all(tasks, book, processes, limit_s or (QUICK_LIMIT_S if quick else LIMIT_S))
+    play_all(tasks, book, processes, limit_s)
     found = Map(row for task in tasks if (row := book.get(task)) is not None)
     click.echo(page.summary(found, judge))
     if write_page:

@@ -130,7 +130,9 @@ def _policies(found: Map) -> str:
              f"{max(longest):.0f}"]
         )  # fmt: skip
     rows.sort(key=lambda row: row[1])
-    return _table(["policy", "average JCT over the best", "worst", "best in", "judged in", "decision, ms", "longest"], rows)
+    return _table(
+        ["policy", "average JCT over the best", "worst", "best in", "judged in", "decision, ms", "longest"], rows
+    )
 
 
 def _picture(found: Map, path: Path) -> None:
@@ -193,6 +195,8 @@ _METHOD = """
 * **speeds**: known, or estimates whose logarithm is off by 0.3 (standard deviation) until the job has run on the type.
 
 Rounds are 60 s (360 s with the median of 2 hours), brought forward by ends and first reports as by default in the live
-controller, but not closer than 30 s to the last. Stretch is completion time over the run time alone, in the fastest way
+controller, but not closer than 30 s to the last; Gavel's policies, which change places every round, have the fixed rounds
+of 360 s of its own simulator. A policy that leaves jobs undone in a cell is not judged there: Gavel's reckon with no
+restarts, and where those take as long as a round no job gets on. Stretch is completion time over the run time alone, in the fastest way
 that there is for the job. Decisions are CPU time on a busy machine. Raw results: [regimes.json](regimes.json).
 """

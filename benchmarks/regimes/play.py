@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from benchmarks.regimes.cells import Cell
-from benchmarks.regimes.draw import draw
+from benchmarks.regimes.draw import Scene, draw
 from slurm_hadar.errors import PolicyError
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.compare import read_contenders
@@ -50,7 +50,8 @@ class TooSlow(Exception):
 
 def play(task: Task, limit_s: float) -> dict[str, Any]:
     """The figures of one run; of one that takes more than ``limit_s`` of CPU, or whose policy fails, only that."""
-    scene, told = draw(Cell.named(task.cell), task.seed), _told(task)
+    scene = draw(Cell.named(task.cell), task.seed)
+    told = {**asdict(task), "scene": scene.fingerprint(task.policy)}
     contender = read_contenders(task.policy.partition("@")[0])[0]
     policy = registry.get(contender.name, **contender.params)
     began = time.process_time()
@@ -60,17 +61,13 @@ def play(task: Task, limit_s: float) -> dict[str, Any]:
             raise TooSlow
 
     try:
-        result = simulate(scene.trace, policy, scene.options, on_round=watch)
+        result = simulate(scene.trace, policy, scene.options_of(task.policy), on_round=watch)
     except TooSlow:
-        return {**told, "scene": scene.fingerprint, "too_slow_s": limit_s}
+        return {**told, "too_slow_s": limit_s}
     except PolicyError as error:
-        return {**told, "scene": scene.fingerprint, "failed": str(error)}
+        return {**told, "failed": str(error)}
     cpu_s = time.process_time() - began
-    return {**told, "scene": scene.fingerprint, **_figures(result, scene.alone_s), "cpu_s": round(cpu_s, 2)}
-
-
-def _told(task: Task) -> dict[str, Any]:
-    return {"cell": task.cell, "seed": task.seed, "policy": task.policy, "code": task.code}
+    return {**told, **_figures(result, scene.alone_s), "cpu_s": round(cpu_s, 2)}
 
 
 def _figures(result: SimResult, alone_s: dict[str, float]) -> dict[str, Any]:
@@ -139,7 +136,9 @@ class Book:
     def get(self, task: Task) -> dict[str, Any] | None:
         """The run's figures, unless the scene is drawn otherwise by now."""
         row = self._rows.get(task.key)
-        return row if row is not None and row["scene"] == _scene(task.cell, task.seed) else None
+        return (
+            row if row is not None and row["scene"] == _scene(task.cell, task.seed).fingerprint(task.policy) else None
+        )
 
     def wants(self, task: Task, limit_s: float) -> bool:
         """Whether the run is still to be made: it has not been, or was given up after less time than it may have."""
@@ -148,8 +147,8 @@ class Book:
 
 
 @cache
-def _scene(cell: str, seed: int) -> str:
-    return draw(Cell.named(cell), seed).fingerprint
+def _scene(cell: str, seed: int) -> Scene:
+    return draw(Cell.named(cell), seed)
 
 
 def play_all(tasks: Iterable[Task], book: Book, processes: int, limit_s: float) -> None:
