@@ -1,13 +1,13 @@
-"""A map of regimes: every policy on clusters, loads and jobs of many kinds, and one policy against the best of all others.
+"""A map of regimes: every policy on clusters, loads and jobs of many kinds, and one against the best of all others.
 
     python -m benchmarks.regimes --page                        # the map; the page and its picture anew
     python -m benchmarks.regimes --quick --policies hadar,srtf # 12 GPUs, one seed
     python -m benchmarks.regimes --cells '^60-.*-none-'        # only cells whose name matches
 
-Results are kept (``build/regimes.jsonl``), and a run is made only where there is none of the same scene and of the same
-code of the policy, so that a map that was interrupted goes on, and after a change of one policy only that one is run. A
-change of the simulator is not noticed: begin a new file then. ``hadar@before`` keeps the results of today's code under a
-name; asked for again later, it stands beside ``hadar``.
+Results are kept (``build/regimes.jsonl``), and a run is made only where there is none of the same scene and of the
+same code of the policy, so that a map that was interrupted goes on, and after a change of one policy only that one is
+run. A change of the simulator is not noticed: begin a new file then. ``hadar@before`` keeps the results of today's code
+under a name; asked for again later, it stands beside ``hadar``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main(
     found = Map(row for task in tasks if (row := book.get(task)) is not None)
     click.echo(page.summary(found, judge))
     if write_page:
-        page.write(found, judge, out, "; ".join(f"`{name}` on {gpus} GPUs" for gpus, name in TOO_SLOW.items()))
+        page.write(found, judge, out)
 
 
 if __name__ == "__main__":

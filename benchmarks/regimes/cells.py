@@ -50,8 +50,8 @@ class Cell:
 def covering(axes: Mapping[str, Sequence[Value]], times: int = 1) -> list[Cell]:
     """Few cells in which every pair of values of two axes stands ``times`` times, or as often as there are such cells.
 
-    Greedy, one cell after the other: that which has most pairs that are still wanted, among equals the first in an order
-    that is shuffled once with a fixed seed. Deterministic.
+    Greedy, one cell after the other: that which has most pairs that are still wanted, among equals the first in an
+    order that is shuffled with a fixed seed. Deterministic.
     """
     every = [Cell(values) for values in itertools.product(*axes.values())]
     random.Random("regimes").shuffle(every)

@@ -36,7 +36,7 @@ CLUSTERS = {
 #: Median of the jobs' run times on their best type, in seconds, and the standard deviation of their logarithm.
 MEDIAN_S = {"10min": (600.0, 1.2), "2h": (7200.0, 1.8)}
 _ROUND_S = {"10min": 60.0, "2h": 360.0}
-_EVENT_ROUND_S, _GAVEL_ROUND_S = 30.0, 360.0
+_EVENT_ROUND_S, _GAVEL_ROUND_S, _GAVEL_RESTARTS = 30.0, 360.0, 10
 _LONGEST = 60.0  # medians: else one job of weeks makes up a cell's total time
 _FEWEST, _MOST, _PER_GPU = 80, 400, 3  # jobs
 _UNMOVABLE = {"all": 0.0, "half": 0.5, "none": 1.0}
@@ -51,17 +51,21 @@ _NODE = 4  # GPUs, at most
 
 @dataclass(frozen=True)
 class Scene:
-    """A cell drawn with a seed. ``alone_s``: how long each job takes in the fastest way that there is for it."""
+    """A cell drawn with a seed. ``alone_s``: how long each job takes in the fastest way that there is for it.
+    ``restart_s``: the middle cost of a restart."""
 
     trace: Trace
     options: SimOptions
     alone_s: dict[str, float]
+    restart_s: float
 
     def options_of(self, policy: str) -> SimOptions:
-        """Gavel's policies change places every round by design, and so have the fixed rounds of its own simulator."""
+        """Gavel's policies change places every round by design and reckon with no restarts. So their rounds are fixed,
+        as long as those of its own simulator and long against restarts: else no job would get on."""
         if not policy.startswith("gavel"):
             return self.options
-        return replace(self.options, round_s=_GAVEL_ROUND_S, event_round_s=0.0)
+        round_s = max(_GAVEL_ROUND_S, _GAVEL_RESTARTS * self.restart_s)
+        return replace(self.options, round_s=round_s, event_round_s=0.0)
 
     def fingerprint(self, policy: str) -> str:
         """What tells it from a scene that is drawn otherwise."""
@@ -96,12 +100,16 @@ def draw(cell: Cell, seed: int, table: ReferenceTable | None = None) -> Scene:
     times = sorted(round(span_s * arrivals.random(), 3) for _ in jobs)
     jobs = [replace(job, arrival_s=at) for job, at in zip(jobs, times, strict=True)]
     alone_s = {job.job_id: job.steps / rates.fastest(job) for job in jobs}
-    return Scene(Trace(f"{cell.name}, seed {seed}", "drawn", tuple(jobs)), options, alone_s)
+    return Scene(Trace(f"{cell.name}, seed {seed}", "drawn", tuple(jobs)), options, alone_s, _restart_s(cell))
+
+
+def _restart_s(cell: Cell) -> float:
+    return float(cell["restart"].rstrip("%")) / 100 * MEDIAN_S[cell["median"]][0]
 
 
 def _sizes(cell: Cell, count: int, dice: random.Random) -> list[tuple[int, float]]:
-    """Gang and run time of each job. Both are drawn at even steps of their distributions, so that a cell has its share of
-    large and of long jobs with every seed."""
+    """Gang and run time of each job. Both are drawn at even steps of their distributions, so that a cell has its share
+    of large and of long jobs with every seed."""
     largest = _LARGEST_GANG[cell["gpus"]]
     weights = {n: w for n, w in GANGS.items() if n <= largest}
     total, gangs = sum(weights.values()), []
@@ -119,7 +127,7 @@ def _sizes(cell: Cell, count: int, dice: random.Random) -> list[tuple[int, float
 def _terms(cell: Cell, job: TraceJob, rates: _Rates, dice: random.Random) -> dict[str, Any]:
     """What restarts cost, whether it can be moved, and how it grows: fields of a job. Draws the same numbers in every
     cell."""
-    restart_s = float(cell["restart"].rstrip("%")) / 100 * MEDIAN_S[cell["median"]][0] * 2 ** dice.uniform(-1, 1)
+    restart_s = _restart_s(cell) * 2 ** dice.uniform(-1, 1)
     movable, growth = dice.random() >= _UNMOVABLE[cell["movable"]], dice.uniform(*_GROWTH)
     terms: dict[str, Any] = {"restart_s": restart_s, "start_s": _FIRST_START * restart_s, "movable": movable}
     if cell["gangs"] == "rigid":
@@ -146,8 +154,8 @@ class _Rates:
 
 
 def _offered_s(jobs: Sequence[TraceJob], rates: _Rates) -> float:
-    """How long the cluster takes for all jobs at the best mix of GPU types: the least time in which the gangs' work fits
-    on each type, if it could be divided at will. Gangs have the size asked for; nothing else counts.
+    """How long the cluster takes for all jobs at the best mix of GPU types: the least time in which the gangs' work
+    fits on each type, if it could be divided at will. Gangs have the size asked for; nothing else counts.
 
     A linear programme over the seconds that each job has on each type. Raises TraceError if it cannot be solved.
     """

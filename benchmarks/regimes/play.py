@@ -1,4 +1,4 @@
-"""Runs of the map: one policy in one scene, many of them in processes of their own, each written down when it is done."""
+"""Runs of the map: one policy in one scene, many in processes of their own, each written down when it is done."""
 
 from __future__ import annotations
 

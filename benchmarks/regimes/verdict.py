@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.regimes.cells import AXES, Cell
 
-__all__ = ["METRICS", "Duel", "Map", "geometric"]
+__all__ = ["METRICS", "Duel", "Map", "by_value", "geometric"]
 
 #: What is compared, with its name on the page; less is better.
 METRICS = {"avg_jct_s": "average JCT", "p95_jct_s": "95 % JCT", "ttd_s": "TTD"}
@@ -45,7 +45,6 @@ class Map:
             self._runs.setdefault(row["cell"], {}).setdefault(row["policy"], {})[row["seed"]] = row
         self.cells = [Cell.named(name) for name in self._runs]
         self.policies = list(dict.fromkeys(row["policy"] for row in self.rows))
-        self.seeds = sorted({row["seed"] for row in self.rows})
 
     def mean(self, cell: Cell, policy: str, metric: str) -> float | None:
         """The mean over the seeds; None where the policy is not judged."""
@@ -73,6 +72,15 @@ class Map:
             if ours is not None and theirs is not None:
                 found.append(Duel(cell, ours, *theirs))
         return found
+
+    @property
+    def fewest_and_most_seeds(self) -> tuple[int, int]:
+        counts = [len({seed for runs in by_policy.values() for seed in runs}) for by_policy in self._runs.values()]
+        return min(counts), max(counts)
+
+    def absent(self, policy: str) -> list[Cell]:
+        """Where it was not run at all."""
+        return [cell for cell in self.cells if policy not in self._runs[cell.name]]
 
     def unjudged(self, policy: str) -> list[Cell]:
         return [cell for cell in self.cells if self.mean(cell, policy, "avg_jct_s") is None]

@@ -78,7 +78,7 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--speed-error", type=click.FloatRange(min=0.0), default=0.0, metavar="SHARE",
                          help="By which speeds are off, drawn by --seed, until a job has run on a GPU type."),
             click.option("--elastic", type=click.Choice(["law", "table"]), default="law", show_default=True,
-                         help="Speeds of an elastic job's other sizes: by the law of live jobs, or the table's figures."),
+                         help="Speeds of an elastic job's other sizes: by the law of live jobs, or the table's."),
             click.option("--first-report", "report_s", type=float, default=0.0,
                          help="Seconds from a start to the job's first report, an event as its end is one."),
             click.option("--save", "save_s", type=float, default=0.0, help="Seconds that a save takes."),

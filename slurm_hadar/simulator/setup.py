@@ -27,8 +27,8 @@ EPOCH = 1_000_000_000.0
 
 
 def drawn(share: float, seed: int, job_id: str) -> bool:
-    """Whether a job is among this share of all, which hangs on ``seed`` and its id alone: of two shares, the jobs of the
-    smaller one are among those of the larger one."""
+    """Whether a job is among this share of all, which hangs on ``seed`` and its id alone: of two shares, the jobs of
+    the smaller one are among those of the larger one."""
     return random.Random(f"{seed}:{job_id}").random() < share
 
 

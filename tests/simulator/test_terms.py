@@ -142,7 +142,7 @@ def test_wrong_speeds_are_not_what_bounds_reckon_with(job: Make, trace: Make) ->
 )
 def test_shares_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="must"):
-        SimOptions(**wrong)  # type: ignore[arg-type]
+        SimOptions(**wrong)
 
 
 def elastic(**rest: Any) -> TraceJob:

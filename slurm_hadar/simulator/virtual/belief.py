@@ -16,8 +16,8 @@ class Belief:
     """What is known of a job's speeds: estimates that are wrong, and the truth of each GPU type that it has run on.
 
     An estimate is the truth times a factor whose logarithm is normal with standard deviation ``error``, which is also
-    the relative error that the estimate is shown with (our definition). A job's factor for a type hangs on ``seed``, its
-    id and the type alone, and is the same for every gang size: one run tells of all sizes on its type.
+    the relative error that the estimate is shown with (our definition). A job's factor for a type hangs on ``seed``,
+    its id and the type alone, and is the same for every gang size: one run tells of all sizes on its type.
 
     Parameters
     ----------

@@ -30,14 +30,14 @@ _PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives
 class Timing:
     """When things happen.
 
-    ``event_round_s``: a job that ends, or reports for the first time after a start, brings the next round forward, but not
-    closer than this to the last; 0 = never. ``early_end``: a round is over when all jobs that run are done.
+    ``event_round_s``: a job that ends, or reports for the first time after a start, brings the next round forward, but
+    not closer than this to the last; 0 = never. ``early_end``: a round is over when all jobs that run are done.
     ``on_grid``: after an idle time the next round is a whole number of rounds after the last; else it is when the next
-    job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints. ``start_s``: a
-    job's first start takes so long before its first step. ``self_start_s``: Slurm itself starts a job so long after its
-    arrival, where GPUs are free, unless a round comes first; None = it leaves all jobs to the rounds. A round is
-    due at ``phase``, and whole rounds before and after it; None = at the first arrival. ``at_once``: the scheduler is
-    inside Slurm: it looks whenever a job arrives or ends, and once more at the next whole multiple of ``round_s``.
+    job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints.
+    ``self_start_s``: Slurm itself starts a job so long after its arrival, where GPUs are free, unless a round comes
+    first; None = it leaves all jobs to the rounds. A round is due at ``phase``, and whole rounds before and after it;
+    None = at the first arrival. ``at_once``: the scheduler is inside Slurm: it looks whenever a job arrives or ends,
+    and once more at the next whole multiple of ``round_s``.
     """
 
     round_s: float = 360.0
