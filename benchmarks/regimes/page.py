@@ -26,8 +26,8 @@ def summary(found: Map, policy: str) -> str:
     lines = [f"{'cell':64} {'avg':>6} {'p95':>6} {'TTD':>6}  best other"]
     duels = _duels(found, policy)
     for duel in sorted(duels["avg_jct_s"].values(), key=lambda d: d.ratio):
-        ratios = " ".join(f"{duels[metric][duel.cell].ratio:6.3f}" for metric in METRICS)
-        lines.append(f"{duel.cell.name:64} {ratios}  {duel.rival}")
+        figures = " ".join(f"{duels[metric][duel.cell].ratio:6.3f}" for metric in METRICS)
+        lines.append(f"{duel.cell.name:64} {figures}  {duel.rival}")
     lines += ["", *(_told(name, policy, list(duels[metric].values())) for metric, name in METRICS.items())]
     family = policy.partition(":")[0].partition("@")[0]
     strangers = found.duels(policy, "avg_jct_s", lambda p: not p.startswith(family))
@@ -199,10 +199,10 @@ def _picture(found: Map, path: Path) -> None:
 _INTRO = """
 # A map of regimes
 
-{policies} policies on clusters, loads and jobs of many kinds, all with the same knowledge: {cells} cells, {seeds}. A
-cell is a value of each of nine axes; every pair of values of two axes stands in at least three cells. Ratios are the best
-other policy's figure over that of `{policy}`, means over the seeds: above 1, `{policy}` is better. Its own variants are
-among the others.
+{policies} policies on clusters, loads and jobs of many kinds, all with the same knowledge: {cells} cells, {seeds}.
+A cell is a value of each of nine axes; every pair of values of two axes stands in at least three cells. Ratios are
+the best other policy's figure over that of `{policy}`, means over the seeds: above 1, `{policy}` is better. Its own
+variants are among the others.
 
 ```
 python -m benchmarks.regimes --page
@@ -214,8 +214,8 @@ This makes {runs} runs, {minutes} minutes of CPU, in two processes; after a chan
 _METHOD = """
 ## What is in a cell
 
-* **gpus, shares**: v100, p100 and k80 in nodes of 4 (2 where there are fewer), 12, 60 or 240 GPUs in all; `equal`
-  thirds, or `unequal`: a fifth or a sixth each of v100 and p100, the rest k80.
+* **gpus, shares**: v100, p100 and k80 in nodes of 4 (2 where there are fewer), 12, 60 or 240 GPUs in all; thirds
+  (`equal`), or a fifth or a sixth each of v100 and p100, and k80 the rest (`unequal`).
 * **load**: the least time in which the gangs' work fits on the GPU types if it could be divided at will, a linear
   programme (so: at the best mix), over the time in which jobs arrive. Arrivals are Poisson for a given number of jobs.
   `once`: all at time 0.
@@ -229,10 +229,10 @@ _METHOD = """
   log-normal, at most 60 medians, drawn at even steps of the distribution. Three jobs per GPU, 80 to 400.
 * **speeds**: known, or estimates whose logarithm is off by 0.3 (standard deviation) until the job has run on the type.
 
-Rounds are 60 s (360 s with the median of 2 hours), brought forward by ends and first reports as by default in the live
-controller, but not closer than 30 s to the last. Gavel's policies change places every round and reckon with no restarts:
-theirs are fixed, 360 s as in its own simulator, or ten restarts if that is more. Policy `slurm` is asked at every arrival
-and end. A policy that leaves jobs undone in a cell is not judged there.
-Worst stretch is completion time over the run time alone, in the fastest way that there is for the job. Decisions are
-CPU time on a busy machine. Raw results: [regimes.json](regimes.json).
+Rounds are 60 s (360 s with the median of 2 hours), brought forward by ends and first reports as by default in the
+live controller, but not closer than 30 s to the last. Gavel's policies change places every round and reckon with no
+restarts: their rounds are fixed, 360 s as in its own simulator, or ten restarts if that is more. Policy `slurm` is
+asked at every arrival and end. A policy that leaves jobs undone in a cell is not judged there. Worst stretch is
+completion time over the run time alone, in the fastest way that there is for the job. Decisions are CPU time on a busy
+machine. Raw results: [regimes.json](regimes.json).
 """

@@ -119,8 +119,9 @@ class Book:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._rows: dict[tuple[str, int, str, str], dict[str, Any]] = {}
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        for line in lines:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        self._cut = bool(text) and not text.endswith("\n")
+        for line in text.splitlines():
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:  # a run was killed while it wrote
@@ -131,7 +132,8 @@ class Book:
         self._rows[row["cell"], row["seed"], row["policy"], row["code"]] = row
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, sort_keys=True) + "\n")
+            file.write("\n" * self._cut + json.dumps(row, sort_keys=True) + "\n")
+        self._cut = False
 
     def get(self, task: Task) -> dict[str, Any] | None:
         """The run's figures, unless the scene is drawn otherwise by now."""
