@@ -20,7 +20,7 @@ import click
 
 from benchmarks.regimes import page
 from benchmarks.regimes.cells import chosen
-from benchmarks.regimes.play import Book, Task, code_of, play_all
+from benchmarks.regimes.play import BOUND, Book, Task, code_of, play_all
 from benchmarks.regimes.verdict import Map
 
 POLICIES = (
@@ -57,7 +57,7 @@ def main(
         Task(cell.name, seed, name, code_of(name))
         for seed in numbers
         for cell in cells
-        for name in names
+        for name in (*names, BOUND)
         if name != TOO_SLOW.get(cell["gpus"])
     ]
     book = Book(results)

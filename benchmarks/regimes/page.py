@@ -136,10 +136,12 @@ def _cells(found: Map, policy: str, duels: Duels) -> str:
             found.mean(cell, policy, key) or 0.0 for key in ("restarts_per_job", "worst_stretch", "decide_max_ms")
         )
         ratios = [f"{duels[metric][cell].ratio:.3f}" for metric in METRICS]
-        jct_s = [f"{duel.ours:.0f}", f"{duel.theirs:.0f} `{duel.rival}`"]
+        bound = found.bound(cell)
+        over = f"{min(duel.ours, duel.theirs) / bound:.2f}" if bound else "-"
+        jct_s = [f"{duel.ours:.0f}", f"{duel.theirs:.0f} `{duel.rival}`", over]
         rows.append([f"`{cell.name}`", *jct_s, *ratios, f"{restarts:.1f}", f"{stretch:.0f}", f"{slowest:.0f}"])
-    header = ["cell", "average JCT, s", "best other", "ratio", "95 %", "TTD", "restarts/job", "worst stretch",
-              "longest decision, ms"]  # fmt: skip
+    header = ["cell", "average JCT, s", "best other", "best over bound", "ratio", "95 %", "TTD", "restarts/job",
+              "worst stretch", "longest decision, ms"]  # fmt: skip
     return _table(header, rows)
 
 
@@ -233,6 +235,8 @@ Rounds are 60 s (360 s with the median of 2 hours), brought forward by ends and 
 live controller, but not closer than 30 s to the last. Gavel's policies change places every round and reckon with no
 restarts: their rounds are fixed, 360 s as in its own simulator, or ten restarts if that is more. Policy `slurm` is
 asked at every arrival and end. A policy that leaves jobs undone in a cell is not judged there. Worst stretch is
-completion time over the run time alone, in the fastest way that there is for the job. Decisions are CPU time on a busy
-machine. Raw results: [regimes.json](regimes.json).
+completion time over the run time alone, in the fastest way that there is for the job. The
+[bound](../simulator.md#lower-bounds) is that on the average JCT of any schedule that knows everything beforehand, with
+restarts left out and all jobs movable. Decisions are CPU time on a busy machine. Raw results:
+[regimes.json](regimes.json).
 """

@@ -25,9 +25,12 @@ from slurm_hadar.errors import PolicyError
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.compare import read_contenders
 from slurm_hadar.simulator.result import SimResult
-from slurm_hadar.simulator.run import simulate
+from slurm_hadar.simulator.run import bounds_of, simulate
 
-__all__ = ["Book", "Task", "code_of", "play", "play_all"]
+__all__ = ["BOUND", "Book", "Task", "code_of", "play", "play_all"]
+
+#: Stands in the place of a policy: what none can beat.
+BOUND = "lower bound"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def play(task: Task, limit_s: float) -> dict[str, Any]:
     """The figures of one run; of one that takes more than ``limit_s`` of CPU, or whose policy fails, only that."""
     scene = draw(Cell.named(task.cell), task.seed)
     told = {**asdict(task), "scene": scene.fingerprint(task.policy)}
+    if task.policy == BOUND:
+        return {**told, **bounds_of(scene.trace, scene.options)}
     contender = read_contenders(task.policy.partition("@")[0])[0]
     policy = registry.get(contender.name, **contender.params)
     began = time.process_time()
@@ -92,8 +97,11 @@ def code_of(policy: str) -> str:
     label, _, name = policy.partition("@")
     if name:
         return name
-    contender = read_contenders(label)[0]
-    module = type(registry.get(contender.name, **contender.params)).__module__
+    if label == BOUND:
+        module = "slurm_hadar.simulator.bounds"
+    else:
+        contender = read_contenders(label)[0]
+        module = type(registry.get(contender.name, **contender.params)).__module__
     digest = hashlib.sha256()
     for path in sorted(_imported(module, set())):
         digest.update(path.read_bytes())

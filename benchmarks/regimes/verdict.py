@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.regimes.cells import AXES, Cell
+from benchmarks.regimes.play import BOUND
 
 __all__ = ["METRICS", "Duel", "Map", "by_value", "geometric"]
 
@@ -41,19 +42,29 @@ class Map:
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self.rows = [dict(row) for row in rows]
         self._runs: dict[str, dict[str, dict[int, Mapping[str, Any]]]] = {}
+        self._bounds: dict[str, dict[int, float]] = {}
         for row in self.rows:
-            self._runs.setdefault(row["cell"], {}).setdefault(row["policy"], {})[row["seed"]] = row
+            if row["policy"] == BOUND:
+                self._bounds.setdefault(row["cell"], {})[row["seed"]] = row["avg_jct_s"]
+            else:
+                self._runs.setdefault(row["cell"], {}).setdefault(row["policy"], {})[row["seed"]] = row
         self.cells = [Cell.named(name) for name in self._runs]
-        self.policies = list(dict.fromkeys(row["policy"] for row in self.rows))
+        self.policies = [p for p in dict.fromkeys(row["policy"] for row in self.rows) if p != BOUND]
 
     def mean(self, cell: Cell, policy: str, metric: str) -> float | None:
         """The mean over the seeds; None where the policy is not judged."""
-        runs = self._runs[cell.name]
-        seeds = {seed for by_seed in runs.values() for seed in by_seed}
-        own = runs.get(policy, {})
-        if own.keys() != seeds or any("avg_jct_s" not in row or row["unfinished"] for row in own.values()):
+        own = self._runs[cell.name].get(policy, {})
+        if own.keys() != self._seeds(cell) or any("avg_jct_s" not in row or row["unfinished"] for row in own.values()):
             return None
         return fmean(row[metric] for row in own.values())
+
+    def _seeds(self, cell: Cell) -> set[int]:
+        return {seed for by_seed in self._runs[cell.name].values() for seed in by_seed}
+
+    def bound(self, cell: Cell) -> float | None:
+        """What no policy's average JCT can be below, a mean over the seeds; None where it is not known of each."""
+        bounds = self._bounds.get(cell.name, {})
+        return fmean(bounds.values()) if bounds.keys() == self._seeds(cell) else None
 
     def best(self, cell: Cell, policies: Iterable[str], metric: str) -> tuple[str, float] | None:
         """Who is best in a cell, and how good."""
@@ -75,7 +86,7 @@ class Map:
 
     @property
     def fewest_and_most_seeds(self) -> tuple[int, int]:
-        counts = [len({seed for runs in by_policy.values() for seed in runs}) for by_policy in self._runs.values()]
+        counts = [len(self._seeds(cell)) for cell in self.cells]
         return min(counts), max(counts)
 
     def absent(self, policy: str) -> list[Cell]:
