@@ -10,7 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks.regimes.cells import Cell
+from benchmarks.regimes.cells import Cell, chosen
 from benchmarks.regimes.verdict import METRICS, Duel, Map, by_value, geometric
 
 __all__ = ["read", "summary", "write"]
@@ -81,7 +81,7 @@ def _page(found: Map, policy: str) -> str:
     seeds = f"{many} seeds each" if few == many else f"{few} to {many} seeds each"
     cpu_min = sum(row.get("cpu_s", row.get("too_slow_s", 0.0)) for row in found.rows) / 60
     parts = [
-        _INTRO.format(cells=len(found.cells), seeds=seeds, policies=len(found.policies), policy=policy,
+        _INTRO.format(cells=_count(found), seeds=seeds, policies=len(found.policies), policy=policy,
                       runs=len(found.rows), minutes=f"{cpu_min:.0f}"),
         _goals(duels, policy),
         "![Average JCT of every policy over the best one in the cell](regimes.png)",
@@ -92,6 +92,13 @@ def _page(found: Map, policy: str) -> str:
         _METHOD,
     ]  # fmt: skip
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _count(found: Map) -> str:
+    """How many cells, and how many of the map's own are not among them."""
+    whole, count = {*chosen()}, f"{len(found.cells)} cells"
+    absent = whole - {*found.cells}
+    return f"{count} ({len(absent)} of the map's {len(whole)} were not run)" if absent else count
 
 
 def _goals(duels: Duels, policy: str) -> str:
@@ -201,10 +208,10 @@ def _picture(found: Map, path: Path) -> None:
 _INTRO = """
 # A map of regimes
 
-{policies} policies on clusters, loads and jobs of many kinds, all with the same knowledge: {cells} cells, {seeds}.
-A cell is a value of each of nine axes; every pair of values of two axes stands in at least three cells. Ratios are
-the best other policy's figure over that of `{policy}`, means over the seeds: above 1, `{policy}` is better. Its own
-variants are among the others.
+{policies} policies on clusters, loads and jobs of many kinds, all with the same knowledge: {cells}, {seeds}.
+A cell is a value of each of nine axes; in the whole map every pair of values of two axes stands in at least three cells.
+Ratios are the best other policy's figure over that of `{policy}`, means over the seeds: above 1, `{policy}` is better.
+Its own variants are among the others.
 
 ```
 python -m benchmarks.regimes --page
