@@ -209,7 +209,7 @@ _INTRO = """
 # A map of regimes
 
 {policies} policies on clusters, loads and jobs of many kinds, all with the same knowledge: {cells}, {seeds}.
-A cell is a value of each of nine axes; in the whole map every pair of values of two axes stands in at least three cells.
+A cell is a value of each of nine axes; in the whole map every pair of values of two axes stands in three cells or more.
 Ratios are the best other policy's figure over that of `{policy}`, means over the seeds: above 1, `{policy}` is better.
 Its own variants are among the others.
 
