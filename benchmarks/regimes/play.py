@@ -56,7 +56,7 @@ def play(task: Task, limit_s: float) -> dict[str, Any]:
     scene = draw(Cell.named(task.cell), task.seed)
     told = {**asdict(task), "scene": scene.fingerprint(task.policy)}
     if task.policy == BOUND:
-        return {**told, **bounds_of(scene.trace, scene.options)}
+        return {**told, **{key: round(bound, 4) for key, bound in bounds_of(scene.trace, scene.options).items()}}
     contender = read_contenders(task.policy.partition("@")[0])[0]
     policy = registry.get(contender.name, **contender.params)
     began = time.process_time()
