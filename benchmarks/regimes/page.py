@@ -78,11 +78,11 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _page(found: Map, policy: str) -> str:
     duels = _duels(found, policy)
     few, many = found.fewest_and_most_seeds
-    seeds = f"{many} seeds each" if few == many else f"{few} to {many} seeds each"
+    seeds = f"{few} to {many} seeds each" if few < many else f"{many} seeds each" if many > 1 else "one seed each"
     cpu_min = sum(row.get("cpu_s", row.get("too_slow_s", 0.0)) for row in found.rows) / 60
     parts = [
         _INTRO.format(cells=_count(found), seeds=seeds, policies=len(found.policies), policy=policy,
-                      runs=len(found.rows), minutes=f"{cpu_min:.0f}"),
+                      runs=len(found.rows), count=many, minutes=f"{cpu_min:.0f}"),
         _goals(duels, policy),
         "![Average JCT of every policy over the best one in the cell](regimes.png)",
         "## Where it wins and loses\n\n" + _axes(list(duels["avg_jct_s"].values())),
@@ -214,10 +214,10 @@ Ratios are the best other policy's figure over that of `{policy}`, means over th
 Its own variants are among the others.
 
 ```
-python -m benchmarks.regimes --page
+python -m benchmarks.regimes --seeds {count} --page
 ```
 
-This makes {runs} runs, {minutes} minutes of CPU, in two processes; after a change of one policy only that one is run.
+This makes {runs} runs, {minutes} minutes of CPU, by default in two processes; after a change of one policy only that one is run.
 """
 
 _METHOD = """
