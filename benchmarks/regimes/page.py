@@ -122,8 +122,8 @@ def _missing(found: Map) -> list[str]:
         if absent:
             lines.append(f"* `{policy}` was not run in {len(absent)} cells ({' and '.join(gpus)} GPUs).")
         if failed := [cell for cell in unjudged if cell not in absent]:
-            some = ", ".join(f"`{cell.name}`" for cell in failed[:3])
-            lines.append(f"* `{policy}` left jobs undone, or took too long, in {len(failed)} cells: {some} ...")
+            some = ", ".join(f"`{cell.name}`" for cell in failed)
+            lines.append(f"* `{policy}` left jobs undone, failed or took too long in {some}.")
     return ["\n".join(lines)] if lines else []
 
 
@@ -217,7 +217,8 @@ Its own variants are among the others.
 python -m benchmarks.regimes --seeds {count} --page
 ```
 
-This makes {runs} runs, {minutes} minutes of CPU, by default in two processes; after a change of one policy only that one is run.
+This makes {runs} runs, {minutes} minutes of CPU, by default in two processes; after a change of one policy only that
+one is run.
 """
 
 _METHOD = """
