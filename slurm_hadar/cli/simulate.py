@@ -73,6 +73,12 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="An earlier trace that --predictor has learned from, such as recurring:...,part=0:4000."),
             click.option("--restart-cost", "restart_s", type=float, help="Seconds of every restart, for all jobs."),
             click.option("--start-cost", "start_s", type=float, default=0.0, help="Seconds that a first start takes."),
+            click.option("--unmovable", type=click.FloatRange(0.0, 1.0), default=0.0, metavar="SHARE",
+                         help="Of the jobs that keep their places once they run, drawn by --seed."),
+            click.option("--speed-error", type=click.FloatRange(min=0.0), default=0.0, metavar="SHARE",
+                         help="By which speeds are off, drawn by --seed, until a job has run on a GPU type."),
+            click.option("--elastic", type=click.Choice(["law", "table"]), default="law", show_default=True,
+                         help="Speeds of an elastic job's other sizes: by the law of live jobs, or the table's."),
             click.option("--first-report", "report_s", type=float, default=0.0,
                          help="Seconds from a start to the job's first report, an event as its end is one."),
             click.option("--save", "save_s", type=float, default=0.0, help="Seconds that a save takes."),
@@ -119,6 +125,9 @@ class SceneOptions:
     history: str | None
     restart_s: float | None
     start_s: float
+    unmovable: float
+    speed_error: float
+    elastic: Literal["law", "table"]
     report_s: float
     save_s: float
     self_start_s: float | None
@@ -143,6 +152,9 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
         given.round_s or 360.0,
         restart_s=given.restart_s,
         start_s=given.start_s,
+        unmovable=given.unmovable,
+        speed_error=given.speed_error,
+        elastic=given.elastic,
         report_s=given.report_s,
         save_s=given.save_s,
         self_start_s=given.self_start_s,

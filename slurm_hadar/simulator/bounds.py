@@ -8,7 +8,7 @@ Our definition; the interval-indexed form follows Schulz and Skutella (SIAM J. D
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,9 @@ from slurm_hadar.simulator.nodes import gpus_by_type
 __all__ = ["lower_bounds"]
 
 _RELEASES = 24  # arrival times from which on the rest of the work must fit
-_MOST_INTERVALS, _LEAST_INTERVALS = 48, 12
+_MOST_INTERVALS, _LEAST_INTERVALS = 200, 12
 _MOST_VARIABLES = 70_000  # finer intervals give a better bound: so many as are solved in a few seconds
+_TANGENTS = (0.0, 0.5, 1.0)  # which of a job's ways, by run time
 _HORIZON = 3.0  # intervals end here, in units of the bound on the total time; what is later is free of capacity
 
 
@@ -156,10 +157,11 @@ def _ttd(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alone) -
 
 
 def _avg_jct(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alone, horizon_s: float) -> float:
-    """Mean over jobs of max(a + p, M + p/2) - a, minimised over the fractions of work per interval.
+    """Mean over jobs of their ends less their arrivals, minimised over the fractions of work per interval.
 
-    M is the fraction-weighted begin of the intervals, which no mean busy time is below; p is the job's shortest run
-    time. As work is done at a rate of at most 1/p, the end is at least M + p/2. The last interval has no end.
+    A job ends no earlier than its arrival and all the time for which it runs; and no earlier than M and what
+    :func:`_after_the_middle` says. M is the fraction-weighted begin of the intervals, which no mean busy time is below.
+    The last interval has no end.
     """
     shortest_s = lone.shortest_s
     intervals = min(_MOST_INTERVALS, max(_LEAST_INTERVALS, _MOST_VARIABLES // len(ways.job)))
@@ -175,9 +177,14 @@ def _avg_jct(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alon
     work = ways.share[column]
     done = sparse.coo_matrix((-work, (job, each)), shape)
     rows, cols = np.r_[job, np.arange(n_jobs)], np.r_[each, tail]
-    ended = sparse.coo_matrix((np.r_[work * begin, -np.ones(n_jobs)], (rows, cols)), shape)
     least = sparse.coo_matrix((-np.ones(n_jobs), (np.arange(n_jobs), tail)), shape)
-    blocks, limits = [done, ended, least], [-np.ones(n_jobs), -shortest_s / 2, -(arrivals + shortest_s)]
+    run_s = np.r_[1.0 / lone.at_once[job], -np.ones(n_jobs)]
+    ran = sparse.coo_matrix((run_s, (rows, cols)), shape)
+    blocks, limits = [done, least, ran], [-np.ones(n_jobs), -(arrivals + shortest_s), -arrivals]
+    for later_s, base_s in _after_the_middle(ways, lone):
+        figures = np.r_[work * (begin + later_s[column]), -np.ones(n_jobs)]
+        blocks.append(sparse.coo_matrix((figures, (rows, cols)), shape))
+        limits.append(base_s)
     ending = np.flatnonzero(np.isfinite(ends[interval]))
     pair, row = np.unique(job[ending] * len(starts) + interval[ending], return_inverse=True)
     blocks.append(sparse.coo_matrix((np.ones(len(ending)), (row, ending)), (len(pair), shape[1])))
@@ -192,6 +199,25 @@ def _avg_jct(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alon
     cost = np.r_[np.zeros(count), np.ones(n_jobs)]
     total = _solve(cost, blocks, limits, "average JCT")
     return total / n_jobs - float(arrivals.mean())
+
+
+def _after_the_middle(ways: _Columns, lone: _Alone) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """How much later than its mean busy time a job ends at least: sum of w_c * later_c - base, for (later, base), of
+    columns and of jobs; w_c is the fraction of its work that it does in way c.
+
+    Of all orders of its ways the one with the fastest at the end has least work far from the end. It gives w' P w / 2,
+    P_cd the shorter of the two ways' run times of the whole job: a convex function, of which tangents are taken where
+    all work is done in one way: the fastest, the middle and the slowest. A forked job, which runs in several ways at a
+    time, has that of its shortest run time. Our derivation; for one machine it is the bound of Schulz and Skutella.
+    """
+    run_s = 1.0 / ways.share
+    order = np.lexsort((run_s, ways.job))
+    count = np.bincount(ways.job)
+    first = np.cumsum(count) - count
+    for part in _TANGENTS:
+        way = order[first + np.rint(part * (count - 1)).astype(int)]
+        whole_s = np.where(lone.at_once > 1, lone.shortest_s, run_s[way])
+        yield np.minimum(run_s, whole_s[ways.job]), whole_s / 2
 
 
 def _grid(arrivals: np.ndarray, shortest_s: np.ndarray, horizon_s: float, intervals: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,7 +26,13 @@ class SimOptions:
     model: ``nodes`` has real node boundaries and charges for restarts; ``gavel`` takes on the assumptions of Gavel's
     own simulator: one big node per GPU type, no cost of restarts, rates summed over workers.
     restart_s: what every restart costs, instead of the figures per model family; a trace's own figures prevail.
-    start_s: what a job's first start costs. report_s: how long after a start a job reports, which is an event.
+    start_s: what a job's first start costs; a trace's own figures prevail. report_s: how long after a start a job
+    reports, which is an event.
+    unmovable: share of the jobs, drawn by ``seed``, that keep their places once they run, besides those of which the
+    trace says so. speed_error: relative error of the speeds that policies see of a job on a type until it has run there
+    (:class:`slurm_hadar.simulator.virtual.belief.Belief`).
+    elastic: an elastic job's speeds at other sizes than the first follow from that one's, as in the live controller
+    (``law``), or are the table's where it has them (``table``); a trace's own figures prevail.
     save_s: how long a save takes, during which starts in the same round wait.
     self_start_s: so long after its arrival Slurm itself starts a job where GPUs are free, unless a round comes first;
     None = it leaves all jobs to the rounds, as where ``job_submit.lua`` gives new jobs a lease.
@@ -40,7 +47,7 @@ class SimOptions:
     predictor: hides the steps of all jobs from the policy, which sees what this predictor expects instead
     (:func:`slurm_hadar.predict.online.named`). None = jobs state their steps.
     history: an earlier trace, from which ``predictor`` has learned before the first job arrives.
-    seed: named in the result, and that of ``predictor``; the simulation itself draws nothing.
+    seed: named in the result, and that of ``predictor``, ``unmovable`` and ``speed_error``; nothing else is drawn.
     """
 
     cluster: str = DEFAULT_CLUSTER
@@ -53,6 +60,9 @@ class SimOptions:
     save_s: float = 0.0
     self_start_s: float | None = None
     phase_s: float | None = None
+    unmovable: float = 0.0
+    speed_error: float = 0.0
+    elastic: Literal["law", "table"] = "law"
     mix: Mix | None = None
     fork: Fork | None = None
     consolidation: Consolidation = field(default_factory=Consolidation)
@@ -68,6 +78,10 @@ class SimOptions:
 
     def __post_init__(self) -> None:
         self._require_times()
+        if not 0.0 <= self.unmovable <= 1.0:
+            raise ConfigError(f"share of unmovable jobs {self.unmovable:g}: must lie from 0 to 1")
+        if not 0.0 <= self.speed_error < math.inf:
+            raise ConfigError(f"relative error of speeds {self.speed_error:g}: must be a number of at least 0")
         if self.model not in ("nodes", "gavel"):
             raise ConfigError(f"model {self.model!r}: must be nodes or gavel")
         if self.fork is not None and self.model != "nodes":

@@ -156,7 +156,7 @@ class _Run:
 
 
 def _timing(options: SimOptions, at_once_s: float | None) -> Timing:
-    """Without node boundaries, starts and restarts cost nothing; and a scheduler inside Slurm needs no controller's
+    """Without node boundaries, a save takes no time; and a scheduler inside Slurm needs no controller's
     rounds."""
     by_node = options.model == "nodes"
     return Timing(
@@ -165,8 +165,6 @@ def _timing(options: SimOptions, at_once_s: float | None) -> Timing:
         early_end=not by_node,
         on_grid=by_node,
         save_s=options.save_s if by_node else 0.0,
-        start_s=options.start_s if by_node else 0.0,
-        report_s=options.report_s,
         at_once=at_once_s is not None,
         self_start_s=options.self_start_s if by_node and at_once_s is None else None,
         phase=None if options.phase_s is None else EPOCH + options.phase_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from slurm_hadar.errors import TraceError
@@ -16,13 +17,19 @@ from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.virtual.cluster import Scenario
 from slurm_hadar.simulator.virtual.foresight import Foresight
 from slurm_hadar.simulator.virtual.forked import ForkedJob, copies_for
-from slurm_hadar.simulator.virtual.jobs import VirtualJob, form_of, restart_cost_s
+from slurm_hadar.simulator.virtual.jobs import Terms, VirtualJob, form_of, restart_cost_s
 from slurm_hadar.throughput.table import ReferenceTable
 
-__all__ = ["EPOCH", "Setup"]
+__all__ = ["EPOCH", "Setup", "drawn"]
 
 #: The virtual clock's value at the trace's zero.
 EPOCH = 1_000_000_000.0
+
+
+def drawn(share: float, seed: int, job_id: str) -> bool:
+    """Whether a job is among this share of all, which hangs on ``seed`` and its id alone: of two shares, the jobs of
+    the smaller one are among those of the larger one."""
+    return random.Random(f"{seed}:{job_id}").random() < share
 
 
 class Setup:
@@ -32,7 +39,9 @@ class Setup:
         self.trace, self.options, self.by_node = trace, options, options.model == "nodes"
         self.nodes = cluster_nodes(options.cluster, by_node=self.by_node)
         self.gpus = gpus_by_type(self.nodes)
-        self.rates = Rates(table, self.gpus, summed=not self.by_node, fleet=self._fleet())
+        self.rates = Rates(
+            table, self.gpus, summed=not self.by_node, fleet=self._fleet(), sizes_by_table=options.elastic == "table"
+        )
         self.unforked = 0
         self.jobs = [self._job(job) for job in sorted(trace.jobs, key=lambda j: j.arrival_s)]
         self.counted = self._measured()
@@ -71,11 +80,24 @@ class Setup:
         return Foresight(self.options.predictor, plain, self.rates, EPOCH, self.options.seed, earlier)
 
     def _plain(self, job: TraceJob) -> VirtualJob:
-        given = job.restart_s if job.restart_s is not None else self.options.restart_s
-        cost_s = restart_cost_s(job.model) if given is None else given
         factor = 1.0 if self.by_node else float(job.workers)
         form = form_of(job, by_node=self.by_node, mix=self.options.mix)
-        return VirtualJob(job, self.rates, form, cost_s if self.by_node else 0.0, EPOCH, factor)
+        return VirtualJob(job, self.rates, form, self._terms(job), EPOCH, factor)
+
+    def _terms(self, job: TraceJob) -> Terms:
+        """Without node boundaries, starts and restarts cost nothing."""
+        options = self.options
+        known = Terms(
+            movable=job.movable and not drawn(options.unmovable, options.seed, job.job_id),
+            speed_error=options.speed_error,
+            report_s=options.report_s,
+            seed=options.seed,
+        )
+        if not self.by_node:
+            return known
+        given = job.restart_s if job.restart_s is not None else options.restart_s
+        start_s = options.start_s if job.start_s is None else job.start_s
+        return replace(known, restart_s=restart_cost_s(job.model) if given is None else given, start_s=start_s)
 
     def _measured(self) -> list[str]:
         first, last = self.options.measure or (0, len(self.jobs))

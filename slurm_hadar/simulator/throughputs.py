@@ -25,7 +25,7 @@ __all__ = ["Rates", "load_table"]
 
 _KEY = re.compile(r"\('(?P<job_type>.+)', (?P<gpus>\d+)\)")
 _SPREAD_SUFFIX = "_unconsolidated"
-_TABLE = "table"
+_TABLE, _TRACE = "table", "trace"
 
 
 def load_table(path: Path | None, *, gavel: bool = False) -> ReferenceTable:
@@ -90,16 +90,25 @@ class Rates:
     A published figure is taken as it stands. Where the table has this workload with this gang on other types but not
     on one that it covers elsewhere, the job cannot run there (out of memory). What the table does not have at all is
     estimated as in the live controller (:class:`Estimator`). ``summed`` multiplies rates by the number of workers, as
-    Gavel counts. On the nodes of ``fleet`` a job with a graph has the factors that follow from it.
+    Gavel counts. On the nodes of ``fleet`` a job with a graph has the factors that follow from it. An elastic job's
+    speeds at other sizes than the trace's follow from those of that size by :func:`elastic_growth`, unless the trace
+    gives them; with ``sizes_by_table`` they are the table's where it has them.
     """
 
     def __init__(
-        self, table: ReferenceTable, gpu_types: Iterable[str], *, summed: bool = False, fleet: Fleet | None = None
+        self,
+        table: ReferenceTable,
+        gpu_types: Iterable[str],
+        *,
+        summed: bool = False,
+        fleet: Fleet | None = None,
+        sizes_by_table: bool = False,
     ) -> None:
         self.gpu_types = tuple(gpu_types)
         self._table = table
         self._summed = summed
         self._fleet = fleet
+        self._sizes_by_table = sizes_by_table
         self._graphs: dict[tuple[str, int], JobGraph] = {}
         self._estimator = Estimator(table)
         self._known: dict[tuple[str, int | None, int], Mapping[str, Speed]] = {}
@@ -121,19 +130,36 @@ class Rates:
         }
 
     def _without_graph(self, job: TraceJob, workers: int) -> Mapping[str, Speed]:
-        """The speeds of ``job`` with a gang of ``workers``, in steps of the job as its trace counts them.
-
-        An elastic job's step is the same work at any size: its workers share one batch. So the speeds of other sizes
-        follow from those of the trace's size, by the law that the live controller goes by.
-        """
-        asked = self._asked(job)
+        """The speeds of ``job`` with a gang of ``workers``, in steps of the job as its trace counts them."""
         factor = float(job.workers) if self._summed else 1.0
-        if workers == job.workers:
-            return _scaled(asked, factor) if factor != 1.0 else asked
-        factor *= elastic_growth(job.workers, workers)
+        if workers != job.workers:
+            return self._resized(job, workers, factor)
+        asked = self._asked(job)
+        return _scaled(asked, factor) if factor != 1.0 else asked
+
+    def _resized(self, job: TraceJob, workers: int, factor: float) -> Mapping[str, Speed]:
+        """With another size than the trace's first. A step is the same work at any size: its workers share one batch.
+        So the speeds follow from those of the first size, where there are no figures."""
         apart = self._published(job.model, job.batch, workers)
+        if workers in job.scaled:
+            given = job.scaled[workers]
+            spreads = {t: apart[t].spread if t in apart else SPREAD for t in given}
+            return {t: Speed(given[t] * factor, spreads[t], _TRACE) for t in self.gpu_types if t in given}
+        asked, grown = self._asked(job), factor * elastic_growth(job.workers, workers)
         spreads = {t: apart[t].spread if t in apart else s.spread for t, s in asked.items()}
-        return {t: Speed(s.steps_per_s * factor, spreads[t], s.source, s.error) for t, s in asked.items()}
+        found = {t: Speed(s.steps_per_s * grown, spreads[t], s.source, s.error) for t, s in asked.items()}
+        return self._by_table(job, workers, factor, found) if self._sizes_by_table and not job.steps_per_s else found
+
+    def _by_table(
+        self, job: TraceJob, workers: int, factor: float, estimates: Mapping[str, Speed]
+    ) -> Mapping[str, Speed]:
+        """The same with the table's figures for the batch that each worker then has, where it is a whole number."""
+        batch, odd = divmod((job.batch or 0) * job.workers, workers)
+        if odd or not batch:
+            return estimates
+        published = _scaled(self._published(job.model, batch, workers), factor)
+        chosen = {t: s if s.source == _TABLE else estimates.get(t) for t, s in published.items()}
+        return {t: s for t, s in chosen.items() if s is not None}
 
     def _asked(self, job: TraceJob) -> Mapping[str, Speed]:
         """With as many workers as the trace says."""
@@ -141,7 +167,7 @@ class Rates:
         if job.steps_per_s:
             given = {t: job.steps_per_s[t] for t in self.gpu_types if t in job.steps_per_s}
             spread = {t: published[t].spread if t in published else SPREAD for t in given}
-            return {t: Speed(rate, 1.0 if job.workers == 1 else spread[t], "trace") for t, rate in given.items()}
+            return {t: Speed(rate, 1.0 if job.workers == 1 else spread[t], _TRACE) for t, rate in given.items()}
         self._count_guesses(job, published)
         return published
 

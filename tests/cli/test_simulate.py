@@ -218,3 +218,21 @@ def test_a_predictor_with_a_history(hadar: Any) -> None:
     assert "learned from 40 jobs of recurring:jobs=60,users=40,gpus=8,load=0.8,comm=0.3,seed=1,part=0:40" in out
     code, _, err = hadar("--trace", f"{life},part=40:60", "--history", f"{life},part=0:40")
     assert code == 1 and "name the predictor that shall learn from it" in err
+
+
+def test_who_cannot_be_moved_speeds_that_are_wrong_and_elastic_sizes(hadar: Any, tmp_path: Path) -> None:
+    """The options reach the simulation: nobody is stopped, and the table's speed at two GPUs is not the law's."""
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "job_id,arrival_s,gpus,steps,model,batch\n" + "".join(f"{i},{i},1-2,50000,resnet18,64\n" for i in "123")
+    )
+    common = ("--trace", str(path), "--cluster", "v100:1x2,k80:1x2", "--no-bounds", "--json", "-")
+
+    plain, fixed, table = (
+        json.loads(hadar(*common, *more)[1])
+        for more in ((), ("--unmovable", "1", "--speed-error", "0.9"), ("--elastic", "table"))
+    )
+
+    assert fixed["restarts"] == fixed["moves"] == 0 and fixed["avg_jct_s"] != plain["avg_jct_s"]
+    assert table["avg_jct_s"] != plain["avg_jct_s"]
+    assert hadar(*common, "--unmovable", "2")[0] == 2

@@ -18,6 +18,7 @@ from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.gangs import find_gang
 from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
+from slurm_hadar.simulator.setup import drawn
 from slurm_hadar.simulator.traces import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import draw_faults
 
@@ -32,7 +33,7 @@ class Restless(Policy):
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         arena = Arena.of(snapshot)
-        free, placements, waits = arena.capacity.copy(), {}, {}
+        free, placements, waits = arena.free.copy(), dict(arena.kept), {}
 
         def dice(job_id: str) -> str:
             return hashlib.sha256(f"{snapshot.time} {job_id}".encode()).hexdigest()
@@ -61,7 +62,8 @@ def traces(draw: st.DrawFn) -> Trace:
         steps = draw(st.floats(1.0, 20000.0))
         restart_s = draw(st.sampled_from((0.0, 30.0, 100.0)))
         job = TraceJob(str(number), arrival_s, "", None, workers, steps, restart_s=restart_s, user=f"u{number % 2}")
-        jobs.append(replace(job, steps_per_s=rates or {"v100": 1.0}))
+        start_s, movable = draw(st.sampled_from((None, 0.0, 50.0))), draw(st.sampled_from((True, True, True, False)))
+        jobs.append(replace(job, steps_per_s=rates or {"v100": 1.0}, start_s=start_s, movable=movable))
     return Trace("drawn", "csv", tuple(sorted(jobs, key=lambda j: j.arrival_s)))
 
 
@@ -80,6 +82,9 @@ def options(draw: st.DrawFn) -> SimOptions:
         self_start_s=draw(st.sampled_from((None, 1.25, 60.0))),
         phase_s=draw(st.sampled_from((None, 0.0, 5e3))),
         faults=faults if faulty else SimOptions().faults,
+        unmovable=draw(st.sampled_from((0.0, 0.0, 0.5))),
+        speed_error=draw(st.sampled_from((0.0, 0.5))),
+        report_s=draw(st.sampled_from((0.0, 70.0))),
         max_rounds=3000,
     )
 
@@ -118,7 +123,8 @@ def test_gangs_are_whole_and_gpus_are_held_once(trace: Trace, options: SimOption
 @given(trace=traces(), options=options())
 @settings(max_examples=60, deadline=None)
 def test_steps_are_neither_lost_nor_invented(trace: Trace, options: SimOptions) -> None:
-    """What a job did in its runs, each after its restart, adds up to its steps and those that failures cost it."""
+    """What a job did in its runs, each after its start, adds up to its steps and those that failures cost it, at its
+    true speeds, whatever a policy was told of them."""
     result = simulate(trace, Restless(), replace(options, save_s=0.0))
 
     runs = runs_of(result)
@@ -130,14 +136,29 @@ def test_steps_are_neither_lost_nor_invented(trace: Trace, options: SimOptions) 
         for number, ((start, end), held) in enumerate(sorted(runs[job.job_id].items())):
             ((_, gpu_type),) = {(None, t) for _, t in held}
             spread = 0.8 if len(held) > 1 else 1.0
-            restart_s = job.restart_s if number and options.model == "nodes" else 0.0
+            start_s = (job.restart_s if number else job.start_s or 0.0) if options.model == "nodes" else 0.0
             rate = job.steps_per_s[gpu_type] * spread * (job.workers if options.model == "gavel" else 1)
-            made += max(0.0, end - start - restart_s) * rate
+            made += max(0.0, end - start - start_s) * rate
         assert made - row.lost_steps == pytest.approx(row.steps, rel=1e-6)
         assert row.completion_s == pytest.approx(max(end for _, end in runs[job.job_id]))
         assert row.restarts == len(runs[job.job_id]) - 1
         busy_s = sum(end - start for start, end in runs[job.job_id])
         assert row.queueing_s == pytest.approx(row.jct_s - busy_s, abs=1e-6)
+
+
+@given(trace=traces(), options=options(), policy=st.sampled_from(("hadar", "srtf", "gavel_las", "restless")))
+@settings(max_examples=40, deadline=None)
+def test_who_cannot_be_moved_is_stopped_by_failures_alone(trace: Trace, options: SimOptions, policy: str) -> None:
+    """Who they are hangs on the seed and their ids alone."""
+    result = simulate(trace, Restless() if policy == "restless" else registry.get(policy), options)
+
+    fixed = {j.job_id for j in trace.jobs if not j.movable or drawn(options.unmovable, options.seed, j.job_id)}
+    runs = runs_of(result)
+    for row in result.jobs:
+        if row.job_id in fixed:
+            assert (row.moves, row.preemptions) == (0, 0)
+            stopped = [end for _, end in sorted(runs[row.job_id])[:-1]]
+            assert all(any(abs(end - o.down_s) < 1e-4 for o in options.faults.outages) for end in stopped)
 
 
 @given(trace=traces(), options=options())

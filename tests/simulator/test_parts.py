@@ -18,7 +18,7 @@ from slurm_hadar.simulator.throughputs import Rates, load_table
 from slurm_hadar.simulator.traces.model import TraceJob
 from slurm_hadar.simulator.virtual.cluster import Interval
 from slurm_hadar.simulator.virtual.faults import Outage, draw_faults, read_faults
-from slurm_hadar.simulator.virtual.jobs import VirtualJob, restart_cost_s
+from slurm_hadar.simulator.virtual.jobs import Terms, VirtualJob, restart_cost_s
 from slurm_hadar.throughput.table import reference
 
 # Throughputs
@@ -148,7 +148,7 @@ def test_drawn_faults() -> None:
 
 def virtual(workers: int, steps: float, **rates: float) -> VirtualJob:
     job = TraceJob("j", 0.0, "", None, workers, steps, steps_per_s=rates)
-    return VirtualJob(job, Rates(reference(), ("v100", "k80")), Form(workers, 1, workers), 0.0, 0.0, 1.0)
+    return VirtualJob(job, Rates(reference(), ("v100", "k80")), Form(workers, 1, workers), Terms(), 0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,22 @@ def test_bounds_on_the_total_time(jobs: list[Job], nodes: tuple[Node, ...], ttd_
 
 
 def test_bounds_on_the_average_completion_time() -> None:
-    """Exact for one job; for equal jobs in a row between the mean of all at once and the optimum, and near it."""
+    """Exact for one job; for equal jobs in a row, or on two types (seven in a row on the faster, three on the slower),
+    below what can be reached, and near it."""
     alone = lower_bounds([one("a", 100, 1, 7.0, v100=2)], V100)["avg_jct_s"]
     row = lower_bounds([one(str(i), 100, v100=1) for i in range(20)], V100)["avg_jct_s"]
+    both = lower_bounds([one(str(i), 100, v100=1, k80=0.5) for i in range(10)], BOTH)["avg_jct_s"]
 
     assert alone == pytest.approx(50, rel=1e-6)
-    assert 0.9 * 1050 < row <= 1050 + 1e-6
+    assert 0.98 * 1050 < row <= 1050 + 1e-6 and 0.93 * 400 < both <= 400
+
+
+def test_a_job_that_changes_places_ends_no_earlier_than_it_has_run() -> None:
+    """Two jobs, of which one can be on the fast GPU at a time: all orders of the two, and all moves, take 145 s in the
+    mean or more; work on the slow one, ten times as long, counts with its time."""
+    bound = lower_bounds([one(name, 100, v100=1, k80=0.1) for name in "ab"], BOTH)["avg_jct_s"]
+
+    assert 120 <= bound <= 145
 
 
 def test_bounds_count_measured_jobs_only() -> None:

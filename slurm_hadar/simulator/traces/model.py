@@ -17,10 +17,12 @@ class TraceJob:
     ``steps`` are those of the whole job with ``workers`` workers: one step moves all of them on. ``sizes`` are the gang
     sizes of an elastic job, ascending, ``workers`` among them; empty = just ``workers``. ``deadline_s`` counts from
     arrival. ``nodes`` limits the number of nodes (fewest, most). ``restart_s`` is what a restart costs, None = what the
-    simulation takes for its model. ``steps_per_s`` are the job's own rates per GPU type with ``workers`` workers on one
-    node, instead of those of the throughput table. ``fork`` makes it a forked job, with a copy per node. ``wanted`` is
-    the GPU type the job ran on, where the trace tells what really happened, ``ran_s`` how long, and ``waited_s`` how
-    long it had to wait. ``group`` names the series of like jobs of its user that it belongs to, where the trace does;
+    simulation takes for its model; ``start_s`` is what its first start costs, None = what the simulation takes. A job
+    that is not ``movable`` keeps its place once it runs. ``steps_per_s`` are the job's own rates per GPU type with
+    ``workers`` workers on one node, instead of those of the throughput table; ``scaled`` those of an elastic job's
+    other sizes, by gang size. ``fork`` makes it a forked job, with a copy per node. ``wanted`` is the GPU type the job
+    ran on, where the trace tells what really happened, ``ran_s`` how long, and ``waited_s`` how long it had to wait.
+    ``group`` names the series of like jobs of its user that it belongs to, where the trace does;
     ``graph`` says what its workers exchange, as ``graph=`` of a comment does (a file with its whole path). ``asked`` is
     the GPU type it asked for, ``cpus`` and ``memory_gb`` what it asked for in all; "" and 0 = not told. ``types`` and
     ``open_to`` are the GPU types and the nodes of the simulated cluster to which it is bound (None = any);
@@ -56,6 +58,9 @@ class TraceJob:
     open_to: frozenset[str] | None = None
     partition: str = ""
     limit_s: float | None = None
+    start_s: float | None = None
+    movable: bool = True
+    scaled: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ __all__ = ["REQUIRED", "looks_like", "read", "write"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "steps")
 OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s", "mix", "nodes", "restart_s", "fork",
-            "group", "graph")  # fmt: skip
+            "group", "graph", "start_s", "movable")  # fmt: skip
 _RATE = "steps_per_s:"
+_MOVABLE = {"yes": True, "no": False}
 
 
 def looks_like(line: str) -> bool:
@@ -52,7 +53,7 @@ def _check_header(header: list[str], where: str) -> None:
         raise TraceError(f"{where}: column {missing[0]} is missing")
     for column in header:
         if column not in REQUIRED + OPTIONAL and not column.startswith(_RATE):
-            known = ", ".join((*REQUIRED, *OPTIONAL, _RATE + "TYPE"))
+            known = ", ".join((*REQUIRED, *OPTIONAL, _RATE + "TYPE", _RATE + "TYPE:GPUS"))
             raise TraceError(f"{where}: unknown column {column!r}; valid: {known}")
     if len(set(header)) < len(header):
         raise TraceError(f"{where}: a column stands there twice")
@@ -66,7 +67,7 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
     if arrival_s < 0:
         raise TraceError(f"{where}: arrival_s must not be negative")
     given = {c: row[c] for c in OPTIONAL if row.get(c)}
-    rates = {c.removeprefix(_RATE): positive(v, where, c) for c, v in row.items() if c.startswith(_RATE) and v}
+    rates, scaled = _rates(row, gangs, where)
     if "model" not in given and not rates:
         raise TraceError(f"{where}: model is empty, and there is no {_RATE}TYPE column to go by")
     return TraceJob(
@@ -84,12 +85,39 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
         positive(given["deadline_s"], where, "deadline_s") if "deadline_s" in given else None,
         _mix(given.get("mix", "never"), where),
         _nodes(given["nodes"], where) if "nodes" in given else None,
-        _cost(given["restart_s"], where) if "restart_s" in given else None,
+        _cost(given["restart_s"], where, "restart_s") if "restart_s" in given else None,
         rates,
         _fork(given["fork"], where) if "fork" in given else None,
         group=given.get("group", ""),
         graph=_graph(given["graph"], where, folder, gangs) if "graph" in given else "",
+        start_s=_cost(given["start_s"], where, "start_s") if "start_s" in given else None,
+        movable=_movable(given.get("movable", "yes"), where),
+        scaled=scaled,
     )
+
+
+def _rates(
+    row: Mapping[str, str], gangs: Sequence[int], where: str
+) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
+    """The job's own rates at its first size by GPU type, and those at its other sizes."""
+    rates: dict[str, float] = {}
+    scaled: dict[int, dict[str, float]] = {}
+    for column, text in row.items():
+        if not column.startswith(_RATE) or not text:
+            continue
+        gpu_type, colon, gpus = column.removeprefix(_RATE).partition(":")
+        workers = whole(gpus, where, f"GPUs of column {column}") if colon else gangs[0]
+        if workers not in gangs:
+            raise TraceError(f"{where}: {column} has a rate, but the job has no gang of {workers}")
+        at_size = rates if workers == gangs[0] else scaled.setdefault(workers, {})
+        at_size[gpu_type] = positive(text, where, column)
+    return rates, scaled
+
+
+def _movable(text: str, where: str) -> bool:
+    if text not in _MOVABLE:
+        raise TraceError(f"{where}: movable must be one of {', '.join(_MOVABLE)}, not {text!r}")
+    return _MOVABLE[text]
 
 
 def _graph(text: str, where: str, folder: Path, gangs: Sequence[int]) -> str:
@@ -124,17 +152,18 @@ def _nodes(text: str, where: str) -> tuple[int, int]:
     return least, most
 
 
-def _cost(text: str, where: str) -> float:
-    value = number(text, where, "restart_s")
+def _cost(text: str, where: str, field: str) -> float:
+    value = number(text, where, field)
     if value < 0:
-        raise TraceError(f"{where}: restart_s must not be negative")
+        raise TraceError(f"{where}: {field} must not be negative")
     return value
 
 
 def write(trace: Trace) -> str:
     """The trace in this format; what :func:`read` reads back is the same jobs."""
     types = sorted({t for j in trace.jobs for t in j.steps_per_s})
-    rows = [[*REQUIRED, *OPTIONAL, *(_RATE + t for t in types)]]
+    sized = sorted({(t, n) for j in trace.jobs for n, rates in j.scaled.items() for t in rates})
+    rows = [[*REQUIRED, *OPTIONAL, *(_RATE + t for t in types), *(f"{_RATE}{t}:{n}" for t, n in sized)]]
     for j in trace.jobs:
         optional = (
             j.model,
@@ -150,9 +179,12 @@ def write(trace: Trace) -> str:
             j.fork,
             j.group,
             j.graph,
+            j.start_s,
+            None if j.movable else "no",
         )
         gpus = "+".join(map(str, j.sizes or (j.workers,)))
-        values = (j.job_id, repr(j.arrival_s), gpus, repr(j.steps), *optional, *(j.steps_per_s.get(t) for t in types))
+        own = (*(j.steps_per_s.get(t) for t in types), *(j.scaled.get(n, {}).get(t) for t, n in sized))
+        values = (j.job_id, repr(j.arrival_s), gpus, repr(j.steps), *optional, *own)
         rows.append(["" if v is None else str(v) for v in values])
     lines: list[str] = []
     writer = csv.writer(_Lines(lines), lineterminator="\n")

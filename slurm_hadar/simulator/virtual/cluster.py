@@ -30,14 +30,14 @@ _PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives
 class Timing:
     """When things happen.
 
-    ``event_round_s``: a job that ends, or reports ``report_s`` after a start, brings the next round forward, but not
-    closer than this to the last; 0 = never. ``early_end``: a round is over when all jobs that run are done.
+    ``event_round_s``: a job that ends, or reports for the first time after a start, brings the next round forward, but
+    not closer than this to the last; 0 = never. ``early_end``: a round is over when all jobs that run are done.
     ``on_grid``: after an idle time the next round is a whole number of rounds after the last; else it is when the next
-    job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints. ``start_s``: a
-    job's first start takes so long before its first step. ``self_start_s``: Slurm itself starts a job so long after its
-    arrival, where GPUs are free, unless a round comes first; None = it leaves all jobs to the rounds. A round is
-    due at ``phase``, and whole rounds before and after it; None = at the first arrival. ``at_once``: the scheduler is
-    inside Slurm: it looks whenever a job arrives or ends, and once more at the next whole multiple of ``round_s``.
+    job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints.
+    ``self_start_s``: Slurm itself starts a job so long after its arrival, where GPUs are free, unless a round comes
+    first; None = it leaves all jobs to the rounds. A round is due at ``phase``, and whole rounds before and after it;
+    None = at the first arrival. ``at_once``: the scheduler is inside Slurm: it looks whenever a job arrives or ends,
+    and once more at the next whole multiple of ``round_s``.
     """
 
     round_s: float = 360.0
@@ -45,8 +45,6 @@ class Timing:
     early_end: bool = False
     on_grid: bool = True
     save_s: float = 0.0
-    start_s: float = 0.0
-    report_s: float = 0.0
     self_start_s: float | None = None
     phase: float | None = None
     at_once: bool = False
@@ -350,11 +348,11 @@ class VirtualCluster(Cluster[Observation]):
                 self._foresight.arrived(job)
 
     def _start_job(self, job: VirtualJob, placement: Placement, delay_s: float) -> None:
-        cost_s = job.restart_s if job.resumes(self._now) else self._timing.start_s
+        cost_s = job.terms.restart_s if job.resumes(self._now) else job.terms.start_s
         job.start(self._now, placement, delay_s + cost_s)
         self._running[job.job_id] = job
-        if self._timing.event_round_s > 0:
-            self._reports.append(self._now + self._timing.report_s)
+        if self._timing.event_round_s > 0 and not self._timing.at_once:  # a scheduler inside Slurm hears no reports
+            self._reports.append(job.reports)
         for gpu_type, count in job.by_type.items():
             self.busy[gpu_type] += count
 
@@ -402,4 +400,5 @@ class VirtualCluster(Cluster[Observation]):
 
     def _unmovable(self, job: VirtualJob) -> str | None:
         since = math.floor(job.held)  # Slurm tells times of starts in whole seconds
-        return unmovable_reason(self._guard, job.moves + job.preemptions, since, self._now)
+        young = unmovable_reason(self._guard, job.moves + job.preemptions, since, self._now)
+        return job.fixed or young or job.measuring(self._now)

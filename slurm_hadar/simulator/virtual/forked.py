@@ -181,7 +181,8 @@ class VirtualCopy(VirtualJob):
         self.parent = parent
         self.job_id = f"{plain.job_id}_{number}"
         self._fixed |= {"job_id": self.job_id, "array_id": plain.job_id, "fork": parent.template.fork}
-        self.template = self.idle = Job(**self._fixed)
+        self.template = replace(self.template, job_id=self.job_id, array_id=plain.job_id, fork=parent.template.fork)
+        self.idle = Job(**self._fixed, unmovable=self.fixed)
 
     @property
     def family(self) -> Sequence[VirtualJob]:

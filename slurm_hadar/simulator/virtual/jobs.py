@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Mix, Placement
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import TraceJob
+from slurm_hadar.simulator.virtual.belief import Belief
 
-__all__ = ["RESTART_S", "VirtualJob", "form_of", "restart_cost_s"]
+__all__ = ["NO_CHECKPOINTS", "RESTART_S", "Terms", "VirtualJob", "form_of", "restart_cost_s"]
+
+#: Why a job that cannot be moved keeps its place.
+NO_CHECKPOINTS = "has no checkpoint support"
 
 #: Seconds that a restart takes, per model family: measured on hardware by Sia (sia-simulator/sia.py: deepspeech2,
 #: cifar10, yolov3, bert, imagenet; 30 s where it names none). ResNet-18 trains CIFAR-10 here, ResNet-50 ImageNet.
@@ -25,24 +30,38 @@ def restart_cost_s(model: str) -> float:
     return next((cost for family, cost in RESTART_S.items() if model.startswith(family)), _RESTART_ELSE_S)
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What starting and stopping a job takes: what a restart and the first start cost; whether it can be moved once it
+    runs; and how wrong its speeds are (:class:`Belief`, drawn by ``seed``) until it reports, ``report_s`` after a start
+    or with its first step, if that is later."""
+
+    restart_s: float = 0.0
+    start_s: float = 0.0
+    movable: bool = True
+    speed_error: float = 0.0
+    report_s: float = 0.0
+    seed: int = 0
+
+
 class VirtualJob:
     """One job's state. Times are on the virtual clock; ``done`` steps are as of the last start or stop. ``idle`` is how
-    a policy sees the job while it does not run, ``template`` how it saw it first."""
+    a policy sees the job while it does not run, ``template`` what it truly is."""
 
     __slots__ = (
-        "_fixed", "attained_s", "booked", "busy", "by_type", "completion", "done", "finish", "first_start", "held",
-        "held_s", "idle", "job_id", "lost_steps", "made_of", "moves", "placement", "preemptions", "rate", "restart_s",
-        "since", "started", "starts", "template", "total", "trace", "workers",
+        "_fixed", "attained_s", "belief", "booked", "busy", "by_type", "completion", "done", "finish", "first_start",
+        "held", "held_s", "idle", "job_id", "lost_steps", "made_of", "moves", "placement", "preemptions", "rate",
+        "since", "started", "starts", "template", "terms", "total", "trace", "workers",
     )  # fmt: skip
 
     def __init__(
-        self, trace: TraceJob, rates: Rates, form: Form, restart_s: float, origin: float, steps_factor: float
+        self, trace: TraceJob, rates: Rates, form: Form, terms: Terms, origin: float, steps_factor: float
     ) -> None:
-        self.made_of = trace, rates, form, restart_s, origin, steps_factor
+        self.made_of = trace, rates, form, terms, origin, steps_factor
         self.trace = trace
         self.job_id = trace.job_id
         self.total = trace.steps * steps_factor
-        self.restart_s = restart_s
+        self.terms = terms
         self.done = self.attained_s = self.held_s = self.lost_steps = 0.0
         self.placement: Placement = EMPTY
         self.workers = self.starts = self.moves = self.preemptions = 0
@@ -64,19 +83,53 @@ class VirtualJob:
             "total_steps": self.total,
             "speeds": rates.of(trace, trace.workers),
             "scaled": {n: rates.of(trace, n) for n in form.sizes if n != trace.workers},
-            "restart_cost_s": restart_s,
+            "restart_cost_s": terms.restart_s,
             "weight": trace.weight,
             "graph": Path(trace.graph).name if trace.graph.endswith(".toml") else trace.graph,
             "time_limit_s": trace.limit_s,
             "deadline": None if trace.deadline_s is None else origin + trace.arrival_s + trace.deadline_s,
         }
-        self.template = Job(**self._fixed)
-        self.idle = self.template
+        self.template = self.idle = Job(**self._fixed, unmovable=self.fixed)
+        self.belief: Belief | None = None
+        if terms.speed_error > 0:
+            truth = {n: self.template.speeds_at(n) for n in form.gang_sizes}
+            self.belief = Belief(self.job_id, truth, terms.speed_error, terms.seed)
+            self._show_speeds(self.belief)
 
     def foresee(self, steps: float | None, outlives: float = 1.0) -> None:
         """From now on a policy sees ``steps`` as a prediction (None = it knows nothing) instead of the job's steps."""
         self._fixed |= {"total_steps": None, "predicted_steps": steps, "outlives": outlives}
-        self.idle = Job(**self._fixed)
+        self.idle = Job(**self._fixed, unmovable=self.fixed)
+
+    def _show_speeds(self, belief: Belief) -> None:
+        form = self.template.form
+        self._fixed |= {
+            "speeds": belief.at(form.workers),
+            "scaled": {n: belief.at(n) for n in form.sizes if n != form.workers},
+        }
+        self.idle = Job(**self._fixed, unmovable=self.fixed)
+
+    @property
+    def fixed(self) -> str | None:
+        """Why it keeps its place once it runs, however long that is; None if it need not."""
+        return None if self.terms.movable else NO_CHECKPOINTS
+
+    @property
+    def reports(self) -> float:
+        """When it reports for the first time since its start; one whose speed is not known needs a step for that."""
+        told = self.held + self.terms.report_s
+        return told if self.belief is None else max(told, self.since)
+
+    def measuring(self, now: float) -> str | None:
+        """That it is measured before it is moved, as in the live controller; None if it is not."""
+        if self.belief is None or self.belief.knows(self.by_type) or now >= self.reports:
+            return None
+        return f"its speed on {' and '.join(self.by_type)} is being measured"
+
+    def _hear(self, now: float) -> None:
+        if self.belief is not None and now >= self.reports and not self.belief.knows(self.by_type):
+            self.belief.learn(self.by_type)
+            self._show_speeds(self.belief)
 
     @property
     def arrival(self) -> float:
@@ -103,6 +156,7 @@ class VirtualJob:
 
     def view(self, now: float, unmovable: str | None = None) -> Job:
         """The running job as a policy sees it."""
+        self._hear(now)
         return Job(
             **self._fixed,
             state=JobState.RUNNING,
@@ -138,23 +192,33 @@ class VirtualJob:
     def crash(self, now: float, checkpoint_s: float) -> None:
         """The node fails: what was done since the last periodic checkpoint is lost.
 
-        Checkpoints are written every ``checkpoint_s`` seconds of making steps since the start; 0 = nothing is lost.
+        Checkpoints are written every ``checkpoint_s`` seconds of making steps since the start; 0 = nothing is lost. A
+        job that cannot be moved writes none.
         """
         ran_s = max(0.0, now - self.since)
         kept_s = ran_s if checkpoint_s <= 0 else ran_s - ran_s % checkpoint_s
+        if not self.terms.movable:
+            kept_s = 0.0  # who could not be moved saves nothing
         reached = self.done_at(now)
         self.done = min(reached, self.done + kept_s * self.rate)
         self.lost_steps += reached - self.done
         self._release(now)
 
     def _release(self, now: float) -> None:
+        self._hear(now)
         span = now - self.held
         self.held_s += span
         self.attained_s += span * self.workers
         for gpu_type, count in self.by_type.items():
             self.busy[gpu_type] = self.busy.get(gpu_type, 0.0) + span * count
         self.placement, self.by_type, self.workers, self.started, self.rate = EMPTY, {}, 0, None, 0.0
-        self.idle = Job(**self._fixed, done_steps=self.done, restarts=self.starts, attained_s=self.attained_s)
+        self.idle = Job(
+            **self._fixed,
+            done_steps=self.done,
+            restarts=self.starts,
+            attained_s=self.attained_s,
+            unmovable=self.fixed,
+        )
 
 
 def form_of(trace: TraceJob, *, by_node: bool, mix: Mix | None) -> Form:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,12 @@ HEADER = "job_id,arrival_s,model,gpus,steps,batch,mix,nodes,deadline_s,restart_s
         (HEADER + "a,0,,1,5,,,,,,\n", "t.trace:2: model is empty, and there is no steps_per_s:TYPE column to go by"),
         (HEADER + ",0,lm,1,5,,,,,,\n", "t.trace:2: job_id is empty"),
         (HEADER + "a,0,lm,1,5,,,,,,\n\na,0,lm,1,5,,,,,,\n", "t.trace:4: job_id 'a' stands in the trace twice"),
+        (HEADER.replace("batch", "movable") + "a,0,lm,1,5,maybe,,,,,\n", "t.trace:2: movable must be one of yes, no"),
+        (HEADER.replace("batch", "start_s") + "a,0,lm,1,5,-1,,,,,\n", "t.trace:2: start_s must not be negative"),
+        (
+            HEADER.replace("batch", "steps_per_s:k80:4") + "a,0,lm,1-2,5,9,,,,,\n",
+            "t.trace:2: steps_per_s:k80:4 has a rate, but the job has no gang of 4",
+        ),
         (HEADER, "trace t.trace has no jobs"),
         ("", "trace t.trace: format not recognised by its first line; name it (csv, gavel, sacct)"),
         ("hello\n", "trace t.trace: format not recognised"),
@@ -137,12 +144,18 @@ words = st.text("abcxyz019 .-_'|\"", max_size=8).map(str.strip)
             st.none() | st.just((1, 3)),
             st.none() | st.floats(0, 1e4),
             st.dictionaries(st.sampled_from(("v100", "k80")), st.floats(0.01, 100)),
+            start_s=st.none() | st.floats(0, 1e4),
+            movable=st.booleans(),
         ),
         min_size=1,
         max_size=4,
-    )
+    ),
+    st.dictionaries(
+        st.sampled_from((5, 9)), st.dictionaries(st.sampled_from(("v100", "k80")), st.floats(0.01, 100), min_size=1)
+    ),
 )
-def test_what_is_written_is_read_again(jobs: list[TraceJob]) -> None:
+def test_what_is_written_is_read_again(jobs: list[TraceJob], scaled: dict[int, dict[str, float]]) -> None:
+    jobs = [replace(job, scaled=scaled) if job.sizes else job for job in jobs]
     trace = Trace("t.trace", "csv", tuple(sorted(jobs, key=lambda j: j.arrival_s)))
 
     assert read(table_csv.write(trace)) == trace

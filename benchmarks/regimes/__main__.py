@@ -1,0 +1,72 @@
+"""A map of regimes: every policy on clusters, loads and jobs of many kinds, and one against the best of all others.
+
+    python -m benchmarks.regimes --page                        # the map; the page and its picture anew
+    python -m benchmarks.regimes --quick --policies hadar,srtf # 12 GPUs, one seed
+    python -m benchmarks.regimes --cells '^60-.*-none-'        # only cells whose name matches
+
+Results are kept (``build/regimes.jsonl``), and a run is made only where there is none of the same scene and of the
+same code of the policy, so that a map that was interrupted goes on, and after a change of one policy only that one is
+run. A change of the simulator is not noticed: begin a new file then. ``hadar@before`` keeps the results of today's code
+under a name; asked for again later, it stands beside ``hadar``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import click
+
+from benchmarks.regimes import page
+from benchmarks.regimes.cells import chosen
+from benchmarks.regimes.play import BOUND, Book, Task, code_of, play_all
+from benchmarks.regimes.verdict import Map
+
+POLICIES = (
+    "fifo", "slurm", "srtf", "srtf:service=true", "allox", "tiresias", "gavel_las", "gavel_ftf", "gavel_ttd",
+    "gavel_throughput", "asrpt", "spjf", "spwf", "spwf:theta=0.5", "wcs_duration", "wcs_workload", "wcs_subtime",
+    "hadar", "hadar:frontier=0", "hadar:prices=round",
+)  # fmt: skip
+#: Not run with so many GPUs: 30 to 50 s of CPU a run, as much as all others together.
+TOO_SLOW = {"240": "hadar:prices=round"}
+
+
+@click.command(help=__doc__)
+@click.option("--policies", default=",".join(POLICIES), metavar="P,...", help="Default: all that schedule whole jobs.")
+@click.option("--judge", default="hadar", show_default=True, help="Who is held against the best other.")
+@click.option("--cells", "pattern", default="", metavar="REGEX", help="Only cells whose name it is found in.")
+@click.option("--quick", is_flag=True, help="Cells of 12 GPUs only, with one seed.")
+@click.option("--full", is_flag=True, help="Three times as many cells.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Default: 3, with --quick 1.")
+@click.option("--jobs", "processes", default=2, show_default=True, type=click.IntRange(min=1), help="Processes.")
+@click.option("--limit", "limit_s", default=60.0, show_default=True, help="CPU seconds that a run may take.")
+@click.option("--results", default="build/regimes.jsonl", show_default=True, type=click.Path(path_type=Path))
+@click.option("--page", "write_page", is_flag=True, help="Write docs/results/regimes.md, .png and .json.")
+@click.option("--out", default="docs/results", type=click.Path(path_type=Path), help="Folder of the page.")
+def main(
+    policies: str, judge: str, pattern: str, quick: bool, full: bool, seeds: int | None, processes: int,
+    limit_s: float, results: Path, write_page: bool, out: Path,
+) -> None:  # fmt: skip
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that are started: each has one core
+    cells = [cell for cell in chosen(quick=quick, full=full) if re.search(pattern, cell.name)]
+    names = list(dict.fromkeys(policies.split(",")))
+    numbers = range(seeds or (1 if quick else 3))
+    # a seed after the other: a map that is cut short has all cells
+    tasks = [
+        Task(cell.name, seed, name, code_of(name))
+        for seed in numbers
+        for cell in cells
+        for name in (*names, BOUND)
+        if name != TOO_SLOW.get(cell["gpus"])
+    ]
+    book = Book(results)
+    play_all(tasks, book, processes, limit_s)
+    found = Map(row for task in tasks if (row := book.get(task)) is not None)
+    click.echo(page.summary(found, judge))
+    if write_page:
+        page.write(found, judge, out)
+
+
+if __name__ == "__main__":
+    main()
