@@ -48,13 +48,10 @@ settings.register_profile("same", derandomize=True, max_examples=60, **_patient)
 settings.register_profile("quick", derandomize=True, max_examples=15, **_patient)
 settings.register_profile("explore", max_examples=400, print_blob=True, **_patient)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
-_LONGEST = ("test_moved.py", "test_forks.py", "test_jobs.py", "test_training.py", "test_attack.py")  # minutes each
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses a cluster is marked so, lest it run beside others; the longest files go first, lest all others be
-    done and wait for them."""
-    items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
+    """Whatever uses a cluster is marked so, lest it run beside others."""
     for item in items:
         if {"slurm_cluster", "make_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slurm)
