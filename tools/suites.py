@@ -1,18 +1,17 @@
-"""Run the test suite: what needs no Slurm and what does, side by side, and what failed once more by itself.
+"""Run the test suite: what needs no Slurm, then what does, and at the end what failed once more by itself.
 
     python -m tools.suites [units] [live] [--by COMMAND] [PYTEST OPTION ...]
 
-``units`` keep the cores busy, at low priority and measured for coverage; the ``live`` tests mostly wait for their
-private Slurm clusters, :data:`CLUSTERS` of them side by side. Both watch real processes, which a busy machine can
-starve: what fails is run once more when all else is done. Nothing is hidden: both reports are printed, and who fails
-twice has failed. ``--by`` runs the live tests by a command, such as ``tools/slurm_suite.sh 24.11``, one after the
-other.
+The ``units`` are measured for coverage; the ``live`` tests mostly wait for their private Slurm clusters,
+:data:`CLUSTERS` of them side by side. Both watch real processes, which a busy machine can starve: what fails is run
+once more when all else is done. (Both at once starved browsers and trainings.)
+Nothing is hidden: both reports are printed, and who fails twice has failed. ``--by`` runs the live tests by a command,
+such as ``tools/slurm_suite.sh 24.11``, one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from pathlib import Path
 CLUSTERS = 3
 BUILD = Path("build/tests")
 _FAILED = 1  # pytest's exit code for "some tests failed"; others are faults of the run
-_LOW = 19  # what the live tests leave of the cores
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Suite:
     runner: tuple[str, ...]
 
     def command(self, *options: str) -> list[str]:
-        # a cache of its own: the suites run at the same time, and each recalls what failed in it
+        # a cache of its own, since each recalls what failed in it
         cache = f"cache_dir={BUILD / self.name}"
         return [*self.runner, "pytest", "-m", self.marker, "-o", cache, *options]
 
@@ -52,32 +50,11 @@ def live(by: str) -> Suite:
 
 
 def run(suites: list[Suite], options: list[str]) -> int:
-    """The exit code: 0, or that of the first suite that failed twice. The last suite's output is shown as it comes."""
+    """The exit code: 0, or that of the first suite that failed twice."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    *behind, shown = suites
-    outputs = [BUILD / f"{suite.name}.txt" for suite in behind]
-    started = [_start(suite, output, options) for suite, output in zip(behind, outputs, strict=True)]
-    try:
-        codes = [0] * len(behind) + [subprocess.call(shown.command(*shown.spread, *options))]
-        for place, (process, output) in enumerate(zip(started, outputs, strict=True)):
-            codes[place] = process.wait()
-            sys.stdout.write(output.read_text())
-            sys.stdout.flush()
-    finally:
-        for process in started:
-            process.terminate()
+    codes = [subprocess.call(suite.command(*suite.spread, *options)) for suite in suites]
     codes = [_again(suite, code, options) for suite, code in zip(suites, codes, strict=True)]
     return next((code for code in codes if code), 0)
-
-
-def _start(suite: Suite, output: Path, options: list[str]) -> subprocess.Popen[bytes]:
-    with output.open("wb") as file:
-        return subprocess.Popen(
-            suite.command(*suite.spread, *options),
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            preexec_fn=lambda: os.nice(_LOW),  # this process has no threads
-        )
 
 
 def _again(suite: Suite, code: int, options: list[str]) -> int:
