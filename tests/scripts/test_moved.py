@@ -143,7 +143,8 @@ def _round(live: Live, controller: Any, scripts: list[Script]) -> None:
         seen = result.seen.snapshot.job.get(script.job)
         if seen is not None and seen.unmovable and seen.running:
             script.unmovable.add(seen.unmovable)
-    failed = [w for w in result.outcome.log if w.outcome == "refused"]
+    # what Slurm has started by itself since it was read cannot be placed any more, and is no fault
+    failed = [w for w in result.outcome.log if w.outcome == "refused" and result.outcome.shown.waits(w.job_id)]
     assert not failed, failed
 
 
