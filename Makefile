@@ -27,7 +27,7 @@ $(STAMP): setup.cfg pyproject.toml
 demo: $(STAMP) ## 13 training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 6 minutes)
 	$(BIN)/python -m examples.demo
 
-check: lint ## lint, types, and the tests that need no Slurm, no PyTorch and no browser, and build no package (about 5 minutes)
+check: lint ## lint, types, and the tests that need no Slurm, no PyTorch and no browser, and build no package (about 3 minutes)
 	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch and not built" -n auto --dist worksteal -q $(PYTEST_ARGS)
 
 test: lint ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (about 25 minutes)
