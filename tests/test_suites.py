@@ -55,3 +55,11 @@ def test_a_fault_of_the_run_is_not_tried_again(folder: Path, capfd: pytest.Captu
     (folder / "test_right.py").write_text("def test_right():\n    pass\n")
     assert suites.run([suite("units", "not slurm")], ["--no-such-option"]) == 4
     assert "once more" not in capfd.readouterr().out
+
+
+def test_options_and_their_values_are_pytests(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], list[str]]] = []
+    monkeypatch.setattr(suites, "run", lambda chosen, options: asked.append(([s.name for s in chosen], options)))
+    suites.main(["-k", "journal", "tests/web", "--durations=5"])
+    suites.main(["--only", "live", "--by", "enter 24.11", "-x"])
+    assert asked == [(["units", "live"], ["-k", "journal", "tests/web", "--durations=5"]), (["live"], ["-x"])]

@@ -1,8 +1,8 @@
 """Run the test suite: what needs no Slurm, then what does, and at the end what failed once more by itself.
 
-    python -m tools.suites [units] [live] [--by COMMAND] [PYTEST OPTION ...]
+    python -m tools.suites [--only SUITE] [--by COMMAND] [PYTEST OPTION ...]
 
-The ``units`` are measured for coverage; the ``live`` tests mostly wait for their private Slurm clusters,
+Suite ``units`` is measured for coverage; the tests of ``live`` mostly wait for their private Slurm clusters,
 :data:`CLUSTERS` of them side by side. Both watch real processes, which a busy machine can starve: what fails is run
 once more when all else is done. (Both at once starved browsers and trainings.)
 Nothing is hidden: both reports are printed, and who fails twice has failed. ``--by`` runs the live tests by a command,
@@ -64,14 +64,13 @@ def _again(suite: Suite, code: int, options: list[str]) -> int:
     return subprocess.call(suite.command("--last-failed", "--last-failed-no-failures", "none", *options))
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """Run what the command line names; everything by default."""
-    parser = argparse.ArgumentParser(description="Run the tests; see the module's docstring.")
-    parser.add_argument("suites", nargs="*", choices=["units", "live", []], help="default: both")
+    parser = argparse.ArgumentParser(description="Run the tests; see the module's docstring.", allow_abbrev=False)
+    parser.add_argument("--only", choices=["units", "live"], help="default: both")
     parser.add_argument("--by", default="", metavar="COMMAND", help="run the live tests by this command")
-    known, options = parser.parse_known_args()
-    chosen = known.suites or ["units", "live"]
-    return run([*([units()] if "units" in chosen else []), *([live(known.by)] if "live" in chosen else [])], options)
+    known, options = parser.parse_known_args(words)
+    return run([suite for suite in (units(), live(known.by)) if known.only in (None, suite.name)], options)
 
 
 if __name__ == "__main__":
