@@ -182,7 +182,7 @@ class VirtualCopy(VirtualJob):
         self.job_id = f"{plain.job_id}_{number}"
         self._fixed |= {"job_id": self.job_id, "array_id": plain.job_id, "fork": parent.template.fork}
         self.template = replace(self.template, job_id=self.job_id, array_id=plain.job_id, fork=parent.template.fork)
-        self.idle = Job(**self._fixed, unmovable=self.fixed)
+        self.idle = self._as_waiting()
 
     @property
     def family(self) -> Sequence[VirtualJob]:

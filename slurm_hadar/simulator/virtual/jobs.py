@@ -89,17 +89,26 @@ class VirtualJob:
             "time_limit_s": trace.limit_s,
             "deadline": None if trace.deadline_s is None else origin + trace.arrival_s + trace.deadline_s,
         }
-        self.template = self.idle = Job(**self._fixed, unmovable=self.fixed)
+        self.template = self.idle = self._as_waiting()
         self.belief: Belief | None = None
         if terms.speed_error > 0:
             truth = {n: self.template.speeds_at(n) for n in form.gang_sizes}
             self.belief = Belief(self.job_id, truth, terms.speed_error, terms.seed)
             self._show_speeds(self.belief)
 
+    def _as_waiting(self) -> Job:
+        return Job(
+            **self._fixed,
+            done_steps=self.done,
+            restarts=self.starts,
+            attained_s=self.attained_s,
+            unmovable=self.fixed,
+        )
+
     def foresee(self, steps: float | None, outlives: float = 1.0) -> None:
         """From now on a policy sees ``steps`` as a prediction (None = it knows nothing) instead of the job's steps."""
         self._fixed |= {"total_steps": None, "predicted_steps": steps, "outlives": outlives}
-        self.idle = Job(**self._fixed, unmovable=self.fixed)
+        self.idle = self._as_waiting()
 
     def _show_speeds(self, belief: Belief) -> None:
         form = self.template.form
@@ -107,7 +116,7 @@ class VirtualJob:
             "speeds": belief.at(form.workers),
             "scaled": {n: belief.at(n) for n in form.sizes if n != form.workers},
         }
-        self.idle = Job(**self._fixed, unmovable=self.fixed)
+        self.idle = self._as_waiting()
 
     @property
     def fixed(self) -> str | None:
@@ -212,13 +221,7 @@ class VirtualJob:
         for gpu_type, count in self.by_type.items():
             self.busy[gpu_type] = self.busy.get(gpu_type, 0.0) + span * count
         self.placement, self.by_type, self.workers, self.started, self.rate = EMPTY, {}, 0, None, 0.0
-        self.idle = Job(
-            **self._fixed,
-            done_steps=self.done,
-            restarts=self.starts,
-            attained_s=self.attained_s,
-            unmovable=self.fixed,
-        )
+        self.idle = self._as_waiting()
 
 
 def form_of(trace: TraceJob, *, by_node: bool, mix: Mix | None) -> Form:
