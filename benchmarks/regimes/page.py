@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 
 from benchmarks.regimes.cells import Cell, chosen
-from benchmarks.regimes.verdict import METRICS, Duel, Map, by_value, geometric
+from benchmarks.regimes.verdict import METRICS, Duel, Map, Score, by_value, geometric
 
 __all__ = ["read", "summary", "write"]
 
@@ -28,7 +28,7 @@ def summary(found: Map, policy: str) -> str:
     for duel in sorted(duels["avg_jct_s"].values(), key=lambda d: d.ratio):
         figures = " ".join(f"{duels[metric][duel.cell].ratio:6.3f}" for metric in METRICS)
         lines.append(f"{duel.cell.name:64} {figures}  {duel.rival}")
-    lines += ["", *(_told(name, policy, list(duels[metric].values())) for metric, name in METRICS.items())]
+    lines += ["", *(_told(name, policy, duels[metric].values()) for metric, name in METRICS.items())]
     family = policy.partition(":")[0].partition("@")[0]
     strangers = found.duels(policy, "avg_jct_s", lambda p: not p.startswith(family))
     lines.append(_told(f"average JCT, {family}'s variants not among the others", policy, strangers))
@@ -43,15 +43,13 @@ def _duels(found: Map, policy: str) -> Duels:
     return {metric: {d.cell: d for d in found.duels(policy, metric)} for metric in METRICS}
 
 
-def _told(name: str, policy: str, duels: Sequence[Duel]) -> str:
-    if not duels:
+def _told(name: str, policy: str, duels: Collection[Duel]) -> str:
+    score = Score.of(duels)
+    if score.worst is None:
         return f"{name}: nothing to compare {policy} with"
-    worst = min(duels, key=lambda d: d.ratio)
-    mean = geometric(d.ratio for d in duels)
-    ahead = sum(1 for d in duels if d.ratio >= 1)
     return (
-        f"{name}: best other over {policy}: geometric mean {mean:.3f}, worst cell {worst.ratio:.3f} "
-        f"({worst.cell.name}, {worst.rival}), ahead in {ahead} of {len(duels)}"
+        f"{name}: best other over {policy}: geometric mean {score.mean:.3f}, worst cell {score.worst.ratio:.3f} "
+        f"({score.worst.cell.name}, {score.worst.rival}), ahead in {score.ahead} of {score.count}"
     )
 
 
@@ -104,11 +102,10 @@ def _count(found: Map) -> str:
 def _goals(duels: Duels, policy: str) -> str:
     rows = []
     for metric, name in METRICS.items():
-        found = list(duels[metric].values())
-        worst = min(found, key=lambda d: d.ratio)
-        ahead = f"{sum(1 for d in found if d.ratio >= 1)} of {len(found)}"
-        mean = f"{geometric(d.ratio for d in found):.3f}"
-        rows.append([name, mean, f"{worst.ratio:.3f} (`{worst.cell.name}`, `{worst.rival}`)", ahead])
+        score = Score.of(duels[metric].values())
+        if score.worst is not None:
+            worst = f"{score.worst.ratio:.3f} (`{score.worst.cell.name}`, `{score.worst.rival}`)"
+            rows.append([name, f"{score.mean:.3f}", worst, f"{score.ahead} of {score.count}"])
     header = [f"best other over `{policy}`", "geometric mean", "worst cell", "ahead in"]
     return _table(header, rows)
 

@@ -23,6 +23,7 @@ from benchmarks.regimes.cells import Cell
 from benchmarks.regimes.draw import Scene, draw
 from slurm_hadar.errors import PolicyError
 from slurm_hadar.policies import registry
+from slurm_hadar.policies.base import Policy
 from slurm_hadar.simulator.compare import read_contenders
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import bounds_of, simulate
@@ -53,12 +54,11 @@ class TooSlow(Exception):
 
 def play(task: Task, limit_s: float) -> dict[str, Any]:
     """The figures of one run; of one that takes more than ``limit_s`` of CPU, or whose policy fails, only that."""
-    scene = draw(Cell.named(task.cell), task.seed)
+    scene = _scene(task.cell, task.seed)
     told = {**asdict(task), "scene": scene.fingerprint(task.policy)}
     if task.policy == BOUND:
         return {**told, **{key: round(bound, 4) for key, bound in bounds_of(scene.trace, scene.options).items()}}
-    contender = read_contenders(task.policy.partition("@")[0])[0]
-    policy = registry.get(contender.name, **contender.params)
+    policy = _policy(task.policy.partition("@")[0])
     began = time.process_time()
 
     def watch(_done: int, _total: int) -> None:
@@ -89,6 +89,11 @@ def _figures(result: SimResult, alone_s: dict[str, float]) -> dict[str, Any]:
     }
 
 
+def _policy(label: str) -> Policy:
+    contender = read_contenders(label)[0]
+    return registry.get(contender.name, **contender.params)
+
+
 @cache
 def code_of(policy: str) -> str:
     """What tells a policy's code from another state of it: a hash over its module and all of ``slurm_hadar.policies``
@@ -100,8 +105,7 @@ def code_of(policy: str) -> str:
     if label == BOUND:
         module = "slurm_hadar.simulator.bounds"
     else:
-        contender = read_contenders(label)[0]
-        module = type(registry.get(contender.name, **contender.params)).__module__
+        module = type(_policy(label)).__module__
     digest = hashlib.sha256()
     for path in sorted(_imported(module, set())):
         digest.update(path.read_bytes())

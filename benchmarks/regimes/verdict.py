@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.regimes.cells import AXES, Cell
 from benchmarks.regimes.play import BOUND
 
-__all__ = ["METRICS", "Duel", "Map", "by_value", "geometric"]
+__all__ = ["METRICS", "Duel", "Map", "Score", "by_value", "geometric"]
 
 #: What is compared, with its name on the page; less is better.
 METRICS = {"avg_jct_s": "average JCT", "p95_jct_s": "95 % JCT", "ttd_s": "TTD"}
@@ -30,6 +30,21 @@ class Duel:
     def ratio(self) -> float:
         """Above 1 = ours is better."""
         return self.theirs / self.ours
+
+
+@dataclass(frozen=True)
+class Score:
+    """What duels in many cells come to; NaN and None of none."""
+
+    mean: float
+    worst: Duel | None
+    ahead: int
+    count: int
+
+    @classmethod
+    def of(cls, duels: Collection[Duel]) -> Score:
+        worst = min(duels, key=lambda d: d.ratio, default=None)
+        return cls(geometric(d.ratio for d in duels), worst, sum(d.ratio >= 1 for d in duels), len(duels))
 
 
 class Map:
