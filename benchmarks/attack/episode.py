@@ -49,7 +49,8 @@ class Plan:
 @dataclass
 class Episode:
     """What came of it. ``problems`` are violations of what must hold; ``deeds`` counts hostile actions by kind, and
-    ``refused`` those that Slurm refused; ``longest_wait_s`` is how long an honest job waited beside a free GPU."""
+    ``refused`` those that Slurm refused; ``longest_wait_s`` is how long an honest job waited beside a free GPU, and
+    ``kept_looks`` how often one was seen to wait beside GPUs that Slurm itself keeps for a job that is left to it."""
 
     seed: int
     regime: str
@@ -62,6 +63,7 @@ class Episode:
     seconds: float = 0.0
     looks: int = 0
     misses: int = 0
+    kept_looks: int = 0
     changes: int = 0
     messages: int = 0
     honest: int = 0
@@ -121,6 +123,7 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
     episode.as_itself = stage.as_itself
     episode.deeds, episode.refused, episode.messages = deeds.done, deeds.refused, deeds.messages
     episode.looks, episode.misses, episode.changes = watch.looks, watch.misses, changes
+    episode.kept_looks = watch.kept
     episode.honest = len(honest.ids)
     episode.longest_wait_s = round(max(watch.waits.values(), default=0.0), 1)
     episode.controller_starts = len(stage.daemon.starts)

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from benchmarks.attack.stage import ACCOUNT_GPUS, LICENCES, QOS_GPUS, QOS_JOBS, 
 from benchmarks.chaos.jobs import PlainJob
 from benchmarks.chaos.watch import changes_of, check_log, unexplained
 from slurm_hadar.comment import read
+from slurm_hadar.controller.steering.promises import Promises
 from slurm_hadar.controller.steering.rules import gpus_asked
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState
@@ -33,12 +35,14 @@ BOUND_S = 2 * ROUND_S + SLACK_S
 LONGEST_LEASE_S = 121.0 + 6.0  # Slurm's own, after a requeue
 IN_FLIGHT_S = 2.0  # what a round had decided before somebody else spoke
 MEMORY_BYTES = 100 << 20
+_PINNED = "pinned"
 _BAD_WORDS = re.compile(r"round skipped.*|round given up.*|acts again in .*|.*broke its contract.*")
 
 
 @dataclass
 class Watch:
-    """``waits`` are the longest times that honest jobs waited beside a free GPU, in seconds, by job."""
+    """``waits`` are the longest times that honest jobs waited beside a free GPU, in seconds, by job. ``kept`` counts
+    the looks at an honest job for which Slurm kept all free GPUs from it, for a job that is left to Slurm."""
 
     stage: Stage
     honest: Honest
@@ -46,6 +50,7 @@ class Watch:
     problems: list[str] = field(default_factory=list)
     looks: int = 0
     misses: int = 0
+    kept: int = 0
     waits: dict[str, float] = field(default_factory=dict)
     _since: dict[str, float] = field(default_factory=dict)
     _pinned: Counter[str] = field(default_factory=Counter)
@@ -96,6 +101,7 @@ class Watch:
         self._last = mono
         closed = {n for r in state.bounds.reservations if r.start <= state.time < r.end for n in r.nodes}
         rooms = {n.name for n in state.nodes if n.name not in closed and _room(n)}
+        promises = Promises(self._left_to_slurm(state.jobs), state.time)
         for job in state.jobs:
             if job.job_id not in self.honest.ids or job.state is not JobState.PENDING:
                 self._since.pop(job.job_id, None)
@@ -105,8 +111,10 @@ class Watch:
             ahead_s = (job.eligible or 0.0) - state.time
             if ahead_s > LONGEST_LEASE_S:
                 self._complain(f"honest job {job.job_id} is deferred for longer than any lease")
+            kept = rooms & promises.closed(job).keys()
+            self.kept += bool(rooms and kept == rooms)
             ours = ahead_s > 0 or (job.req_nodes and not rooms & set(job.req_nodes))
-            if not (rooms and ours):
+            if not (rooms - kept and ours):
                 self._since.pop(job.job_id, None)
                 continue
             since = self._since[job.job_id] = self._since.get(job.job_id, mono) + lag_s
@@ -114,6 +122,11 @@ class Watch:
             waited = mono - since
             if waited > BOUND_S and waited > (bound := 2 * self._longest_round(waited) + SLACK_S):
                 self._complain(f"honest job {job.job_id} waits for more than {bound:.1f} s beside free GPUs")
+
+    def _left_to_slurm(self, jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
+        """Those that nobody steers, by the journal or because it has not seen them yet."""
+        waits = self._waits()
+        return [j for j in jobs if j.job_id not in self.honest.ids and waits.get(j.job_id, _PINNED) == _PINNED]
 
     def _longest_round(self, lately_s: float) -> float:
         """The longest time between two rounds that lie in so many last seconds: where Slurm does not start what it was
@@ -184,13 +197,19 @@ class Watch:
 
     def _innocent(self, jobs: dict[str, SlurmJob]) -> None:
         """No honest job is left to Slurm with a reason that is not its own, round after round."""
+        waits = self._waits()
+        for job_id in self.honest.ids & waits.keys() & jobs.keys():
+            pinned = waits[job_id] == _PINNED and jobs[job_id].state is JobState.PENDING
+            self._pinned[job_id] = self._pinned[job_id] + 1 if pinned else 0
+            if self._pinned[job_id] * LOOK_EVERY_S > BOUND_S:
+                self._complain(f"honest job {job_id} is not steered")
+
+    def _waits(self) -> dict[str, str]:
+        """The tier of each job that waited in the last round."""
         with contextlib.suppress(sqlite3.Error, ValueError), self._journal() as db:
-            waits = {job: json.loads(text) for job, text in db.execute("SELECT job_id, record FROM waits")}
-            for job_id in self.honest.ids & waits.keys() & jobs.keys():
-                pinned = waits[job_id].get("tier") == "pinned" and jobs[job_id].state is JobState.PENDING
-                self._pinned[job_id] = self._pinned[job_id] + 1 if pinned else 0
-                if self._pinned[job_id] * LOOK_EVERY_S > BOUND_S:
-                    self._complain(f"honest job {job_id} is not steered: {waits[job_id].get('why')}")
+            found = db.execute("SELECT job_id, record FROM waits")
+            return {job: json.loads(text).get("tier", "") for job, text in found}
+        return {}
 
     def _complain(self, problem: str) -> None:
         if problem not in self.problems:

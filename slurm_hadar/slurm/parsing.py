@@ -33,8 +33,8 @@ JOB_FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "UserID", "QOS", "Partition",
     "NodeList", "ReqNodes", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc",
     "NumNodes", "MaxNodes", "NumTasks", "NumCPUs", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
-    "Requeue", "RestartCnt", "BatchFlag", "PriorityLong", "OverSubscribe", "Licenses", "Reservation", "Feature",
-    "Dependency", "Account", "WorkDir", "Name", "Comment",
+    "Requeue", "RestartCnt", "BatchFlag", "PriorityLong", "OverSubscribe", "Licenses", "Reservation", "SchedNodes",
+    "Feature", "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
 _TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
@@ -201,6 +201,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         partition=r["Partition"],
         nodes=expand(r["NodeList"]),
         req_nodes=expand(r["ReqNodes"]),
+        sched_nodes=expand(r["SchedNodes"]),
         features=text_or_empty(r["Feature"]),
         gpus=requests(**{per: r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")}),
         num_nodes=nodes,
@@ -341,6 +342,7 @@ def parse_time_limit(text: str) -> float | None:
     return float(seconds + (int(days) * 86400 if dash else 0))
 
 
+@functools.lru_cache(maxsize=4096)
 def expand(text: str) -> tuple[str, ...]:
     """Node names in a Slurm node list, sorted as Slurm sorts them; empty for none."""
     if text_or_empty(text) == "":

@@ -239,6 +239,7 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         reservation=r["reservation"] or "",
         exc_nodes=parsing.expand(r["exc_nodes"] or ""),
         throttle=_throttle(r),
+        sched_nodes=parsing.expand(r["sched_nodes"] or ""),
     )
 
 

@@ -44,7 +44,8 @@ class SlurmJob:
     heterogeneous job; it is what scontrol is told. Times are epoch seconds, None where Slurm has none; ``end`` of
     a job that runs is when its time limit ends it. ``memory_bytes`` is over all its nodes, 0 where Slurm does not say;
     ``exclusive``: it shares its nodes with no job, or with its owner's only. ``throttle``: how many tasks of its array
-    may run at once. ``fault``: why Slurm's record of the job cannot be read; nothing else of it is sure then."""
+    may run at once. ``sched_nodes``: where the backfill scheduler means to start a waiting job, at ``start``.
+    ``fault``: why Slurm's record of the job cannot be read; nothing else of it is sure then."""
 
     job_id: str
     raw_id: int
@@ -85,6 +86,7 @@ class SlurmJob:
     reservation: str = ""
     exc_nodes: tuple[str, ...] = ()
     throttle: int | None = None
+    sched_nodes: tuple[str, ...] = ()
     fault: str | None = None
 
     @property

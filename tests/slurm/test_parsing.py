@@ -20,7 +20,7 @@ JOB = {
     "JobID": "17", "JobArrayID": "17", "ArrayJobID": "17", "HetJobID": "N/A", "State": "PENDING", "Reason": "None",
     "UserName": "alice", "UserID": "1001", "OverSubscribe": "OK", "Licenses": "(null)", "Reservation": "(null)",
     "tres-alloc": "cpu=1,mem=100M,node=1,billing=1,gres/gpu=2", "Account": "(null)", "QOS": "(null)",
-    "Partition": "all", "NodeList": "", "ReqNodes": "",
+    "Partition": "all", "NodeList": "", "ReqNodes": "", "SchedNodes": "",
     "tres-per-job": "N/A", "tres-per-node": "gres:gpu:2", "tres-per-socket": "N/A", "tres-per-task": "N/A",
     "NumNodes": "1", "MaxNodes": "1", "NumTasks": "1", "NumCPUs": "1", "TimeLimit": "1-02:03:04",
     "SubmitTime": "1700000000", "EligibleTime": "N/A", "StartTime": "N/A", "EndTime": "N/A", "Requeue": "1",

@@ -9,7 +9,6 @@ from slurm_hadar.controller.act.context import ActContext
 from slurm_hadar.controller.act.writer import PlannedWrite, Writer
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome
-from slurm_hadar.controller.observe.job_facts import PASS_ROUNDS
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.controller.steering import writes
 from slurm_hadar.controller.steering.bounds import keeps_back
@@ -55,9 +54,10 @@ class Undo:
         now, round_s = time.time(), self._context.config.controller.round_s
         if keeps_back(job.reason) and not _about_nodes(job.reason) and not job.held:
             self._context.lessons.learn(job, job.reason, now, round_s, tried=True)
+        elif refused or job.held or keeps_back(job.reason):
+            record.keep_off(change.new.nodes, now + _AVOID_ROUNDS * round_s)
         else:
-            rounds = _AVOID_ROUNDS if refused or job.held or keeps_back(job.reason) else PASS_ROUNDS
-            record.keep_off(change.new.nodes, now + rounds * round_s)
+            self._context.lessons.tried_in_vain(job, record, change.new.nodes, now, round_s)
 
 
 def _about_nodes(reason: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from slurm_hadar.comment import JobComment
@@ -17,6 +17,7 @@ from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.observe.weights import Standing, standing_of, weight_of
 from slurm_hadar.controller.prediction.forecasts import Forecast, in_words
 from slurm_hadar.controller.steering.bounds import QuotaBook, keeps_back
+from slurm_hadar.controller.steering.promises import Promises
 from slurm_hadar.controller.steering.rules import (
     TRANSIENT_HOLDS,
     NodeBook,
@@ -33,9 +34,7 @@ from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.store import workload_key
 from slurm_hadar.throughput.table import worker_batch
 
-__all__ = ["PASS_ROUNDS", "FactFinder", "JobFacts"]
-
-PASS_ROUNDS = 2  # for a node where the job did not get what seemed free
+__all__ = ["FactFinder", "JobFacts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,18 @@ class FactFinder:
             forecast=None if pinned else self._forecast(job, comment, record),
         )
 
+    def keep(self, facts: JobFacts, promises: Promises) -> JobFacts:
+        """The facts of a job that may be steered, less the nodes that Slurm keeps for others."""
+        kept = {} if facts.pinned else promises.closed(facts.job)
+        if not kept:
+            return facts
+        blocked = facts.blocked
+        if facts.job.state is JobState.PENDING and blocked is None:
+            needed = _only_room(facts.job, facts.form, self._view.facts, kept)
+            blocked = kept_for(kept, needed) if needed else None
+        open_ = facts.form.nodes if facts.form.nodes is not None else frozenset(self._view.facts)
+        return replace(facts, form=shared_form(replace(facts.form, nodes=open_.difference(kept))), blocked=blocked)
+
     def _standing_now(self) -> Standing:
         source = self._config.policy.weight_from
         shared, usage = source == "fairshare", self._sources.usage
@@ -170,13 +181,14 @@ class FactFinder:
 
     def _keep_off_vain_nodes(self, job: SlurmJob, record: JobRecord) -> None:
         """A job that was given nodes, and waits although their GPUs are free, lacks something there that nobody has
-        reckoned with: those nodes are not tried again for a while."""
+        reckoned with."""
         if job.state is not JobState.PENDING or not record.placed or job.reason not in ("Resources", "Priority"):
             return
         free = {n.name: sum(c for _, c in n.gpus) - sum(c for _, c in n.used) for n in self._view.state.nodes}
         each = (gpus_asked(job) or record.workers) // max(1, job.num_nodes)
         if job.req_nodes and all(free.get(name, 0) >= each for name in job.req_nodes):
-            record.keep_off(job.req_nodes, self._now + PASS_ROUNDS * self._config.controller.round_s)
+            round_s = self._config.controller.round_s
+            self._sources.lessons.tried_in_vain(job, record, job.req_nodes, self._now, round_s)
 
     def _graph(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> NamedGraph | None:
         """The job's graph; None if it names none, or none that can be used, which its record then says."""
@@ -212,17 +224,35 @@ class FactFinder:
         return forecast if self._config.predict.use else None
 
 
+def kept_for(kept: Mapping[str, SlurmJob], nodes: Collection[str]) -> str:
+    """That the job has room only on ``nodes``, which Slurm keeps for other jobs until they start."""
+    first = min((kept[n] for n in nodes), key=lambda job: (job.start or 0.0, job.job_id))
+    its = {n for n in nodes if kept[n] is first}
+    more = f", and {fold(sorted(set(nodes) - its))} for others" if len(its) < len(nodes) else ""
+    when = f"job {first.job_id}, planned for {clock(first.start or 0.0)}"
+    return (
+        f"Slurm keeps {fold(sorted(its))} for {when}{more}; only what ends before, by its time limit, may start there"
+    )
+
+
 def only_where_avoided(job: SlurmJob, record: JobRecord, form: Form, facts: NodeBook, now: float) -> str | None:
     """That a waiting job has room only on nodes that are not tried for a while; None if it has elsewhere too, or
     nowhere."""
     until = {n: u for n, u in record.avoid.items() if u > now and n in facts}
     if not until:
         return None
-    usable = {n: f.gpus for n, f in facts.items() if f.available and f.gpu_type and form.admits_type(f.gpu_type)}
-    avoided = set(until) & facts.open_to(job.partition, job.features) & usable.keys()
-    elsewhere = sum(gpus for node, gpus in usable.items() if form.admits_node(node))
-    least = form.gang_sizes[0]
-    if elsewhere >= least or elsewhere + sum(usable[n] for n in avoided) < least:
+    avoided = _only_room(job, form, facts, until)
+    if not avoided:
         return None
     when = clock(min(until[n] for n in avoided))
     return f"could run on {fold(sorted(avoided))} only, which is not tried for it until {when} (its history says why)"
+
+
+def _only_room(job: SlurmJob, form: Form, facts: NodeBook, closed: Collection[str]) -> set[str]:
+    """Those of the ``closed`` nodes, which ``form`` may admit or not, without which the job has no room in the cluster,
+    whatever runs there; none where it has room elsewhere too, or nowhere."""
+    usable = {n: f.gpus for n, f in facts.items() if f.available and f.gpu_type and form.admits_type(f.gpu_type)}
+    needed = set(closed) & facts.open_to(job.partition, job.features) & usable.keys()
+    elsewhere = sum(gpus for node, gpus in usable.items() if form.admits_node(node) and node not in needed)
+    least = form.gang_sizes[0]
+    return needed if elsewhere < least <= elsewhere + sum(usable[n] for n in needed) else set()

@@ -6,8 +6,9 @@ Two steps: the records of jobs are brought up to date (:mod:`slurm_hadar.control
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from typing import ParamSpec
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.config import Config
@@ -21,10 +22,13 @@ from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.safety.quarantine import UNFORESEEN
+from slurm_hadar.controller.steering.promises import Promises
 from slurm_hadar.model import Job, Snapshot
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 
 __all__ = ["Observation", "Observer"]
+
+_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Observer:
         for record, _ in ended:
             self._denied.pop(record.job_id, None)
         finder = FactFinder(self._config, self._sources, self._records, view, self._denied, acting_only)
-        known = {job_id: self._facts(finder, job) for job_id, job in view.active.items()}
+        known = self._facts(finder, view)
         self._estimates.learn(filter(None, known.values()), view.state.time)
         with self._sources.best_effort():
             self._sources.usage.save()
@@ -122,10 +126,20 @@ class Observer:
         sources.lessons.expire(view.active)
         sources.graphs.forget(f"{job_id}/{record.restarts}" for job_id, record in self.records.items())
 
-    def _facts(self, finder: FactFinder, job: SlurmJob) -> JobFacts | None:
-        """None for a job that cannot be made sense of."""
-        with self._sources.quarantine.over(job.job_id, "looking at it"):
-            return finder.find(job)
+    def _facts(self, finder: FactFinder, view: SlurmView) -> dict[str, JobFacts | None]:
+        """Of every job; None for one that cannot be made sense of."""
+        known = {job_id: self._contained(job_id, finder.find, job) for job_id, job in view.active.items()}
+        promises = Promises((f.job for f in known.values() if f is not None and f.pinned), view.state.time)
+        if promises:
+            for job_id, facts in known.items():
+                if facts is not None:
+                    known[job_id] = self._contained(job_id, finder.keep, facts, promises)
+        return known
+
+    def _contained(self, job_id: str, step: Callable[_P, JobFacts], *args: _P.args, **kw: _P.kwargs) -> JobFacts | None:
+        """What a step says of a job. Where it fails that is the job's fault, and quarantines it."""
+        with self._sources.quarantine.over(job_id, "looking at it"):
+            return step(*args, **kw)
         return None
 
     def _views(self, view: SlurmView, known: Mapping[str, JobFacts | None]) -> tuple[tuple[Job, ...], frozenset[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.journal import JobRecord
@@ -28,6 +28,7 @@ _WAITS_FOR_ROOM = frozenset((
 _OF_QOS = re.compile(r"QOS|MaxGRES|MaxCpu|MaxMem|MaxNode|MaxJobs")
 _LICENCE = re.compile(r"([^:,;|]+)(?::(\d{1,9}))?")
 _LONGEST_TRIES_S = 1800.0
+_PASS_ROUNDS = 2  # for a node where a job did not get what seemed free
 
 
 def keeps_back(reason: str) -> bool:
@@ -66,8 +67,19 @@ class Lessons:
         scope = _scope(job, reason)
         old = self._found.get(scope)
         if old is None or (tried and old.until <= now):
-            wait_s = first_s if old is None else min(_LONGEST_TRIES_S, 2 * old.wait_s)
+            wait_s = first_s if old is None else min(_LONGEST_TRIES_S, max(first_s, 2 * old.wait_s))
             self._found[scope] = _Lesson(reason, now, now + wait_s, wait_s)
+
+    def tried_in_vain(self, job: SlurmJob, record: JobRecord, nodes: Iterable[str], now: float, round_s: float) -> None:
+        """The job was given these nodes, which had room, and was not started. It may be for something there: they are
+        not tried again for two rounds, but others are at once. From the second time on it is for the job, which is
+        left alone, so that others get their turn."""
+        record.keep_off(nodes, now + _PASS_ROUNDS * round_s)
+        scope, reason = _scope(job, ""), f"{job.reason or 'no reason given'}, beside free GPUs"
+        if scope in self._found:
+            self.learn(job, reason, now, round_s, tried=True)
+        else:
+            self._found[scope] = _Lesson(reason, now, now, 0.0)
 
     def forget(self, job: SlurmJob) -> None:
         """The job runs: what kept its like back is over, if it has started since. One that ran before may be the very
@@ -85,6 +97,8 @@ class Lessons:
                 continue
             if lesson.until > now:
                 return f"Slurm keeps it from starting ({lesson.reason}); tried again in {lesson.until - now:.0f} s"
+            if scope == ("job", job.job_id):
+                continue
             if not lesson.probe and job.job_id not in lesson.passed:
                 lesson.probe = job.job_id
             if lesson.probe != job.job_id:

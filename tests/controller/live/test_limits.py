@@ -12,6 +12,7 @@ import pytest
 
 from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.controller.answers.view import queue_view
+from slurm_hadar.controller.journal import Purpose
 from slurm_hadar.errors import ClusterError
 from slurm_hadar.policies import registry
 from slurm_hadar.slurm.state import WriteResult
@@ -204,6 +205,29 @@ def test_what_is_blocked_costs_others_nothing(live: Any, poll: Any, kind: str) -
 
     (started,) = [j for j in waiting if live.state_of(j) == "RUNNING"] if kind != "reservation" else waiting[:1]
     assert set(live.gpus(started)) <= ({"k80-1"} if kind == "reservation" else {"v100-1", "v100-2"})
+
+
+def test_nodes_that_slurm_keeps_for_another_job_are_not_tried(live: Any, poll: Any) -> None:
+    """A job that is left to Slurm is to start on two nodes, of which one is free: Slurm keeps both whole. What does not
+    end before is placed elsewhere or waits, and is told why; what does runs there."""
+    (blocker,) = [live.submit("--gres=gpu:2", "--time=30", "-w", "v100-1", comment="", script="sleep 900")]
+    poll(lambda: live.state_of(blocker) == "RUNNING")
+    pair = live.submit("--gres=gpu:1", "-N2", "-C", "v100", "--time=10", comment="", script="sleep 900")
+    poll(lambda: seen(live, pair).sched_nodes == ("v100-1", "v100-2"))
+    long_ = [live.submit("--gres=gpu:1", comment=f"{PLAIN},types=v100") for _ in range(2)]
+    short = live.submit("--gres=gpu:1", "--time=5", comment=f"{PLAIN},types=v100")
+    either = live.submit("--gres=gpu:1", comment=PLAIN)
+    controller = live.controller(*QUICK, policy=registry.get("fifo"))
+
+    rounds = [controller.run_round() for _ in range(3)]
+
+    assert live.holds(short, {"v100-2": 1}) and live.holds(either, {"k80-1": 1}), live.cluster.run(["squeue"]).stdout
+    tried = {w.job_id for r in rounds for w in r.outcome.log if w.purpose is Purpose.PLACE}
+    assert tried == {short, either}
+    assert f"Slurm keeps v100-1,v100-2 for job {pair}, planned for" in why(live, long_[0])
+
+    leave(live, poll, blocker, pair)
+    rounds_until(controller, lambda: all(live.state_of(j) == "RUNNING" for j in long_), poll, 40)
 
 
 def test_a_scancel_storm_is_no_failure(live: Any, poll: Any) -> None:

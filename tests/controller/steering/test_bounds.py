@@ -125,6 +125,28 @@ def test_lessons_are_about_the_scope_of_the_reason() -> None:
     assert lessons.reason(other, 5.0) and lessons.reason(job(job_id="4", user="bob"), 5.0) is None
 
 
+def test_who_is_tried_in_vain_again_lets_others_pass() -> None:
+    """Once it may be the nodes' fault, and others are tried at once; after that the job waits for growing times."""
+    lessons, one, record = Lessons(), job(job_id="1", reason="Priority"), JobRecord("1")
+    waits = []
+    now = 100.0
+    for node in ("a", "b", "a", "b"):
+        lessons.tried_in_vain(one, record, [node], now, 10.0)
+        assert record.avoid[node] == now + 20.0
+        reason = lessons.reason(one, now)
+        while lessons.reason(one, now):
+            now += 1.0
+        waits.append(reason and now - 100.0)
+        lessons.expire({"1": one})
+        assert lessons.reason(one, now) is None, "a matter of its own: nobody else's turn is awaited"
+
+    assert waits == [None, 10.0, 30.0, 70.0]
+    assert lessons.reason(job(job_id="2", reason="Priority"), 101.0) is None
+    lessons.forget(replace(one, start=now + 1.0))
+    lessons.tried_in_vain(one, record, ["a"], now, 10.0)
+    assert lessons.reason(one, now) is None, "it has run since: from the beginning"
+
+
 def test_lessons_grow_only_with_tries_and_end_with_a_start() -> None:
     """The same word seen again is no new try; when one of them runs, all may."""
     lessons, one = Lessons(), job(job_id="1")
