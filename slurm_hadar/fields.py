@@ -5,10 +5,23 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from slurm_hadar.errors import TraceError
 
-__all__ = ["number", "options", "positive", "rows", "sizes", "whole"]
+__all__ = ["number", "options", "positive", "reading", "rows", "sizes", "whole"]
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around the reading of a trace: raises TraceError if the file is not there or is no text."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise TraceError(f"trace {path} does not exist") from None
+    except (OSError, ValueError) as error:  # not text in UTF-8, or no name that a file can have
+        raise TraceError(f"trace {path} cannot be read: {error}") from None
 
 
 def rows(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import number, positive, rows, whole
+from slurm_hadar.fields import number, positive, reading, rows, whole
 from slurm_hadar.sharing.lanes import Demand
 
 __all__ = ["OPTIONAL", "REQUIRED", "ShareJob", "read_trace", "write_trace"]
@@ -41,12 +41,8 @@ class ShareJob:
 
 def read_trace(path: Path) -> tuple[ShareJob, ...]:
     """The jobs of a file, by arrival. Raises TraceError naming file, line and field."""
-    try:
+    with reading(path):
         text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise TraceError(f"trace {path} does not exist") from None
-    except (OSError, ValueError) as error:  # not text in UTF-8, or no name that a file can have
-        raise TraceError(f"trace {path} cannot be read: {error}") from None
     jobs: dict[str, ShareJob] = {}
     for where, row in rows(text.splitlines(), str(path), REQUIRED, OPTIONAL):
         job = _job(row, where)

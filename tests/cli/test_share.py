@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slurm_hadar.cli.main import main
 from slurm_hadar.sharing.turns import Policy
 
 KEYS = {
@@ -23,16 +23,9 @@ b,2.5,2,1,10,50,lead
 
 
 @pytest.fixture
-def share(capsys: pytest.CaptureFixture[str]) -> Any:
+def share(typed: Any) -> Any:
     """Run the command; returns (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[str | int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["share", *arguments])
-        told = capsys.readouterr()
-        return ended.value.code or 0, told.out, told.err
-
-    return run
+    return partial(typed, "share")
 
 
 @pytest.fixture
