@@ -27,8 +27,8 @@ from slurm_hadar.sharing.turns import EqualShareClock, Policy, Standing
 
 __all__ = ["PARALLEL_GAIN", "ShareOptions", "simulate"]
 
-#: What lanes beside each other do in all, against one lane alone: Salus measured a makespan of 612.4 min against
-#: 572.1 min with lanes for 300 jobs of ResNet-50 (section 5.2), the least gain that it reports; 2.38 was the greatest.
+#: What lanes beside each other do in all, against one lane alone: the least gain that Salus reports (section 5.2), for
+#: the makespan of 300 jobs of ResNet-50, by its figure 612.4 min against 572.1 min with lanes; 2.38 was the greatest.
 PARALLEL_GAIN = Fraction(107, 100)
 
 
