@@ -14,6 +14,7 @@ BENCHES = (
     ("placements of job graphs against all placements of small ones", ["benchmarks.mapping", "--instances", "500"]),
     ("a page of the dashboard, 10,000 jobs", ["benchmarks.web"]),
     ("how long commands take to start, and what hadar-srun adds to a job", ["benchmarks.start"]),
+    ("one GPU that 100 jobs share, and a million random events on its memory", ["benchmarks.sharing"]),
     ("what a checkpoint costs the training, beside it and waited for", ["benchmarks.checkpoint"]),
 )
 

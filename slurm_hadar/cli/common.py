@@ -18,11 +18,12 @@ from slurm_hadar.errors import ConfigError, HadarError
 
 if TYPE_CHECKING:  # large, and for the commands that draw tables only
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 __all__ = [
-    "cell", "clock", "config_loader", "config_options", "console", "journal_path", "json_option", "known_jobs",
-    "open_journal", "place", "plain", "policy_settings", "print_json", "span",
+    "cell", "clock", "config_loader", "config_options", "console", "facts_table", "journal_path", "json_option",
+    "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json", "span",
 ]  # fmt: skip
 
 _LOADER = "slurm_hadar.config_loader"
@@ -87,6 +88,19 @@ def console() -> Console:
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=10_000)
+
+
+def facts_table(rows: Iterable[tuple[str, str, str]]) -> Table:
+    """Names, values and what is to be said beside them, without a heading."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for name, value, note in rows:
+        table.add_row(cell(name), cell(value), cell(note))
+    return table
 
 
 def policy_settings(settings: Iterable[str]) -> dict[str, str]:

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from slurm_hadar.cli.common import cell, console, policy_settings, print_json
+from slurm_hadar.cli.common import console, facts_table, policy_settings, print_json
 from slurm_hadar.config import load
 from slurm_hadar.controller.observe.job_graphs import network_of
 from slurm_hadar.forks import OVERHEAD
@@ -245,7 +244,7 @@ def simulate(
     else:
         if json_file is not None:
             Path(json_file).write_text(json.dumps(result.summary(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        console().print(_table(result))
+        console().print(facts_table(_rows(result.summary())))
         for line in result.assumptions:
             click.echo(f"assumed: {line}")
     return _complain(result)
@@ -282,17 +281,6 @@ def _complain(result: SimResult) -> int:
     nothing = "no job was done" if not result.counted else "not all jobs were done"
     click.echo(f"hadar: {nothing}: job {job}{more}: {why}", err=True)
     return 0 if result.counted else 1
-
-
-def _table(result: SimResult) -> Table:
-    summary = result.summary()
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
-    for name, value, note in _rows(summary):
-        table.add_row(cell(name), cell(value), cell(note))
-    return table
 
 
 def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:

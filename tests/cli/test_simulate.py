@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from slurm_hadar.cli.main import main
 
 KEYS = {
     "policy", "seed", "cluster", "jobs", "avg_jct_s", "p50_jct_s", "p95_jct_s", "max_jct_s", "ttd_s", "gru", "cru",
@@ -20,16 +19,9 @@ TRACE = "job_id,arrival_s,gpus,steps,steps_per_s:v100\na,0,1,1000,1\nb,0,2,100,1
 
 
 @pytest.fixture
-def hadar(capsys: pytest.CaptureFixture[str]) -> Any:
+def hadar(typed: Any) -> Any:
     """Run the command; returns (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[str | int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["simulate", *arguments])
-        told = capsys.readouterr()
-        return ended.value.code or 0, told.out, told.err
-
-    return run
+    return partial(typed, "simulate")
 
 
 @pytest.fixture

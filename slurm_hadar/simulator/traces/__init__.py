@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
+from slurm_hadar.fields import reading
 from slurm_hadar.simulator.traces import accounting, gavel, pai, philly, recurring, table_csv
 from slurm_hadar.simulator.traces.accounting import node_types
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -38,14 +39,10 @@ def read_trace(
     if str(source).startswith(recurring.PREFIX):
         return recurring.read(str(source), table, seed, gpus)
     path = Path(source)
-    try:
+    with reading(path):
         if format == "pai" or (format is None and path.is_dir()):
             return _filled(pai.read(path, table))
         text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise TraceError(f"trace {path} does not exist") from None
-    except (OSError, ValueError) as error:  # not text in UTF-8, or no name that a file can have
-        raise TraceError(f"trace {path} cannot be read: {error}") from None
     return read_text(text, str(path), table, format, types_of)
 
 

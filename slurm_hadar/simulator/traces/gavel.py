@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurm_hadar.errors import TraceError
+from slurm_hadar.fields import number, positive, whole
 from slurm_hadar.simulator.job_types import job_type
-from slurm_hadar.simulator.traces.fields import number, positive, whole
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
 __all__ = ["COLUMNS", "looks_like", "read"]

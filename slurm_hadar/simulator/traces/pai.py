@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
+from slurm_hadar.fields import number
 from slurm_hadar.simulator.throughputs import Rates
-from slurm_hadar.simulator.traces.fields import number
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE, gang_workloads
 from slurm_hadar.throughput.table import ReferenceTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.simulator.traces.fields import number, options, whole
+from slurm_hadar.fields import number, options, whole
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE
 from slurm_hadar.throughput.table import ReferenceTable

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from slurm_hadar.errors import TraceError
+from slurm_hadar.fields import number, options, positive, whole
 from slurm_hadar.simulator.throughputs import Rates
-from slurm_hadar.simulator.traces.fields import number, options, positive, whole
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE, gang_workloads
 from slurm_hadar.throughput.table import ReferenceTable

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slurm_hadar.errors import GraphError, TraceError
+from slurm_hadar.fields import number, positive, rows, sizes, whole
 from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.model import Fork, Mix
-from slurm_hadar.simulator.traces.fields import number, positive, sizes, whole
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
 __all__ = ["REQUIRED", "looks_like", "read", "write"]
@@ -29,34 +29,13 @@ def looks_like(line: str) -> bool:
 
 def read(lines: Iterable[str], name: str) -> Trace:
     """Read a trace; lines that begin with ``#`` are comments. Raises TraceError naming file, line and field."""
-    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
-    if not numbered:
-        raise TraceError(f"{name}: is empty; the first line must name columns: {', '.join(REQUIRED)} ...")
-    header = [c.strip() for c in next(csv.reader([numbered[0][1]]))]
-    _check_header(header, f"{name}:{numbered[0][0]}")
     jobs: dict[str, TraceJob] = {}
-    for line_number, line in numbered[1:]:
-        where = f"{name}:{line_number}"
-        values = next(csv.reader([line]))
-        if len(values) != len(header):
-            raise TraceError(f"{where}: {len(values)} fields where the header has {len(header)}")
-        job = _job(dict(zip(header, (v.strip() for v in values), strict=True)), where, Path(name).parent)
+    for where, row in rows(lines, name, REQUIRED, OPTIONAL, (_RATE + "TYPE", _RATE + "TYPE:GPUS")):
+        job = _job(row, where, Path(name).parent)
         if job.job_id in jobs:
             raise TraceError(f"{where}: job_id {job.job_id!r} stands in the trace twice")
         jobs[job.job_id] = job
     return Trace(name, "csv", tuple(sorted(jobs.values(), key=lambda j: j.arrival_s)))
-
-
-def _check_header(header: list[str], where: str) -> None:
-    missing = [c for c in REQUIRED if c not in header]
-    if missing:
-        raise TraceError(f"{where}: column {missing[0]} is missing")
-    for column in header:
-        if column not in REQUIRED + OPTIONAL and not column.startswith(_RATE):
-            known = ", ".join((*REQUIRED, *OPTIONAL, _RATE + "TYPE", _RATE + "TYPE:GPUS"))
-            raise TraceError(f"{where}: unknown column {column!r}; valid: {known}")
-    if len(set(header)) < len(header):
-        raise TraceError(f"{where}: a column stands there twice")
 
 
 def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.simulator.traces.fields import number, positive
+from slurm_hadar.fields import number, positive
 
 __all__ = ["Faults", "Outage", "draw_faults", "read_faults"]
 

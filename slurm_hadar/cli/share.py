@@ -1,0 +1,193 @@
+"""``hadar share``: several jobs on one GPU by turns."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable
+from fractions import Fraction
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from slurm_hadar.cli.common import console, facts_table, print_json
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.sharing.broker.desk import Rules
+from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.simulation.result import ShareResult
+from slurm_hadar.sharing.simulation.run import PARALLEL_GAIN, ShareOptions
+from slurm_hadar.sharing.simulation.run import simulate as run_simulation
+from slurm_hadar.sharing.trace import read_trace, write_trace
+from slurm_hadar.sharing.turns import Policy
+from slurm_hadar.sharing.workloads import GAP_S, draw_trace
+from slurm_hadar.units import lasting
+
+__all__ = ["share"]
+
+_HEAVIEST = 1000
+_policy = click.option("--policy", required=True, type=click.Choice([str(p) for p in Policy]), help="Who is next.")
+_memory = click.option(
+    "--memory",
+    "memory_bytes",
+    required=True,
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Of the GPU that jobs may use.",
+)
+_shares = click.option(
+    "--share", "shares", multiple=True, metavar="CLASS=WEIGHT", help="Of a class's jobs together (priority); default 1."
+)
+
+
+@click.group()
+def share() -> None:
+    """Several jobs on one GPU, iteration by iteration."""
+
+
+@share.command()
+@click.option("--trace", "source", required=True, type=click.Path(path_type=Path), help="CSV, a line for each job.")
+@_policy
+@_memory
+@click.option(
+    "--parallel-gain",
+    "gain",
+    type=click.FloatRange(0.01, 100.0),
+    default=float(PARALLEL_GAIN),
+    show_default=True,
+    help="What jobs beside each other (pack) do in all, against one alone.",
+)
+@_shares
+@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
+@click.option("--jobs-csv", "jobs_file", type=click.Path(path_type=Path), help="Write one line per job.")
+def simulate(
+    source: Path,
+    policy: str,
+    memory_bytes: int,
+    gain: float,
+    shares: tuple[str, ...],
+    json_file: str | None,
+    jobs_file: Path | None,
+) -> None:
+    """Simulate a trace on one GPU that its jobs share.
+
+    Columns: job_id, arrival_s, iterations, iter_s, persistent_bytes, ephemeral_bytes, and for policy priority class.
+    """
+    weights = _weights(shares, policy)
+    jobs = read_trace(source)
+    classes = {job.group for job in jobs}
+    for name in weights.keys() - classes:
+        known = ", ".join(map(repr, sorted(classes)))
+        raise ConfigError(f"--share {name}: no job of the trace is of this class; its column class has {known}")
+    options = ShareOptions(memory_bytes, Fraction(gain).limit_denominator(10_000), weights)
+    result = run_simulation(jobs, Policy(policy), options)
+    if jobs_file is not None:
+        jobs_file.write_text(result.jobs_csv(), encoding="utf-8")
+    if json_file == "-":
+        print_json(result.summary())
+        return
+    if json_file is not None:
+        Path(json_file).write_text(json.dumps(result.summary(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    console().print(facts_table(_rows(result, memory_bytes)))
+    if result.lanes_max > 1:
+        click.echo(f"assumed: jobs beside each other do {gain:g} times what one alone does (--parallel-gain)")
+
+
+def _weights(shares: Iterable[str], policy: str) -> dict[str, int]:
+    weights = {}
+    for text in shares:
+        if policy != Policy.PRIORITY:
+            raise click.UsageError("--share goes with --policy priority")
+        name, equals, weight = text.rpartition("=")
+        if not equals or not weight.isdecimal() or not 1 <= int(weight) <= _HEAVIEST:
+            raise ConfigError(f"--share {text!r} must read CLASS=WEIGHT, a whole number from 1 to {_HEAVIEST}")
+        weights[name] = int(weight)
+    return weights
+
+
+def _rows(result: ShareResult, memory_bytes: int) -> list[tuple[str, str, str]]:
+    s = result.summary()
+    used = f"{100 * s['peak_bytes'] / memory_bytes:.1f} % of {memory_bytes}"
+    return [
+        ("policy", s["policy"], f"{s['jobs']} jobs"),
+        ("makespan", lasting(s["makespan_s"]), ""),
+        ("average JCT", lasting(s["avg_jct_s"]), f"95 %: {lasting(s['p95_jct_s'])}"),
+        ("average queueing", lasting(s["avg_queueing_s"]), "until the first turn"),
+        ("peak memory", f"{s['peak_bytes']} bytes", used),
+        ("most lanes", str(s["lanes_max"]), ""),
+        ("switches", str(s["switches"]), ""),
+        ("violations", str(s["violations"]), "of the condition on memory"),
+    ]
+
+
+@share.command()
+@click.option("--jobs", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="How many.")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same trace.")
+@click.option(
+    "--gap",
+    "gap_s",
+    type=click.FloatRange(0.0, 1e6),
+    default=GAP_S,
+    show_default=True,
+    help="Mean seconds between arrivals; 0: all at once.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the trace there; default: print it.")
+def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
+    """Draw a trace over the workloads that Salus was measured with, for simulate."""
+    text = write_trace(draw_trace(jobs, seed, gap_s))
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        out.write_text(text, encoding="utf-8")
+
+
+@share.command()
+@click.option("--socket", "path", required=True, type=click.Path(path_type=Path), help="Where jobs find it.")
+@_policy
+@_memory
+@_shares
+@click.option(
+    "--linger",
+    "linger_s",
+    type=click.FloatRange(min=0.0, max=1e6),
+    default=10.0,
+    show_default=True,
+    help="Seconds that it stays when nobody is there.",
+)
+@click.option(
+    "--report-after",
+    "report_s",
+    type=click.FloatRange(min=0.0, max=1e6),
+    default=30.0,
+    show_default=True,
+    help="Seconds after which it is said that a turn is still held.",
+)
+@click.option(
+    "--kill-after",
+    "kill_s",
+    type=click.FloatRange(min=0.0, max=1e6),
+    help="Seconds after which the process that holds it is killed; default: never.",
+)
+def broker(
+    path: Path,
+    policy: str,
+    memory_bytes: int,
+    shares: tuple[str, ...],
+    linger_s: float,
+    report_s: float,
+    kill_s: float | None,
+) -> None:
+    """Give turns on one GPU to processes of this user, until nobody is left."""
+    signal.signal(signal.SIGTERM, _ended)
+    rules = Rules(Policy(policy), memory_bytes, _weights(shares, policy))
+    served = Broker(
+        path, rules, Limits(linger_s, report_s, kill_s), lambda line: click.echo(f"hadar: {line}", err=True)
+    )
+    try:
+        served.serve()
+    finally:
+        served.close()
+
+
+def _ended(_signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)

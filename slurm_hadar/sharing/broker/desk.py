@@ -1,0 +1,195 @@
+"""What a broker decides: who is let in, and who has the turn. No clock and no socket: moments are arguments, in
+nanoseconds, and what is to be told is returned.
+
+Turns, lanes and entry are the functions that the simulator uses. What only real jobs have: between two iterations a job
+needs the CPU for a while. If the one that ranks first has not asked yet, the lane waits for it for ``grace_ns``, lest
+every short pause cost it its rank; who does not ask by then is *away* and is not waited for until it asks again. Who
+comes back is charged as the least of those who stayed: time away is not saved up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.sharing.entry import Applicant, let_in
+from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, is_safe, release
+from slurm_hadar.sharing.turns import EqualShareClock, Policy, Standing, rank, stride
+
+__all__ = ["Desk", "Note", "Rules", "Told"]
+
+
+class Told(StrEnum):
+    """What a session is told."""
+
+    ADMITTED = "admitted"
+    TURN = "turn"
+
+
+class Note(NamedTuple):
+    """Who is told what."""
+
+    name: str
+    told: Told
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a GPU is shared. ``weights`` are those of classes under policy ``priority``; others have 1."""
+
+    policy: Policy
+    memory_bytes: int
+    weights: Mapping[str, int] = field(default_factory=dict)
+    grace_ns: int = 2_000_000
+
+
+@dataclass(slots=True)
+class _Member:
+    standing: Standing
+    wants: bool = False
+    away: bool = False
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Of one lane: who has the turn since when, or since when nobody has."""
+
+    members: dict[str, _Member] = field(default_factory=dict)
+    holder: str | None = None
+    since_ns: int = 0
+
+
+class Desk:
+    """The state of one GPU. Every method returns whom to tell what; ChannelError is raised for what a session may not
+    ask, and changes nothing."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._memory = GpuMemory(rules.memory_bytes)
+        self._lanes: dict[int, _Turns] = {}
+        self._waiting: list[Applicant] = []
+        self._equal_shares = EqualShareClock()
+        self._joined = 0
+
+    @property
+    def memory(self) -> GpuMemory:
+        """As it is reserved."""
+        return self._memory
+
+    def join(self, name: str, demand: Demand, total_ns: int, group: str, now_ns: int) -> list[Note]:
+        """A session asks to be let in; it is told ``ADMITTED``, now or later."""
+        if demand.alone_bytes > self._rules.memory_bytes:
+            raise ChannelError(
+                f"{demand.alone_bytes} bytes are needed, and the GPU has {self._rules.memory_bytes} for jobs"
+            )
+        if name in self._memory.demands or any(applicant.name == name for applicant in self._waiting):
+            raise ChannelError("has joined already")
+        weight = self._rules.weights.get(group, 1)
+        tag = self._equal_shares.arrive(now_ns, total_ns)
+        standing = Standing(self._joined, total_ns, tag, group=group, weight=weight)
+        self._joined += 1
+        self._waiting.append(Applicant(name, demand, standing))
+        return self._settle(now_ns)
+
+    def want(self, name: str, now_ns: int) -> list[Note]:
+        """A session asks for a turn; it is told ``TURN``, now or later."""
+        lane, member = self._member(name)
+        if member.wants or lane.holder == name:
+            raise ChannelError("has asked for a turn already")
+        if member.away:
+            others = [m.standing.passed for m in lane.members.values() if not m.away]
+            member.standing.passed = max([member.standing.passed, *([min(others)] if others else [])])
+        member.wants, member.away = True, False
+        return self._settle(now_ns)
+
+    def done(self, name: str, now_ns: int) -> list[Note]:
+        """A session's turn is over: a boundary of its lane."""
+        lane, member = self._member(name)
+        if lane.holder != name:
+            raise ChannelError("has no turn that could be over")
+        self._charge(lane, member, now_ns)
+        number = self._memory.lane_of(name).number
+        self._memory = at_boundary(self._memory, number)
+        return self._settle(now_ns)
+
+    def leave(self, name: str, now_ns: int) -> list[Note]:
+        """A session is gone, whatever it was doing; one that is not there is gone already."""
+        self._waiting = [applicant for applicant in self._waiting if applicant.name != name]
+        if name in self._memory.demands:
+            number = self._memory.lane_of(name).number
+            lane = self._lanes[number]
+            if lane.holder == name:
+                lane.holder, lane.since_ns = None, now_ns
+            del lane.members[name]
+            self._memory = release(self._memory, name)
+            if not lane.members:
+                del self._lanes[number]
+            elif lane.holder is None:
+                self._memory = at_boundary(self._memory, number)
+        return self._settle(now_ns)
+
+    def look(self, now_ns: int) -> list[Note]:
+        """What the passing of time has brought; to be called at :meth:`deadline_ns`."""
+        return self._settle(now_ns)
+
+    def deadline_ns(self) -> int | None:
+        """When :meth:`look` has something to say if nobody asks anything."""
+        graces = [
+            lane.since_ns + self._rules.grace_ns
+            for lane in self._lanes.values()
+            if lane.holder is None and any(member.wants for member in lane.members.values())
+        ]
+        return min(graces, default=None)
+
+    def holders(self) -> dict[str, int]:
+        """Who has a turn, and since when."""
+        return {lane.holder: lane.since_ns for lane in self._lanes.values() if lane.holder is not None}
+
+    def is_safe(self) -> bool:
+        """Whether memory is promised once only."""
+        return is_safe(self._memory)
+
+    def _member(self, name: str) -> tuple[_Turns, _Member]:
+        if name not in self._memory.demands:
+            raise ChannelError("has not been admitted")
+        lane = self._lanes[self._memory.lane_of(name).number]
+        return lane, lane.members[name]
+
+    def _charge(self, lane: _Turns, member: _Member, now_ns: int) -> None:
+        used_ns = now_ns - lane.since_ns
+        group = member.standing.group
+        in_group = sum(other.standing.group == group for other in lane.members.values())
+        member.standing.passed += stride(self._rules.policy, used_ns, member.standing, in_group)
+        member.standing.left_ns = max(0, member.standing.left_ns - used_ns)
+        lane.holder, lane.since_ns = None, now_ns
+
+    def _settle(self, now_ns: int) -> list[Note]:
+        policy = self._rules.policy
+        inside = [member.standing for lane in self._lanes.values() for member in lane.members.values()]
+        self._memory, entered, self._waiting = let_in(policy, self._memory, self._waiting, inside)
+        notes = []
+        for applicant in entered:
+            lane = self._lanes.setdefault(self._memory.lane_of(applicant.name).number, _Turns(since_ns=now_ns))
+            applicant.standing.passed = min((m.standing.passed for m in lane.members.values()), default=0)
+            lane.members[applicant.name] = _Member(applicant.standing)
+            notes.append(Note(applicant.name, Told.ADMITTED))
+        for lane in self._lanes.values():
+            notes.extend(self._hand_over(lane, now_ns))
+        return notes
+
+    def _hand_over(self, lane: _Turns, now_ns: int) -> list[Note]:
+        if lane.holder is not None or not any(member.wants for member in lane.members.values()):
+            return []
+        if now_ns >= lane.since_ns + self._rules.grace_ns:
+            for member in lane.members.values():
+                member.away = not member.wants
+        present = {name: member for name, member in lane.members.items() if not member.away}
+        first = min(present, key=lambda name: rank(self._rules.policy, present[name].standing))
+        if not present[first].wants:
+            return []
+        present[first].wants = False
+        lane.holder, lane.since_ns = first, now_ns
+        return [Note(first, Told.TURN)]

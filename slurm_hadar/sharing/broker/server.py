@@ -1,0 +1,239 @@
+"""The broker's loop: a Unix socket, one user's processes, one GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.sharing.broker.desk import Desk, Note, Rules
+from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
+from slurm_hadar.sharing.lanes import Demand
+
+__all__ = ["Broker", "Limits"]
+
+NS = 1_000_000_000
+_MOST_BYTES = 10**15
+_MOST_S = 1e9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``linger_s``: how long a broker stays without anybody; None: for ever. ``report_s``: how long a turn may be held
+    before that is said. ``kill_s``: before the process that holds it is killed; None: never. Its memory is free only
+    when it has ended, so that nothing less would help the others."""
+
+    linger_s: float | None = 10.0
+    report_s: float = 30.0
+    kill_s: float | None = None
+    connections: int = 256
+
+
+@dataclass(eq=False)
+class _Peer:
+    sock: socket.socket
+    name: str
+    pid: int
+    process: int  # a pidfd: readable when the process has ended, and never another process
+    lines: Lines = field(default_factory=Lines)
+    label: str = ""
+    reported: bool = False
+    killed: bool = False
+
+
+class Broker:
+    """Give turns until nobody is left. ``say`` is told what people should know, a line each.
+
+    Only processes of this user are served: the kernel says who they are (SO_PEERCRED). What a process says or does
+    costs nobody else anything: who breaks the protocol, does not read or dies is gone, with turn and lane.
+    """
+
+    def __init__(self, path: Path, rules: Rules, limits: Limits, say: Callable[[str], None]) -> None:
+        self._path, self._limits, self._say = path, limits, say
+        self._desk = Desk(rules)
+        self._peers: dict[str, _Peer] = {}
+        self._selector = selectors.DefaultSelector()
+        self._accepted = 0
+        self._alone_since_ns = time.monotonic_ns()
+        self._lock = _locked(path)
+        self._listener = _listening(path)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Until nobody has been there for ``linger_s``, or :meth:`close` in a signal handler's exception."""
+        while not self._lonely():
+            for key, _ in self._selector.select(self._timeout_s()):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data.name in self._peers:
+                    if key.fileobj is key.data.sock:
+                        self._read(key.data)
+                    else:  # ended; a child of it may still have the socket open
+                        self._drop(key.data)
+            self._tell(self._desk.look(time.monotonic_ns()))
+            self._watch()
+
+    def close(self) -> None:
+        """Leave no socket behind; the sessions run on as if alone, or join the next broker."""
+        for peer in self._peers.values():
+            peer.sock.close()
+            os.close(peer.process)
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        self._selector.close()
+        os.close(self._lock)
+
+    def _lonely(self) -> bool:
+        linger_s = self._limits.linger_s
+        return linger_s is not None and not self._peers and time.monotonic_ns() - self._alone_since_ns > linger_s * NS
+
+    def _timeout_s(self) -> float | None:
+        now = time.monotonic_ns()
+        moments = [self._desk.deadline_ns()]
+        if not self._peers and self._limits.linger_s is not None:
+            moments.append(round(self._alone_since_ns + self._limits.linger_s * NS) + 1)
+        for name, since_ns in self._desk.holders().items():
+            peer = self._peers[name]
+            if not peer.reported:
+                moments.append(since_ns + round(self._limits.report_s * NS) + 1)
+            if self._limits.kill_s is not None and not peer.killed:
+                moments.append(since_ns + round(self._limits.kill_s * NS) + 1)
+        due = [moment for moment in moments if moment is not None]
+        return max(0.0, (min(due) - now) / NS) if due else None
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:  # gone already, or no descriptors left
+            return
+        pid, uid = credentials(sock)
+        if uid != os.getuid() or len(self._peers) >= self._limits.connections:
+            self._say(f"process {pid} of user {uid} was refused")
+            sock.close()
+            return
+        try:
+            process = os.pidfd_open(pid)
+        except OSError as error:
+            self._say(f"process {pid} was refused: {error.strerror}")
+            sock.close()
+            return
+        sock.setblocking(False)
+        self._accepted += 1
+        peer = _Peer(sock, str(self._accepted), pid, process)
+        self._peers[peer.name] = peer
+        self._selector.register(sock, selectors.EVENT_READ, peer)
+        self._selector.register(process, selectors.EVENT_READ, peer)
+
+    def _read(self, peer: _Peer) -> None:
+        try:
+            data = peer.sock.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(peer)
+            return
+        try:
+            for line in peer.lines.feed(data):
+                self._tell(self._answer(peer, decoded(line)))
+        except ChannelError as error:
+            self._say(f"{_shown(peer)} was refused: {error}")
+            with contextlib.suppress(OSError):
+                peer.sock.send(encoded("refused", reason=str(error)))
+            self._drop(peer)
+
+    def _answer(self, peer: _Peer, said: dict[str, Any]) -> list[Note]:
+        now = time.monotonic_ns()
+        match said["op"]:
+            case "join":
+                peer.label = "".join(c for c in str(said.get("label", ""))[:64] if c.isprintable())
+                demand = Demand(_bytes(said, "persistent_bytes"), _bytes(said, "ephemeral_bytes"))
+                total_s = said.get("total_s", 0)
+                if isinstance(total_s, bool) or not isinstance(total_s, int | float) or not 0 <= total_s <= _MOST_S:
+                    raise ChannelError(f"total_s must be a number from 0 to {_MOST_S:g}")
+                return self._desk.join(peer.name, demand, round(total_s * NS), str(said.get("group", ""))[:64], now)
+            case "want":
+                return self._desk.want(peer.name, now)
+            case "done":
+                peer.reported = False
+                return self._desk.done(peer.name, now)
+        raise ChannelError("is no op that is known: join, want, done")
+
+    def _tell(self, notes: list[Note]) -> None:
+        for note in notes:
+            peer = self._peers.get(note.name)
+            if peer is None:
+                continue
+            try:
+                peer.sock.send(encoded(note.told))
+            except OSError:  # dead, or it does not read
+                self._drop(peer)
+
+    def _drop(self, peer: _Peer) -> None:
+        if self._peers.pop(peer.name, None) is None:
+            return
+        for end in (peer.sock, peer.process):
+            self._selector.unregister(end)
+        peer.sock.close()
+        os.close(peer.process)
+        self._alone_since_ns = time.monotonic_ns()
+        self._tell(self._desk.leave(peer.name, self._alone_since_ns))
+
+    def _watch(self) -> None:
+        """Say who holds a turn for too long, and end it where that is wanted."""
+        now = time.monotonic_ns()
+        for name, since_ns in self._desk.holders().items():
+            peer, held_s = self._peers[name], (now - since_ns) / NS
+            if held_s > self._limits.report_s and not peer.reported:
+                peer.reported = True
+                self._say(f"{_shown(peer)} has held its turn for {held_s:.0f} s; the others of its lane wait")
+            if self._limits.kill_s is not None and held_s > self._limits.kill_s and not peer.killed:
+                peer.killed = True
+                self._say(f"{_shown(peer)} is killed: it has held its turn for {held_s:.0f} s")
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(peer.process, signal.SIGKILL)
+
+
+def _shown(peer: _Peer) -> str:
+    return f"process {peer.pid}" + (f" ({peer.label})" if peer.label else "")
+
+
+def _bytes(said: dict[str, Any], key: str) -> int:
+    value = said.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_BYTES:
+        raise ChannelError(f"{key} must be a whole number from 0 to {_MOST_BYTES:.0e}")
+    return value
+
+
+def _locked(path: Path) -> int:
+    """One broker a socket: the lock of its neighbour file, which ends with the process. Raises ChannelError."""
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ChannelError(f"another broker serves {path}") from None
+    return lock
+
+
+def _listening(path: Path) -> socket.socket:
+    """The lock is ours: a socket that is there is one that a broker which died has left."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(before)
+    listener.listen(64)
+    return listener

@@ -1,0 +1,55 @@
+"""What passes between a job and a broker: a JSON object a line, each of at most :data:`LONGEST` bytes.
+
+A job says ``join`` (``label``, ``persistent_bytes``, ``ephemeral_bytes``, ``total_s``, ``group``), ``want`` and
+``done``; it is told ``admitted``, ``turn`` or ``refused`` (``reason``). Its end is the end of its connection.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any
+
+from slurm_hadar.errors import ChannelError
+
+__all__ = ["LONGEST", "Lines", "credentials", "decoded", "encoded"]
+
+LONGEST = 4096
+_CREDENTIALS = struct.Struct("3i")
+
+
+def credentials(sock: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end of a Unix socket, as the kernel has noted them (SO_PEERCRED, unix(7))."""
+    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid
+
+
+def encoded(op: str, **values: Any) -> bytes:
+    """One line."""
+    return json.dumps({"op": op, **values}).encode() + b"\n"
+
+
+def decoded(line: bytes) -> dict[str, Any]:
+    """What a line says; its ``op`` is a text. Raises ChannelError."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ChannelError("is no JSON") from None
+    if not isinstance(said, dict) or not isinstance(said.get("op"), str):
+        raise ChannelError("is no object with an op")
+    return said
+
+
+class Lines:
+    """Bytes in, whole lines out."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete. Raises ChannelError for one that is too long."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if any(len(line) > LONGEST for line in (*lines, self._rest)):
+            raise ChannelError(f"is longer than {LONGEST} bytes")
+        return lines

@@ -1,0 +1,1 @@
+"""A trace of jobs on one simulated GPU, decided by the very functions that share a real one."""

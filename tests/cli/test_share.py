@@ -1,0 +1,97 @@
+"""``hadar share`` as it is typed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar.sharing.turns import Policy
+
+KEYS = {
+    "policy", "jobs", "makespan_s", "avg_jct_s", "p95_jct_s", "avg_queueing_s", "peak_bytes", "lanes_max", "switches",
+    "violations",
+}  # fmt: skip
+TRACE = """job_id,arrival_s,iterations,iter_s,persistent_bytes,ephemeral_bytes,class
+a,0,10,1,10,50,gold
+b,2.5,2,1,10,50,lead
+"""
+
+
+@pytest.fixture
+def share(typed: Any) -> Any:
+    """Run the command; returns (exit code, stdout, stderr)."""
+    return partial(typed, "share")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "t.csv"
+    path.write_text(TRACE)
+    return str(path)
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_json_on_stdout_is_all_there_is(share: Any, trace: str, policy: Policy) -> None:
+    code, out, err = share("simulate", "--trace", trace, "--policy", str(policy), "--memory", "1000", "--json", "-")
+
+    summary = json.loads(out)
+    assert (code, err) == (0, "") and summary.keys() >= KEYS
+    assert (summary["policy"], summary["jobs"], summary["violations"]) == (policy, 2, 0)
+
+
+def test_a_table_for_people_and_files_for_programs(share: Any, trace: str, tmp_path: Path) -> None:
+    code, out, _ = share(
+        "simulate", "--trace", trace, "--policy", "pack", "--memory", "1000", "--parallel-gain", "1.5",
+        "--json", str(tmp_path / "r.json"), "--jobs-csv", str(tmp_path / "j.csv"),
+    )  # fmt: skip
+
+    rows = list(csv.DictReader((tmp_path / "j.csv").open()))
+    assert code == 0 and "average JCT" in out and "12.0 % of 1000" in out
+    assert "assumed: jobs beside each other do 1.5 times what one alone does" in out
+    assert json.loads((tmp_path / "r.json").read_text())["lanes_max"] == 2
+    assert list(rows[0]) == ["job_id", "arrival_s", "first_start_s", "completion_s", "jct_s"]
+    assert [r["job_id"] for r in rows] == ["a", "b"]
+
+
+def test_classes_and_their_shares(share: Any, trace: str) -> None:
+    """The class with nearly all of the time ends as if it were alone."""
+    common = ("simulate", "--trace", trace, "--policy", "priority", "--memory", "1000", "--json", "-")
+
+    even = json.loads(share(*common)[1])
+    lead = json.loads(share(*common, "--share", "lead=1000")[1])
+
+    assert lead["avg_jct_s"] < even["avg_jct_s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--policy", "fair", "--memory", "59"), 1, "job 'a' needs 60 bytes by itself, and the GPU has 59: give --mem"),
+        (("--policy", "fair", "--memory", "0"), 2, "Invalid value for '--memory'"),
+        (("--policy", "best", "--memory", "99"), 2, "Invalid value for '--policy': 'best' is not one of 'fifo'"),
+        (("--policy", "fair", "--memory", "99", "--share", "gold=2"), 2, "--share goes with --policy priority"),
+        (("--policy", "priority", "--memory", "99", "--share", "gold=0"), 1, "must read CLASS=WEIGHT, a whole number"),
+        (("--policy", "priority", "--memory", "99", "--share", "tin=1"), 1, "no job of the trace is of this class"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    share: Any, trace: str, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    ended, out, err = share("simulate", "--trace", trace, *arguments)
+
+    assert (ended, out) == (code, "") and says in err and "Traceback" not in err
+    assert code == 2 or err.count("\n") == 1
+
+
+def test_a_drawn_trace_can_be_simulated(share: Any, tmp_path: Path) -> None:
+    path = tmp_path / "drawn.csv"
+    assert share("trace", "--jobs", "20", "--seed", "3", "--out", str(path)) == (0, "", "")
+
+    assert share("trace", "--jobs", "20", "--seed", "3")[1] == path.read_text()
+    code, out, _ = share("simulate", "--trace", str(path), "--policy", "srtf", "--memory", str(16 * 10**9))
+    assert code == 0 and "20 jobs" in out

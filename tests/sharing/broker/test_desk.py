@@ -1,0 +1,186 @@
+"""What a broker decides, with a clock of the tests'."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.sharing.broker.desk import Desk, Note, Rules, Told
+from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.turns import Policy
+
+MS = 1_000_000
+DEMAND = Demand(10, 50)
+
+
+def _desk(policy: Policy = Policy.FAIR, *names: str, memory: int = 1000, grace_ns: int = 2 * MS) -> Desk:
+    desk = Desk(Rules(policy, memory, grace_ns=grace_ns))
+    for name in names:
+        desk.join(name, DEMAND, 0, "", 0)
+    return desk
+
+
+def test_a_turn_goes_to_one_of_a_lane_at_a_time() -> None:
+    desk = _desk(Policy.FAIR, "a", "b")
+
+    assert desk.want("a", 0) == [Note("a", Told.TURN)]
+    assert desk.want("b", 1) == []
+    assert desk.done("a", 10 * MS) == [Note("b", Told.TURN)]
+    assert desk.holders() == {"b": 10 * MS}
+
+
+def test_under_pack_jobs_run_beside_each_other() -> None:
+    desk = _desk(Policy.PACK, "a", "b")
+
+    assert desk.want("a", 0) == [Note("a", Told.TURN)]
+    assert desk.want("b", 0) == [Note("b", Told.TURN)]
+
+
+def test_the_first_by_rank_is_waited_for_a_little() -> None:
+    """It has just given its turn back and will ask again at once; who stays away is not waited for again."""
+    desk = _desk(Policy.SRTF)
+    desk.join("long", DEMAND, 10**12, "", 0)
+    desk.want("long", 0)
+    assert desk.join("short", DEMAND, 10**9, "", 0) == [Note("short", Told.ADMITTED)]
+    desk.want("short", 1)
+
+    assert desk.done("long", 5 * MS) == [Note("short", Told.TURN)]
+    desk.want("long", 5 * MS)
+    assert desk.done("short", 6 * MS) == [] and desk.deadline_ns() == 8 * MS
+    assert desk.look(8 * MS - 1) == []
+    assert desk.want("short", 8 * MS - 1) == [Note("short", Told.TURN)]
+    assert desk.done("short", 9 * MS) == []
+    assert desk.look(11 * MS) == [Note("long", Told.TURN)]
+    desk.done("long", 12 * MS)
+    assert desk.want("long", 12 * MS) == [Note("long", Told.TURN)]
+
+
+def test_time_away_is_not_saved_up() -> None:
+    desk = _desk(Policy.FAIR, "a", "b", grace_ns=0)
+    now = 0
+    for _ in range(100):  # b asks for nothing
+        assert desk.want("a", now) == [Note("a", Told.TURN)]
+        now += MS
+        desk.done("a", now)
+    turns = []
+    desk.want("b", now)
+    desk.want("a", now)
+    for _ in range(10):
+        (name,) = desk.holders()
+        turns.append(name)
+        now += MS
+        desk.done(name, now)
+        desk.want(name, now)
+
+    assert 4 <= turns.count("a") <= 6
+
+
+def test_who_is_gone_leaves_turn_and_lane_to_the_others() -> None:
+    desk = _desk(Policy.FAIR, "a", "b", memory=120)
+    desk.join("c", Demand(60, 50), 0, "", 0)
+    desk.want("a", 0)
+    desk.want("b", 0)
+
+    assert desk.leave("a", MS) == [Note("c", Told.ADMITTED), Note("b", Told.TURN)]
+    assert desk.leave("a", MS) == [] and desk.is_safe()
+    for name in ("b", "c"):
+        desk.leave(name, 2 * MS)
+    assert desk.memory.reserved_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda d: d.join("a", DEMAND, 0, "", 0), "has joined already"),
+        (lambda d: d.join("z", Demand(1000, 1), 0, "", 0), "1001 bytes are needed, and the GPU has 1000 for jobs"),
+        (lambda d: d.want("z", 0), "has not been admitted"),
+        (lambda d: d.done("a", 0), "has no turn that could be over"),
+        (lambda d: (d.want("a", 0), d.want("a", 0)), "has asked for a turn already"),
+    ],
+)  # fmt: skip
+def test_what_may_not_be_asked_is_refused(ask: object, says: str) -> None:
+    desk = _desk(Policy.FAIR, "a")
+
+    with pytest.raises(ChannelError, match=says):
+        ask(desk)
+    assert desk.is_safe()
+
+
+actions = st.lists(
+    st.tuples(st.sampled_from(["join", "step", "die", "wait"]), st.integers(0, 40), st.integers(0, 60),
+              st.integers(0, 9)), max_size=60,
+)  # fmt: skip
+
+
+class _Crowd:
+    """Sessions, each joined, idle, wanting or holding a turn, and what must hold after every word."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.desk, self.now = Desk(Rules(policy, 100, grace_ns=2)), 0
+        self.state: dict[str, str] = {}
+
+    def hear(self, notes: list[Note]) -> None:
+        for name, told in notes:
+            self.state[name] = "idle" if told is Told.ADMITTED else "holds"
+        assert self.desk.is_safe()
+        assert sorted(self.desk.holders()) == sorted(name for name, at in self.state.items() if at == "holds")
+        lanes = [self.desk.memory.lane_of(name).number for name in self.desk.holders()]
+        assert len(set(lanes)) == len(lanes)
+
+    def join(self, demand: Demand) -> None:
+        name = str(self.now)
+        self.state[name] = "joined"
+        self.hear(self.desk.join(name, demand, demand.ephemeral_bytes, "", self.now))
+
+    def step(self, name: str) -> None:
+        if self.state[name] == "idle":
+            self.state[name] = "wants"
+            self.hear(self.desk.want(name, self.now))
+        elif self.state[name] == "holds":
+            self.state[name] = "idle"
+            self.hear(self.desk.done(name, self.now))
+
+    def leave(self, name: str) -> None:
+        del self.state[name]
+        self.hear(self.desk.leave(name, self.now))
+
+    def look(self) -> None:
+        self.hear(self.desk.look(self.now))
+
+    def drain(self) -> None:
+        """Everybody takes a turn and ends."""
+        for _ in range(4 * len(self.state)):
+            self.now += 3
+            self.look()
+            for name in sorted(self.state):
+                if self.state[name] != "holds":
+                    self.step(name)
+                if self.state[name] == "holds":
+                    self.step(name)
+                    self.leave(name)
+
+
+@pytest.mark.parametrize("policy", Policy)
+@given(drawn=actions)
+def test_whatever_sessions_do_memory_is_safe_and_everybody_gets_turns(
+    policy: Policy, drawn: list[tuple[str, int, int, int]]
+) -> None:
+    """Sessions that join, take their turns, idle and die; at the end those who are left all get their turns."""
+    crowd = _Crowd(policy)
+    for what, persistent, ephemeral, which in drawn:
+        crowd.now += 1
+        names = sorted(crowd.state)
+        if what == "join":
+            crowd.join(Demand(persistent, ephemeral))
+        elif what == "wait":
+            crowd.now += which
+            crowd.look()
+        elif names and what == "step":
+            crowd.step(names[which % len(names)])
+        elif names:
+            crowd.leave(names[which % len(names)])
+    crowd.drain()
+
+    assert not crowd.state and not crowd.desk.memory.demands

@@ -1,0 +1,260 @@
+"""A broker and its jobs, over a real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.sharing.broker.client import Session, Work
+from slurm_hadar.sharing.broker.desk import Rules
+from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.wire import LONGEST
+from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.turns import Policy
+
+WORK = Work(Demand(10, 50), label="test")
+#: Takes turns for ever; a line at the begin and the end of each.
+JOB = """
+import sys, time
+from pathlib import Path
+from slurm_hadar.sharing.broker.client import Session, Work
+from slurm_hadar.sharing.lanes import Demand
+session = Session(Path(sys.argv[1]), Work(Demand(10, 50), label=sys.argv[2]))
+with open(sys.argv[3], "a", buffering=1) as log:
+    while True:
+        with session.iteration():
+            log.write(f"{sys.argv[2]} begin {session.alone}\\n")
+            time.sleep(float(sys.argv[4]))
+            log.write(f"{sys.argv[2]} end {session.alone}\\n")
+"""
+
+
+class _Running:
+    """A broker in a thread, and somebody who is there until the test is done."""
+
+    def __init__(self, path: Path, policy: Policy = Policy.FAIR, limits: Limits | None = None) -> None:
+        self.said: list[str] = []
+        limits = limits or Limits(linger_s=0.3)
+        self.broker = Broker(path, Rules(policy, 1000), limits, self.said.append)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        self.keeper = _raw(path)
+
+    def _run(self) -> None:
+        self.broker.serve()
+        self.broker.close()
+
+
+@pytest.fixture
+def running(short_tmp: Path) -> Iterator[Callable[..., _Running]]:
+    started = []
+
+    def start(**given: Any) -> _Running:
+        started.append(_Running(short_tmp / "s", **given))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.keeper.close()
+        one.thread.join(30)
+        assert not one.thread.is_alive(), "a broker has not ended though nobody is left"
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        begun = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True)
+        started.append(begun)
+        return begun
+
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+@pytest.fixture
+def job(process: Any, short_tmp: Path) -> Callable[..., subprocess.Popen[str]]:
+    return lambda name, turn_s=0.002: process(
+        "-c", JOB, str(short_tmp / "s"), name, str(short_tmp / "log"), str(turn_s)
+    )
+
+
+def _turns(folder: Path) -> list[str]:
+    log = folder / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def _raw(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(20)
+    sock.connect(str(path))
+    return sock
+
+
+def test_turns_of_processes_do_not_overlap(running: Any, job: Any, short_tmp: Path, poll: Any) -> None:
+    running()
+    jobs = [job("a"), job("b")]
+    poll(lambda: all(sum(line.startswith(f"{n} end") for line in _turns(short_tmp)) > 20 for n in "ab"))
+    for one in jobs:
+        one.kill()
+
+    lines = [line.split() for line in _turns(short_tmp)]
+    for begin, end in zip(lines[::2], lines[1::2], strict=False):
+        assert (begin[0], begin[1], end[1]) == (end[0], "begin", "end")
+    assert all(alone == "False" for *_, alone in lines)
+
+
+def test_who_is_killed_in_its_turn_leaves_it_to_the_others(running: Any, job: Any, short_tmp: Path, poll: Any) -> None:
+    running()
+    stuck = job("stuck", 1000)
+    poll(lambda: "stuck begin False" in _turns(short_tmp))
+    job("other")
+    stuck.kill()
+
+    poll(lambda: _turns(short_tmp).count("other end False") > 5)
+
+
+def test_who_holds_its_turn_too_long_is_told_of_and_killed_where_that_is_wanted(
+    running: Any, job: Any, short_tmp: Path, poll: Any
+) -> None:
+    broker = running(limits=Limits(linger_s=0.3, report_s=0.2, kill_s=0.6))
+    stuck = job("stuck", 1000)
+    poll(lambda: "stuck begin False" in _turns(short_tmp))
+    job("other")
+
+    assert poll(lambda: stuck.poll()) == -signal.SIGKILL
+    poll(lambda: _turns(short_tmp).count("other end False") > 5)
+    assert next(line for line in broker.said if "stuck" in line and "held its turn for" in line).endswith("wait")
+    assert any("(stuck) is killed" in line for line in broker.said)
+
+
+@pytest.fixture
+def broker_process(process: Any, short_tmp: Path, poll: Any) -> Callable[[], subprocess.Popen[str]]:
+    """Start ``hadar share broker``, and wait until it answers."""
+
+    def start() -> subprocess.Popen[str]:
+        begun = process("-m", "slurm_hadar.cli.main", "share", "broker", "--socket", str(short_tmp / "s"),
+                        "--policy", "fair", "--memory", "1000")  # fmt: skip
+        poll(lambda: (short_tmp / "s").exists() and _answers(short_tmp / "s"))
+        return begun
+
+    return start
+
+
+def _answers(path: Path) -> bool:
+    try:
+        _raw(path).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_sessions_come_back_to_a_broker_that_was_killed(
+    broker_process: Any, job: Any, short_tmp: Path, poll: Any
+) -> None:
+    first = broker_process()
+    job("a")
+    poll(lambda: _turns(short_tmp).count("a end False") > 5)
+    first.kill()
+    first.wait()
+    second = broker_process()
+    before = len(_turns(short_tmp))
+
+    poll(lambda: len(_turns(short_tmp)) > before + 20)
+    assert _turns(short_tmp)[-1].endswith("False") and second.poll() is None
+
+
+def test_a_broker_that_does_not_come_back_is_given_up(broker_process: Any, short_tmp: Path) -> None:
+    """In the middle of a turn; a broker that is ended leaves no socket behind."""
+    said: list[str] = []
+    broker = broker_process()
+    session = Session(short_tmp / "s", WORK, return_s=0.3, say=said.append)
+    with session.iteration():
+        assert not session.alone
+        broker.terminate()
+        assert broker.wait(20) == 0
+
+    with session.iteration():
+        assert session.alone and len(said) == 1
+    assert not (short_tmp / "s").exists()
+
+
+def test_without_a_broker_a_job_runs_as_if_alone_and_says_so(short_tmp: Path) -> None:
+    said: list[str] = []
+    session = Session(short_tmp / "none", WORK, say=said.append)
+    for _ in range(3):
+        with session.iteration():
+            pass
+
+    assert session.alone and len(said) == 1
+    assert said[0].startswith(f"no broker at {short_tmp}/none (No such file or directory): this job runs as if the GPU")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (b"hello\n", "is no JSON"),
+        (b"[" * 3000 + b"\n", "is no JSON"),
+        (b"[1]\n", "is no object with an op"),
+        (b'{"op": "sing"}\n', "is no op that is known: join, want, done"),
+        (b'{"op": "want"}\n', "has not been admitted"),
+        (b'{"op": "join", "persistent_bytes": -1, "ephemeral_bytes": 1}\n', "persistent_bytes must be a whole number"),
+        (b'{"op": "join", "persistent_bytes": 1, "ephemeral_bytes": true}\n', "ephemeral_bytes must be a whole"),
+        (b'{"op": "join", "persistent_bytes": 1, "ephemeral_bytes": 1, "total_s": NaN}\n', "total_s must be a number"),
+        (b'{"op": "join", "persistent_bytes": 999, "ephemeral_bytes": 9}\n', "1008 bytes are needed, and the GPU has"),
+        (b"x" * (LONGEST + 1), f"is longer than {LONGEST} bytes"),
+    ],
+)  # fmt: skip
+def test_who_breaks_the_protocol_is_refused_and_costs_nobody_else(
+    running: Any, short_tmp: Path, words: bytes, says: str
+) -> None:
+    broker = running()
+    with Session(short_tmp / "s", WORK).iteration(), _raw(short_tmp / "s") as sock:
+        sock.sendall(words)
+        answer = json.loads(sock.makefile().readline())
+
+        assert answer["op"] == "refused" and says in answer["reason"]
+        assert sock.recv(1) == b""
+    assert any(says in line for line in broker.said)
+
+
+def test_a_job_that_is_refused_is_told_why(running: Any, short_tmp: Path) -> None:
+    running()
+    with pytest.raises(ChannelError, match="refuses this job: 1001 bytes are needed, and the GPU has 1000 for jobs"):
+        Session(short_tmp / "s", Work(Demand(1001, 0)))
+
+
+def test_other_users_are_refused(running: Any, short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On both sides: by a broker, and a broker of theirs by a job."""
+    broker = running()
+    Session(short_tmp / "s", WORK).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: 4242)
+        with _raw(short_tmp / "s") as sock:
+            assert sock.recv(1) == b""
+        with pytest.raises(ChannelError, match=f"is one of user {os.geteuid()}"):
+            Session(short_tmp / "s", WORK)
+    assert broker.said[0] == f"process {os.getpid()} of user {os.geteuid()} was refused"
+    assert (short_tmp / "s").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_broker_is_refused_and_one_that_died_leaves_nothing_in_the_way(running: Any, short_tmp: Path) -> None:
+    (short_tmp / "s").touch()  # left by one that died
+    running()
+
+    with pytest.raises(ChannelError, match="another broker serves"):
+        Broker(short_tmp / "s", Rules(Policy.FAIR, 1000), Limits(), print)
