@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from slurm_hadar.comment import JobComment
@@ -28,11 +28,19 @@ _TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is n
 
 
 class JobViews:
-    """Of one round, at ``now``; ``types`` are the GPU types of the cluster. ``book``: what jobs report."""
+    """Of one round, at ``now``; ``types`` are the GPU types of the cluster. ``book``: what jobs report. ``saving``:
+    users, and names of their jobs, of which one that is not over has said that it saves when asked."""
 
     def __init__(
-        self, config: Config, estimates: Estimates, book: ReportBook, types: tuple[str, ...], now: float
+        self,
+        config: Config,
+        estimates: Estimates,
+        book: ReportBook,
+        types: tuple[str, ...],
+        now: float,
+        saving: Set[tuple[str, str]],
     ) -> None:
+        self._saving = saving
         self._config = config
         self._estimates = estimates
         self._book = book
@@ -125,10 +133,13 @@ class JobViews:
         return replace(job, done_steps=steps) if silent and job.predicted_steps is not None else job
 
     def _unmovable(self, facts: JobFacts, speeds: Mapping[str, Speed]) -> str | None:
-        """``speeds``: of the gang that it runs with."""
+        """Of a job that waits: why it will keep its place once it runs, as far as that is known before. ``speeds``: of
+        the gang that it runs with."""
         record, now = facts.record, self._now
-        if facts.pinned is not None or facts.job.state is not JobState.RUNNING:
+        if facts.pinned is not None:
             return None
+        if facts.job.state is not JobState.RUNNING:
+            return self._fixed(facts) if facts.job.state is JobState.PENDING else None
         if record.unsaved and record.unsaved_until > now:
             return (
                 "did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; "
@@ -150,11 +161,19 @@ class JobViews:
 
     def _fixed(self, facts: JobFacts) -> str | None:
         """Why the job keeps its place once it runs, however long that is; None if it need not."""
-        comment, record = facts.comment, facts.record
-        lose = comment.lose if comment.lose is not None else self._config.jobs.lose_progress
-        if not (record.resumable or comment.ckpt or lose):
+        lose = facts.comment.lose if facts.comment.lose is not None else self._config.jobs.lose_progress
+        if not (self._saves(facts) or lose):
             return "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
-        return unmovable_reason(self._config.guard, record.moves)
+        return unmovable_reason(self._config.guard, facts.record.moves)
+
+    def _saves(self, facts: JobFacts) -> bool:
+        """Whether its owner or its training has said that it saves. A training says so only when it runs: as long as
+        the job waits it is taken to do as others of its name do."""
+        job, comment, record = facts.job, facts.comment, facts.record
+        if record.resumable or comment.ckpt:
+            return True
+        unsaid = job.state is JobState.PENDING and comment.ckpt is None
+        return unsaid and (job.user, job.name) in self._saving
 
     def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
         """Seconds that a move costs; of a job that cannot save, all that it has run."""
