@@ -32,6 +32,7 @@ def config(*more: str) -> Config:
             "guard.min_run_s=0",
             "guard.max_moves_per_job=1000000",
             "guard.max_preemptions=1000000",
+            "guard.max_stretch=0",
             "controller.round_s=60",
             "controller.event_round_s=0",
             *more,
