@@ -98,7 +98,7 @@ def in_words(entry: dict[str, Any]) -> tuple[str, str]:
             f" ({entry['detail']})" if entry["detail"] else ""
         )
     new, old = Placement.of(entry["new"]), Placement.of(entry["old"])
-    where = f"from {place(old)} to {place(new)}" if old and new else place(new or old)
+    where = f"from {place(old)} to {place(new)}" if old and new and old != new else place(new or old)
     what = _DECIDED if entry.get("mode") in (None, Mode.ACT) else _WOULD
     kind = entry["kind"]
     detail = "; ".join(part for part in (where if where != "-" else "", entry["why"]) if part)

@@ -12,6 +12,7 @@ from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.observe.estimates import Estimates
 from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.safety.guard import unmovable_reason
 from slurm_hadar.controller.steering.rules import shared_form
 from slurm_hadar.controller.steering.time_limits import goes_on, types_within
@@ -53,7 +54,8 @@ class JobViews:
         speeds = self._estimates.speeds(facts, form.workers, self._types, self._now)
         scaled = {n: self._estimates.speeds(facts, n, self._types, self._now) for n in form.sizes if n != form.workers}
         held = facts.placement.workers
-        predicted, outlives = self._predicted(facts)
+        forecast = facts.forecast
+        per_s = self._fastest(facts, forecast) if forecast else 0.0
         shown = Job(
             job_id=job.job_id,
             form=form,
@@ -70,8 +72,9 @@ class JobViews:
             started=record.run_since,
             eligible=job.eligible,
             total_steps=record.total_steps,
-            predicted_steps=predicted,
-            outlives=outlives,
+            predicted_steps=forecast.size_s * per_s if forecast else None,
+            predicted_range=(forecast.low_s * per_s, forecast.high_s * per_s) if forecast else None,
+            outlives=forecast.outlives if forecast else 1.0,
             done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
             speeds=speeds,
             scaled=scaled or _NOT_SCALED,
@@ -99,14 +102,10 @@ class JobViews:
         """Whether a steerable job keeps its place once it runs, however long that is."""
         return facts.pinned is None and self._fixed(facts) is not None
 
-    def _predicted(self, facts: JobFacts) -> tuple[float | None, float]:
-        """``predicted_steps`` and ``outlives``."""
-        forecast = facts.forecast
-        if forecast is None:
-            return None, 1.0
-        # it counts seconds on the fastest of these types, which need not be one of this site
+    def _fastest(self, facts: JobFacts, forecast: Forecast) -> float:
+        """Steps per second on the GPU type whose seconds ``forecast`` counts, which need not be one of this site."""
         known = self._estimates.speeds(facts, facts.form.workers, forecast.gpu_types or self._types, None)
-        return forecast.size_s * max((s.steps_per_s for s in known.values()), default=1.0), forecast.outlives
+        return max((s.steps_per_s for s in known.values()), default=1.0)
 
     def _within_limit(self, shown: Job, facts: JobFacts) -> Job:
         """A waiting job only sees the GPU types on which it is done within its time limit, where it is so on some and
