@@ -98,6 +98,11 @@ class GuardSection(_Section):
     max_preemptions: int = Field(20, ge=0, description="running jobs stopped or moved in one round, at most")
     max_moves_per_job: int = Field(20, ge=0, description="after so many moves a job stays where it is")
     min_run_s: float = Field(300.0, ge=0, description="a job runs at least this long before it may be moved")
+    max_stretch: float = Field(
+        30.0, ge=0,
+        description="a job is not stopped for others while more than so many times the time that it has run has "
+        "passed since its submission; moves go on; 0 = no such bound"
+    )  # fmt: skip
     max_changed_share: float = Field(
         1.0, gt=0, le=1, description="largest share of the steered jobs whose placement one round may change"
     )

@@ -345,18 +345,20 @@ class Job:
     it at a requeue). ``placement`` is what the job holds now. ``total_steps`` is None where nobody stated or estimated
     it. ``restart_cost_s`` is what a move or a restart costs: save, requeue, start, load. ``movable`` is False for a
     running job that must not be preempted (no checkpoint support, moved too often, exempt), with the reason in
-    ``unmovable``. ``attained_s`` counts GPU-seconds served so far. ``prefer`` are GPU types
-    that the owner would like: a wish, no limit. ``speeds`` are those of the gang size asked for, ``scaled`` those of an
-    elastic job's other sizes. A job with ``fork`` is one copy of the forked job ``parent``: its copies train at once on
-    different nodes, and share ``total_steps`` and ``done_steps``, which are those of the parent. ``total_steps``
-    is a statement: the owner's, or the script's own report; ``reckoned_steps`` are those that the job must have made in
-    this run, by its time and its speed, which tell where a statement is wrong. ``predicted_steps`` is what a predictor
-    expects it to be where nobody states it, from earlier runs; a job that goes on is expected to be at least
-    ``outlives`` times what it has done, so that nothing is expected to end for ever. ``graph`` names the job's graph
-    where one is known, and its speeds then come with factors from it. ``needs`` is what it takes beside GPUs.
-    ``blocked`` is why a job that waits would not be started this round whatever it was given, None if nothing is
-    known to keep it; policies are not shown such jobs (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out``
-    says why its form does not admit a GPU type of the cluster, as the end of a sentence such as "p100 is free, but".
+    ``unmovable``. A job that waits has a reason there if it is known that it will keep its place once it runs.
+    ``attained_s`` counts GPU-seconds served so far. ``prefer`` are GPU types that the owner would like: a wish, no
+    limit. ``speeds`` are those of the gang size asked for, ``scaled`` those of an elastic job's other sizes. A job with
+    ``fork`` is one copy of the forked job ``parent``: its copies train at once on different nodes, and share
+    ``total_steps`` and ``done_steps``, which are those of the parent. ``total_steps`` is a statement: the owner's, or
+    the script's own report; ``reckoned_steps`` are those that the job must have made in this run, by its time and its
+    speed, which tell where a statement is wrong. ``predicted_steps`` is what a predictor expects it to be where nobody
+    states it, from earlier runs, and four in five such jobs lie in ``predicted_range``, where that is known; a job that
+    goes on is expected to be at least ``outlives`` times what it has done, so that nothing is expected to end for ever.
+    ``graph`` names the job's graph where one is known, and its speeds then come with factors from it. ``needs`` is what
+    it takes beside GPUs. ``blocked`` is why a job that waits would not be started this round whatever it was given,
+    None if nothing is known to keep it; policies are not shown such jobs
+    (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of the
+    cluster, as the end of a sentence such as "p100 is free, but".
     """
 
     job_id: str
@@ -375,6 +377,7 @@ class Job:
     eligible: float | None = None
     total_steps: float | None = None
     predicted_steps: float | None = None
+    predicted_range: tuple[float, float] | None = None
     outlives: float = 1.0
     done_steps: float = 0.0
     speeds: Mapping[str, Speed] = field(default_factory=dict)

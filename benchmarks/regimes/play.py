@@ -28,7 +28,7 @@ from slurm_hadar.simulator.compare import read_contenders
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import bounds_of, simulate
 
-__all__ = ["BOUND", "Book", "Task", "code_of", "play", "play_all"]
+__all__ = ["BOUND", "Book", "Task", "code_of", "figures", "play", "play_all"]
 
 #: Stands in the place of a policy: what none can beat.
 BOUND = "lower bound"
@@ -72,10 +72,11 @@ def play(task: Task, limit_s: float) -> dict[str, Any]:
     except PolicyError as error:
         return {**told, "failed": str(error)}
     cpu_s = time.process_time() - began
-    return {**told, **_figures(result, scene.alone_s), "cpu_s": round(cpu_s, 2)}
+    return {**told, **figures(result, scene.alone_s), "cpu_s": round(cpu_s, 2)}
 
 
-def _figures(result: SimResult, alone_s: dict[str, float]) -> dict[str, Any]:
+def figures(result: SimResult, alone_s: dict[str, float]) -> dict[str, Any]:
+    """What is kept of a run. A job's stretch is its completion time over ``alone_s``, in the fastest way."""
     summary, decide_ms = result.summary(), 1000 * np.array(result.decide_s)
     stretches = [row.jct_s / alone_s[row.job_id] for row in result.counted if row.jct_s is not None]
     kept = {key: summary[key] for key in ("avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s", "restarts_per_job", "gru")}

@@ -9,7 +9,7 @@ from slurm_hadar.cli.common import clock, place, span
 from slurm_hadar.controller.answers.expectation import Answer, Holder, Interval, WhatIf
 from slurm_hadar.controller.steering.time_limits import Overtime
 
-__all__ = ["as_dict", "in_words", "moment"]
+__all__ = ["as_dict", "chance", "in_words", "moment"]
 
 _SAME_S = 60.0  # ends closer than this are no reason to change anything
 
@@ -35,6 +35,8 @@ def in_words(expected: Answer, now: float) -> list[str]:
         lines.append(f"  start        {moment(expected.start, now, expected.until)}{where}")
     if expected.end is not None:
         lines.append(f"  end          {_when(expected.end, now)}")
+    if chance(expected):
+        lines.append(f"               {chance(expected)}")
     if not expected.runs and (expected.start is not None or expected.end is not None):
         lines.append("               (if nothing else is submitted, and if jobs take as long as they are expected to)")
     if expected.holders and (expected.start is None or expected.start.low > now + _SAME_S):
@@ -42,6 +44,11 @@ def in_words(expected: Answer, now: float) -> list[str]:
     if expected.overtime is not None:
         lines.append(f"  time limit   {_overtime(expected.overtime, expected.runs)}")
     return lines + [line for w in expected.what_if if (line := _what_if(w, expected, now))]
+
+
+def chance(expected: Answer) -> str:
+    """By when it is done in all likelihood; "" where that is not known."""
+    return "" if expected.end_80 is None else f"80 % to end by {clock(expected.end_80)}"
 
 
 def moment(start: Interval | None, now: float, until: float) -> str:

@@ -19,7 +19,7 @@ from slurm_hadar.cli.common import (
     print_json,
     span,
 )
-from slurm_hadar.cli.expectation import as_dict, moment
+from slurm_hadar.cli.expectation import as_dict, chance, moment
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.answers.status import Status, status_of, tail
@@ -69,6 +69,7 @@ def _as_dict(found: Status, written: list[str]) -> dict[str, Any]:
         "done_share": line.done_share if line is not None else None,
         "steps_per_s": line.steps_per_s if line is not None else None, "measured": found.measured,
         "start": expected["start"] if expected else None, "end": expected["end"] if expected else None,
+        "end_80": expected["end_80"] if expected else None,
         "checkpoint": None if found.saved is None else {"step": found.saved.step, "time": found.saved.time},
         "moves": record.moves if record is not None else None,
         "retries": record.retries if record is not None else None,
@@ -111,7 +112,8 @@ def _expectation(found: Status, now: float) -> Iterator[str]:
     if record is not None and (record.steps or record.total_steps):
         yield f"  progress     {_progress(found)}"
     if expected is not None and expected.end is not None:
-        yield f"  end          {moment(expected.end, now, expected.until)}"
+        likely = f"; {chance(expected)}" if chance(expected) else ""
+        yield f"  end          {moment(expected.end, now, expected.until)}{likely}"
     if found.measured:
         yield (
             "  speed        " + ", ".join(f"{s:.3g} steps/s on {t}" for t, s in found.measured.items()) + " (measured)"

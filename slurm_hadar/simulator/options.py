@@ -105,4 +105,4 @@ class SimOptions:
 
 def unlimited() -> GuardSection:
     """No limits on what a round may do, so that policies are compared as they are."""
-    return GuardSection(max_preemptions=10**9, max_moves_per_job=10**9, min_run_s=0.0)
+    return GuardSection(max_preemptions=10**9, max_moves_per_job=10**9, min_run_s=0.0, max_stretch=0.0)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from slurm_hadar.cli.common import clock
+from slurm_hadar.cli.expectation import as_dict, in_words
 from slurm_hadar.cli.explain import _explanation
+from slurm_hadar.controller.answers.expectation import Answer, Interval
+from slurm_hadar.model import EMPTY
 
 
 @pytest.mark.parametrize(
@@ -20,3 +26,12 @@ from slurm_hadar.cli.explain import _explanation
 )
 def test_before_the_first_round(slurm: dict[str, str], words: str) -> None:
     assert words in _explanation("7", None, None, None, None, slurm)[0]
+
+
+def test_by_when_it_is_done_in_all_likelihood() -> None:
+    """Beside the earliest and latest end; where it is not known there is no word of it."""
+    known = Answer("7", True, None, Interval(1000.0, 9000.0), EMPTY, 1e6, (), (), end_80=7000.0)
+
+    assert in_words(known, 0.0)[1].strip() == f"80 % to end by {clock(7000.0)}"
+    assert as_dict(known)["end_80"] == 7000.0
+    assert len(in_words(replace(known, end_80=None), 0.0)) == 1

@@ -17,21 +17,25 @@ WORK = [("resnet18", 64, 1, 200000), ("lm", 20, 2, 90000), ("transformer", 64, 4
         ("recommendation", 2048, 1, 50000), ("resnet18", 128, 4, 800000), ("lm", 80, 1, 900000)]  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["fifo", "hadar"])
-def test_slurm_and_the_simulator_agree_on_who_starts_where(policy: str) -> None:
+@pytest.mark.parametrize(("movable", "comment"), [(True, ",ckpt=yes"), (False, "")])
+@pytest.mark.parametrize(("policy", "params"), [("fifo", {}), ("hadar", {}), ("hadar", {"patience_s": 36000.0})])
+def test_slurm_and_the_simulator_agree_on_who_starts_where(
+    policy: str, params: dict[str, float], movable: bool, comment: str
+) -> None:
     slurm = FakeSlurm({"k80-1": ("k80", 4), "v100-1": ("v100", 4)})
     jobs = []
     for model, batch, gpus, steps in WORK:
-        job_id = slurm.submit(gpus=gpus, comment=f"hadar:model={model},batch={batch},steps={steps}")
-        jobs.append(TraceJob(job_id, 0.0, model, batch, gpus, float(steps), nodes=(1, 1), restart_s=30.0))
+        job_id = slurm.submit(gpus=gpus, comment=f"hadar:model={model},batch={batch},steps={steps}{comment}")
+        terms = {"nodes": (1, 1), "restart_s": 30.0, "movable": movable}
+        jobs.append(TraceJob(job_id, 0.0, model, batch, gpus, float(steps), **terms))
     config = load(None, ["controller.mode=act", f"policy.name={policy}"])
 
-    live = steer(registry.get(policy), config, Parts(slurm, Journal(":memory:"))).run_round()
+    live = steer(registry.get(policy, **params), config, Parts(slurm, Journal(":memory:"))).run_round()
     virtual = simulate(
-        Trace("t", "csv", tuple(jobs)), registry.get(policy), SimOptions("k80:1x4,v100:1x4", max_rounds=1)
+        Trace("t", "csv", tuple(jobs)), registry.get(policy, **params), SimOptions("k80:1x4,v100:1x4", max_rounds=1)
     )
 
     started = {c.job_id: c.new for c in live.changes if c.kind == "start"}
     held = {(i.job_id, i.node, i.gpu_type, i.count) for i in virtual.intervals}
     assert held == {(job, node, t, n) for job, place in started.items() for node, t, n in place.items()}
-    assert len(started) >= 3
+    assert len(started) >= 2

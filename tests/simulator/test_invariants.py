@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections import defaultdict
 from dataclasses import replace
 from typing import Any
@@ -17,6 +19,7 @@ from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.gangs import find_gang
 from slurm_hadar.simulator.nodes import cluster_nodes
+from slurm_hadar.simulator.options import unlimited
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.setup import drawn
 from slurm_hadar.simulator.traces import Trace, TraceJob
@@ -159,6 +162,38 @@ def test_who_cannot_be_moved_is_stopped_by_failures_alone(trace: Trace, options:
             assert (row.moves, row.preemptions) == (0, 0)
             stopped = [end for _, end in sorted(runs[row.job_id])[:-1]]
             assert all(any(abs(end - o.down_s) < 1e-4 for o in options.faults.outages) for end in stopped)
+
+
+@given(
+    trace=traces(),
+    options=options(),
+    policy=st.sampled_from(("hadar", "srtf", "tiresias", "gavel_las", "restless")),
+    most=st.sampled_from((1.0, 1.5, 3.0)),
+    elastic=st.booleans(),
+)
+@settings(max_examples=80, deadline=None)
+def test_no_job_beyond_the_bound_is_stopped_for_others(
+    trace: Trace, options: SimOptions, policy: str, most: float, elastic: bool
+) -> None:
+    """Whoever was stopped, and neither moved nor thrown off a node, had by then had GPUs for its share of the time."""
+    guard = unlimited().model_copy(update={"max_stretch": most})
+    if elastic:
+        trace = replace(trace, jobs=tuple(replace(j, sizes=(j.workers, 2 * j.workers)) for j in trace.jobs))
+
+    result = simulate(
+        trace, Restless() if policy == "restless" else registry.get(policy), replace(options, guard=guard)
+    )
+
+    runs, jobs = runs_of(result), {j.job_id: j for j in trace.jobs}
+    for row in result.jobs:
+        gpu_s, own = 0.0, sorted(runs[row.job_id].items())
+        for ((start, end), held), (following, _) in itertools.pairwise([*own, ((math.inf, math.inf), {})]):
+            gpu_s += (end - start) * sum(held.values())
+            failed = any(abs(end - o.down_s) < 1e-4 for o in options.faults.outages)
+            if following[0] == end or failed or end in (row.completion_s, result.end_s):
+                continue
+            ran_s, age_s = gpu_s / jobs[row.job_id].workers, end - row.arrival_s
+            assert age_s <= most * ran_s * (1 + 1e-6) + 1e-3
 
 
 @given(trace=traces(), options=options())

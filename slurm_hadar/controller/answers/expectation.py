@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import time
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from random import Random
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.answers.foresee import Future, play, remaining_s, uncertainty, unknown_runtime_s
+from slurm_hadar.controller.answers.foresee import Future, play, remaining_s, unknown_runtime_s
+from slurm_hadar.controller.answers.lengths import drawn_steps, uncertainty
 from slurm_hadar.controller.steering.time_limits import Overtime
 from slurm_hadar.model import Job, Placement, Snapshot
 from slurm_hadar.policies.base import Policy
@@ -14,6 +17,7 @@ from slurm_hadar.policies.base import Policy
 __all__ = ["Answer", "Holder", "Interval", "Peek", "WhatIf", "answer", "starts"]
 
 _MOST_HOLDERS = 8
+_DRAWS, _IN_TIME = 20, 16  # futures that are drawn, and those in which the job's end comes in time: four in five
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ class WhatIf:
 class Answer:
     """All that is expected of one steerable job, if nothing else is submitted. ``start`` is None for a job that runs,
     and for one that is not seen to start by ``until``; ``where`` is where it would start. ``overtime``: where it does
-    not get done within its time limit, if so."""
+    not get done within its time limit, if so. ``end_80``: the epoch second by which it is done in four of five drawn
+    futures; None where its length is not known, or that cannot be looked at in time."""
 
     job_id: str
     runs: bool
@@ -75,6 +80,7 @@ class Answer:
     holders: tuple[Holder, ...]
     what_if: tuple[WhatIf, ...]
     overtime: Overtime | None = None
+    end_80: float | None = None
 
 
 def answer(peek: Peek, job_id: str, config: Config, cpu_s: float = 10.0) -> Answer | None:
@@ -83,12 +89,12 @@ def answer(peek: Peek, job_id: str, config: Config, cpu_s: float = 10.0) -> Answ
     job = peek.snapshot.job.get(job_id)
     if job is None or not job.steerable:
         return None
-    types = sorted({t for node in peek.snapshot.nodes for t in node.gpus})
-    share = cpu_s / (3 + 3 * len(types))
+    runs = job.running
+    types = [] if runs else sorted({t for node in peek.snapshot.nodes for t in node.gpus})
+    share = cpu_s / (6 + 3 * len(types))  # three for the drawn futures
     low, middle, high = _three(peek, config, job_id, share)
     fate = middle.fates[job_id]
-    runs = job.running
-    what_if = () if runs else tuple(_what_if(peek, config, job, t, share) for t in types)
+    what_if = tuple(_what_if(peek, config, job, t, share) for t in types)
     return Answer(
         job_id,
         runs,
@@ -99,7 +105,39 @@ def answer(peek: Peek, job_id: str, config: Config, cpu_s: float = 10.0) -> Answ
         () if runs else _holders(peek, job, fate.where),
         what_if,
         peek.overtime.get(job_id),
+        _end_80(peek, config, job, 3 * share),
     )
+
+
+def _end_80(peek: Peek, config: Config, job: Job, cpu_s: float) -> float | None:
+    """By when ``job`` is done in four of five drawn futures; one that takes more than its part of ``cpu_s`` CPU seconds
+    counts as late."""
+    if job.total_steps is None and job.predicted_steps is None:
+        return None
+    ends: list[float | None] = []
+    began = time.thread_time()
+    for number, left in enumerate(_drawn(peek)):
+        limit_s = max(0.0, cpu_s - (time.thread_time() - began)) / (_DRAWS - number)
+        future = play(
+            peek.snapshot, peek.policy, config, stays=peek.stays, left=left, wanted={job.job_id}, cpu_s=limit_s
+        )
+        ends.append(future.fates[job.job_id].end)
+        if ends.count(None) >= _DRAWS - _IN_TIME:
+            return None
+    seen = sorted(end for end in ends if end is not None)
+    return (seen[_IN_TIME - 1] + seen[_IN_TIME]) / 2
+
+
+def _drawn(peek: Peek) -> Iterator[dict[str, float]]:
+    """What each job has left in each future, by parent: from little to much at even steps, in an order of its own, so
+    that few futures stand for all."""
+    unknown_s = unknown_runtime_s(peek.policy)
+    jobs = {job.parent: job for job in peek.snapshot.steerable_jobs}
+    dice = {parent: Random(parent) for parent in jobs}
+    ranks = {parent: dice[parent].sample(range(_DRAWS), _DRAWS) for parent in jobs}
+    for number in range(_DRAWS):
+        shares = {parent: (ranks[parent][number] + 0.5) / _DRAWS for parent in jobs}
+        yield {p: drawn_steps(job, unknown_s, shares[p], dice[p]) for p, job in jobs.items()}
 
 
 def starts(peek: Peek, config: Config, cpu_s: float) -> dict[str, Interval]:

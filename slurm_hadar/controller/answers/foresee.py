@@ -12,16 +12,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.answers.lengths import leaning_steps
 from slurm_hadar.controller.cluster import SETTLE_S
 from slurm_hadar.controller.safety.guard import Change, changes_of, limit
 from slurm_hadar.model import EMPTY, Job, JobState, Node, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.toolkit.admission import drawn
 
-__all__ = ["Fate", "Future", "play", "remaining_s", "uncertainty", "unknown_runtime_s"]
+__all__ = ["Fate", "Future", "play", "remaining_s", "unknown_runtime_s"]
 
-LEAST_ERROR = 0.1  # nothing is known better than this: measured speeds vary, saves and epilogs take their time
-UNKNOWN_ERROR = 0.9  # of a job whose length nobody states or predicts
 HORIZON_S = 30 * 86400.0
 _YOUNG = "is younger than guard.min_run_s"
 _MOST_ROUNDS_AHEAD = 8  # once half of the CPU time is used, and while nothing changes, so many rounds are one
@@ -65,18 +64,6 @@ def remaining_s(job: Job, unknown_s: float) -> float:
     return job.steps_to_go(job.best_rate(), unknown_s) / rate if rate > 0 else math.inf
 
 
-def uncertainty(job: Job) -> float:
-    """Relative error to be expected of :func:`remaining_s` (our definition): that of the speed and that of the length,
-    as independent ones. A stated length has none; a predicted one is taken to be off by half."""
-    types = job.placement.by_type or {t: 1 for t in job.speeds if job.form.admits_type(t)}
-    speed = max((job.speeds[t].error or 0.0 for t in types if t in job.speeds), default=0.0)
-    if job.total_steps is not None:
-        size = 0.0
-    else:
-        size = 0.5 if job.predicted_steps is not None else UNKNOWN_ERROR
-    return min(UNKNOWN_ERROR, max(LEAST_ERROR, math.hypot(speed, size)))
-
-
 def play(
     snapshot: Snapshot,
     policy: Policy,
@@ -84,17 +71,22 @@ def play(
     *,
     stays: Collection[str] = (),
     lean: float = 0.0,
+    left: Mapping[str, float] | None = None,
     wanted: Collection[str] | None = None,
     cpu_s: float = math.inf,
 ) -> Future:
     """Play on until all jobs, or the ``wanted`` ones, are done.
 
-    ``stays``: jobs that keep their place once they run. ``lean``: how many times its :func:`uncertainty` each job takes
-    longer than expected, -1 to 1. ``cpu_s``: CPU seconds after which it stops with what it knows by then. Jobs that are
-    not steered hold their GPUs until their time limit; those of them that wait are taken to go on waiting. Every round
-    is played until half of ``cpu_s`` is used; then some are skipped while nothing changes.
+    ``stays``: jobs that keep their place once they run. ``lean``: whether all take as long as expected (0), are early
+    (-1) or late (1), as in :func:`leaning_steps`; or ``left`` says how many steps each has left, by parent. ``cpu_s``:
+    CPU seconds after which it stops with what it knows by then. Jobs that are not steered hold their GPUs until their
+    time limit; those of them that wait are taken to go on waiting. Every round is played until half of ``cpu_s`` is
+    used; then some are skipped while nothing changes.
     """
-    game = _Game(snapshot, policy, config, stays, lean)
+    if left is None:
+        unknown_s = unknown_runtime_s(policy)
+        left = {j.parent: leaning_steps(j, unknown_s, lean) for j in snapshot.steerable_jobs}
+    game = _Game(snapshot, policy, config, stays, left)
     began = time.thread_time()
     goal = {j.job_id for j in snapshot.steerable_jobs} if wanted is None else set(wanted)
     while not game.done(goal) and (used_s := time.thread_time() - began) < cpu_s and game.turn(used_s > cpu_s / 2):
@@ -105,7 +97,14 @@ def play(
 class _Game:
     """The state of one play. Jobs of one family (the copies of a forked job) share what is left."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, config: Config, stays: Collection[str], lean: float) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        config: Config,
+        stays: Collection[str],
+        left: Mapping[str, float],
+    ) -> None:
         self.now = snapshot.time
         self.first: Plan | None = None
         self._origin = snapshot.time
@@ -117,14 +116,11 @@ class _Game:
         self._nodes = {n.name: n for n in snapshot.nodes}
         self._jobs = {j.job_id: j for j in snapshot.steerable_jobs}
         self.fates = dict.fromkeys(self._jobs, Fate())
-        self._left: dict[str, float] = {}
+        self._left = {**left}
         self._ready: dict[str, float] = {}
         self._strides = 1
         self._idle = 0
         self._held = drawn(snapshot.jobs)
-        for job in self._jobs.values():
-            steps = job.steps_to_go(job.best_rate(), unknown_runtime_s(policy))
-            self._left[job.parent] = steps * (1 + lean * uncertainty(job))
         self._leaving = [  # running jobs that are not steered: until when, and what they hold
             (max(self.now, job.started + job.time_limit_s), job.placement)
             for job in snapshot.jobs

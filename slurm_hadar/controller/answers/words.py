@@ -14,9 +14,11 @@ from slurm_hadar.model import Placement
 
 __all__ = ["about", "clock", "in_words", "place", "plain", "span", "summary"]
 
-_DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "end": "has ended"}
+_DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "stay": "stays",
+            "end": "has ended"}  # fmt: skip
 # what a policy would do, where nobody lets it
-_WOULD = {"start": "would start", "move": "would move", "preempt": "would be stopped", "wait": "would wait"}
+_WOULD = {"start": "would start", "move": "would move", "preempt": "would be stopped", "wait": "would wait",
+          "stay": "would stay"}  # fmt: skip
 _HAPPENED = {"restart": "begins again", "forecast": "is expected to take", "graph": "goes on without its graph",
              "weight": "counts for less", "barred": "is kept off a node", "slurm": "is started by Slurm",
              "retry": "is run again"}  # fmt: skip
@@ -96,7 +98,7 @@ def in_words(entry: dict[str, Any]) -> tuple[str, str]:
             f" ({entry['detail']})" if entry["detail"] else ""
         )
     new, old = Placement.of(entry["new"]), Placement.of(entry["old"])
-    where = f"from {place(old)} to {place(new)}" if old and new else place(new or old)
+    where = f"from {place(old)} to {place(new)}" if old and new and old != new else place(new or old)
     what = _DECIDED if entry.get("mode") in (None, Mode.ACT) else _WOULD
     kind = entry["kind"]
     detail = "; ".join(part for part in (where if where != "-" else "", entry["why"]) if part)

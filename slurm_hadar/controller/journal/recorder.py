@@ -19,7 +19,7 @@ from slurm_hadar.controller.journal.salvage import row_object
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.observe.passed_over import PassedOver
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
-from slurm_hadar.model import EMPTY, Plan, Snapshot, Wait
+from slurm_hadar.model import EMPTY, Plan, Snapshot, Tier, Wait
 
 __all__ = ["JournalRecorder", "Recorder", "memory_of", "owner_of"]
 
@@ -131,13 +131,15 @@ class JournalRecorder(Recorder[Observation]):
             self._journal.note_starts({j: (i.low, i.high) for j, i in found.items() if i.high is not None})
 
     def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
-        """Record changes, and reasons of waiting when they change; staying needs no word."""
+        """Record changes, and reasons of waiting, or of staying against the plan, when they change; staying by the plan
+        needs no word."""
         self._journal.add_decisions(number, now, self._decisions(seen, outcome))
 
     def _decisions(self, seen: Seen, outcome: Outcome) -> Iterator[Decision]:
         for change in outcome.changes:
             key = hash((str(change.kind), change.why, change.old, change.new))
-            if change.kind is ChangeKind.STAY or self._last_change.get(change.job_id) == key:
+            by_plan = change.kind is ChangeKind.STAY and not change.veto
+            if by_plan or self._last_change.get(change.job_id) == key:
                 continue
             self._last_change[change.job_id] = key
             yield Decision(change.job_id, change.kind, change.old, change.new, change.why, change.price, change.payoff)
@@ -167,17 +169,19 @@ class _Waits(Mapping[str, dict[str, Any]]):
     """Why each job waits, or is left to Slurm, as the journal has it. Made when asked for: all at once are large."""
 
     def __init__(self, plan: Plan, snapshot: Snapshot, changes: Sequence[Change]) -> None:
-        self._plan = plan
-        self._put_off = {c.job_id: c.why for c in changes if c.kind is ChangeKind.WAIT and c.veto}
+        stay = {c.job_id for c in changes if c.kind is ChangeKind.STAY}  # some of them against the plan
+        self._waits = {job_id: wait for job_id, wait in plan.waits.items() if job_id not in stay}
+        put_off = (c for c in changes if c.kind is ChangeKind.WAIT and c.veto)
+        self._waits |= {c.job_id: Wait(Tier.TRANSIENT, c.why) for c in put_off}
         self._pinned = {j.job_id: j.pinned for j in snapshot.jobs if j.pinned is not None}
         self._jobs, self._passed_over = snapshot.job, PassedOver(snapshot, changes)
 
     def __getitem__(self, job_id: str) -> dict[str, Any]:
         if job_id in self._pinned:
             return {"tier": "pinned", "why": self._pinned[job_id]}
-        wait = self._plan.waits[job_id]
+        wait = self._waits[job_id]
         return {
-            "tier": str(wait.tier), "why": self._put_off.get(job_id) or self._why(job_id, wait), "price": wait.price,
+            "tier": str(wait.tier), "why": self._why(job_id, wait), "price": wait.price,
             "payoff": wait.payoff, "wanted": wait.wanted.as_dict(),
         }  # fmt: skip
 
@@ -187,7 +191,7 @@ class _Waits(Mapping[str, dict[str, Any]]):
 
     def __iter__(self) -> Iterator[str]:
         yield from self._pinned
-        yield from (job_id for job_id in self._plan.waits if job_id not in self._pinned)
+        yield from (job_id for job_id in self._waits if job_id not in self._pinned)
 
     def __len__(self) -> int:
-        return len(self._pinned.keys() | self._plan.waits.keys())
+        return len(self._pinned.keys() | self._waits.keys())

@@ -168,7 +168,8 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided about one job, recorded when it differs from the last one: start, move, preempt, wait, end."""
+    """What was decided about one job, recorded when it differs from the last one: start, move, preempt, wait, end;
+    stay where the plan was another."""
 
     job_id: str
     kind: str

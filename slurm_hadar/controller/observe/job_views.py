@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from slurm_hadar.comment import JobComment
@@ -12,6 +12,7 @@ from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.observe.estimates import Estimates
 from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.safety.guard import unmovable_reason
 from slurm_hadar.controller.steering.rules import shared_form
 from slurm_hadar.controller.steering.time_limits import goes_on, types_within
@@ -28,11 +29,19 @@ _TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is n
 
 
 class JobViews:
-    """Of one round, at ``now``; ``types`` are the GPU types of the cluster. ``book``: what jobs report."""
+    """Of one round, at ``now``; ``types`` are the GPU types of the cluster. ``book``: what jobs report. ``saving``:
+    users, and names of their jobs, of which one that is not over has said that it saves when asked."""
 
     def __init__(
-        self, config: Config, estimates: Estimates, book: ReportBook, types: tuple[str, ...], now: float
+        self,
+        config: Config,
+        estimates: Estimates,
+        book: ReportBook,
+        types: tuple[str, ...],
+        now: float,
+        saving: Set[tuple[str, str]],
     ) -> None:
+        self._saving = saving
         self._config = config
         self._estimates = estimates
         self._book = book
@@ -45,7 +54,8 @@ class JobViews:
         speeds = self._estimates.speeds(facts, form.workers, self._types, self._now)
         scaled = {n: self._estimates.speeds(facts, n, self._types, self._now) for n in form.sizes if n != form.workers}
         held = facts.placement.workers
-        predicted, outlives = self._predicted(facts)
+        forecast = facts.forecast
+        per_s = self._fastest(facts, forecast) if forecast else 0.0
         shown = Job(
             job_id=job.job_id,
             form=form,
@@ -62,8 +72,9 @@ class JobViews:
             started=record.run_since,
             eligible=job.eligible,
             total_steps=record.total_steps,
-            predicted_steps=predicted,
-            outlives=outlives,
+            predicted_steps=forecast.size_s * per_s if forecast else None,
+            predicted_range=(forecast.low_s * per_s, forecast.high_s * per_s) if forecast else None,
+            outlives=forecast.outlives if forecast else 1.0,
             done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,
             speeds=speeds,
             scaled=scaled or _NOT_SCALED,
@@ -91,14 +102,10 @@ class JobViews:
         """Whether a steerable job keeps its place once it runs, however long that is."""
         return facts.pinned is None and self._fixed(facts) is not None
 
-    def _predicted(self, facts: JobFacts) -> tuple[float | None, float]:
-        """``predicted_steps`` and ``outlives``."""
-        forecast = facts.forecast
-        if forecast is None:
-            return None, 1.0
-        # it counts seconds on the fastest of these types, which need not be one of this site
+    def _fastest(self, facts: JobFacts, forecast: Forecast) -> float:
+        """Steps per second on the GPU type whose seconds ``forecast`` counts, which need not be one of this site."""
         known = self._estimates.speeds(facts, facts.form.workers, forecast.gpu_types or self._types, None)
-        return forecast.size_s * max((s.steps_per_s for s in known.values()), default=1.0), forecast.outlives
+        return max((s.steps_per_s for s in known.values()), default=1.0)
 
     def _within_limit(self, shown: Job, facts: JobFacts) -> Job:
         """A waiting job only sees the GPU types on which it is done within its time limit, where it is so on some and
@@ -125,10 +132,13 @@ class JobViews:
         return replace(job, done_steps=steps) if silent and job.predicted_steps is not None else job
 
     def _unmovable(self, facts: JobFacts, speeds: Mapping[str, Speed]) -> str | None:
-        """``speeds``: of the gang that it runs with."""
+        """Of a job that waits: why it will keep its place once it runs, as far as that is known before. ``speeds``: of
+        the gang that it runs with."""
         record, now = facts.record, self._now
-        if facts.pinned is not None or facts.job.state is not JobState.RUNNING:
+        if facts.pinned is not None:
             return None
+        if facts.job.state is not JobState.RUNNING:
+            return self._fixed(facts) if facts.job.state is JobState.PENDING else None
         if record.unsaved and record.unsaved_until > now:
             return (
                 "did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; "
@@ -150,11 +160,19 @@ class JobViews:
 
     def _fixed(self, facts: JobFacts) -> str | None:
         """Why the job keeps its place once it runs, however long that is; None if it need not."""
-        comment, record = facts.comment, facts.record
-        lose = comment.lose if comment.lose is not None else self._config.jobs.lose_progress
-        if not (record.resumable or comment.ckpt or lose):
+        lose = facts.comment.lose if facts.comment.lose is not None else self._config.jobs.lose_progress
+        if not (self._saves(facts) or lose):
             return "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
-        return unmovable_reason(self._config.guard, record.moves)
+        return unmovable_reason(self._config.guard, facts.record.moves)
+
+    def _saves(self, facts: JobFacts) -> bool:
+        """Whether its owner or its training has said that it saves. A training says so only when it runs: as long as
+        the job waits it is taken to do as others of its name do."""
+        job, comment, record = facts.job, facts.comment, facts.record
+        if record.resumable or comment.ckpt:
+            return True
+        unsaid = job.state is JobState.PENDING and comment.ckpt is None
+        return unsaid and (job.user, job.name) in self._saving
 
     def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
         """Seconds that a move costs; of a job that cannot save, all that it has run."""

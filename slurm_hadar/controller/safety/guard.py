@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config, GuardSection
@@ -106,10 +106,12 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
     """Apply the configuration's limits; the changes with the largest payoff are kept."""
     guard = config.guard
     changes = list(changes)
-    active = [c for c in changes if c.kind is not ChangeKind.WAIT and c.kind is not ChangeKind.STAY]
+    vetoed = _stretched(snapshot, changes, guard.max_stretch)
+    idle = (ChangeKind.WAIT, ChangeKind.STAY)
+    active = [c for c in changes if c.kind not in idle and c.job_id not in vetoed]
     total = len(changes)
     budget = max(1, int(guard.max_changed_share * total)) if guard.max_changed_share < 1 else total
-    stops, changed, vetoed = 0, 0, {}
+    stops, changed = 0, 0
     for change in sorted(active, key=lambda c: (-c.payoff, c.job_id)):
         if change.kind.stops and stops >= guard.max_preemptions:
             vetoed[change.job_id] = f"guard.max_preemptions = {guard.max_preemptions} a round"
@@ -119,6 +121,20 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
             changed += 1
             stops += change.kind.stops
     return fit(snapshot, changes, vetoed)
+
+
+def _stretched(snapshot: Snapshot, changes: Sequence[Change], most: float) -> dict[str, str]:
+    """Who is not stopped for others, and why: who since its submission has run too small a share of the time. Moves are
+    no stops: the job goes on. Copies count together, as their parent goes on with any of them."""
+    stopped = [c.job_id for c in changes if c.kind is ChangeKind.PREEMPT]
+    if not most or not stopped:
+        return {}
+    served: dict[str, float] = {}
+    for job in snapshot.jobs:
+        served[job.parent] = served.get(job.parent, 0.0) + job.attained_s
+    why = f"guard.max_stretch = {most:g}, and it has run less than 1/{most:g} of the time since its submission"
+    jobs = map(snapshot.job.__getitem__, stopped)
+    return {j.job_id: why for j in jobs if snapshot.time - j.arrival > most * served[j.parent] / j.form.workers}
 
 
 def fit(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]) -> list[Change]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.answers.expectation import Interval, Peek, answer, starts
-from slurm_hadar.controller.answers.foresee import LEAST_ERROR, play, remaining_s, uncertainty
+from slurm_hadar.controller.answers.foresee import play, remaining_s
+from slurm_hadar.controller.answers.lengths import LEAST_ERROR, uncertainty
 from slurm_hadar.model import Draw, Fork, Form, Job, JobState, Needs, Node, Placement, Plan, Quota, Snapshot, Speed
 from slurm_hadar.policies import get
 from slurm_hadar.policies.base import Policy
@@ -32,6 +33,7 @@ def config(*more: str) -> Config:
             "guard.min_run_s=0",
             "guard.max_moves_per_job=1000000",
             "guard.max_preemptions=1000000",
+            "guard.max_stretch=0",
             "controller.round_s=60",
             "controller.event_round_s=0",
             *more,

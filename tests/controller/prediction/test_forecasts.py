@@ -111,6 +111,10 @@ def test_only_who_says_nothing_is_predicted(desk: Desk) -> None:
     job = seen[silent]
     assert job.total_steps is None and job.predicted_steps == pytest.approx(500.0 * job.best_rate())
     assert job.outlives > 1
+    forecast = desk.forecast(silent)
+    assert forecast is not None and job.predicted_range == pytest.approx(
+        (forecast.low_s * job.best_rate(), forecast.high_s * job.best_rate())
+    )
     assert seen[stated].predicted_steps is None and seen[stated].total_steps == 77
     assert seen[reports].predicted_steps is None and seen[reports].total_steps == 900
     assert seen[pinned].predicted_steps is None and desk.forecast(pinned) is None
