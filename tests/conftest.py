@@ -22,8 +22,7 @@ What a cluster offers: ``.run(["sbatch", ...])`` (CompletedProcess with text; ``
 
 Mark such tests with ``@pytest.mark.slurm``.
 
-Hypothesis draws the same examples in every run, so that what fails fails again. ``HYPOTHESIS_PROFILE=explore`` draws
-new ones each time, and keeps those that fail in ``.hypothesis``; ``quick`` draws fewer (``make check``).
+What hypothesis draws is said in ``tests/profiles.py``.
 """
 
 from __future__ import annotations
@@ -37,16 +36,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, processes, up
 from slurm_hadar.cluster import down as take_down
+from tests import profiles  # noqa: F401 - it registers them
 
-# a machine that is busy with other things is no failure
-_patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("same", derandomize=True, max_examples=60, **_patient)
-settings.register_profile("quick", derandomize=True, max_examples=15, **_patient)
-settings.register_profile("explore", max_examples=400, print_blob=True, **_patient)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
