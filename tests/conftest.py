@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coverage import Coverage
 from hypothesis import settings
 
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, processes, up
@@ -50,6 +51,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"slurm_cluster", "make_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slurm)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Drawn examples are not measured for coverage: to trace them takes as long again, and lines that no case that is
+    written out reaches want one."""
+    measured = Coverage.current() if item.get_closest_marker("hypothesis") else None
+    if measured is not None:
+        measured.stop()
+    try:
+        return (yield)
+    finally:
+        if measured is not None:
+            measured.start()
 
 
 def _poll(condition: Callable[[], Any], deadline_s: float = 30.0, every_s: float = 0.05) -> Any:
