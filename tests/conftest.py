@@ -60,6 +60,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     measured = Coverage.current() if item.get_closest_marker("hypothesis") else None
     if measured is not None:
         measured.stop()
+        # nor is it told at each start what was imported before: it looks at all modules, and PyTorch has odd ones
+        measured._warn_preimported_source = False  # noqa: SLF001 - there is no public way
     try:
         return (yield)
     finally:
