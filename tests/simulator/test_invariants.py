@@ -170,7 +170,7 @@ def test_who_cannot_be_moved_is_stopped_by_failures_alone(trace: Trace, options:
     most=st.sampled_from((1.0, 1.5, 3.0)),
     elastic=st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_no_job_beyond_the_bound_is_stopped_for_others(
     trace: Trace, options: SimOptions, policy: str, most: float, elastic: bool
 ) -> None:
