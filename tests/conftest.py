@@ -22,8 +22,7 @@ What a cluster offers: ``.run(["sbatch", ...])`` (CompletedProcess with text; ``
 
 Mark such tests with ``@pytest.mark.slurm``.
 
-Hypothesis draws the same examples in every run, so that what fails fails again. ``HYPOTHESIS_PROFILE=explore`` draws
-new ones each time, and keeps those that fail in ``.hypothesis``; ``quick`` draws fewer (``make check``).
+What hypothesis draws is said in ``tests/profiles.py``.
 """
 
 from __future__ import annotations
@@ -37,16 +36,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from coverage import Coverage
+from hypothesis import settings
 
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, processes, up
 from slurm_hadar.cluster import down as take_down
+from tests import profiles  # noqa: F401 - it registers them
 
-# a machine that is busy with other things is no failure
-_patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("same", derandomize=True, max_examples=60, **_patient)
-settings.register_profile("quick", derandomize=True, max_examples=15, **_patient)
-settings.register_profile("explore", max_examples=400, print_blob=True, **_patient)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
@@ -55,6 +51,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"slurm_cluster", "make_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slurm)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Drawn examples are not measured for coverage: to trace them takes as long again, and lines that no case that is
+    written out reaches want one."""
+    measured = Coverage.current() if item.get_closest_marker("hypothesis") else None
+    if measured is not None:
+        measured.stop()
+        # nor is it told at each start what was imported before: it looks at all modules, and PyTorch has odd ones
+        measured._warn_preimported_source = False  # noqa: SLF001 - there is no public way
+    try:
+        return (yield)
+    finally:
+        if measured is not None:
+            measured.start()
 
 
 def _poll(condition: Callable[[], Any], deadline_s: float = 30.0, every_s: float = 0.05) -> Any:

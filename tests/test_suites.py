@@ -26,6 +26,7 @@ def test_passes():
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the tests there need none, and they take a second
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slurm: needs a cluster\n")
     return tmp_path
 

@@ -37,6 +37,7 @@ FAST, SLOW = ("v100-1", "v100-2"), "k80-1"
 FREE, OTHERS = 8, 6
 LONGEST_S = 120.0
 ROUND_S = 4.0
+TOLD_S = 3.0  # within which Slurm says why jobs wait
 SLACK_S = 3.0  # a look at the queue each half second, and Slurm's own scheduler comes by once a second
 BLOCKED_BY, WAITS_FOR = HOSTILE[0], HONEST[0]
 HADAR = "hadar:model=resnet18,batch=64,steps=2000"
@@ -130,13 +131,16 @@ def measure(
 ) -> Measured:
     """One kind, without and with a controller."""
     result = Measured(name, jobs, round_s)
-    result.without_s = _try(cluster, name, jobs, longest_s, result)
+    result.without_s = _try(cluster, name, jobs, longest_s, result, TOLD_S)
     with _controller(cluster, round_s, settings):
-        result.with_s = _try(cluster, name, jobs, longest_s, result)
+        result.with_s = _try(cluster, name, jobs, longest_s, result, 3 * round_s)  # it has seen them by then
     return result
 
 
-def _try(cluster: PrivateCluster, name: str, jobs: int, longest_s: float, result: Measured) -> list[float | None]:
+def _try(
+    cluster: PrivateCluster, name: str, jobs: int, longest_s: float, result: Measured, before_s: float
+) -> list[float | None]:
+    """``before_s``: how long they all wait before GPUs come free."""
     kind, backend = KINDS[name], CliBackend(20.0, 0, cluster.env)
     try:
         fillers = [_submit(cluster, "root", f"--nodelist={node}", "--gres=gpu:1", comment="") for node in FAST]
@@ -149,7 +153,7 @@ def _try(cluster: PrivateCluster, name: str, jobs: int, longest_s: float, result
         _block(cluster, kind, jobs)
         # a short time limit lets Slurm's backfill start them before what waits for a job without one
         six = [_submit(cluster, WAITS_FOR, "--gres=gpu:1", "--time=10", "--mem=100M") for _ in range(OTHERS)]
-        time.sleep(3 * result.round_s)  # a controller has seen them by then, and Slurm said why they wait
+        time.sleep(before_s)
         waiting = (j for j in backend.read_jobs() if j.user == BLOCKED_BY and j.state is JobState.PENDING)
         result.reasons = sorted({j.reason for j in waiting})
         cluster.run(["scancel", *ends])

@@ -79,6 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--nap", type=float, required=True, help="seconds that a step takes")
+    parser.add_argument("--hurry", type=Path, help="a file: once it is there, steps take no time any more")
     parser.add_argument("--result", type=Path, required=True)
     args = parser.parse_args()
     directory = messages.job_dir(os.environ)
@@ -91,7 +92,8 @@ def main() -> None:
     spec = TrainingSpec({}, args.steps, gang, data, {"chain": ""}, {})
     run = Run(spec, SaveEvery(SAVE_EVERY_S), link, saver)
     for _ in run:
-        time.sleep(args.nap)
+        if args.hurry is None or not args.hurry.exists():
+            time.sleep(args.nap)
         run.state["chain"] = link_of(run.state["chain"], run.step)
     note_end(args.result, run.step, run.state["chain"])
 

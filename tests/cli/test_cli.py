@@ -17,21 +17,13 @@ from slurm_hadar.cli.main import COMMANDS
 
 
 @pytest.fixture
-def hadar(tmp_path: Path) -> Any:
-    """Run ``hadar`` as a user would, with no Slurm commands on PATH and an empty home."""
-
-    def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        clean = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        return subprocess.run(
-            [sys.executable, "-m", "slurm_hadar.cli.main", *arguments],
-            capture_output=True,
-            text=True,
-            env={**clean, **env},
-            timeout=60,
-            check=False,
-        )
-
-    return run
+def hadar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any) -> Any:
+    """``hadar`` as a user would run it, with no Slurm commands on PATH and an empty home."""
+    for name in os.environ:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return call
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -113,7 +105,6 @@ def test_config_check_reads_policy_parameters(hadar: Any) -> None:
     assert done.returncode == 1 and "objectve" in done.stderr and "objective" in done.stderr
 
 
-@pytest.mark.usefixtures("hadar")
 def test_output_into_a_closed_pipe() -> None:
     """``hadar ... | head`` ends quietly."""
     command = f"{sys.executable} -m slurm_hadar.cli.main config show | head -1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,13 +20,10 @@ def slurm(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hadar(slurm: Path) -> Run:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "PATH": f"{slurm}:{os.environ['PATH']}", "HADAR_CONFIG": ""}
-        command = [sys.executable, "-m", "slurm_hadar.cli.main", *words]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-
-    return run
+def hadar(slurm: Path, monkeypatch: pytest.MonkeyPatch, call: Run) -> Run:
+    monkeypatch.setenv("PATH", f"{slurm}:{os.environ['PATH']}")
+    monkeypatch.setenv("HADAR_CONFIG", "")
+    return call
 
 
 def script(folder: Path, name: str, text: str) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar import comment
 from slurm_hadar.errors import CommentError
 from tests.cluster.conftest import Endless
+from tests.profiles import examples
 
 MAC = "0123456789abcdef" * 2
 _UNSET = 4294967294
@@ -286,14 +287,14 @@ def test_unknown_key_lists_the_valid_ones_of_the_python_grammar(lua: Any) -> Non
 _PIECES = st.sampled_from([*comment.KEYS, *"=,+-./07", "v100", "yes", "6h", "/pp4", ".toml", " ", "T", ":", "Z", "é"])
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(body=st.lists(_PIECES, max_size=9).map("".join))
 def test_verdicts_agree_on_random_comments(lua: Any, body: str) -> None:
     """Whatever is thrown together from the grammar's pieces, both readers say the same."""
     assert _lua_accepts(lua, "hadar:" + body) == _python_accepts("hadar:" + body)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(key=st.sampled_from(list(comment.KEYS)), value=st.text(max_size=12).filter(lambda t: "\0" not in t))
 def test_verdicts_agree_on_random_values(lua: Any, key: str, value: str) -> None:
     """The same for any text at all as a value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.cluster import PrivateCluster
+from slurm_hadar.cluster import PrivateCluster, emulation
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.agents.channel import Channel
@@ -98,6 +99,8 @@ class Live:
         self.told = Told()
         self._channels: list[Channel] = []
         self._processes: list[subprocess.Popen[str]] = []
+        self._speeds = cluster.conf.with_name(emulation.FILE)
+        self._speeds_before = self._speeds.read_text()
 
     # Jobs
 
@@ -112,6 +115,15 @@ class Live:
         argv = ["sbatch", *common, *([f"--comment={comment}"] if comment else []), *options]
         run.setdefault("cwd", self.work)
         return self.cluster.run(argv, input="#!/bin/bash\n" + script, **run).stdout.strip()
+
+    def pace(self, **steps_per_s: float) -> None:
+        """Trainings that start from now on are slowed to these rates, by GPU type."""
+        content = {**json.loads(self._speeds_before), "speeds": {}, "fastest_steps_per_s": 1.0, "default": steps_per_s}
+        self._speeds.write_text(json.dumps(content))
+
+    def hurry(self) -> None:
+        """Trainings that start from now on are not slowed down: what is left of them is of no interest."""
+        self.pace(**{gpu: 1e5 for node in self.cluster.nodes for gpu in node.gpus})
 
     def finish(self) -> None:
         """Let all sleepers come to their end."""
@@ -216,6 +228,8 @@ class Live:
             channel.close()
         # also what a controller that was killed has left: later tests' jobs on the cluster would report to nobody
         self.cluster.conf.with_name("hadar-channel.json").unlink(missing_ok=True)
+        if self._speeds.exists():  # else the cluster is down already
+            self._speeds.write_text(self._speeds_before)
         self.journal.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import GraphError
@@ -16,6 +16,7 @@ from slurm_hadar.graphs.greedy import fits, heavy_edge, pack, pick_servers
 from slurm_hadar.graphs.mapping import map_graph
 from slurm_hadar.graphs.refine import refine
 from slurm_hadar.graphs.topology import Topology
+from tests.profiles import examples
 
 from .conftest import assignments, edge_cut, graphs
 
@@ -56,7 +57,7 @@ def test_ranks_of_a_bundle_are_on_its_server(graph: JobGraph, free: list[int]) -
         first += vertex.gpus
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(graphs(bundles=6), st.lists(st.integers(1, 8), min_size=1, max_size=3))
 def test_never_better_than_all_assignments_and_rarely_worse(graph: JobGraph, free: list[int]) -> None:
     """The least bytes over all assignments, edge by edge, are a bound; on one server nothing is sent at all."""

@@ -1,5 +1,6 @@
 """Fixtures of the job side: a bare environment, a job's directory, and a controller that only listens."""
 
+import gc
 import os
 import secrets
 import socket
@@ -33,6 +34,14 @@ def wait_for(condition: Callable[[], object], what: str = "condition", seconds: 
 @pytest.fixture
 def waiting() -> Callable[..., object]:
     return wait_for
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _known_objects() -> Iterator[None]:
+    """What goes on in a training is looked for among all objects: not among pytest's million."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

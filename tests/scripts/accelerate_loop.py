@@ -1,7 +1,6 @@
 """A loop of one's own around what Accelerate has prepared."""
 
 import argparse
-import time
 
 import torch
 from accelerate import Accelerator
@@ -28,6 +27,5 @@ for inputs, labels in slurm_hadar.train(model, optimizer, total_steps=350, loade
     optimizer.step()
     schedule.step()
     optimizer.zero_grad()
-    time.sleep(0.1)
 
 accelerator.save(accelerator.unwrap_model(model).state_dict(), args.out)

@@ -1,7 +1,6 @@
 """Mixed precision with a gradient scaler."""
 
 import argparse
-import time
 
 import torch
 from torch import nn
@@ -29,6 +28,5 @@ for inputs, targets in slurm_hadar.train(model, optimizer, total_steps=330, load
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    time.sleep(0.1)
 
 torch.save({"model": model.state_dict(), "scaler": scaler.state_dict()}, args.out)

@@ -1,7 +1,6 @@
 """Two workers with DistributedDataParallel, started by torchrun."""
 
 import argparse
-import time
 
 import torch
 import torch.distributed as dist
@@ -23,7 +22,6 @@ def main(out: str) -> None:
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
-        time.sleep(0.1)
     if dist.get_rank() == 0:
         torch.save(model.module.state_dict(), out)
     dist.destroy_process_group()

@@ -1,7 +1,6 @@
 """An average of the weights beside them, and a best loss with its history."""
 
 import argparse
-import time
 
 import torch
 from torch import nn
@@ -32,6 +31,5 @@ for inputs, targets in run:
     ema.update_parameters(model)
     losses.append(loss.item())
     run.also["best"] = min(run.also["best"], loss.item())
-    time.sleep(0.1)
 
 torch.save({"ema": ema.state_dict(), "losses": losses, "best": run.also["best"]}, args.out)

@@ -1,7 +1,6 @@
 """Two networks that train against each other, each with its optimizer."""
 
 import argparse
-import time
 
 import torch
 from torch import nn
@@ -34,6 +33,5 @@ for (real,) in run:
     opt_g.zero_grad()
     bce(discriminator(fake), torch.ones(len(real), 1)).backward()
     opt_g.step()
-    time.sleep(0.1)
 
 torch.save({"g": generator.state_dict(), "d": discriminator.state_dict()}, args.out)

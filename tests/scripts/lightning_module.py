@@ -1,7 +1,6 @@
 """A LightningModule with a validation; the trainer gets one callback."""
 
 import argparse
-import time
 from typing import Any
 
 import lightning
@@ -19,7 +18,6 @@ class Regression(lightning.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: Any) -> Any:
         x, y = batch
-        time.sleep(0.1)
         return nn.functional.mse_loss(self.net(x), y)
 
     def validation_step(self, batch: Any, batch_idx: Any) -> None:

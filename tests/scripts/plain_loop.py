@@ -1,7 +1,6 @@
 """A classifier with a scheduler, epoch by epoch: the loop of most tutorials."""
 
 import argparse
-import time
 
 import torch
 from torch import nn
@@ -27,6 +26,5 @@ for inputs, labels in run:
     loss.backward()
     optimizer.step()
     scheduler.step()
-    time.sleep(0.1)
 
 torch.save(net.state_dict(), args.out)

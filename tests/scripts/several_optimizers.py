@@ -1,7 +1,6 @@
 """Embeddings with a sparse optimizer, the rest with another, each with its schedule."""
 
 import argparse
-import time
 
 import torch
 from torch import nn
@@ -31,6 +30,5 @@ for tokens, labels in run:
     for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
         optimizer.step()
         scheduler.step()
-    time.sleep(0.1)
 
 torch.save({"embedding": embedding.state_dict(), "head": head.state_dict()}, args.out)

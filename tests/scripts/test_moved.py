@@ -110,7 +110,7 @@ def _undisturbed(script: Script) -> None:
         ]
     done = subprocess.run(
         [*start, str(path), f"--out={out}"],
-        env=environment(),
+        env=environment(NAP_S="0"),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -157,6 +157,8 @@ def moved(
     cluster = make_module_cluster(",".join(f"{node.partition('-')[0]}:1x{room}" for node in NODES))
     live = Live(cluster, tmp_path_factory.mktemp("scripts"))
     try:
+        # time to move it, and none for what comes after the last move
+        live.pace(**{node.partition("-")[0]: 10.0 if MOVES > 1 or node == NODES[0] else 1e5 for node in NODES})
         controller = live.controller("jobs.end_timeout_s=120", "jobs.ack_timeout_s=60", channel=True)
         end, scripts, references = time.monotonic() + DEADLINE_S, [], []
         with ThreadPoolExecutor(3) as pool:

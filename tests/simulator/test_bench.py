@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.policies.baselines.fifo import Fifo
 from slurm_hadar.policies.check import check_plan
 from slurm_hadar.simulator.bench import BenchResult, growth_exponent, measure, snapshot_of
+from tests.profiles import examples
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(jobs=st.integers(1, 60), nodes=st.integers(1, 12), per_node=st.integers(1, 9), seed=st.integers(0, 9))
 def test_generated_snapshots_are_a_round_that_can_be(jobs: int, nodes: int, per_node: int, seed: int) -> None:
     """What was asked for, nothing over capacity, at most half of the GPUs held, and the same for the same seed."""

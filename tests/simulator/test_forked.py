@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError, TraceError
@@ -17,6 +17,7 @@ from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.traces import Trace, TraceJob, table_csv
 from slurm_hadar.simulator.virtual.faults import Faults, Outage
 from slurm_hadar.simulator.virtual.forked import Consolidation
+from tests.profiles import examples
 
 FREE = Consolidation(0.0)
 THREE = SimOptions("v100:1x1,p100:1x1,k80:1x1", fork=Fork.AUTO, consolidation=FREE)
@@ -98,7 +99,7 @@ def test_a_lost_node_under_hadare_is_made_up_for() -> None:
     assert 1000.0 < result.jobs[0].completion_s < 16_000 / 6
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     rates=st.lists(st.floats(0.1, 20.0), min_size=3, max_size=3),
     steps=st.floats(4000.0, 1e5),  # several times a restart, below which Hadar's target makes it choose a slower type
@@ -140,7 +141,7 @@ def mixes(draw: Any) -> Any:
     return Trace("mix", "csv", tuple(sorted(jobs, key=lambda j: j.arrival_s)))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     trace=mixes(),
     cluster=st.sampled_from(("v100:1x2,p100:2x1", "v100:2x2,k80:1x4", "v100:2x1,p100:1x1,k80:2x2")),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.model import Mix, Plan, Snapshot, Tier, Wait
@@ -24,6 +24,7 @@ from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.setup import drawn
 from slurm_hadar.simulator.traces import Trace, TraceJob
 from slurm_hadar.simulator.virtual.faults import draw_faults
+from tests.profiles import examples
 
 CLUSTERS = ("v100:1x2", "v100:2x2,k80:1x4", "v100:1x4,p100:2x1,k80:1x1", "v100+k80:2x2")
 RATES = {"v100": 3.0, "p100": 2.0, "k80": 0.7}
@@ -101,7 +102,6 @@ def runs_of(result: Any) -> dict[str, Any]:
 
 
 @given(trace=traces(), options=options())
-@settings(max_examples=60, deadline=None)
 def test_gangs_are_whole_and_gpus_are_held_once(trace: Trace, options: SimOptions) -> None:
     result = simulate(trace, Restless(), options)
 
@@ -124,7 +124,6 @@ def test_gangs_are_whole_and_gpus_are_held_once(trace: Trace, options: SimOption
 
 
 @given(trace=traces(), options=options())
-@settings(max_examples=60, deadline=None)
 def test_steps_are_neither_lost_nor_invented(trace: Trace, options: SimOptions) -> None:
     """What a job did in its runs, each after its start, adds up to its steps and those that failures cost it, at its
     true speeds, whatever a policy was told of them."""
@@ -150,7 +149,7 @@ def test_steps_are_neither_lost_nor_invented(trace: Trace, options: SimOptions) 
 
 
 @given(trace=traces(), options=options(), policy=st.sampled_from(("hadar", "srtf", "gavel_las", "restless")))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_who_cannot_be_moved_is_stopped_by_failures_alone(trace: Trace, options: SimOptions, policy: str) -> None:
     """Who they are hangs on the seed and their ids alone."""
     result = simulate(trace, Restless() if policy == "restless" else registry.get(policy), options)
@@ -171,7 +170,7 @@ def test_who_cannot_be_moved_is_stopped_by_failures_alone(trace: Trace, options:
     most=st.sampled_from((1.0, 1.5, 3.0)),
     elastic=st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_no_job_beyond_the_bound_is_stopped_for_others(
     trace: Trace, options: SimOptions, policy: str, most: float, elastic: bool
 ) -> None:
@@ -197,7 +196,7 @@ def test_no_job_beyond_the_bound_is_stopped_for_others(
 
 
 @given(trace=traces(), options=options())
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_the_same_input_gives_the_same_result(trace: Trace, options: SimOptions) -> None:
     first, second = (simulate(trace, Restless(), options) for _ in range(2))
 
@@ -211,7 +210,7 @@ def test_the_same_input_gives_the_same_result(trace: Trace, options: SimOptions)
     mix=st.sampled_from((None, *Mix)),
     elastic=st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_nothing_beats_the_lower_bounds(
     trace: Trace, options: SimOptions, policy: str, mix: Mix | None, elastic: bool
 ) -> None:
@@ -229,7 +228,7 @@ def test_nothing_beats_the_lower_bounds(
 
 
 @given(trace=traces(), options=options())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_books_agree(trace: Trace, options: SimOptions) -> None:
     """Utilisation, GPU-seconds per job and the series over rounds tell the same story."""
     result = simulate(trace, Restless(), options)

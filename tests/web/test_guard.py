@@ -20,6 +20,7 @@ from slurm_hadar.errors import ConfigError
 from slurm_hadar.web import content as pages
 from slurm_hadar.web.guard import COOKIE, HEADERS
 from slurm_hadar.web.serve import address, read_token
+from tests.profiles import examples
 
 TOKEN = "0123456789abcdef-secret"
 PAGES = ("/", "/queue", "/job/1", "/node/a100-1", "/timeline", "/ended", "/users", "/partitions", "/prices")
@@ -184,7 +185,7 @@ def _has_the_headers(answer: Any) -> bool:
     return all(answer.headers.get(name) == value for name, value in HEADERS.items())
 
 
-@hypothesis.settings(max_examples=150, deadline=None)
+@examples(150)
 @hypothesis.given(
     path=st.sampled_from(
         [*PATHS, "/api/timeline.json", "/api/prices.json", "/api/ended.json", "/api/node/x.json", "/healthz"]

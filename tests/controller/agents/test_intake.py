@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from slurm_hadar.controller.agents.channel import Channel
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import Report, encode
+from tests.profiles import examples
 
 TOKEN = "a" * 64
 
@@ -57,7 +58,7 @@ def test_figures_that_cannot_be_cost_the_report(bench: Any, tmp_path: Path, fiel
     assert speeds and all(1e-3 < s < 1e6 for s in speeds)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rates=st.lists(st.floats(1e-9, 1e6) | st.sampled_from([1e-9, 1e6]), min_size=1, max_size=40))
 def test_any_rate_that_is_taken_can_be_reckoned_with(bench: Any, rates: list[float]) -> None:
     """Averages of rates at the very bounds stay rates."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from slurm_hadar.controller.agents import file_reader
@@ -19,6 +19,7 @@ from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.agents.user_files import Tail, UserFiles
 from slurm_hadar.messages import Report, encode, token_fingerprint
+from tests.profiles import examples
 
 TOKEN = "ab" * 32
 ME = str(os.getuid())
@@ -190,7 +191,7 @@ def test_no_name_of_a_directory_does_harm(work_dir: str, reader: SpoolReader, tm
 _CONTENT = st.lists(st.binary(max_size=40) | st.sampled_from([b"\n", made(1), made(2)[:30], made(3, steps=1)]))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=_CONTENT.map(b"".join), after=_CONTENT.map(b"".join))
 def test_any_content_is_read_or_dropped(
     before: bytes, after: bytes, spool: Path, tmp_path: Path, files: UserFiles

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.config import Config, load
@@ -21,6 +21,7 @@ from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces import read_trace
 from slurm_hadar.testing.snapshots import snapshots
 from slurm_hadar.throughput.table import reference
+from tests.profiles import examples
 
 NOW = 1_000_000.0
 POLICIES = ("fifo", "hadar", "srtf", "tiresias", "gavel_las", "asrpt", "hadare")
@@ -199,7 +200,7 @@ def test_time_runs_out() -> None:
     assert starts(Peek(seen, get("fifo")), config(), cpu_s=60.0) == {"2": Interval(NOW + 120, NOW + 120)}
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(seen=snapshots(), name=st.sampled_from(POLICIES), lean=st.sampled_from((-1.0, 0.0, 1.0)))
 def test_any_snapshot_has_a_future(seen: Snapshot, name: str, lean: float) -> None:
     """It ends, starts come before ends and not before now, and the same is foreseen twice."""

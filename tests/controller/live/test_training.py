@@ -107,6 +107,8 @@ def test_moved_three_times_between_gpu_types_is_bit_identical(live: Any, poll: A
     )
     for node in ("p100-2", "k80-1", "v100-1"):
         goes_on(live, job, poll)
+        if node == "v100-1":
+            live.hurry()
         result = move_until(controller, live, poll, {job: {node: 1}})[-1]
         assert (result.record.moves, result.record.failed) == (1, 0), result.outcome.log
     poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
@@ -141,6 +143,8 @@ def test_a_gang_moved_to_other_nodes_is_bit_identical(live: Any, poll: Any) -> N
     )
     for where in ({"p100-1": 1, "p100-2": 1}, {"v100-1": 2}):
         goes_on(live, job, poll)
+        if where == {"v100-1": 2}:
+            live.hurry()
         result = move_until(controller, live, poll, {job: where})[-1]
         assert (result.record.moves, result.record.failed) == (1, 0), result.outcome.log
     poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
@@ -164,6 +168,7 @@ def test_a_library_training_is_moved_by_its_callback(live: Any, poll: Any, libra
         [sys.executable, str(script), f"--steps={steps}", "--seed=3", "--log-every=1"], live.work / "undisturbed.jsonl"
     )
     goes_on(live, job, poll)
+    live.hurry()
     result = move_until(controller, live, poll, {job: {"p100-2": 1}})[-1]
     assert (result.record.moves, result.record.failed) == (1, 0), result.outcome.log
     poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
@@ -237,6 +242,7 @@ def test_without_a_channel_the_spool_file_and_the_signal_serve(live: Any, poll: 
         return all(records[job].resumable and records[job].steps_per_s for job in jobs)
 
     poll(known, DEADLINE_S, 0.5)
+    live.hurry()
     outcomes = move_until(controller, live, poll, dict(zip(jobs, ({"v100-1": 1}, {"v100-2": 1}), strict=True)))
     poll(lambda: all(live.state_of(job) == "COMPLETED" for job in jobs), DEADLINE_S)
 

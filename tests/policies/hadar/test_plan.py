@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from slurm_hadar.model import Form, JobState, Mix, Node, Placement, Speed
 from slurm_hadar.policies import check_plan, get
@@ -155,7 +155,6 @@ def test_jobs_on_a_draining_node_stay_or_move(running: Any, snapshot: Any) -> No
 # Memory
 
 
-@settings(deadline=None, max_examples=60)
 @given(snapshots(max_jobs=10))
 def test_losing_the_memory_costs_nothing_but_knowledge(seen: Any) -> None:
     """With the memory the plan repeats itself; without, with that of another queue or with older keys it is still a

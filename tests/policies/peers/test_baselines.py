@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Node, Speed, Tier
 from slurm_hadar.policies import check_plan, get
 from slurm_hadar.policies.baselines.allox import match, start
 from slurm_hadar.testing.snapshots import carry_out, snapshots
+from tests.profiles import examples
 
 HOUR = 3600.0
 ONE = [Node("a", {"v100": 1})]
@@ -152,7 +153,6 @@ def small_instances(draw: Any) -> Any:
 class TestAlloX:
     """Matching of jobs to places in the queues of GPUs."""
 
-    @settings(deadline=None, max_examples=60)
     @given(small_instances())
     def test_optimal_on_tiny_instances(self, instance: Any) -> None:
         """The matching's sum of completion times is that of the best schedule found by trying all."""
@@ -165,7 +165,6 @@ class TestAlloX:
         queues = [kind for kind in range(len(free)) for _ in range(int(free[kind]))]
         assert total == pytest.approx(completion_sum_s(times, queues))
 
-    @settings(deadline=None, max_examples=60)
     @given(small_instances(), st.data())
     def test_never_more_than_is_free(self, instance: Any, data: Any) -> None:
         """Gangs included: who starts fits together, and nobody starts where it cannot run."""
@@ -240,7 +239,7 @@ def advance(snapshot: Any, plan: Any, seconds: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "params"), PEERS, ids=[n for n, _ in PEERS])
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@examples(15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(snapshot=snapshots(), data=st.data())
 def test_plans_stay_sound_over_many_rounds(name: Any, params: Any, snapshot: Any, data: Any) -> None:
     """With memory handed on through JSON, and jobs and nodes coming and going, every plan may be carried out."""

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from slurm_hadar.policies.gavel.lp import Load, fair_finish, isolated_rates, max_min, max_total, proportional_rates
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
+from tests.profiles import examples
 
 CLOSE = 3e-3  # a thousandth of the optimum is given up for the centre
 
@@ -61,7 +62,6 @@ def makespan_s(load: Any, steps: Any) -> Any:
     return linprog([0.0] * (jobs * types) + [1.0], A_ub=np.array(rows), b_ub=bounds).fun
 
 
-@settings(deadline=None, max_examples=60)
 @given(loads(), st.data())
 def test_max_min_is_feasible_and_reaches_the_best_makespan(load: Any, data: Any) -> None:
     """With remaining steps as demand the ratio is one over the makespan, which another formulation confirms."""
@@ -77,7 +77,7 @@ def test_max_min_is_feasible_and_reaches_the_best_makespan(load: Any, data: Any)
     assert shadow_prices(seconds, load.gpus)[1] <= 1 / level * (1 + 1e-6)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(loads(), st.data())
 def test_the_order_of_jobs_does_not_matter(load: Any, data: Any) -> None:
     """The centre is unique: jobs in another order get the same shares, and equal jobs get equal ones."""
@@ -90,7 +90,6 @@ def test_the_order_of_jobs_does_not_matter(load: Any, data: Any) -> None:
     assert twins[: len(order)] == pytest.approx(twins[len(order) :], abs=0.01)
 
 
-@settings(deadline=None, max_examples=60)
 @given(loads())
 def test_max_total_is_feasible_and_beats_equal_parts(load: Any) -> None:
     """The total is what the shares give, and no less than when everybody has an equal part."""
@@ -101,7 +100,6 @@ def test_max_total_is_feasible_and_beats_equal_parts(load: Any) -> None:
     assert total >= isolated_rates(load).sum() * (1 - 1e-9)
 
 
-@settings(deadline=None, max_examples=60)
 @given(loads(), st.data())
 def test_fair_finish_is_feasible_and_cannot_be_improved(load: Any, data: Any) -> None:
     """Nobody's ratio is above the one returned, and no shares could keep all of them a percent lower."""
@@ -180,7 +178,7 @@ def test_a_job_that_nobody_can_help_leaves_the_rest_to_the_others() -> None:
     assert shares[:, 0].sum() == pytest.approx(2.0, rel=0.2)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5), st.floats(-6, 12), st.floats(0, 7)), min_size=1, max_size=8)
 )

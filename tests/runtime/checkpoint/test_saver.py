@@ -27,8 +27,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def forked(*arguments: object) -> list[dict[str, Any]]:
-    """The lines of one run of ``forked.py``, outside Slurm."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "RANK", "WORLD", "MASTER"))}
+    """The lines of one run of ``forked.py``, outside Slurm; not measured for coverage, which its hundreds of forks,
+    killed or ended at once, would not write down."""
+    others = ("SLURM", "HADAR", "RANK", "WORLD", "MASTER", "COVERAGE")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
     command = [sys.executable, str(ROOT / "tests/runtime/forked.py"), *map(str, arguments)]
     env = {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import slurm_hadar  # noqa: E402
+from tests.profiles import examples  # noqa: E402
 
 TURNS = 40
 
@@ -68,7 +69,7 @@ class Training:
 LENGTHS = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=2)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(LENGTHS, st.integers(1, 7), st.lists(st.integers(1, TURNS - 1), max_size=3))
 def test_accumulated_gradients_survive_any_stops(lengths: list[list[int]], every: int, stops: list[int]) -> None:
     undisturbed = Training(lengths)

@@ -9,12 +9,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from slurm_hadar.errors import CheckpointError  # noqa: E402
 from slurm_hadar.runtime.forks import weights  # noqa: E402
 from slurm_hadar.runtime.forks.weights import Outer, Source  # noqa: E402
+from tests.profiles import examples  # noqa: E402
 
 
 def store(path: Path, content: dict[str, Any], parameters: tuple[str, ...] = ()) -> Path:
@@ -88,7 +89,7 @@ def test_batch_norm_variance_is_that_of_the_pooled_samples(tmp_path: Path) -> No
     torch.testing.assert_close(got["bn.running_var"], both.var(0, correction=0))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(values=st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(0, 1000)), min_size=1, max_size=5))
 def test_means_lie_between_their_parts(
     values: list[tuple[float, int]], tmp_path_factory: pytest.TempPathFactory

@@ -20,7 +20,7 @@ from slurm_hadar.runtime.launch.srun_options import split_command
 
 ROOT = Path(__file__).resolve().parents[3]
 WRAPPER = ROOT / "wrappers" / "hadar-srun"
-FAKE = """#!{python}
+FAKE = """#!{python} -IS
 import json, os, sys
 with open({record!r}, "a") as file:
     file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")

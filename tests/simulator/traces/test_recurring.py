@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import TraceError
@@ -17,6 +17,7 @@ from slurm_hadar.simulator.traces import read_text, read_trace, table_csv
 from slurm_hadar.simulator.traces.recurring import GANGS, Recurring, generate
 from slurm_hadar.simulator.traces.workloads import gang_workloads
 from slurm_hadar.throughput.table import read_table, reference
+from tests.profiles import examples
 
 TABLE = reference()
 DAY_S = 86400.0
@@ -27,7 +28,7 @@ def _run_s(trace: Any) -> list[float]:
     return [j.steps / rates.of(j, j.workers)["v100"].steps_per_s for j in trace.jobs]
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     jobs=st.integers(1, 400),
     users=st.integers(1, 20),
