@@ -29,9 +29,7 @@ def summary(found: Map, policy: str) -> str:
         figures = " ".join(f"{duels[metric][duel.cell].ratio:6.3f}" for metric in METRICS)
         lines.append(f"{duel.cell.name:64} {figures}  {duel.rival}")
     lines += ["", *(_told(name, policy, duels[metric].values()) for metric, name in METRICS.items())]
-    family = policy.partition(":")[0].partition("@")[0]
-    strangers = found.duels(policy, "avg_jct_s", lambda p: not p.startswith(family))
-    lines.append(_told(f"average JCT, {family}'s variants not among the others", policy, strangers))
+    lines.append(_told("average JCT, its own variants not among the others", policy, _strangers(found, policy)))
     for axis, value, ratios in by_value(list(duels["avg_jct_s"].values())):
         lines.append(f"  {axis:9} {value:10} {geometric(ratios):.3f} (worst {min(ratios):.3f}, {len(ratios)} cells)")
     unjudged = found.unjudged(policy)
@@ -41,6 +39,12 @@ def summary(found: Map, policy: str) -> str:
 
 def _duels(found: Map, policy: str) -> Duels:
     return {metric: {d.cell: d for d in found.duels(policy, metric)} for metric in METRICS}
+
+
+def _strangers(found: Map, policy: str) -> Collection[Duel]:
+    """Average JCT against the best of the other policies, variants of this one left out."""
+    family = policy.partition(":")[0].partition("@")[0]
+    return found.duels(policy, "avg_jct_s", lambda p: not p.startswith(family))
 
 
 def _told(name: str, policy: str, duels: Collection[Duel]) -> str:
@@ -81,7 +85,7 @@ def _page(found: Map, policy: str) -> str:
     parts = [
         _INTRO.format(cells=_count(found), seeds=seeds, policies=len(found.policies), policy=policy,
                       runs=len(found.rows), count=many, minutes=f"{cpu_min:.0f}"),
-        _goals(duels, policy),
+        _goals(found, policy, duels),
         "![Average JCT of every policy over the best one in the cell](regimes.png)",
         "## Where it wins and loses\n\n" + _axes(list(duels["avg_jct_s"].values())),
         "## Cells\n\n" + _cells(found, policy, duels),
@@ -99,10 +103,11 @@ def _count(found: Map) -> str:
     return f"{count} ({len(absent)} of the map's {len(whole)} were not run)" if absent else count
 
 
-def _goals(duels: Duels, policy: str) -> str:
+def _goals(found: Map, policy: str, duels: Duels) -> str:
     rows = []
-    for metric, name in METRICS.items():
-        score = Score.of(duels[metric].values())
+    judged = {name: duels[metric].values() for metric, name in METRICS.items()}
+    for name, each in (("average JCT, without its own variants", _strangers(found, policy)), *judged.items()):
+        score = Score.of(each)
         if score.worst is not None:
             worst = f"{score.worst.ratio:.3f} (`{score.worst.cell.name}`, `{score.worst.rival}`)"
             rows.append([name, f"{score.mean:.3f}", worst, f"{score.ahead} of {score.count}"])
@@ -208,7 +213,7 @@ _INTRO = """
 {policies} policies on clusters, loads and jobs of many kinds, all with the same knowledge: {cells}, {seeds}.
 A cell is a value of each of nine axes; in the whole map every pair of values of two axes stands in three cells or more.
 Ratios are the best other policy's figure over that of `{policy}`, means over the seeds: above 1, `{policy}` is better.
-Its own variants are among the others.
+Its own variants are among the others if nothing else is said.
 
 ```
 python -m benchmarks.regimes --seeds {count} --page

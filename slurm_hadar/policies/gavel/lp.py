@@ -110,11 +110,14 @@ def fair_finish(load: Load, remaining: Field, elapsed: Field, isolated: Field) -
     ----------
     remaining: steps, positive. elapsed: seconds since the arrival. isolated: seconds, positive.
     """
-    least = float((elapsed / isolated).max())
-    above = float(((elapsed + remaining / isolated_rates(load)) / isolated).max()) - least
+    longest = int((elapsed / isolated).argmax())
+    least = float(elapsed[longest] / isolated[longest])
+    ahead = np.maximum(0.0, least * isolated - elapsed)  # by itself: beside it a small margin would be lost in rounding
+    ahead[longest] = 0.0
+    above = float(((remaining / isolated_rates(load) - ahead) / isolated).max())
     low, high, margin = 0.0, above, above
     for _ in range(_MOST_STEPS):
-        spare = (least + margin) * isolated - elapsed
+        spare = ahead + margin * isolated
         demand = remaining / spare
         shares, level, duals = _max_min_corner(load, demand)
         if abs(level - 1.0) <= _CLOSE:

@@ -34,7 +34,9 @@ class Hadar(Policy):
     * ``lookahead`` (default): the price of a GPU-second is what it costs the jobs that wait for that GPU, over the time
       until they are done (:mod:`slurm_hadar.policies.hadar.lookahead.prices`). Each job queues for the GPU type and
       the gang size that cost all jobs least; each type runs the jobs of highest density, chosen by a dynamic programme
-      where gangs leave a hole; free GPUs go to whoever gains most from them for the meantime.
+      where gangs leave a hole; free GPUs go to whoever gains most from them for the meantime. Where at most 64 jobs are
+      to be decided about and to stop them costs something, the queues are those of the best plan found by playing many
+      forward to their ends (:mod:`slurm_hadar.policies.hadar.lookahead.search`).
     * ``round``: our reconstruction of the paper's round. Prices rise exponentially as a type sells out, and a
       choose-or-skip dynamic programme picks the plan of largest utility for this round alone. Kept to compare with.
 
@@ -46,7 +48,8 @@ class Hadar(Policy):
     objective: ``jct`` (average job completion time), ``ttd`` (total time duration, makespan), ``ftf`` (finish-time
         fairness), ``deadline``.
     frontier: with ``jct``, from 0 (average JCT alone) over 0.5 (both at once) to 1 (TTD alone); other objectives ignore
-        it. The default costs next to nothing in average JCT and keeps the longest jobs from being left for the end.
+        it, and so does a stream of jobs, which has no end. The default costs next to nothing in average JCT and keeps
+        the longest jobs of a batch from being left for the end.
     fairness: with ``jct``, from 0 (average JCT alone) to 1 (finish-time fairness alone; with ``frontier=0`` the same as
         ``objective=ftf``).
     prices: ``lookahead`` or ``round``; the latter knows neither ``fairness`` nor ``fair_share``.
@@ -54,9 +57,10 @@ class Hadar(Policy):
         GPU time at the value of the GPU type.
     switch_gain: a running job is moved, or stopped for another, only if that gains more than this share; the restart
         cost is counted besides.
-    unknown_runtime_s: the run time on the best type that is assumed of a job whose steps nobody states or predicts.
-    patience_s: a job that could not be moved once started (``unmovable`` set while pending) may wait this long from its
-        arrival for a faster type; 0 starts it on whatever is free.
+    unknown_runtime_s: the run time on the best type that is assumed of a job whose steps nobody states or predicts,
+        until others like it tell (:mod:`slurm_hadar.policies.hadar.lookahead.lifetimes`; with ``round``, always).
+    patience_s: in a queue that is too long to be planned, a job that could not be moved once started (``unmovable`` set
+        while pending) may wait this long from its arrival for a faster type; 0 starts it on whatever is free.
     fill: with ``prices=round``, give GPUs that nobody wants at the price to jobs that can use them.
     effort: with ``prices=round``, how many states the dynamic programme looks at at most.
     """

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.model import Snapshot
+from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
 from slurm_hadar.policies.toolkit.arena import Arena
@@ -21,7 +22,7 @@ def weights_of(
     seen: Snapshot, objective: Any = "jct", fair_share: Any = "none", type_value: Any = None, fairness: Any = 0.0
 ) -> Any:
     """{job: weight}."""
-    outlook = survey(Arena.of(seen), 3600.0)
+    outlook = survey(Arena.of(seen), Lifetimes(3600.0))
     found = delay_costs(outlook, objective, fairness, fair_share, type_value or {})
     return dict(zip([j.job_id for j in outlook.jobs], found.tolist(), strict=True))
 

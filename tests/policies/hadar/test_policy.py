@@ -10,6 +10,7 @@ import pytest
 
 from slurm_hadar.model import Form, Job, Mix, Node, Placement, Snapshot, Speed, Tier
 from slurm_hadar.policies import check_plan, get
+from slurm_hadar.policies.hadar.lookahead.search import MOST_JOBS
 from slurm_hadar.testing.snapshots import carry_out
 
 BRUTE_FORCE = Path(__file__).parents[3] / "benchmarks" / "brute_force.py"
@@ -134,17 +135,30 @@ def test_balanced_gangs_seek_speed_where_gated_ones_cannot_use_it(job: Any, snap
     assert plan.placements["1"] == Placement.of({"a": {"v100": 1, "k80": 1}})
 
 
+def test_who_cannot_be_moved_waits_where_that_ends_it_sooner(job: Any, running: Any, snapshot: Any) -> None:
+    """On the slow type it would run for good: it takes it only if the fast one comes free too late."""
+    nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))
+    stuck = job("2", steps=1e5, unmovable="saves no checkpoint")
+    for holder_steps, placed in ((1e5, {}), (1e7, {"k80": 1})):
+        holder = running("1", {"a": {"v100": 1}}, steps=holder_steps, unmovable="exempt")
+        assert get("hadar").allocate(snapshot([holder, stuck], nodes)).placement("2").by_type == placed
+
+
 def test_patience(job: Any, running: Any, snapshot: Any) -> None:
-    """A job that could not be moved later waits for a faster type, but not for ever."""
+    """In a queue too long to be planned it starts on what is free, unless it is told to wait, and then not for ever."""
     nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))
     holder = running("1", {"a": {"v100": 1}}, unmovable="exempt")
     stuck = job("2", steps=1e5, unmovable="saves no checkpoint", arrival=990.0)
-    eager = get("hadar").allocate(snapshot([holder, stuck], nodes))
-    assert eager.placements["2"].by_type == {"k80": 1}
-    patient = get("hadar", patience_s=3600.0).allocate(snapshot([holder, stuck], nodes))
+    others = [job(f"9{n}", steps=1e9, k80=None, p100=None) for n in range(MOST_JOBS)]
+
+    def placed(arrival: float = 990.0, **params: float) -> Any:
+        seen = snapshot([holder, replace(stuck, arrival=arrival), *others], nodes)
+        return get("hadar", **params).allocate(seen)
+
+    assert placed().placements["2"].by_type == {"k80": 1}
+    patient = placed(patience_s=3600.0)
     assert "2" not in patient.placements and "faster" in patient.waits["2"].why
-    at_last = get("hadar", patience_s=3600.0).allocate(snapshot([holder, replace(stuck, arrival=-9000.0)], nodes))
-    assert at_last.placements["2"].by_type == {"k80": 1}
+    assert placed(arrival=-9000.0, patience_s=3600.0).placements["2"].by_type == {"k80": 1}
 
 
 def test_unmovable_holders_are_named(job: Any, running: Any, snapshot: Any) -> None:

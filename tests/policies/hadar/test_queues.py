@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment, linprog
 
 from slurm_hadar.model import Form, Job, Node, Snapshot, Speed
+from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
 from slurm_hadar.policies.hadar.lookahead.prices import Aim, assign, balance, set_target
 from slurm_hadar.policies.toolkit.arena import Arena
@@ -27,7 +28,7 @@ def outlook_of(run_s: Any, gpus: Any, workers: Any = None) -> Any:
     for j, row in enumerate(run_s):
         speeds = {t: Speed(1e6 / s) for t, s in zip(TYPES, row, strict=False) if s is not None}
         jobs.append(Job(f"{j:03}", Form((workers or {}).get(j, 1)), arrival=NOW, total_steps=1e6, speeds=speeds))
-    return survey(Arena.of(Snapshot(NOW, nodes, tuple(jobs))), 3600.0)
+    return survey(Arena.of(Snapshot(NOW, nodes, tuple(jobs))), Lifetimes(3600.0))
 
 
 def total_cost(outlook: Any, weights: Any, column: Any, terminal: Any) -> Any:

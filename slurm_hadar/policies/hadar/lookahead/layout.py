@@ -9,6 +9,7 @@ from slurm_hadar.policies.hadar.lookahead.knapsack import choose, first_fit
 from slurm_hadar.policies.hadar.lookahead.mixing import mixed_gang
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints
 from slurm_hadar.policies.hadar.lookahead.queueing import Queueing
+from slurm_hadar.policies.hadar.lookahead.search import Schedule
 from slurm_hadar.policies.toolkit.gangs import Gang
 from slurm_hadar.policies.toolkit.ledger import Ledger
 
@@ -52,9 +53,22 @@ class _Layout:
 
     def run_queued(self) -> None:
         """Those of each pool's queue who run."""
+        if self.queueing.schedule is not None:
+            self._run_planned(self.queueing.schedule)
+            return
         workers = self.outlook.workers[self.outlook.rows, self.queues.column].astype(int)
         for pool in range(len(self.outlook.pools) if self.outlook.jobs else 0):
             self._lay_out(self._chosen(pool, workers), self.queues.column)
+
+    def _run_planned(self, schedule: Schedule) -> None:
+        """Those whom the plan starts now."""
+        now = np.flatnonzero(schedule.now >= 0)
+        now = now[np.argsort(schedule.place[now])]
+        workers = np.zeros(len(schedule.now), int)
+        workers[now] = self.outlook.workers[now, schedule.now[now]]
+        for pool in range(len(self.outlook.pools)):
+            mine = now[self.outlook.pool_of[schedule.now[now]] == pool]
+            self._lay_out(first_fit(mine, workers, self._free(pool)), schedule.now)
 
     def _chosen(self, pool: int, workers: Ints) -> Ints:
         """The jobs to run on the pool: critical ones first, the longest of them first, then the others by density."""
@@ -151,6 +165,8 @@ class _Layout:
             return
         run_s = outlook.run_s[:, column]
         rows = np.flatnonzero(~self.placed & np.isfinite(run_s) & (outlook.workers[:, column] <= free))
+        if self.queueing.schedule is not None:  # which has weighed whether to wait is better
+            rows = rows[[outlook.jobs[r].unmovable is None for r in rows]]
         rows = rows[self._gains(rows, column)]
         density = worth[rows] * own[rows] / (run_s[rows] * outlook.workers[rows, column])
         density = density * np.where(outlook.held[rows] == column, 1.0 + self.switch_gain, 1.0)

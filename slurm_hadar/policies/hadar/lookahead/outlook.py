@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_hadar.model import Form, Job, Mix, Speed
+from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
 from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
 from slurm_hadar.policies.toolkit.gangs import node_counts
 
@@ -64,8 +65,8 @@ class Outlook:
     ``run_s[n, k]``: seconds to finish, ``inf`` where it cannot run. ``workers[n, k]``: gang size. ``pool_of[k]``.
     ``steps[n]``: what remains. ``held[n]``: the column that it runs in; -1 if it does not run, or runs across pools.
     ``restart_s[n]``: what a start costs. ``gpus[p]``: GPUs of a pool; ``free[p]``: those that may be handed out;
-    ``ahead[p]``: GPU-seconds that jobs which must stay where they are still need there. ``loose`` are jobs that fit no
-    pool but may mix GPU types.
+    ``ahead[p]``: GPU-seconds that jobs which must stay where they are still need there, and ``until_s[p]`` for how long
+    they need each of their GPUs. ``loose`` are jobs that fit no pool but may mix GPU types.
     """
 
     arena: Arena
@@ -83,6 +84,7 @@ class Outlook:
     gpus: Floats
     free: Ints
     ahead: Floats
+    until_s: list[list[float]]
 
     @property
     def best_s(self) -> Floats:
@@ -95,11 +97,10 @@ class Outlook:
         return np.arange(len(self.jobs))
 
 
-def survey(arena: Arena, unknown_runtime_s: float) -> Outlook:
+def survey(arena: Arena, lifetimes: Lifetimes) -> Outlook:
     """Lay out pools, columns and jobs.
 
-    Of jobs whose steps nobody knows, ``unknown_runtime_s`` on their best type is assumed to remain. O(jobs x columns +
-    classes x slots).
+    Of jobs whose steps nobody knows, ``lifetimes`` tells what remains. O(jobs x columns + classes x slots).
     """
     pools = _pools(arena)
     maker = _Classes(arena, pools)
@@ -118,10 +119,10 @@ def survey(arena: Arena, unknown_runtime_s: float) -> Outlook:
     rates = np.array([found + [0.0] * (width - len(found)) for found in rated]).reshape(len(jobs), width)
     # where there is no column the run time is infinite, and an area has to be, too
     workers = np.array([c.workers + [1.0] * (width - len(c.workers)) for c in classes]).reshape(len(jobs), width)
-    steps = _remaining_steps(jobs, rates, unknown_runtime_s)
+    steps = _remaining_steps(jobs, rates, lifetimes)
     with np.errstate(divide="ignore"):
         run_s = steps[:, None] / rates
-    gpus, free, ahead = _room(arena, pools, unknown_runtime_s)
+    gpus, free, ahead, until_s = _room(arena, pools, lifetimes)
     return Outlook(
         arena,
         jobs,
@@ -138,13 +139,14 @@ def survey(arena: Arena, unknown_runtime_s: float) -> Outlook:
         gpus,
         free,
         ahead,
+        until_s,
     )
 
 
-def _remaining_steps(jobs: Sequence[Job], rates: Floats, unknown_runtime_s: float) -> Floats:
-    """:meth:`Job.steps_to_go` at the fastest column's rate."""
+def _remaining_steps(jobs: Sequence[Job], rates: Floats, lifetimes: Lifetimes) -> Floats:
+    """At the fastest column's rate."""
     best = rates.max(axis=1, initial=0.0).tolist()
-    return np.array([j.steps_to_go(rate, unknown_runtime_s) for j, rate in zip(jobs, best, strict=True)], float)
+    return np.array([lifetimes.steps_to_go(j, rate) for j, rate in zip(jobs, best, strict=True)], float)
 
 
 def _pools(arena: Arena) -> list[Pool]:
@@ -159,19 +161,20 @@ def _pools(arena: Arena) -> list[Pool]:
     ]
 
 
-def _room(arena: Arena, pools: Sequence[Pool], unknown_runtime_s: float) -> tuple[Floats, Ints, Floats]:
-    """GPUs, free GPUs, and the work of jobs that must stay, per pool."""
+def _room(arena: Arena, pools: Sequence[Pool], lifetimes: Lifetimes) -> tuple[Floats, Ints, Floats, list[list[float]]]:
+    """GPUs, free GPUs, the work of jobs that must stay, and when each of their GPUs comes free, per pool."""
     gpus = np.array([sum(arena.capacity[s] for s in p.slots) for p in pools], float)
     free = np.array([sum(arena.free[s] for s in p.slots) for p in pools], int)
-    ahead = np.zeros(len(pools))
+    ahead, until_s = np.zeros(len(pools)), [list[float]() for _ in pools]
     pool_of = {slot: i for i, p in enumerate(pools) for slot in p.slots}
     for job_id, placement in arena.kept.items():
         job = arena.snapshot.job[job_id]
         rate = job.rate(placement)
-        seconds = unknown_runtime_s if rate <= 0 else job.steps_to_go(rate, unknown_runtime_s) / rate
+        seconds = lifetimes.steps_to_go(job, rate) / rate if rate > 0 else lifetimes.assumed_s
         for slot, count in arena.gang(placement):
             ahead[pool_of[slot]] += count * seconds
-    return gpus, free, ahead
+            until_s[pool_of[slot]] += [seconds] * count
+    return gpus, free, ahead, until_s
 
 
 def _held(arena: Arena, jobs: Sequence[Job], classes: Sequence[JobClass], pools: Sequence[Pool]) -> Ints:

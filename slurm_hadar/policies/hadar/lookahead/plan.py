@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.hadar.lookahead.layout import lay_out
+from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
 from slurm_hadar.policies.hadar.lookahead.queueing import queue_up
 from slurm_hadar.policies.hadar.lookahead.rules import Rules
@@ -44,13 +45,14 @@ def look_ahead_weighed(rules: Rules, snapshot: Snapshot, name: str) -> tuple[Pla
 
 def _planned(rules: Rules, snapshot: Snapshot, name: str, *, alone: bool) -> tuple[Plan, dict[str, float]]:
     arena = Arena.of(snapshot)
-    queueing = queue_up(rules, survey(arena, rules.unknown_runtime_s), alone=alone)
+    lifetimes = Lifetimes.of(snapshot.jobs, snapshot.memory, rules.unknown_runtime_s)
+    queueing = queue_up(rules, survey(arena, lifetimes), alone=alone)
     placements = lay_out(queueing, rules.switch_gain)
     payoffs = payoff_of(queueing)
     jobs, pools = queueing.outlook.jobs, queueing.outlook.pools
     gains = {j.job_id: float(p) for j, p in zip(jobs, payoffs, strict=True) if j.job_id in placements}
-    per_gpu = zip(pools, queueing.queues.price.tolist(), strict=True)
+    per_gpu = zip(pools, queueing.told.price.tolist(), strict=True)
     prices = {arena.slots[slot]: price for pool, price in per_gpu for slot in pool.slots}
     waits = explain(queueing, placements, payoffs)
     weights = {j.job_id: float(w) for j, w in zip(jobs, queueing.weights, strict=True)}
-    return Plan(name, placements, waits, prices, gains, memory=queueing.memory), weights
+    return Plan(name, placements, waits, prices, gains, memory={**queueing.memory, **lifetimes.memory()}), weights

@@ -15,14 +15,14 @@ definition.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
 
-__all__ = ["Aim", "Queues", "Target", "assign", "balance", "per_pool", "set_target"]
+__all__ = ["Aim", "Queues", "Target", "as_planned", "assign", "balance", "per_pool", "set_target"]
 
 _COLD_SWEEPS, _WARM_SWEEPS = 40, 6
 _MOST_WORK = 80_000  # sweeps times jobs: with very many jobs one job's column means little
@@ -95,9 +95,9 @@ def per_pool(outlook: Outlook, area: Floats) -> Floats:
 class Queues:
     """Who waits for which column, and the prices that follow.
 
-    ``column[n]``; ``key[n]``: area / weight there, the order of service; ``turn_s[n]``: seconds of work before it;
-    ``after[n]``: weight of the jobs behind it, over the pool's GPUs, terminal weight included: the price of a
-    GPU-second at its turn. ``price[p]``: the same in front of all jobs, that is now.
+    ``column[n]``; ``key[n]``: the order of service, area / weight there if no plan says otherwise; ``turn_s[n]``: how
+    long the work before it takes; ``after[n]``: weight of the jobs behind it, over the pool's GPUs, terminal weight
+    included: the price of a GPU-second at its turn. ``price[p]``: the same in front of all jobs, that is now.
     """
 
     column: Ints
@@ -124,12 +124,7 @@ def assign(
     ``seconds[n, k]``: run time with the cost of getting there. ``terminal[p]``: weight that is assumed to wait behind
     all others. A queue that is mostly new gets more sweeps. O(sweeps * jobs * columns * log jobs); deterministic.
     """
-    area = seconds * outlook.workers
-    supply = _Supply(
-        np.where(outlook.free > 0, outlook.free, np.maximum(outlook.gpus, 1.0)).astype(float),
-        np.where(outlook.free > 0, 0.0, outlook.ahead),
-        terminal,
-    )
+    area, supply = seconds * outlook.workers, _supply(outlook, terminal)
     rows = outlook.rows
     lost = (column < 0) | ~np.isfinite(area[rows, column])
     column = np.where(lost, area.argmin(axis=1), column)
@@ -141,13 +136,31 @@ def assign(
         if moved is None:
             break
         column = moved
-    return _queues(outlook, area, weights, column, supply)
-
-
-def _queues(outlook: Outlook, area: Floats, weights: Floats, column: Ints, supply: _Supply) -> Queues:
-    gpus, ahead, terminal = supply.gpus, supply.ahead, supply.terminal
     mine = area[outlook.rows, column]
-    key = mine / weights
+    return _queues(outlook, mine, weights, column, mine / weights, supply)
+
+
+def as_planned(
+    outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, place: Ints, start_s: Floats, terminal: Floats
+) -> Queues:
+    """The queues of a plan that was found otherwise, with the prices that follow from its order: ``place[n]`` of each
+    job in it, and ``start_s[n]`` when its turn comes."""
+    mine = (seconds * outlook.workers)[outlook.rows, column]
+    queues = _queues(outlook, mine, weights, column, place.astype(float), _supply(outlook, terminal))
+    return replace(queues, turn_s=start_s)
+
+
+def _supply(outlook: Outlook, terminal: Floats) -> _Supply:
+    return _Supply(
+        np.where(outlook.free > 0, outlook.free, np.maximum(outlook.gpus, 1.0)).astype(float),
+        np.where(outlook.free > 0, 0.0, outlook.ahead),
+        terminal,
+    )
+
+
+def _queues(outlook: Outlook, mine: Floats, weights: Floats, column: Ints, key: Floats, supply: _Supply) -> Queues:
+    """Each pool serves the jobs of its columns in the order of ``key[n]``; ``mine[n]`` is what each takes there."""
+    gpus, ahead, terminal = supply.gpus, supply.ahead, supply.terminal
     turn_s, after, price = np.zeros(len(column)), np.zeros(len(column)), terminal / gpus
     for pool in range(len(outlook.pools)):
         inside = np.flatnonzero(outlook.pool_of[column] == pool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,14 +11,25 @@ import numpy as np
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
-from slurm_hadar.policies.hadar.lookahead.prices import Aim, Queues, Target, assign, balance, per_pool, set_target
+from slurm_hadar.policies.hadar.lookahead.prices import (
+    Aim,
+    Queues,
+    Target,
+    as_planned,
+    assign,
+    balance,
+    per_pool,
+    set_target,
+)
 from slurm_hadar.policies.hadar.lookahead.rules import Rules
+from slurm_hadar.policies.hadar.lookahead.search import MOST_JOBS, LastPlan, Problem, Schedule, search
 
 __all__ = ["Queueing", "queue_up"]
 
 _BALANCING = 3
 _MANY = 10_000  # with so many jobs one step of balancing a round is enough
 _ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming
+_DEAR = 0.01  # of the run times: what it would cost to stop every job once
 _A_STREAM = 10  # so many arrivals, at different times, make a stream
 
 
@@ -30,7 +41,8 @@ class Queueing:
     ``patient`` are the rows of those. ``weights[n]``: what a second of delay costs. ``target``: the makespan aimed at,
     None where none is. ``memory``: for the next round. ``still``: this is the instant of the last round, and nothing
     else decides, so what runs is what the last plan said; ``settled``: nor did a job come or go, and what that plan
-    left free stays free.
+    left free stays free. ``schedule``: the plan that the search has found, None where there was none; ``queues`` then
+    have its columns and turns, with the prices of before it, and ``told`` are those that follow from it.
     """
 
     outlook: Outlook
@@ -41,6 +53,13 @@ class Queueing:
     patient: frozenset[int] = frozenset()
     still: bool = False
     settled: bool = False
+    schedule: Schedule | None = None
+    planned: Queues | None = None
+
+    @property
+    def told(self) -> Queues:
+        """The queues that people are told of."""
+        return self.queues if self.planned is None else self.planned
 
 
 def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
@@ -60,8 +79,37 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     memory["terminal"] = {p.key: float(w) for p, w in zip(outlook.pools, terminal, strict=True) if w > 0}
     if target is not None:
         queues = _critical_first(outlook, seconds, weights, queues, target)
+    schedule = planned = None
+    if alone and _searchable(rules, outlook):
+        toll = _arriving(outlook) / np.maximum(outlook.gpus, 1.0)
+        problem = Problem(outlook, seconds, weights, queues.column, queues.key, toll, target, rules.frontier)
+        schedule = search(problem, before.plan, exchanges=not before.same_jobs)
+        memory["plan"] = _remembered(outlook, schedule, before.keys)
+        behind = np.maximum(terminal, _arriving(outlook))
+        planned = as_planned(outlook, seconds, weights, schedule.column, schedule.place, schedule.start_s, behind)
+        queues = replace(queues, column=planned.column, key=planned.key, turn_s=planned.turn_s)
     still = before.same_instant and alone
-    return Queueing(outlook, queues, weights, target, memory, patient, still, still and before.same_jobs)
+    settled = still and before.same_jobs
+    return Queueing(outlook, queues, weights, target, memory, patient, still, settled, schedule, planned)
+
+
+def _searchable(rules: Rules, outlook: Outlook) -> bool:
+    """Whether to look for a plan job by job: where the queue is short enough, average completion is the aim, and to
+    stop a job costs enough: where it costs nothing, the fluid's prices, which stop and go on, are nearer to the best
+    than plans that let every job run to its end."""
+    if rules.objective != "jct" or rules.frontier >= 0.5 or len(outlook.jobs) > MOST_JOBS:
+        return False
+    fixed = np.array([j.unmovable is not None for j in outlook.jobs], bool)
+    lost_s = np.where(fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
+    return bool(lost_s.sum() >= _DEAR * outlook.best_s.sum())
+
+
+def _remembered(outlook: Outlook, schedule: Schedule, keys: Sequence[str]) -> list[list[str]]:
+    """The plan for the next round: in its order, each job with its column and that of its meantime ("" for none)."""
+    return [
+        [outlook.jobs[row].job_id, keys[schedule.column[row]], keys[via] if (via := schedule.via[row]) >= 0 else ""]
+        for row in np.argsort(schedule.place)
+    ]
 
 
 def _patient(rules: Rules, outlook: Outlook) -> tuple[Outlook, frozenset[int]]:
@@ -115,6 +163,7 @@ class _Recalled:
     end: float
     same_instant: bool
     same_jobs: bool
+    plan: LastPlan
 
     @property
     def fresh(self) -> bool:
@@ -132,11 +181,22 @@ class _Recalled:
         weights = np.array([float(terminal.get(p.key, 0.0)) for p in outlook.pools])
         again = not (column < 0).any() and memory.get("time") == outlook.arena.snapshot.time
         same = known.keys() == {j.job_id for j in outlook.jobs}
-        return cls(keys, column, weights, float(memory.get("end", 0.0)), bool(again), same)
+        end, plan = float(memory.get("end", 0.0)), _last_plan(outlook, memory.get("plan", []), index)
+        return cls(keys, column, weights, end, bool(again), same, plan)
+
+
+def _last_plan(outlook: Outlook, remembered: Sequence[Sequence[str]], index: Mapping[str, int]) -> LastPlan:
+    rows = {job.job_id: row for row, job in enumerate(outlook.jobs)}
+    place, column, via = (np.full(len(rows), -1) for _ in range(3))
+    for number, (job_id, key, meantime) in enumerate(remembered):
+        if job_id in rows:
+            row = rows[job_id]
+            place[row], column[row], via[row] = number, index.get(key, -1), index.get(meantime, -1)
+    return LastPlan(place, column, via)
 
 
 def _target(rules: Rules, outlook: Outlook, before: _Recalled) -> Target | None:
-    aim = Aim.of(1.0 if rules.objective == "ttd" else rules.frontier)
+    aim = Aim.of(1.0 if rules.objective == "ttd" else rules.frontier * (1.0 - _stream(outlook)))
     if aim is None:
         return None
     return set_target(outlook, aim, outlook.run_s * outlook.workers, before.end, before.fresh)
@@ -161,12 +221,18 @@ def _arriving(outlook: Outlook) -> Floats:
     """The weight per pool of jobs that are still to come, where jobs keep coming; nothing for a lone batch.
 
     It charges every job for the GPU time that it takes from them, and so leans towards the columns that need least of
-    it. Jobs come in a stream where several that are there came within the last mean run time.
+    it.
     """
+    return _ARRIVING * outlook.gpus * _stream(outlook)
+
+
+def _stream(outlook: Outlook) -> float:
+    """Whether jobs keep coming, from 0 to 1: by how many of those that are there came, at different times, within the
+    last mean run time. A lone batch has a last job, whose end is worth aiming at; a stream has none."""
     now = outlook.arena.snapshot.time
     ages = np.array([now - j.arrival for j in outlook.jobs])
     recent = np.unique(np.floor(ages[(ages >= 0) & (ages < outlook.best_s.mean())]))
-    return _ARRIVING * outlook.gpus * min(1.0, max(0, len(recent) - 1) / _A_STREAM)
+    return min(1.0, max(0, len(recent) - 1) / _A_STREAM)
 
 
 def _critical_first(outlook: Outlook, seconds: Floats, weights: Floats, queues: Queues, target: Target) -> Queues:

@@ -23,7 +23,7 @@ _HOUR = 3600.0
 def payoff_of(queueing: Queueing) -> Floats:
     """``w_j + W_j * (price at its turn - price now)``, shape (n,): positive for as long as running it now delays others
     by less than it gains. In weights of jobs: 1 is a second's delay of an average job, per second."""
-    outlook, queues = queueing.outlook, queueing.queues
+    outlook, queues = queueing.outlook, queueing.told
     if not outlook.jobs:
         return np.zeros(0)
     workers = outlook.workers[outlook.rows, queues.column]
@@ -52,7 +52,7 @@ def explain(queueing: Queueing, placements: Mapping[str, Placement], payoffs: Fl
         else:
             queued.append(row)
     if queued:
-        waits |= _Queue(outlook, queueing.queues, placements, payoffs, queueing.patient).waits(queued)
+        waits |= _Queue(outlook, queueing.told, placements, payoffs, queueing.patient).waits(queued)
     return waits
 
 

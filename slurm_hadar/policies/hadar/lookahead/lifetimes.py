@@ -1,0 +1,65 @@
+"""How long a job is of whose length nobody knows: what those tell that were there before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_hadar.model import Job
+
+__all__ = ["Lifetimes"]
+
+_REMEMBERED = 200
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """Of the jobs of unknown length: how long those were that have ended, and how long those have been that are there,
+    in seconds on their best GPU type. ``assumed_s`` is what is assumed before anything is known."""
+
+    assumed_s: float
+    ended_s: Sequence[float] = ()
+    lives_s: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], memory: Mapping[str, Any], assumed_s: float) -> Lifetimes:
+        """With what the memory of the round before says of jobs that are gone."""
+        there = {job.job_id: job for job in jobs}
+        gone = (life_s for job_id, life_s in memory.get("lives", {}).items() if job_id not in there and life_s > 0)
+        lives_s = {i: _life_s(job) for i, job in there.items() if job.steerable and job.expected_steps is None}
+        return cls(assumed_s, [*memory.get("ended", ()), *gone][-_REMEMBERED:], lives_s)
+
+    def memory(self) -> dict[str, Any]:
+        """For the next round."""
+        return {"lives": dict(self.lives_s), "ended": list(self.ended_s)}
+
+    def left_s(self, life_s: float) -> float:
+        """What is expected to remain, at least a second.
+
+        The time that all jobs spent beyond this age over the number that ended beyond it: the maximum-likelihood mean
+        of what is left, if from here on jobs end at a constant rate, and fair to those that have not ended yet. One end
+        more is assumed: after ``assumed_s`` at the beginning, later on after that estimate or the job's age if that is
+        more, since who is old among few is expected to be as long again. Our definition, after the total time on test
+        (Epstein and Sobel 1953).
+        """
+        born_s = self._mean(0.0, self.assumed_s)
+        return max(1.0, born_s if life_s <= 0 else self._mean(life_s, max(born_s, life_s)))
+
+    def steps_to_go(self, job: Job, best_rate: float) -> float:
+        """:meth:`Job.steps_to_go` with this expectation."""
+        unknown = job.expected_steps is None
+        return job.steps_to_go(best_rate, self.left_s(_life_s(job)) if unknown else self.assumed_s)
+
+    def _mean(self, age_s: float, assumed_s: float) -> float:
+        ended = [life_s - age_s for life_s in self.ended_s if life_s > age_s]
+        spent_s = sum(ended) + sum(life_s - age_s for life_s in self.lives_s.values() if life_s > age_s)
+        return (assumed_s + spent_s) / (1 + len(ended))
+
+
+def _life_s(job: Job) -> float:
+    """How long the job has been, on its best type; by the clock if it counts no steps."""
+    best = job.best_rate()
+    if job.done_steps > 0 and best > 0:
+        return job.done_steps / best
+    return job.attained_s / max(1, job.form.workers)

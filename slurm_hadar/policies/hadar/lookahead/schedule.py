@@ -1,0 +1,129 @@
+"""List schedules: when each job would end if the pools served the jobs in a given order, many orders at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
+
+__all__ = ["Machine", "Plans", "Schedules"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """c ways to serve the n jobs.
+
+    ``order[c, s]``: the job at place s. ``column[c, n]``: where it shall run, -1 for where it ends first.
+    ``via[c, n]``: the column in which it runs for the meantime, until its turn comes there; -1 for none.
+    """
+
+    order: Ints
+    column: Ints
+    via: Ints
+
+    def repeated(self, at: int, times: int) -> Plans:
+        """So many copies of one of them."""
+        order, column, via = (np.repeat(a[at : at + 1], times, axis=0) for a in (self.order, self.column, self.via))
+        return Plans(order, column, via)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """What becomes of the n jobs under c plans, each of shape (c, n): when they start in their ``column`` and end,
+    seconds from now; ``via``, the column of the meantime that they really have; ``now``, the column in which they run
+    at once, -1 where they wait. ``charge[c]``: the GPU-seconds of all, at what those to come lose by them."""
+
+    start_s: Floats
+    end_s: Floats
+    column: Ints
+    via: Ints
+    now: Ints
+    charge: Floats
+
+
+class Machine:
+    """The GPUs of the pools, and when each comes free, seconds from now.
+
+    Parameters
+    ----------
+    seconds[n, k]: run time with what it costs to get there.
+    toll[p]: what the jobs that are still to come lose by a GPU-second of the pool.
+    """
+
+    def __init__(self, outlook: Outlook, seconds: Floats, toll: Floats) -> None:
+        self.seconds, self.toll = seconds, toll
+        self.run_s, self.restart_s = outlook.run_s, outlook.restart_s
+        self.workers = outlook.workers.astype(int)
+        self.pool_of = outlook.pool_of
+        self.free_s = _free_s(outlook)
+        # of a gang as wide as this, the GPU that comes free last; where it is wider than the pool it never runs
+        self._last = np.minimum(self.workers, self.free_s.shape[1]) - 1
+
+    def play(self, plans: Plans) -> Schedules:
+        """Serve the jobs in order. A gang starts when enough GPUs of its pool are free, and who comes after it in the
+        order does not overtake it there. O(n) steps of O(c * (k + GPUs of a pool)).
+
+        Nobody who runs is stopped but for his own move: what is stopped now is what the plan does not start now.
+        """
+        count, jobs = plans.order.shape
+        free = np.broadcast_to(self.free_s, (count, *self.free_s.shape)).copy()
+        shape = (count, jobs)
+        start_s, end_s = np.empty(shape), np.empty(shape)
+        column, via, now = np.empty(shape, int), np.full(shape, -1), np.empty(shape, int)
+        charge, rows, every = np.zeros(count), np.arange(count), np.arange(self.seconds.shape[1])
+        for place in range(jobs):
+            job = plans.order[:, place]
+            begins = free[rows[:, None], self.pool_of[None, :], self._last[job]]
+            ends = begins + self.seconds[job]
+            bound = plans.column[rows, job][:, None]
+            ends = np.where((bound < 0) | (bound == every), ends, np.inf)
+            chosen = ends.argmin(axis=1)
+            begin, end, pool = begins[rows, chosen], ends[rows, chosen], self.pool_of[chosen]
+            here = np.where(begin <= 0, chosen, -1)
+            use = np.flatnonzero((plans.via[rows, job] >= 0) & (begin > 0))
+            if len(use):
+                use, later, at_once = self._meantime(free, use, job[use], plans.via[use, job[use]], chosen, begin, end)
+                end[use], via[use, job[use]] = later, plans.via[use, job[use]]
+                here[use] = at_once
+            charge += self.toll[pool] * self.workers[job, chosen] * (end - begin)
+            self._occupy(free, rows, pool, self.workers[job, chosen], end)
+            start_s[rows, job], end_s[rows, job], column[rows, job], now[rows, job] = begin, end, chosen, here
+        return Schedules(start_s, end_s, column, via, now, charge)
+
+    def _meantime(
+        self, free: Floats, rows: Ints, job: Ints, via: Ints, chosen: Ints, begin: Floats, end: Floats
+    ) -> tuple[Ints, Floats, Ints]:
+        """Let jobs run elsewhere until ``begin``, where that ends them sooner by more than a restart: (those rows of
+        the plans, when they end then, the column in which they run at once or -1). ``free`` is changed. ``chosen``,
+        ``begin`` and ``end`` are of all plans, ``job`` and ``via`` of ``rows``."""
+        chosen, begin, end, pool = chosen[rows], begin[rows], end[rows], self.pool_of[via]
+        first = free[rows, pool, self._last[job, via]]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            lost_s = self.seconds[job, via] - self.run_s[job, via]
+            done = (begin - first - lost_s) / self.run_s[job, via]
+            later = begin + self.restart_s[job] + (1.0 - done) * self.run_s[job, chosen]
+        gains = (pool != self.pool_of[chosen]) & (done > 0) & (done < 1) & (later + self.restart_s[job] < end)
+        rows, job, via, pool = rows[gains], job[gains], via[gains], pool[gains]
+        self._occupy(free, rows, pool, self.workers[job, via], begin[gains])
+        return rows, later[gains], np.where(first[gains] <= 0, via, -1)
+
+    def _occupy(self, free: Floats, rows: Ints, pool: Ints, workers: Ints, until: Floats) -> None:
+        """The GPUs that came free first are taken until then."""
+        times = free[rows, pool]
+        times = np.where(np.arange(free.shape[2]) < workers[:, None], until[:, None], times)
+        times.sort(axis=1)
+        free[rows, pool] = times
+
+
+def _free_s(outlook: Outlook) -> Floats:
+    """When each GPU comes free of the jobs that stay where they are, ascending: shape (pools, GPUs of the largest);
+    ``inf`` beyond a pool's last. No more GPUs than all jobs together could take are told."""
+    gpus, most = outlook.gpus.astype(int), int(outlook.workers.max(axis=1, initial=1).sum())
+    free_s = np.full((len(gpus), max(1, min(most, int(gpus.max(initial=1))))), np.inf)
+    for pool, (total, held) in enumerate(zip(gpus.tolist(), outlook.until_s, strict=True)):
+        times = sorted(held)[:total]
+        free = [0.0] * (total - len(times)) + times
+        free_s[pool, :total] = free[: free_s.shape[1]]
+    return free_s

@@ -1,0 +1,160 @@
+"""Plans that are played forward, the search for the best of them, and lengths that nobody knows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar.model import Job, Node, Snapshot
+from slurm_hadar.policies import get
+from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
+from slurm_hadar.policies.hadar.lookahead.outlook import Outlook, survey
+from slurm_hadar.policies.hadar.lookahead.schedule import Machine, Plans
+from slurm_hadar.policies.hadar.lookahead.search import LastPlan, Problem, search
+from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.testing.snapshots import carry_out
+from tests.policies.conftest import NOW, make_job, make_running
+
+NODES = (Node("a", {"v100": 2}), Node("c", {"k80": 2}))
+RESTART_S = 50.0
+
+
+def outlook_of(jobs: Sequence[Job]) -> Outlook:
+    return survey(Arena.of(Snapshot(NOW, NODES, tuple(jobs))), Lifetimes(3600.0))
+
+
+def started(outlook: Outlook) -> Any:
+    """Run times with the cost of a start."""
+    return outlook.run_s + outlook.restart_s[:, None]
+
+
+QUEUES = st.lists(
+    st.tuples(st.sampled_from((1, 1, 2)), st.integers(100, 9000), st.sampled_from((0.5, 1.0, 3.0))),
+    min_size=1,
+    max_size=4,
+).map(
+    lambda drawn: [
+        make_job(str(i), workers, float(steps), v100=v100, p100=None, k80=0.5, restart_cost_s=RESTART_S)
+        for i, (workers, steps, v100) in enumerate(drawn)
+    ]
+)
+
+
+def by_hand(outlook: Outlook, order: Sequence[int], column: Sequence[int]) -> list[float]:
+    """When each job ends, served one by one in its column; columns are the two pools here."""
+    free = {pool: [0.0, 0.0] for pool in range(2)}
+    ends = [0.0] * len(order)
+    for job in order:
+        pool, width = column[job], int(outlook.workers[job, column[job]])
+        times = sorted(free[pool])
+        ends[job] = times[width - 1] + started(outlook)[job, pool]
+        free[pool] = [ends[job]] * width + times[width:]
+    return ends
+
+
+@given(QUEUES, st.randoms(use_true_random=False))
+def test_a_plan_is_played_as_a_list_schedule(jobs: list[Job], rng: Any) -> None:
+    """In order, each in its column when enough GPUs are free there."""
+    outlook = outlook_of(jobs)
+    order = rng.sample(range(len(jobs)), len(jobs))
+    column = [rng.randrange(2) for _ in jobs]
+    plans = Plans(np.array([order]), np.array([column]), np.full((1, len(jobs)), -1))
+
+    played = Machine(outlook, started(outlook), np.zeros(2)).play(plans)
+
+    assert played.end_s[0] == pytest.approx(by_hand(outlook, order, column))
+    assert played.column[0].tolist() == column
+    assert [c >= 0 for c in played.now[0]] == [bool(s == 0) for s in played.start_s[0]]
+
+
+def test_the_meantime_is_used_and_charged() -> None:
+    """The fast GPUs are held for 1000 s. A job that then takes 2000 s there does a part of it on the slow ones first;
+    one that gains less than a restart does not."""
+    holder = make_running("1", {"a": {"v100": 2}}, steps=1000.0, v100=1.0, k80=None, p100=None, unmovable="exempt")
+    for steps, gains in ((2000.0, True), (20.0, False)):
+        waiting = make_job("2", 2, steps, v100=1.0, p100=None, k80=0.5, restart_cost_s=RESTART_S)
+        outlook = outlook_of([holder, waiting])
+        machine = Machine(outlook, started(outlook), np.zeros(2))
+        played = machine.play(Plans(np.array([[0]]), np.array([[0]]), np.array([[1]])))
+        done = (1000.0 - RESTART_S) / (steps / 0.5)
+        ends = 1000.0 + RESTART_S + ((1 - done) * steps if gains else steps)
+        assert played.end_s[0, 0] == pytest.approx(ends) and bool(played.now[0, 0] == 1) is gains
+
+
+@settings(deadline=None, max_examples=25)
+@given(QUEUES)
+def test_the_best_of_all_plans_is_found_in_short_queues(jobs: list[Job]) -> None:
+    """By trying them all, without a meantime: never worse than the best by more than a hundredth."""
+    outlook = outlook_of(jobs)
+    weights, count = np.ones(len(jobs)), len(jobs)
+    seconds = started(outlook)
+    problem = Problem(outlook, seconds, weights, seconds.argmin(axis=1), seconds.min(axis=1), np.zeros(2), None, 0.0)
+    nobody = LastPlan(*(np.full(count, -1) for _ in range(3)))
+
+    found = search(problem, nobody, exchanges=True)
+
+    orders = list(itertools.permutations(range(count)))
+    best = min(
+        np.mean(by_hand(outlook, order, column))
+        for order in orders
+        for column in itertools.product(range(2), repeat=count)
+    )
+    assert sorted(found.place) == list(range(count))
+    plan = Plans(np.argsort(found.place)[None], found.column[None], found.via[None])
+    assert problem.value(Machine(outlook, seconds, problem.toll).play(plan))[0] <= best * 1.01
+
+
+@settings(deadline=None, max_examples=25)
+@given(QUEUES)
+def test_the_plan_is_kept_while_nothing_happens(jobs: list[Job]) -> None:
+    """A round after it was carried out, who runs stays where he is."""
+    policy, seen = get("hadar"), Snapshot(NOW, NODES, tuple(jobs))
+    plan = policy.allocate(seen)
+
+    again = policy.allocate(replace(carry_out(seen, plan), memory=plan.memory, time=NOW + 60.0))
+
+    assert again.placements == plan.placements
+
+
+def test_who_cannot_be_moved_has_no_meantime() -> None:
+    """It would never leave it."""
+    holder = make_running("1", {"a": {"v100": 2}}, steps=1000.0, v100=1.0, k80=None, p100=None, unmovable="exempt")
+    for unmovable, placed in ((None, {"k80": 1}), ("saves nothing", {})):
+        waiting = make_job("2", 1, 9e3, v100=1.0, p100=None, k80=0.2, restart_cost_s=100.0, unmovable=unmovable)
+        assert get("hadar").allocate(Snapshot(NOW, NODES, (holder, waiting))).placement("2").by_type == placed
+
+
+def test_what_is_expected_of_unknown_lengths() -> None:
+    """First what is assumed; then what those were that ended, with those that have not; the old live longer."""
+    young = Lifetimes(3600.0)
+    assert young.left_s(0.0) == 3600.0 and young.left_s(7200.0) == 7200.0
+    taught = Lifetimes(3600.0, [100.0] * 99)
+    assert taught.left_s(0.0) == pytest.approx((3600 + 9900) / 100)
+    assert taught.left_s(100.0) == pytest.approx(135.0) and taught.left_s(5000.0) == 5000.0
+    assert Lifetimes(3600.0, [100.0] * 99, {"1": 9900.0}).left_s(0.0) == pytest.approx(234.0)
+
+
+def test_lifetimes_are_learned_from_who_is_gone() -> None:
+    """By the steps made over the best speed, or by the clock; of stated lengths nothing is remembered."""
+    jobs = [
+        make_job("1", steps=None, done_steps=500.0),
+        make_job("2", 2, steps=None, attained_s=60.0),
+        make_job("3", steps=1000.0, done_steps=10.0),
+    ]
+    before = Lifetimes.of(jobs, {}, 3600.0)
+    assert before.lives_s == {"1": 50.0, "2": 30.0}
+    after = Lifetimes.of([jobs[1]], before.memory(), 3600.0)
+    assert list(after.ended_s) == [50.0] and after.lives_s == {"2": 30.0}
+    assert after.steps_to_go(make_job("4", steps=None), 10.0) == pytest.approx(10.0 * (3600 + 50 + 30) / 2)
+
+
+@given(st.lists(st.floats(1, 1e6), max_size=30), st.floats(0, 1e6))
+def test_something_always_remains(ended: list[float], age_s: float) -> None:
+    assert 1.0 <= Lifetimes(3600.0, ended).left_s(age_s) < float("inf")
