@@ -30,7 +30,7 @@ _TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is n
 
 class JobViews:
     """Of one round, at ``now``; ``types`` are the GPU types of the cluster. ``book``: what jobs report. ``saving``:
-    users, and names of their jobs, of which one that is not over has said that it saves when asked."""
+    users of whose jobs one that is not over has said that it saves when asked."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class JobViews:
         book: ReportBook,
         types: tuple[str, ...],
         now: float,
-        saving: Set[tuple[str, str]],
+        saving: Set[str],
     ) -> None:
         self._saving = saving
         self._config = config
@@ -167,12 +167,12 @@ class JobViews:
 
     def _saves(self, facts: JobFacts) -> bool:
         """Whether its owner or its training has said that it saves. A training says so only when it runs: as long as
-        the job waits it is taken to do as others of its name do."""
+        the job waits it is taken to do as another of its owner's did."""
         job, comment, record = facts.job, facts.comment, facts.record
         if record.resumable or comment.ckpt:
             return True
         unsaid = job.state is JobState.PENDING and comment.ckpt is None
-        return unsaid and (job.user, job.name) in self._saving
+        return unsaid and job.user in self._saving
 
     def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
         """Seconds that a move costs; of a job that cannot save, all that it has run."""

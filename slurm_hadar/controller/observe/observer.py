@@ -145,7 +145,7 @@ class Observer:
     def _views(self, view: SlurmView, known: Mapping[str, JobFacts | None]) -> tuple[tuple[Job, ...], frozenset[str]]:
         """The jobs as a policy sees them, and those that keep their place."""
         types, now = view.facts.gpu_types, view.state.time
-        saving = {(record.user, record.name) for record in self.records.values() if record.resumable}
+        saving = {record.user for record in self.records.values() if record.resumable}
         views = JobViews(self._config, self._estimates, self._sources.book, types, now, saving)
         jobs, stays = [], set[str]()
         for job_id, facts in known.items():
