@@ -18,6 +18,7 @@ from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.simulation.result import ShareResult
 from slurm_hadar.sharing.simulation.run import PARALLEL_GAIN, ShareOptions
 from slurm_hadar.sharing.simulation.run import simulate as run_simulation
+from slurm_hadar.sharing.sizes import size_bytes
 from slurm_hadar.sharing.trace import read_trace, write_trace
 from slurm_hadar.sharing.turns import Policy
 from slurm_hadar.sharing.workloads import GAP_S, draw_trace
@@ -27,13 +28,22 @@ __all__ = ["share"]
 
 _HEAVIEST = 1000
 _policy = click.option("--policy", required=True, type=click.Choice([str(p) for p in Policy]), help="Who is next.")
+
+
+def _some_bytes(_context: click.Context, _param: click.Parameter, text: str | None) -> int | None:
+    size = None if text is None else size_bytes(text)
+    if size == 0:
+        raise click.BadParameter("no job fits into nothing")
+    return size
+
+
 _memory = click.option(
     "--memory",
     "memory_bytes",
     required=True,
-    type=click.IntRange(min=1),
+    callback=_some_bytes,
     metavar="BYTES",
-    help="Of the GPU that jobs may use.",
+    help="Of the GPU that jobs may use; also 16G (powers of 1000) or 16GiB (of 1024).",
 )
 _shares = click.option(
     "--share", "shares", multiple=True, metavar="CLASS=WEIGHT", help="Of a class's jobs together (priority); default 1."

@@ -18,11 +18,11 @@ from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker.desk import Desk, Note, Rules
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.sizes import MOST_BYTES
 
 __all__ = ["Broker", "Limits"]
 
 NS = 1_000_000_000
-_MOST_BYTES = 10**15
 _MOST_S = 1e9
 
 
@@ -210,8 +210,8 @@ def _shown(peer: _Peer) -> str:
 
 def _bytes(said: dict[str, Any], key: str) -> int:
     value = said.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_BYTES:
-        raise ChannelError(f"{key} must be a whole number from 0 to {_MOST_BYTES:.0e}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_BYTES:
+        raise ChannelError(f"{key} must be a whole number from 0 to {MOST_BYTES:.0e}")
     return value
 
 
