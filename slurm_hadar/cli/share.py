@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import cell, console, facts_table, print_json
-from slurm_hadar.errors import ConfigError
+from slurm_hadar.cli.common import cell, console, facts_table, plain, print_json
+from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import own_sockets, status_of
@@ -91,7 +91,9 @@ def _say(line: str) -> None:
 def _show_end(end: End) -> None:
     turns = f"{end.turns} turns, {lasting(end.used_s)} in all, {100 * end.used_s / end.ran_s:.0f} % of its time"
     had = turns if end.turns else "it took no turns"
-    _say(f"job {end.command.number} ({end.command.text}) ended with {end.code} after {lasting(end.ran_s)}: {had}")
+    _say(
+        f"job {end.command.number} ({plain(end.command.text)}) ended with {end.code} after {lasting(end.ran_s)}: {had}"
+    )
 
 
 @share.command()
@@ -99,8 +101,7 @@ def _show_end(end: End) -> None:
 @click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; - prints it.")
 def status(path: Path | None, json_file: str | None) -> None:
     """Lanes, turns and memory of this user's brokers on this machine."""
-    paths = own_sockets() if path is None else [path]
-    brokers = [{"socket": str(path), **status_of(path)} for path in paths]
+    brokers = _found() if path is None else [{"socket": str(path), **status_of(path)}]
     if json_file == "-":
         print_json({"brokers": brokers})
         return
@@ -110,8 +111,21 @@ def status(path: Path | None, json_file: str | None) -> None:
     if not brokers:
         click.echo("no broker of share run is here; --socket PATH asks another one")
     for broker in brokers:
-        console().print(f"{broker['socket']}: policy {broker['policy']}, {_reserved(broker)}", soft_wrap=True)
+        console().print(
+            f"{broker['socket']}: policy {broker['policy']}, {_reserved(broker)}", soft_wrap=True, markup=False
+        )
         console().print(_sessions(broker["sessions"]))
+
+
+def _found() -> list[dict[str, Any]]:
+    """One that does not answer hides no other: it is ending, or was killed and has left its socket."""
+    found = []
+    for path in own_sockets():
+        try:
+            found.append({"socket": str(path), **status_of(path)})
+        except ChannelError as error:
+            _say(str(error))
+    return found
 
 
 def _reserved(broker: dict[str, Any]) -> str:

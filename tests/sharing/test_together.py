@@ -117,14 +117,20 @@ def test_signals_are_passed_on_to_all(start: Any, short_tmp: Path, poll: Any, si
     assert not list(short_tmp.glob("hadar-share-*"))
 
 
-def test_jobs_end_with_the_one_that_runs_them(start: Any, short_tmp: Path, poll: Any) -> None:
+def test_jobs_end_with_the_one_that_runs_them_and_its_socket_is_in_nobodys_way(
+    start: Any, short_tmp: Path, poll: Any
+) -> None:
     """Killed outright, it can end nobody itself."""
     pid_file = short_tmp / "pid"
     run = start("run", f"sh -c 'echo $$ > {pid_file}; exec sleep 600'")
-    pid = int(poll(lambda: pid_file.exists() and pid_file.read_text()))
+    pid = int(poll(lambda: pid_file.exists() and pid_file.read_text().endswith("\n") and pid_file.read_text()))
     run.kill()
 
     poll(lambda: not _lives(pid))
+    status = start("status", "--json", "-")
+    out, err = status.communicate(timeout=30)
+    assert (status.returncode, json.loads(out)) == (0, {"brokers": []})
+    assert "no broker answers at" in err and "Connection refused" in err
 
 
 def test_status_for_people_and_programs(start: Any, turns: Any, poll: Any) -> None:
