@@ -8,32 +8,51 @@ from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import console, facts_table, print_json
-from slurm_hadar.errors import ConfigError
+from slurm_hadar.cli.common import cell, console, facts_table, plain, print_json
+from slurm_hadar.errors import ChannelError, ConfigError
+from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.sharing.broker.desk import Rules
+from slurm_hadar.sharing.broker.looking import own_sockets, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.simulation.result import ShareResult
 from slurm_hadar.sharing.simulation.run import PARALLEL_GAIN, ShareOptions
 from slurm_hadar.sharing.simulation.run import simulate as run_simulation
+from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
+from slurm_hadar.sharing.together import Command, End, run_together
 from slurm_hadar.sharing.trace import read_trace, write_trace
 from slurm_hadar.sharing.turns import Policy
 from slurm_hadar.sharing.workloads import GAP_S, draw_trace
 from slurm_hadar.units import lasting
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 __all__ = ["share"]
 
 _HEAVIEST = 1000
-_policy = click.option("--policy", required=True, type=click.Choice([str(p) for p in Policy]), help="Who is next.")
+_MEMORY = "Of the GPU that jobs may use; also 16G (powers of 1000) or 16GiB (of 1024)."
+_CHOICE = click.Choice([str(p) for p in Policy])
+_policy = click.option("--policy", required=True, type=_CHOICE, help="Who is next.")
+
+
+def _some_bytes(_context: click.Context, _param: click.Parameter, text: str | None) -> int | None:
+    size = None if text is None else size_bytes(text)
+    if size == 0:
+        raise click.BadParameter("no job fits into nothing")
+    return size
+
+
 _memory = click.option(
     "--memory",
     "memory_bytes",
     required=True,
-    type=click.IntRange(min=1),
+    callback=_some_bytes,
     metavar="BYTES",
-    help="Of the GPU that jobs may use.",
+    help=_MEMORY,
 )
 _shares = click.option(
     "--share", "shares", multiple=True, metavar="CLASS=WEIGHT", help="Of a class's jobs together (priority); default 1."
@@ -43,6 +62,90 @@ _shares = click.option(
 @click.group()
 def share() -> None:
     """Several jobs on one GPU, iteration by iteration."""
+
+
+@share.command()
+@click.option(
+    "--policy", default="fair", show_default=True, type=click.Choice([str(p) for p in Policy]), help="Who is next."
+)
+@click.option(
+    "--memory", "memory_bytes", callback=_some_bytes, metavar="BYTES", help=f"{_MEMORY} Default: not counted."
+)
+@_shares
+@click.argument("jobs", nargs=-1, required=True)
+def run(policy: str, memory_bytes: int | None, shares: tuple[str, ...], jobs: tuple[str, ...]) -> None:
+    """Run several commands at once that share this machine's GPU by turns.
+
+    Each JOB is a command with its options, in quotes: "python train.py --lr 0.1". NAME=VALUE in front of it is its
+    environment; no shell reads it. Ends with the code of the first that fails, or 0.
+    """
+    commands = [Command.read(number, text) for number, text in enumerate(jobs, 1)]
+    rules = Rules(Policy(policy), MOST_BYTES if memory_bytes is None else memory_bytes, _weights(shares, policy))
+    raise SystemExit(run_together(commands, rules, INJECT, _say, _show_end))
+
+
+def _say(line: str) -> None:
+    click.echo(f"hadar: {line}", err=True)
+
+
+def _show_end(end: End) -> None:
+    turns = f"{end.turns} turns, {lasting(end.used_s)} in all, {100 * end.used_s / end.ran_s:.0f} % of its time"
+    had = turns if end.turns else "it took no turns"
+    _say(
+        f"job {end.command.number} ({plain(end.command.text)}) ended with {end.code} after {lasting(end.ran_s)}: {had}"
+    )
+
+
+@share.command()
+@click.option("--socket", "path", type=click.Path(path_type=Path), help="Of one broker; default: those of share run.")
+@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; - prints it.")
+def status(path: Path | None, json_file: str | None) -> None:
+    """Lanes, turns and memory of this user's brokers on this machine."""
+    brokers = _found() if path is None else [{"socket": str(path), **status_of(path)}]
+    if json_file == "-":
+        print_json({"brokers": brokers})
+        return
+    if json_file is not None:
+        Path(json_file).write_text(json.dumps({"brokers": brokers}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        return
+    if not brokers:
+        click.echo("no broker of share run is here; --socket PATH asks another one")
+    for broker in brokers:
+        console().print(
+            f"{broker['socket']}: policy {broker['policy']}, {_reserved(broker)}", soft_wrap=True, markup=False
+        )
+        console().print(_sessions(broker["sessions"]))
+
+
+def _found() -> list[dict[str, Any]]:
+    """One that does not answer hides no other: it is ending, or was killed and has left its socket."""
+    found = []
+    for path in own_sockets():
+        try:
+            found.append({"socket": str(path), **status_of(path)})
+        except ChannelError as error:
+            _say(str(error))
+    return found
+
+
+def _reserved(broker: dict[str, Any]) -> str:
+    if broker["memory_bytes"] >= MOST_BYTES:
+        return "memory is not counted"
+    return f"{broker['reserved_bytes']} of {broker['memory_bytes']} bytes reserved, lanes: {len(broker['lanes'])}"
+
+
+def _sessions(sessions: Iterable[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table("job", "process", "lane", "state", "turns", "time", "share", "memory", box=None)
+    for row in sessions:
+        lane = "-" if row["lane"] is None else str(row["lane"])
+        memory = f"{row['persistent_bytes']} + {row['ephemeral_bytes']}"
+        table.add_row(
+            cell(row["label"]), str(row["pid"]), lane, row["state"], str(row["turns"]), lasting(row["used_s"]),
+            f"{100 * row['share']:.1f} %", memory,
+        )  # fmt: skip
+    return table
 
 
 @share.command()
@@ -180,9 +283,7 @@ def broker(
     """Give turns on one GPU to processes of this user, until nobody is left."""
     signal.signal(signal.SIGTERM, _ended)
     rules = Rules(Policy(policy), memory_bytes, _weights(shares, policy))
-    served = Broker(
-        path, rules, Limits(linger_s, report_s, kill_s), lambda line: click.echo(f"hadar: {line}", err=True)
-    )
+    served = Broker(path, rules, Limits(linger_s, report_s, kill_s), _say)
     try:
         served.serve()
     finally:

@@ -23,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch.nested import watched_path
 
@@ -40,7 +41,6 @@ LOOK_EVERY_S = 1.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 FAREWELL_S = 2.0
 SAVE, BYE = b"save\n", b"bye %d %d\n"
-INJECT = Path(__file__).resolve().parent / "inject"
 
 
 def main(argv: list[str] | None = None) -> int:

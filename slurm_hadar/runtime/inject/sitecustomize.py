@@ -1,6 +1,7 @@
-"""Counts optimizer steps of an unmodified script: Python runs this file at its start, before the script.
+"""Counts optimizer steps of an unmodified script, and has it take turns where a GPU is shared.
 
-Waits for ``torch.optim.optimizer`` to be imported (and costs nothing if it never is), then registers one global hook.
+Python runs this file at its start, before the script. It waits for ``torch.optim.optimizer`` to be imported (and
+costs nothing if it never is), then registers global hooks.
 The environment's own ``sitecustomize``, if there is one, is run as if this file were not here.
 """
 
@@ -40,11 +41,28 @@ class _Finder:
 def _register(module: ModuleType) -> None:
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:
-        sys.stderr.write("hadar: this PyTorch is too old to count steps (2.1 or later is needed)\n")
+        sys.stderr.write("hadar: this PyTorch is too old to count steps or to take turns (2.1 or later is needed)\n")
         return
-    import _hadar_progress  # type: ignore[import-not-found]
+    if os.environ.get("HADAR_RUN_DIR"):
+        import _hadar_progress  # type: ignore[import-not-found]
 
-    register(_hadar_progress.count_step)
+        register(_hadar_progress.count_step)
+    if os.environ.get("HADAR_SHARE"):
+        _take_turns()
+
+
+def _take_turns() -> None:
+    """The package is the one that this file belongs to, also where the script's own Python has none."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
+    sys.path.append(root)
+    try:
+        from slurm_hadar.sharing import hooks
+
+        hooks.register()
+    except Exception as error:  # of whatever Python and PyTorch this is
+        sys.stderr.write("hadar: this job takes no turns on the shared GPU: %s\n" % error)  # noqa: UP031
+    finally:
+        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(root)]
 
 
 def _run_next_sitecustomize() -> None:
@@ -60,7 +78,7 @@ def _run_next_sitecustomize() -> None:
 
 if os.environ.get("HADAR_RUN_DIR"):
     import _hadar_progress  # noqa: F401
-
+if os.environ.get("HADAR_RUN_DIR") or os.environ.get("HADAR_SHARE"):
     sys.meta_path.insert(0, _Finder)
 sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]  # noqa: PTH100
 _run_next_sitecustomize()

@@ -38,6 +38,8 @@ class Session:
     The caller leaves an iteration only when the GPU has done it (``torch.cuda.synchronize()``), and has given its
     ephemeral memory back where others need it. Without a broker the job runs as if alone, and ``say`` is told so, once;
     one that dies is waited for ``return_s`` to come back. Raises ChannelError if the broker refuses the job.
+
+    A forked child does not use its parent's place: what it leaves is not its own, and for a turn it joins by itself.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Session:
         self._path, self._work, self._return_s = path, work, return_s
         self._say = say or (lambda line: print(f"hadar: {line}", file=sys.stderr, flush=True))
         self._sock: socket.socket | None = None
+        self._pid = os.getpid()
         self._lines = Lines()
         self._told: list[str] = []
         try:
@@ -61,10 +64,32 @@ class Session:
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
         """One turn."""
-        self._turn()
+        self.take()
         try:
             yield
         finally:
+            self.give_back()
+
+    def take(self) -> None:
+        """Wait for the turn; for callers that cannot be a block."""
+        if os.getpid() != self._pid and self._sock is not None:
+            self._come_back()
+        try:
+            while self._sock is not None:
+                try:
+                    self._send("want")
+                    self._await(Told.TURN)
+                    return
+                except OSError:
+                    self._come_back()
+        except BaseException:  # a signal's: what the broker says next would be taken for an answer to the next turn
+            if self._sock is not None:
+                self._sock.close()
+            raise
+
+    def give_back(self) -> None:
+        """End the turn that :meth:`take` has waited for."""
+        if os.getpid() == self._pid:
             with contextlib.suppress(OSError):  # it is found out, and mended, at the next turn
                 self._send("done")
 
@@ -73,15 +98,6 @@ class Session:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
-
-    def _turn(self) -> None:
-        while self._sock is not None:
-            try:
-                self._send("want")
-                self._await(Told.TURN)
-                return
-            except OSError:
-                self._come_back()
 
     def _come_back(self) -> None:
         until = time.monotonic() + self._return_s
@@ -107,7 +123,7 @@ class Session:
         if uid != os.getuid():
             sock.close()
             raise ChannelError(f"the broker at {self._path} is one of user {uid}: another path is needed")
-        self._sock, self._lines, self._told = sock, Lines(), []
+        self._sock, self._lines, self._told, self._pid = sock, Lines(), [], os.getpid()
         work = self._work
         self._send(
             "join", label=work.label, persistent_bytes=work.demand.persistent_bytes,

@@ -19,7 +19,7 @@ from slurm_hadar.sharing.entry import Applicant, let_in
 from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, is_safe, release
 from slurm_hadar.sharing.turns import EqualShareClock, Policy, Standing, rank, stride
 
-__all__ = ["Desk", "Note", "Rules", "Told"]
+__all__ = ["Desk", "Note", "Rules", "Seat", "State", "Told"]
 
 
 class Told(StrEnum):
@@ -27,6 +27,26 @@ class Told(StrEnum):
 
     ADMITTED = "admitted"
     TURN = "turn"
+
+
+class State(StrEnum):
+    """What a session is doing."""
+
+    WAITING = "waiting"  # for memory
+    WANTS = "wants"  # a turn
+    TURN = "turn"
+    BETWEEN = "between"  # two turns, and waited for
+    AWAY = "away"
+
+
+class Seat(NamedTuple):
+    """A session as it stands: its lane, once it is let in, its turns and their time, with one that is under way."""
+
+    lane: int | None
+    state: State
+    demand: Demand
+    turns: int
+    used_ns: int
 
 
 class Note(NamedTuple):
@@ -51,6 +71,8 @@ class _Member:
     standing: Standing
     wants: bool = False
     away: bool = False
+    turns: int = 0
+    used_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -148,6 +170,24 @@ class Desk:
         """Who has a turn, and since when."""
         return {lane.holder: lane.since_ns for lane in self._lanes.values() if lane.holder is not None}
 
+    def seat(self, name: str, now_ns: int) -> Seat | None:
+        """Where a session stands; None for one that has not joined."""
+        for applicant in self._waiting:
+            if applicant.name == name:
+                return Seat(None, State.WAITING, applicant.demand, 0, 0)
+        if name not in self._memory.demands:
+            return None
+        lane, member = self._member(name)
+        under_way_ns = now_ns - lane.since_ns if lane.holder == name else 0
+        state = (
+            State.TURN if lane.holder == name
+            else State.WANTS if member.wants
+            else State.AWAY if member.away
+            else State.BETWEEN
+        )  # fmt: skip
+        number = self._memory.lane_of(name).number
+        return Seat(number, state, self._memory.demands[name], member.turns, member.used_ns + under_way_ns)
+
     def is_safe(self) -> bool:
         """Whether memory is promised once only."""
         return is_safe(self._memory)
@@ -160,6 +200,7 @@ class Desk:
 
     def _charge(self, lane: _Turns, member: _Member, now_ns: int) -> None:
         used_ns = now_ns - lane.since_ns
+        member.used_ns += used_ns
         group = member.standing.group
         in_group = sum(other.standing.group == group for other in lane.members.values())
         member.standing.passed += stride(self._rules.policy, used_ns, member.standing, in_group)
@@ -191,5 +232,6 @@ class Desk:
         if not present[first].wants:
             return []
         present[first].wants = False
+        present[first].turns += 1
         lane.holder, lane.since_ns = first, now_ns
         return [Note(first, Told.TURN)]

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.desk import Desk, Note, Rules
+from slurm_hadar.sharing.broker.desk import Desk, Note, Rules, Seat
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.sizes import MOST_BYTES
 
 __all__ = ["Broker", "Limits"]
 
 NS = 1_000_000_000
-_MOST_BYTES = 10**15
 _MOST_S = 1e9
 
 
@@ -54,11 +54,19 @@ class Broker:
     """Give turns until nobody is left. ``say`` is told what people should know, a line each.
 
     Only processes of this user are served: the kernel says who they are (SO_PEERCRED). What a process says or does
-    costs nobody else anything: who breaks the protocol, does not read or dies is gone, with turn and lane.
+    costs nobody else anything: who breaks the protocol, does not read or dies is gone, with turn and lane. ``left`` is
+    told the label of each session that has gone, and where it stood.
     """
 
-    def __init__(self, path: Path, rules: Rules, limits: Limits, say: Callable[[str], None]) -> None:
-        self._path, self._limits, self._say = path, limits, say
+    def __init__(
+        self,
+        path: Path,
+        rules: Rules,
+        limits: Limits,
+        say: Callable[[str], None],
+        left: Callable[[str, Seat], None] | None = None,
+    ) -> None:
+        self._path, self._rules, self._limits, self._say, self._left = path, rules, limits, say, left
         self._desk = Desk(rules)
         self._peers: dict[str, _Peer] = {}
         self._selector = selectors.DefaultSelector()
@@ -68,10 +76,15 @@ class Broker:
         self._listener = _listening(path)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def serve(self) -> None:
-        """Until nobody has been there for ``linger_s``, or :meth:`close` in a signal handler's exception."""
+    def serve(self, until: int | None = None) -> None:
+        """Until nobody has been there for ``linger_s``, a signal handler's exception ends it, or the descriptor
+        ``until`` is readable."""
+        if until is not None:
+            self._selector.register(until, selectors.EVENT_READ)
         while not self._lonely():
             for key, _ in self._selector.select(self._timeout_s()):
+                if key.fd == until:
+                    return
                 if key.fileobj is self._listener:
                     self._accept()
                 elif key.data.name in self._peers:
@@ -167,7 +180,34 @@ class Broker:
             case "done":
                 peer.reported = False
                 return self._desk.done(peer.name, now)
-        raise ChannelError("is no op that is known: join, want, done")
+            case "status":
+                with contextlib.suppress(OSError):  # who asks and does not read gets no answer
+                    peer.sock.send(encoded("status", **self._status(now)))
+                return []
+        raise ChannelError("is no op that is known: join, want, done, status")
+
+    def _status(self, now: int) -> dict[str, Any]:
+        memory, seats = self._desk.memory, []
+        for peer in self._peers.values():
+            if (seat := self._desk.seat(peer.name, now)) is not None:
+                seats.append((peer, seat))
+        used_ns = sum(seat.used_ns for _, seat in seats)
+        sessions = [
+            {
+                "session": peer.name, "pid": peer.pid, "label": peer.label, "lane": seat.lane, "state": seat.state,
+                "persistent_bytes": seat.demand.persistent_bytes, "ephemeral_bytes": seat.demand.ephemeral_bytes,
+                "turns": seat.turns, "used_s": seat.used_ns / NS, "share": seat.used_ns / used_ns if used_ns else 0.0,
+            }
+            for peer, seat in seats
+        ]  # fmt: skip
+        held = self._desk.holders()
+        lanes = []
+        for lane in memory.lanes:
+            holder = next((name for name in lane.members if name in held), None)
+            lanes.append({"lane": lane.number, "bytes": lane.size_bytes, "sessions": list(lane.members),
+                          "turn": holder, "held_s": (now - held[holder]) / NS if holder else None})  # fmt: skip
+        return {"policy": self._rules.policy, "memory_bytes": memory.capacity_bytes,
+                "reserved_bytes": memory.reserved_bytes, "lanes": lanes, "sessions": sessions}  # fmt: skip
 
     def _tell(self, notes: list[Note]) -> None:
         for note in notes:
@@ -186,8 +226,14 @@ class Broker:
             self._selector.unregister(end)
         peer.sock.close()
         os.close(peer.process)
-        self._alone_since_ns = time.monotonic_ns()
-        self._tell(self._desk.leave(peer.name, self._alone_since_ns))
+        now = time.monotonic_ns()
+        seat = self._desk.seat(peer.name, now)
+        if seat is None:  # it has only looked
+            return
+        self._alone_since_ns = now
+        if self._left is not None:
+            self._left(peer.label, seat)
+        self._tell(self._desk.leave(peer.name, now))
 
     def _watch(self) -> None:
         """Say who holds a turn for too long, and end it where that is wanted."""
@@ -210,8 +256,8 @@ def _shown(peer: _Peer) -> str:
 
 def _bytes(said: dict[str, Any], key: str) -> int:
     value = said.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_BYTES:
-        raise ChannelError(f"{key} must be a whole number from 0 to {_MOST_BYTES:.0e}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_BYTES:
+        raise ChannelError(f"{key} must be a whole number from 0 to {MOST_BYTES:.0e}")
     return value
 
 

@@ -1,7 +1,8 @@
 """What passes between a job and a broker: a JSON object a line, each of at most :data:`LONGEST` bytes.
 
 A job says ``join`` (``label``, ``persistent_bytes``, ``ephemeral_bytes``, ``total_s``, ``group``), ``want`` and
-``done``; it is told ``admitted``, ``turn`` or ``refused`` (``reason``). Its end is the end of its connection.
+``done``; it is told ``admitted``, ``turn`` or ``refused`` (``reason``). Its end is the end of its connection. Who asks
+for ``status`` need not have joined; the answer may be longer.
 """
 
 from __future__ import annotations

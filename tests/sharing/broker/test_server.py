@@ -210,7 +210,7 @@ def test_without_a_broker_a_job_runs_as_if_alone_and_says_so(short_tmp: Path) ->
         (b"hello\n", "is no JSON"),
         (b"[" * 3000 + b"\n", "is no JSON"),
         (b"[1]\n", "is no object with an op"),
-        (b'{"op": "sing"}\n', "is no op that is known: join, want, done"),
+        (b'{"op": "sing"}\n', "is no op that is known: join, want, done, status"),
         (b'{"op": "want"}\n', "has not been admitted"),
         (b'{"op": "join", "persistent_bytes": -1, "ephemeral_bytes": 1}\n', "persistent_bytes must be a whole number"),
         (b'{"op": "join", "persistent_bytes": 1, "ephemeral_bytes": true}\n', "ephemeral_bytes must be a whole"),

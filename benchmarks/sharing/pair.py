@@ -1,0 +1,195 @@
+"""Two PyTorch trainings that share one core by turns, beside what else they could do with it.
+
+    python -m benchmarks.sharing.pair [--cycles 8] [--seconds 2] [--json FILE]
+
+Two unmodified trainings of about 20 ms an iteration, each of one thread. By turns only one computes at a time, on
+whatever core; where they fight they have one core, which stands for the GPU. *use* is the share of a phase's time in
+which a step computes (from the begin of the forward pass to the end of the optimizer's step).
+
+The machine may be busy with other things: so a cycle of short phases is run through again and again by the same two
+processes, and figures are ratios within a cycle, their median over all. Phases: each alone without turns, each alone
+with them, both by turns, both at once without turns. An iteration that a phase's end cuts counts in parts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from slurm_hadar.runtime.inject import INJECT
+
+#: Who works in a phase, and whether by turns.
+PHASES = {"a": ("a", False), "b": ("b", False), "a_turns": ("a", True), "b_turns": ("b", True),
+          "turns": ("ab", True), "fight": ("ab", False)}  # fmt: skip
+JOB = """
+import json, os, sys, time
+everywhere, core = os.sched_getaffinity(0), {int(sys.argv[4])}
+import torch
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+name, folder, width = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.set_num_threads(1)
+noted = []
+class Clock(torch.nn.Module):
+    def forward(self, x):
+        noted.append(time.monotonic())
+        return x
+model = torch.nn.Sequential(Clock(), *(torch.nn.Linear(width, width) for _ in range(8)))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+optimizer.register_step_post_hook(lambda *_: noted.append(time.monotonic()))  # before ours
+batch = torch.randn(64, width)
+hooks = [modules._global_forward_pre_hooks, modules._global_forward_hooks, modules._global_forward_hooks_always_called,
+         optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
+kept = [dict(h) for h in hooks]
+assert all(kept), "no hooks"
+def turns(wanted):
+    for h, k in zip(hooks, kept):
+        h.clear()
+        h.update(k if wanted else {})
+def iteration():
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+for _ in range(20):
+    iteration()
+open(folder + "/ready-" + name, "w").close()
+while not os.path.exists(folder + "/plan"):
+    time.sleep(0.02)
+done = []
+for phase, begin, end, wanted in json.load(open(folder + "/plan"))[name]:
+    time.sleep(max(0.0, begin - time.monotonic()))
+    turns(wanted)
+    os.sched_setaffinity(0, core if phase.endswith("fight") else everywhere)
+    while time.monotonic() < end:
+        asked = time.monotonic()
+        noted.clear()
+        iteration()
+        done.append((phase, asked, noted[0], noted[1], time.monotonic()))
+json.dump(done, open(folder + "/done-" + name, "w"))
+"""
+PAUSE_S = 0.3
+
+
+def plan(cycles: int, seconds: float, begin: float) -> dict[str, list[tuple[str, float, float, bool]]]:
+    """For each job, its phases: number of the cycle and name, begin, end, by turns or not."""
+    found: dict[str, list[tuple[str, float, float, bool]]] = {"a": [], "b": []}
+    for cycle in range(cycles):
+        for phase, (who, turns) in PHASES.items():
+            for name in who:
+                found[name].append((f"{cycle} {phase}", begin, begin + seconds, turns))
+            begin += seconds + PAUSE_S
+    return found
+
+
+def played(cycles: int, seconds: float, width: int) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """The plan, and the iterations of each job: phase, asked, begin, end, gone on."""
+    with tempfile.TemporaryDirectory(prefix="hadar-bench-") as folder:
+        socket = Path(folder) / "s"
+        command = ["-m", "slurm_hadar.cli.main", "share", "broker", "--policy", "rr", "--memory", "1"]
+        broker = subprocess.Popen([sys.executable, *command, "--socket", str(socket), "--linger", "600"])
+        path = os.pathsep.join([str(INJECT), os.environ.get("PYTHONPATH", "")])
+        env = {**os.environ, "PYTHONPATH": path, "HADAR_SHARE": str(socket)}
+        core = str(min(os.sched_getaffinity(0)))
+        jobs = []
+        try:
+            while not socket.exists():
+                time.sleep(0.05)
+            for name in "ab":
+                jobs.append(subprocess.Popen([sys.executable, "-c", JOB, name, folder, str(width), core], env=env))
+            while not all((Path(folder) / f"ready-{name}").exists() for name in "ab"):
+                if any(job.poll() is not None for job in jobs):
+                    raise SystemExit("a job has failed")
+                time.sleep(0.05)
+            phases = plan(cycles, seconds, time.monotonic() + 1)
+            written = Path(folder) / "writing"
+            written.write_text(json.dumps(phases))
+            written.rename(Path(folder) / "plan")
+            if any(job.wait() for job in jobs):
+                raise SystemExit("a job has failed")
+            return phases, {name: json.loads((Path(folder) / f"done-{name}").read_text()) for name in "ab"}
+        finally:
+            for process in (*jobs, broker):
+                process.kill()
+                process.wait()
+
+
+def rate(done: list[Any], phase: tuple[str, float, float, bool]) -> float:
+    """Iterations a second within a phase."""
+    name, begin, end, _ = phase
+    parts: list[float] = [
+        max(0.0, min(gone_on, end) - max(asked, begin)) / (gone_on - asked)
+        for which, asked, _, _, gone_on in done if which == name
+    ]  # fmt: skip
+    return sum(parts) / (end - begin)
+
+
+def use(done: list[Any], phase: tuple[str, float, float, bool]) -> float:
+    """The share of a phase in which a job computes."""
+    name, begin, end, _ = phase
+    parts: list[float] = [max(0.0, min(e, end) - max(b, begin)) for which, _, b, e, _ in done if which == name]
+    return sum(parts) / (end - begin)
+
+
+def figures(cycles: int, phases: dict[str, Any], done: dict[str, list[Any]]) -> dict[str, Any]:
+    """Ratios within cycles, hand-overs, and the spread of step times."""
+    rates = {(p[0], job): rate(done[job], p) for job in "ab" for p in phases[job]}
+    ratios: dict[str, list[float]] = {
+        "throughput alone": [], "throughput turns": [], "throughput fight": [], "use alone": [], "use turns": []
+    }  # fmt: skip
+    uses = {p[0]: sum(use(done[job], p) for job in "ab") for job in "ab" for p in phases[job]}
+    for c in range(cycles):
+        plain = {job: rates[f"{c} {job}", job] for job in "ab"}
+        ratios["throughput alone"].extend(rates[f"{c} {job}_turns", job] / plain[job] for job in "ab")
+        for both in ("turns", "fight"):
+            ratios[f"throughput {both}"].append(sum(rates[f"{c} {both}", job] / plain[job] for job in "ab"))
+        ratios["use alone"].extend(uses[f"{c} {job}_turns"] / uses[f"{c} {job}"] for job in "ab")
+        ratios["use turns"].append(2 * uses[f"{c} turns"] / (uses[f"{c} a"] + uses[f"{c} b"]))
+    gaps = []
+    for c in range(cycles):
+        merged = sorted((b, e, job) for job in "ab" for which, _, b, e, _ in done[job] if which == f"{c} turns")
+        for (_, end, job), (begin, _, other) in pairwise(merged):
+            assert begin >= end, "two turns at a time"
+            if job != other:
+                gaps.append((begin - end) * 1e3)
+    return {
+        "ratio_median": {name: round(statistics.median(values), 4) for name, values in ratios.items()},
+        "ratio_least_greatest": {name: [round(min(v), 4), round(max(v), 4)] for name, v in ratios.items()},
+        "handover_ms": {f"p{p}": round(float(np.percentile(gaps, p)), 3) for p in (50, 90, 99)},
+        "step_ms": {name: spread(done, name) for name in ("a", "turns", "fight")},
+        "load": [round(value, 1) for value in os.getloadavg()],
+    }
+
+
+def spread(done: dict[str, list[Any]], phase: str) -> dict[str, float]:
+    """Of the time in which a step computes: its turn, or without turns its whole iteration."""
+    steps = [(e - b) * 1e3 for own in done.values() for which, _, b, e, _ in own if which.split()[1] == phase]
+    p50, p99 = (float(np.percentile(steps, p)) for p in (50, 99))
+    return {"p50": round(p50, 2), "p99": round(p99, 2), "p99/p50": round(p99 / p50, 2)}
+
+
+@click.command()
+@click.option("--cycles", default=8, show_default=True)
+@click.option("--seconds", default=2.0, show_default=True, help="Of each phase; a cycle has six.")
+@click.option("--width", default=512, show_default=True, help="Of the model's eight layers.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there too.")
+def main(cycles: int, seconds: float, width: int, file: Path | None) -> None:
+    """Measure."""
+    text = json.dumps(figures(cycles, *played(cycles, seconds, width)), indent=1)
+    click.echo(text)
+    if file is not None:
+        file.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

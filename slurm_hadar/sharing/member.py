@@ -1,0 +1,235 @@
+"""This process's turns at the broker that ``HADAR_SHARE`` names, taken and handed back as its training goes.
+
+What is an iteration is seen from PyTorch's hooks: the turn is taken at the first module's forward pass (data is loaded
+before it), and handed back after an optimizer's step. A forward pass without gradients, outside of such an iteration,
+is an iteration by itself: inference and evaluation. What neither ends is ended by rest (:data:`QUIET_S` without a hook
+that fires), and by length (:data:`LONGEST_S`, before the next forward pass).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.errors import HadarError
+from slurm_hadar.sharing.broker.client import Session, Work
+from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.sizes import size_bytes
+
+__all__ = ["LONGEST_S", "QUIET_S", "Member", "iteration", "member"]
+
+#: A backward pass fires no hook: a turn that rests for so long, and for thrice the longest rest before a step that has
+#: been seen, is not one.
+QUIET_S = 2.0
+_QUIETEST_S = 60.0
+#: Forward passes with gradients that no step follows (an evaluation without ``no_grad``) end their turn after this.
+LONGEST_S = 5.0
+
+
+class Member:
+    """``where`` is the environment: ``HADAR_SHARE``, the broker's socket, and what the job tells of itself:
+    ``HADAR_SHARE_PERSISTENT``, ``HADAR_SHARE_EPHEMERAL`` (sizes), ``HADAR_SHARE_SECONDS``, ``HADAR_SHARE_CLASS``,
+    ``HADAR_SHARE_LABEL``. Joins at its first turn. Ends the process, with one line, where the broker refuses it."""
+
+    def __init__(self, where: dict[str, str]) -> None:
+        self._where = where
+        self._session: Session | None = None
+        self._lock = threading.RLock()
+        self._held = False
+        self._explicit = 0
+        self._outermost: Any = None  # the module whose forward pass is under way
+        self._single = False  # that pass is the whole iteration
+        self._since_s = self._last_s = self._rest_s = 0.0
+        self._rested = False
+        self._quiet_s = QUIET_S
+
+    def join(self) -> None:
+        """Wait until the broker lets the job in."""
+        with self._lock:
+            if self._session is None:
+                self._session = _joined(self._where)
+                threading.Thread(target=self._watch, name="hadar-share", daemon=True).start()
+
+    @contextlib.contextmanager
+    def iteration(self) -> Iterator[None]:
+        """One turn; one within another is a part of it."""
+        with self._lock:
+            if not self._explicit:
+                self._end()
+                self._begin()
+            self._explicit += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._explicit -= 1
+                if not self._explicit:
+                    self._end()
+
+    def before_forward(self, module: Any, gradients: bool) -> None:
+        """A module is about to compute."""
+        with self._lock:
+            if self._explicit:
+                return
+            self._note()
+            if self._outermost is not None:
+                return
+            if self._held and self._last_s - self._since_s > LONGEST_S:
+                self._end()
+            if not self._held:
+                self._begin()
+                self._single = not gradients
+            self._outermost = module
+
+    def after_forward(self, module: Any) -> None:
+        """It has, or has failed."""
+        with self._lock:
+            if self._explicit:
+                return
+            self._note()
+            if module is self._outermost:
+                self._outermost = None
+                if self._single:
+                    self._end()
+
+    def before_step(self) -> None:
+        """An optimizer is about to step."""
+        with self._lock:
+            if self._explicit:
+                return
+            if self._rested:  # the watch took a backward pass for rest
+                self._learn(time.monotonic() - self._last_s)
+            self._note()
+            if not self._held:
+                self._begin()
+
+    def after_step(self) -> None:
+        """It has: the end of an iteration."""
+        with self._lock:
+            if not self._explicit and self._held:
+                self._note()
+                self._learn(self._rest_s)
+                self._end()
+
+    def _note(self) -> None:
+        now = time.monotonic()
+        if self._held:
+            self._rest_s = max(self._rest_s, now - self._last_s)
+        self._last_s, self._rested = now, False
+
+    def _learn(self, rest_s: float) -> None:
+        self._quiet_s = min(_QUIETEST_S, max(self._quiet_s, 3 * rest_s))
+
+    def _begin(self) -> None:
+        self.join()
+        assert self._session is not None
+        self._session.take()
+        self._held, self._rested, self._rest_s = True, False, 0.0
+        self._since_s = self._last_s = time.monotonic()
+
+    def _end(self) -> None:
+        if self._held:
+            self._held, self._single, self._outermost = False, False, None
+            assert self._session is not None
+            try:
+                _computed("HADAR_SHARE_EPHEMERAL" in self._where)
+            finally:
+                self._session.give_back()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(QUIET_S / 8)
+            with self._lock:
+                if self._held and not self._explicit and time.monotonic() - self._last_s > self._quiet_s:
+                    self._end()
+                    self._rested = True
+
+
+def _joined(where: dict[str, str]) -> Session:
+    try:
+        demand = Demand(
+            size_bytes(where.get("HADAR_SHARE_PERSISTENT", "0")), size_bytes(where.get("HADAR_SHARE_EPHEMERAL", "0"))
+        )
+        work = Work(
+            demand, float(where.get("HADAR_SHARE_SECONDS", "0")), where.get("HADAR_SHARE_CLASS", ""),
+            where.get("HADAR_SHARE_LABEL") or Path(sys.argv[0] if sys.argv else "").name,
+        )  # fmt: skip
+        return Session(Path(where["HADAR_SHARE"]), work)
+    except (HadarError, ValueError) as error:
+        raise SystemExit(f"hadar: {error}") from None
+
+
+def _computed(told_ephemeral: bool) -> None:
+    """The GPU has done what it was given; where the job has told how much memory it needs within an iteration only,
+    PyTorch's cache of it is the others'."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # which may be on its way in
+    if cuda is not None and cuda.is_initialized():
+        cuda.synchronize()
+        if told_ephemeral:
+            cuda.empty_cache()
+
+
+_members: list[Member | None] = []
+
+
+def member() -> Member | None:
+    """This process's; None where it takes no turns: no broker is named, it loads data for another process, or it is one
+    of several that train together, which would wait for each other within their turns."""
+    if not _members:
+        _members.append(_found())
+    return _members[0]
+
+
+def _found() -> Member | None:
+    where = {name: value for name, value in os.environ.items() if name.startswith("HADAR_SHARE")}
+    if not where.get("HADAR_SHARE"):
+        return None
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        return None
+    distributed = sys.modules.get("torch.distributed")
+    started = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if (distributed.get_world_size() if started else int(os.environ.get("WORLD_SIZE", "1"))) > 1:  # type: ignore[union-attr]
+        _tell("this process is one of several that train together: it takes no turns on the shared GPU")
+        return None
+    return Member(where)
+
+
+def _tell(line: str) -> None:
+    print(f"hadar: {line}", file=sys.stderr, flush=True)
+
+
+_alone_told: list[bool] = []
+
+
+@contextlib.contextmanager
+def iteration() -> Iterator[None]:
+    """One iteration on a GPU that may be shared: waits for the turn and hands it back, once the GPU has done it.
+
+    For loops without an optimizer and without PyTorch's modules; hooks mark those by themselves. Where no broker is
+    named (``HADAR_SHARE``) it does nothing, and says so once::
+
+        from slurm_hadar import sharing
+
+        for batch in batches:
+            with sharing.iteration():
+                answer(batch)
+    """
+    mine = member()
+    if mine is None:
+        if not _alone_told and not os.environ.get("HADAR_SHARE"):
+            _alone_told.append(True)
+            _tell("no broker is named (HADAR_SHARE): this job runs as if the GPU were its own")
+        yield
+        return
+    with mine.iteration():
+        yield
+
+
+os.register_at_fork(after_in_child=_members.clear)

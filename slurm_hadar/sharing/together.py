@@ -1,0 +1,226 @@
+"""Several commands at once that share a GPU by turns: their broker, their environment, their signals and their ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from slurm_hadar.errors import ChannelError, ConfigError
+from slurm_hadar.sharing.broker.desk import Rules, Seat
+from slurm_hadar.sharing.broker.looking import FOLDER, SOCKET, status_of
+from slurm_hadar.sharing.broker.server import Broker, Limits
+
+__all__ = ["Command", "End", "run_together"]
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_LONGEST_PATH = 107  # of a Unix socket's, unix(7)
+_SETTLED_S = 1.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command as it was typed: ``NAME=VALUE`` words in front of it are its environment, as in a shell, but no shell
+    reads it. ``label`` is its name towards the broker, unlike all others'."""
+
+    number: int
+    text: str
+    environ: dict[str, str] = field(compare=False)
+    words: tuple[str, ...]
+
+    @classmethod
+    def read(cls, number: int, text: str) -> Command:
+        """Raises ConfigError."""
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(f"job {number}, {text!r}, cannot be read: {error}") from None
+        environ = {}
+        while words and words[0].partition("=")[0].isidentifier() and "=" in words[0]:
+            name, _, value = words.pop(0).partition("=")
+            environ[name] = value
+        if not words:
+            raise ConfigError(f"job {number}, {text!r}, has no command")
+        return cls(number, text, environ, tuple(words))
+
+    @property
+    def label(self) -> str:
+        """As a broker keeps it."""
+        return "".join(c for c in f"{self.number}: {self.text}"[:64] if c.isprintable())
+
+
+@dataclass(frozen=True)
+class End:
+    """How a command has ended: its exit code as a shell counts it, and what it had of the GPU."""
+
+    command: Command
+    code: int
+    ran_s: float
+    turns: int
+    used_s: float
+
+
+class _Usage:
+    """What sessions that have gone had, by label."""
+
+    def __init__(self) -> None:
+        self.turns: dict[str, int] = {}
+        self.used_ns: dict[str, int] = {}
+
+    def add(self, label: str, seat: Seat) -> None:
+        self.turns[label] = self.turns.get(label, 0) + seat.turns
+        self.used_ns[label] = self.used_ns.get(label, 0) + seat.used_ns
+
+
+def run_together(
+    commands: Sequence[Command], rules: Rules, inject: Path, say: Callable[[str], None], ended: Callable[[End], None]
+) -> int:
+    """Run them until all have ended; returns the exit code of the first that failed, or 0.
+
+    ``inject`` goes in front of their PYTHONPATH. SIGTERM, SIGINT, SIGUSR1 and SIGHUP are passed on to each. What a
+    command leaves running in its process group is killed with its end, and all are if this process dies.
+    """
+    usage = _Usage()
+    with _folder() as folder:
+        path = folder / SOCKET
+        broker = Broker(path, rules, Limits(linger_s=None), say, usage.add)
+        stop, stopped = os.pipe()
+        thread = threading.Thread(target=broker.serve, args=(stop,), name="broker")
+        running: dict[Command, tuple[subprocess.Popen[bytes], float]] = {}
+        try:
+            with _forwarding(running) as received:
+                codes = _start(commands, running, received, path, inject, say)
+                thread.start()  # after the forks: a child must not be born while a thread holds a lock
+                codes += _wait(running, path, usage, ended)
+            return next((code for code in codes if code), 0)
+        finally:
+            for process, _ in running.values():
+                _end_group(process)
+            os.close(stopped)
+            if thread.ident is not None:
+                thread.join()
+            broker.close()
+            os.close(stop)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER))
+    try:
+        if len(os.fsencode(folder / SOCKET)) > _LONGEST_PATH:
+            raise ConfigError(f"{folder} is too long for a socket's path: set TMPDIR to a shorter one")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _forwarding(running: dict[Command, tuple[subprocess.Popen[bytes], float]]) -> Iterator[list[int]]:
+    """Yields what has been received, for those that are started later."""
+    received: list[int] = []
+
+    def forward(signum: int, _frame: FrameType | None) -> None:
+        received.append(signum)
+        for process, _ in list(running.values()):
+            process.send_signal(signum)
+
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(
+    commands: Sequence[Command],
+    running: dict[Command, tuple[subprocess.Popen[bytes], float]],
+    received: list[int],
+    path: Path,
+    inject: Path,
+    say: Callable[[str], None],
+) -> list[int]:
+    """Exit codes of those that cannot be started."""
+    codes = []
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def die_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before that
+            os._exit(128 + signal.SIGKILL)
+
+    for command in commands:
+        environ = {**os.environ, **command.environ}
+        python_path = os.pathsep.join(p for p in (str(inject), environ.get("PYTHONPATH", "")) if p)
+        environ |= {"PYTHONPATH": python_path, "HADAR_SHARE": str(path), "HADAR_SHARE_LABEL": command.label}
+        try:
+            process = subprocess.Popen(
+                command.words, env=environ, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=die_with_parent
+            )
+        except OSError as error:
+            say(f"job {command.number}: cannot run {command.words[0]}: {error.strerror}")
+            codes.append(127 if isinstance(error, FileNotFoundError) else 126)
+            continue
+        running[command] = process, time.monotonic()
+        for signum in received:
+            process.send_signal(signum)
+    return codes
+
+
+def _wait(
+    running: dict[Command, tuple[subprocess.Popen[bytes], float]],
+    path: Path,
+    usage: _Usage,
+    ended: Callable[[End], None],
+) -> list[int]:
+    codes = []
+    with selectors.DefaultSelector() as selector:
+        for command, (process, _) in running.items():
+            selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, command)
+        while running:
+            for key, _ in selector.select():
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                command = key.data
+                process, since_s = running[command]
+                ran_s = time.monotonic() - since_s
+                _end_group(process)
+                del running[command]
+                code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+                codes.append(code)
+                _settle(path, command.label)
+                used_s = usage.used_ns.get(command.label, 0) / 1e9
+                ended(End(command, code, ran_s, usage.turns.get(command.label, 0), used_s))
+    return codes
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Before the command's id is free for others: what it has left behind goes with it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _settle(path: Path, label: str) -> None:
+    """Until the broker has noticed the end; it learns of it by itself."""
+    until = time.monotonic() + _SETTLED_S
+    while time.monotonic() < until:
+        try:
+            if all(session["label"] != label for session in status_of(path)["sessions"]):
+                return
+        except ChannelError:
+            return
+        time.sleep(0.005)

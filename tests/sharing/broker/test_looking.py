@@ -1,0 +1,160 @@
+"""How a broker stands, and places that are not a forked child's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.sharing.broker.client import Session, Work
+from slurm_hadar.sharing.broker.desk import Rules, Seat, State
+from slurm_hadar.sharing.broker.looking import FOLDER, own_sockets, status_of
+from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.turns import Policy
+
+
+@pytest.fixture
+def gone() -> list[tuple[str, Seat]]:
+    return []
+
+
+@pytest.fixture
+def path(short_tmp: Path, gone: list[tuple[str, Seat]]) -> Iterator[Path]:
+    """Of a broker that is there until the test is done."""
+    path = short_tmp / "s"
+    broker = Broker(path, Rules(Policy.FAIR, 1000), Limits(linger_s=None), print, lambda *who: gone.append(who))
+    stop, stopped = os.pipe()
+    thread = threading.Thread(target=broker.serve, args=(stop,))
+    thread.start()
+    yield path
+    os.close(stopped)
+    thread.join(20)
+    assert not thread.is_alive()
+    broker.close()
+    os.close(stop)
+
+
+def _session(path: Path, label: str, total: int = 60) -> Session:
+    return Session(path, Work(Demand(10, total - 10), label=label))
+
+
+def test_lanes_turns_and_who_waits_are_told(path: Path, poll: Any) -> None:
+    assert status_of(path) == {
+        "policy": "fair", "memory_bytes": 1000, "reserved_bytes": 0, "lanes": [], "sessions": []
+    }  # fmt: skip
+    first, second = _session(path, "a"), _session(path, "b", 100)
+    with first.iteration():
+        waiting = threading.Thread(target=lambda: _session(path, "c", 990).close())
+        waiting.start()
+        asked = threading.Thread(target=second.take)
+        asked.start()
+
+        def stands() -> dict[str, Any] | None:
+            told = status_of(path)
+            states = {one["label"]: one["state"] for one in told["sessions"]}
+            return told if states == {"a": "turn", "b": "wants", "c": "waiting"} else None
+
+        told = poll(stands)
+    asked.join(20)
+
+    (lane,) = told["lanes"]
+    a, b, c = sorted(told["sessions"], key=lambda one: one["label"])
+    assert (lane["bytes"], lane["turn"], told["reserved_bytes"]) == (90, a["session"], 110)
+    assert lane["sessions"] == [a["session"], b["session"]] and lane["held_s"] > 0
+    assert (a["pid"], a["turns"], a["share"], c["lane"]) == (os.getpid(), 1, 1.0, None)
+    second.give_back()
+    poll(lambda: [one["turns"] for one in status_of(path)["sessions"]] == [1, 1, 0])
+    first.close()
+    second.close()
+    waiting.join(20)
+
+
+def test_who_only_looks_is_no_session_and_who_leaves_is_told_of(
+    path: Path, gone: list[tuple[str, Seat]], poll: Any
+) -> None:
+    session = _session(path, "a")
+    for _ in range(3):
+        with session.iteration():
+            status_of(path)
+    session.close()
+
+    poll(lambda: gone)
+    ((label, seat),) = gone
+    assert (label, seat.turns, seat.demand) == ("a", 3, Demand(10, 50)) and seat.used_ns > 0
+    assert seat.state in {State.BETWEEN, State.AWAY}
+
+
+def test_a_forked_child_leaves_its_parents_turn_alone(path: Path) -> None:
+    session = _session(path, "parent")
+    told, tells = os.pipe()
+    with session.iteration():
+        child = os.fork()
+        if not child:
+            session.give_back()
+            os.write(tells, b"x")
+            session.take()  # by a place of its own
+            os._exit(0 if not session.alone else 1)
+        assert os.read(told, 1) == b"x"
+        first, *_ = status_of(path)["sessions"]
+        assert first["state"] == "turn"
+    assert os.waitpid(child, 0)[1] == 0
+    with session.iteration():
+        assert not session.alone
+    session.close()
+    os.close(told)
+    os.close(tells)
+
+
+def test_a_turn_whose_wait_a_signal_has_cut_short_is_not_taken_for_the_next_one(path: Path) -> None:
+    """As by ^C, where the script saves before it ends: the place is left, and taken anew."""
+    first, second = _session(path, "a"), _session(path, "b")
+    first.take()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def interrupt(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(second, "_await", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            second.take()
+    first.give_back()
+
+    second.take()
+    assert not second.alone
+    second.give_back()
+    first.close()
+    second.close()
+
+
+def test_a_socket_without_a_broker_is_told_in_a_line(short_tmp: Path) -> None:
+    with pytest.raises(ChannelError, match=r"no broker answers at .*: No such file or directory"):
+        status_of(short_tmp / "none")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.bind(str(short_tmp / "mute"))
+        sock.listen()
+        thread = threading.Thread(target=lambda: sock.accept()[0].close())
+        thread.start()
+        with pytest.raises(ChannelError):
+            status_of(short_tmp / "mute")
+        thread.join(20)
+
+
+def test_only_own_brokers_are_looked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(path.parent))
+    folder = path.parent / f"{FOLDER}x"
+    folder.mkdir()
+    (folder / "gpu").symlink_to(path)
+    assert own_sockets() == [folder / "gpu"]
+
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    assert own_sockets() == []
+    with pytest.raises(ChannelError, match=f"is one of user {os.geteuid()}"):
+        status_of(path)
