@@ -123,6 +123,15 @@ def test_the_plan_is_kept_while_nothing_happens(jobs: list[Job]) -> None:
     assert again.placements == plan.placements
 
 
+def test_at_the_same_instant_nobody_is_moved() -> None:
+    """Whoever was placed keeps his place, among nodes that are all alike."""
+    nodes, job = (Node("a", {"v100": 1}), Node("b", {"v100": 1})), make_job("1", steps=1e4, restart_cost_s=300.0)
+    seen = Snapshot(NOW, nodes, (job,))
+    plan = get("hadar").allocate(seen)
+
+    assert get("hadar").allocate(carry_out(seen, plan)).placements == plan.placements
+
+
 def test_who_cannot_be_moved_has_no_meantime() -> None:
     """It would never leave it."""
     holder = make_running("1", {"a": {"v100": 2}}, steps=1000.0, v100=1.0, k80=None, p100=None, unmovable="exempt")

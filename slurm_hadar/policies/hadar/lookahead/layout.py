@@ -62,7 +62,7 @@ class _Layout:
 
     def _run_planned(self, schedule: Schedule) -> None:
         """Those whom the plan starts now."""
-        now = np.flatnonzero(schedule.now >= 0)
+        now = np.flatnonzero((schedule.now >= 0) & ~self.placed)
         now = now[np.argsort(schedule.place[now])]
         workers = np.zeros(len(schedule.now), int)
         workers[now] = self.outlook.workers[now, schedule.now[now]]
