@@ -258,7 +258,7 @@ class TestMetrics:
         """Each process takes over the counters of the file that the one before has left."""
         file = tmp_path / "hadar.prom"
         for _ in range(3):
-            site.slurm.submit(gpus=1, comment=MODEL)
+            site.slurm.submit(gpus=1, comment=f"{MODEL},ckpt=yes")
             with site.service(f"metrics.textfile={file}", once=True) as service:
                 service.round()
         text = file.read_text()
