@@ -36,7 +36,7 @@ check: ## lint, types, and the tests that need no Slurm, no PyTorch and no brows
 quick: $(STAMP)
 	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch and not built" -n auto --dist worksteal -q $(PYTEST_ARGS)
 
-test: lint ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (about 22 minutes)
+test: lint ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (about 23 minutes)
 	@mkdir -p build/coverage && rm -f build/coverage/*
 	@$(RUN) tools.suites $(PYTEST_ARGS)
 	@$(BIN)/coverage combine -q && $(BIN)/coverage report
