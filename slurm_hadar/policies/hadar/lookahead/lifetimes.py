@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from slurm_hadar.model import Job
@@ -43,18 +46,43 @@ class Lifetimes:
         more, since who is old among few is expected to be as long again. Our definition, after the total time on test
         (Epstein and Sobel 1953).
         """
-        born_s = self._mean(0.0, self.assumed_s)
-        return max(1.0, born_s if life_s <= 0 else self._mean(life_s, max(born_s, life_s)))
+        return max(1.0, self._born_s if life_s <= 0 else self._mean(life_s, max(self._born_s, life_s)))
 
     def steps_to_go(self, job: Job, best_rate: float) -> float:
         """:meth:`Job.steps_to_go` with this expectation."""
         unknown = job.expected_steps is None
         return job.steps_to_go(best_rate, self.left_s(_life_s(job)) if unknown else self.assumed_s)
 
+    @cached_property
+    def _born_s(self) -> float:
+        """What is expected of a job that has not run yet, as most of a long queue."""
+        return self._mean(0.0, self.assumed_s)
+
+    @cached_property
+    def _ended(self) -> _Ages:
+        return _Ages(self.ended_s)
+
+    @cached_property
+    def _there(self) -> _Ages:
+        return _Ages(self.lives_s.values())
+
     def _mean(self, age_s: float, assumed_s: float) -> float:
-        ended = [life_s - age_s for life_s in self.ended_s if life_s > age_s]
-        spent_s = sum(ended) + sum(life_s - age_s for life_s in self.lives_s.values() if life_s > age_s)
-        return (assumed_s + spent_s) / (1 + len(ended))
+        ended, ended_s = self._ended.beyond(age_s)
+        _, there_s = self._there.beyond(age_s)
+        return (assumed_s + ended_s + there_s) / (1 + ended)
+
+
+class _Ages:
+    """Sorted once, asked for many jobs: a queue may have a hundred thousand."""
+
+    def __init__(self, ages_s: Iterable[float]) -> None:
+        self._sorted = sorted(ages_s)
+        self._sums = list(accumulate(reversed(self._sorted), initial=0.0))
+
+    def beyond(self, age_s: float) -> tuple[int, float]:
+        """(how many are older, how many seconds older they are in all)."""
+        older = len(self._sorted) - bisect_right(self._sorted, age_s)
+        return older, max(0.0, self._sums[older] - older * age_s)
 
 
 def _life_s(job: Job) -> float:
