@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
-from slurm_hadar.cli.common import console, policy_settings, print_json
+from slurm_hadar.cli.common import console, policy_settings, write_json
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.bench import SWEEP, BenchResult, growth_exponent, measure
 from slurm_hadar.simulator.bench import sweep as run_sweep
@@ -51,11 +49,10 @@ def bench(
         results = run_sweep(policy, params, SWEEP, gpus, nodes, seed, on_result=_tell if sys.stderr.isatty() else None)
         content = {"policy": policy, "params": params, "results": [asdict(r) for r in results],
                    "exponent": growth_exponent(results)}  # fmt: skip
-    if json_file == "-":
-        print_json(content)
-        return
     if json_file is not None:
-        Path(json_file).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_json(json_file, content)
+    if json_file == "-":
+        return
     console().print(_table(results))
     if jobs is None and content["exponent"] is not None:
         click.echo(f"CPU time grows with the number of jobs to the power of {content['exponent']:.2f}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # large, and for the commands that draw tables only
 
 __all__ = [
     "cell", "clock", "config_loader", "config_options", "console", "facts_table", "journal_path", "json_option",
-    "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json", "span",
+    "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json", "span", "write_json",
 ]  # fmt: skip
 
 _LOADER = "slurm_hadar.config_loader"
@@ -116,3 +116,11 @@ def policy_settings(settings: Iterable[str]) -> dict[str, str]:
 
 def print_json(content: Any) -> None:
     click.echo(json.dumps(content, indent=2, sort_keys=True, default=str))
+
+
+def write_json(target: str, content: Any) -> None:
+    """To a file, or to the terminal for ``-``: what ``--json FILE`` asks for."""
+    if target == "-":
+        print_json(content)
+    else:
+        Path(target).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterable
 from fractions import Fraction
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import cell, console, facts_table, plain, print_json
+from slurm_hadar.cli.common import cell, console, facts_table, plain, write_json
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.sharing.broker.desk import Rules
@@ -65,9 +64,7 @@ def share() -> None:
 
 
 @share.command()
-@click.option(
-    "--policy", default="fair", show_default=True, type=click.Choice([str(p) for p in Policy]), help="Who is next."
-)
+@click.option("--policy", default="fair", show_default=True, type=_CHOICE, help="Who is next.")
 @click.option(
     "--memory", "memory_bytes", callback=_some_bytes, metavar="BYTES", help=f"{_MEMORY} Default: not counted."
 )
@@ -102,11 +99,8 @@ def _show_end(end: End) -> None:
 def status(path: Path | None, json_file: str | None) -> None:
     """Lanes, turns and memory of this user's brokers on this machine."""
     brokers = _found() if path is None else [{"socket": str(path), **status_of(path)}]
-    if json_file == "-":
-        print_json({"brokers": brokers})
-        return
     if json_file is not None:
-        Path(json_file).write_text(json.dumps({"brokers": brokers}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_json(json_file, {"brokers": brokers})
         return
     if not brokers:
         click.echo("no broker of share run is here; --socket PATH asks another one")
@@ -186,11 +180,10 @@ def simulate(
     result = run_simulation(jobs, Policy(policy), options)
     if jobs_file is not None:
         jobs_file.write_text(result.jobs_csv(), encoding="utf-8")
-    if json_file == "-":
-        print_json(result.summary())
-        return
     if json_file is not None:
-        Path(json_file).write_text(json.dumps(result.summary(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_json(json_file, result.summary())
+        if json_file == "-":
+            return
     console().print(facts_table(_rows(result, memory_bytes)))
     if result.lanes_max > 1:
         click.echo(f"assumed: jobs beside each other do {gain:g} times what one alone does (--parallel-gain)")

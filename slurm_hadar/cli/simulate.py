@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from slurm_hadar.cli.common import console, facts_table, policy_settings, print_json
+from slurm_hadar.cli.common import console, facts_table, policy_settings, write_json
 from slurm_hadar.config import load
 from slurm_hadar.controller.observe.job_graphs import network_of
 from slurm_hadar.forks import OVERHEAD
@@ -239,11 +238,9 @@ def simulate(
         result = replace(result, bounds=bounds_of(trace, options, table))
     if jobs_file is not None:
         jobs_file.write_text(result.jobs_csv(), encoding="utf-8")
-    if json_file == "-":
-        print_json(result.summary())
-    else:
-        if json_file is not None:
-            Path(json_file).write_text(json.dumps(result.summary(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if json_file is not None:
+        write_json(json_file, result.summary())
+    if json_file != "-":
         console().print(facts_table(_rows(result.summary())))
         for line in result.assumptions:
             click.echo(f"assumed: {line}")
