@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
@@ -86,22 +86,23 @@ class Watch:
             for gpu, used in node.used:
                 if used > dict(node.gpus).get(gpu, 0):
                     self._complain(f"node {node.name} has more {gpu} in use ({used}) than it has")
-        self._honest(state)
+        waits = self._waits()
+        self._honest(state, waits)
         self._limits([j for j in state.jobs if j.state is JobState.RUNNING and j.user in HOSTILE])
         for one in asked:
             job = jobs.get(one.job)
             if job is not None and self.deeds.asked.get(one.job) is one:
                 self._kept(one, job)
-        self._innocent(jobs)
+        self._innocent(jobs, waits)
 
-    def _honest(self, state: ClusterState) -> None:
+    def _honest(self, state: ClusterState, waits: Mapping[str, str]) -> None:
         """Who waits beside a free GPU, though not by Slurm's own doing, and for how long."""
         mono = time.monotonic()
         lag_s = max(0.0, mono - self._last - 2 * LOOK_EVERY_S) if self._last else 0.0  # the machine stood still
         self._last = mono
         closed = {n for r in state.bounds.reservations if r.start <= state.time < r.end for n in r.nodes}
         rooms = {n.name for n in state.nodes if n.name not in closed and _room(n)}
-        promises = Promises(self._left_to_slurm(state.jobs), state.time)
+        promises = Promises(self._left_to_slurm(state.jobs, waits), state.time)
         for job in state.jobs:
             if job.job_id not in self.honest.ids or job.state is not JobState.PENDING:
                 self._since.pop(job.job_id, None)
@@ -123,9 +124,8 @@ class Watch:
             if waited > BOUND_S and waited > (bound := 2 * self._longest_round(waited) + SLACK_S):
                 self._complain(f"honest job {job.job_id} waits for more than {bound:.1f} s beside free GPUs")
 
-    def _left_to_slurm(self, jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
+    def _left_to_slurm(self, jobs: Iterable[SlurmJob], waits: Mapping[str, str]) -> list[SlurmJob]:
         """Those that nobody steers, by the journal or because it has not seen them yet."""
-        waits = self._waits()
         return [j for j in jobs if j.job_id not in self.honest.ids and waits.get(j.job_id, _PINNED) == _PINNED]
 
     def _longest_round(self, lately_s: float) -> float:
@@ -195,9 +195,8 @@ class Watch:
         files = [f for f in self.stage.sent.glob("*.sent") if since <= f.stat().st_mtime <= until]
         return any(job == told and words in text for file in files for told, text in changes_of(file))
 
-    def _innocent(self, jobs: dict[str, SlurmJob]) -> None:
+    def _innocent(self, jobs: dict[str, SlurmJob], waits: Mapping[str, str]) -> None:
         """No honest job is left to Slurm with a reason that is not its own, round after round."""
-        waits = self._waits()
         for job_id in self.honest.ids & waits.keys() & jobs.keys():
             pinned = waits[job_id] == _PINNED and jobs[job_id].state is JobState.PENDING
             self._pinned[job_id] = self._pinned[job_id] + 1 if pinned else 0
