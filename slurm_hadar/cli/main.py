@@ -42,6 +42,7 @@ COMMANDS = {
     "status": "slurm_hadar.cli.status:status",
     "submit": "slurm_hadar.cli.submit:submit",
     "top": "slurm_hadar.cli.top:top",
+    "tune": "slurm_hadar.cli.tune:tune",
     "web": "slurm_hadar.cli.web:web",
 }
 

@@ -1,0 +1,1 @@
+"""How near tuning's widths come to the best."""

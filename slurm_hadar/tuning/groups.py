@@ -1,0 +1,48 @@
+"""A file of trial groups: CSV with a header, documented in docs/tuning.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_hadar.errors import TraceError
+from slurm_hadar.fields import positive, reading, rows
+from slurm_hadar.tuning.trials import Trial
+
+__all__ = ["OPTIONAL", "REQUIRED", "read_groups"]
+
+REQUIRED = ("group", "trial", "budget_s")
+OPTIONAL = ("alpha", "beta")
+_LONGEST_S = 1e9
+
+
+def read_groups(path: Path) -> tuple[tuple[Trial, ...], ...]:
+    """The groups of a file, in the order in which they first appear; each begins when the one before is over.
+
+    Raises TraceError naming file, line and field.
+    """
+    with reading(path):
+        text = path.read_text(encoding="utf-8-sig")
+    groups: dict[str, dict[str, Trial]] = {}
+    for where, row in rows(text.splitlines(), str(path), REQUIRED, OPTIONAL):
+        trial = _trial(row, where)
+        group = groups.setdefault(row["group"], {})
+        if trial.trial_id in group:
+            raise TraceError(f"{where}: trial {trial.trial_id!r} stands in group {row['group']!r} twice")
+        group[trial.trial_id] = trial
+    if not groups:
+        raise TraceError(f"{path}: has no trials, only a header; add a line for each trial")
+    return tuple(tuple(group.values()) for group in groups.values())
+
+
+def _trial(row: Mapping[str, str], where: str) -> Trial:
+    if not row["trial"]:
+        raise TraceError(f"{where}: trial is empty")
+    budget_s = positive(row["budget_s"], where, "budget_s")
+    if budget_s > _LONGEST_S:
+        raise TraceError(f"{where}: budget_s must be at most {_LONGEST_S:g}, not {row['budget_s']!r}")
+    alpha, beta = (positive(row.get(name) or "1", where, name) for name in OPTIONAL)
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if not 1 <= value <= 100:
+            raise TraceError(f"{where}: {name} must be from 1 to 100, not {row[name]!r}")
+    return Trial(row["trial"], budget_s, alpha, beta)

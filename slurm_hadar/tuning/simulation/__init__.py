@@ -1,0 +1,1 @@
+"""Trial groups on a virtual pool of GPUs."""

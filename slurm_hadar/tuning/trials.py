@@ -1,0 +1,57 @@
+"""A trial, and how long it takes at a width.
+
+The width of a trial is what it has of its GPUs' type: ``1/p`` where p trials share one GPU, a whole number where it is
+distributed over so many. Overheads are those of Fluid (Yu et al., MLSys 2021, section 4.2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Floats", "Trial", "height", "heights", "packing_limit"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """``budget_s``: run time at width 1 on the fastest type. ``alpha``: by how much each further trial on the same GPU
+    slows this one. ``beta``: by how much each further GPU slows it against perfect scaling. Both are at least 1."""
+
+    trial_id: str
+    budget_s: float
+    alpha: float = 1.0
+    beta: float = 1.0
+
+
+def heights(budgets_s: Floats, alphas: Floats, betas: Floats, width: Fraction) -> Floats:
+    """Run times in seconds at ``width`` on the fastest type, of trials with these budgets and overheads:
+    ``h alpha^(1/w - 1)`` below 1, ``(h/w) beta^(w - 1)`` from 1 on (Fluid, section 4.2.2)."""
+    if width < 1:
+        return budgets_s * alphas ** float(1 / width - 1)
+    return budgets_s / float(width) * betas ** float(width - 1)
+
+
+def height(trial: Trial, width: Fraction) -> float:
+    """Run time of one trial in seconds at ``width`` on the fastest type."""
+    budget_s, alpha, beta = (np.array([value]) for value in (trial.budget_s, trial.alpha, trial.beta))
+    return float(heights(budget_s, alpha, beta, width)[0])
+
+
+def packing_limit(iteration_s: Sequence[float], threshold: float = 0.0) -> int:
+    """The most trials worth packing on one GPU, by measured times per iteration of 1, 2, ... trials side by side.
+
+    The largest p for which the marginal benefit ``O_p = 1 - ((p - 1) / p) T_p / T_(p-1)`` is above ``threshold`` for it
+    and all smaller ones (Fluid, section 4.2.2; the paper's threshold is not published, 0 asks for any gain).
+    """
+    limit = 1
+    for p in range(2, len(iteration_s) + 1):
+        if 1 - (p - 1) / p * iteration_s[p - 1] / iteration_s[p - 2] <= threshold:
+            break
+        limit = p
+    return limit

@@ -1,0 +1,172 @@
+"""How wide the trials of a group shall be, so that the last of them ends as soon as possible. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from slurm_hadar.tuning.pool import GpuType, Limits, fastest_first
+from slurm_hadar.tuning.trials import Trial, heights, packing_limit
+
+__all__ = ["Grant", "Level", "static_widths", "water_level"]
+
+_PRECISION = 1e-3  # of the level
+_SLACK = 1.1  # who ends so much above the level on a slow type starts there: the level counts on no gaps
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """GPUs of one type: ``width`` of them, or a part of one."""
+
+    gpu_type: str
+    width: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What each trial starts with, None for those that wait for a place: longest first, ``part`` of a GPU of the
+    fastest type, or of one on which they end within ``end_s`` from the moment of the decision."""
+
+    grants: tuple[Grant | None, ...]
+    end_s: float = 0.0
+    part: Fraction = Fraction(1)
+
+
+def static_widths(budgets_s: Sequence[float], gpus: int, limits: Limits) -> list[Fraction]:
+    """The widths of StaticFluid as the paper prints it (Fluid, section 4.2.1, algorithm 1), which knows neither
+    overheads nor GPU types: ``min(max(floor(h_i / sum h * n), 1/c), d)``, in the order given."""
+    total_s = sum(budgets_s)
+    least = Fraction(1, limits.packed)
+    return [min(max(Fraction(int(b / total_s * gpus + 1e-9)), least), Fraction(limits.widest)) for b in budgets_s]
+
+
+def water_level(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits) -> Level:
+    """The widths with which the last trial ends as soon as possible.
+
+    The lowest level (seconds) is sought at which the least that each trial needs to end by then fits into the pool at
+    once; trials that end in time on a part of a GPU may also do so one after the other. So GPUs go to the long trials,
+    fast ones first, and what a floor would leave idle is used. What is still free goes to those that would end last.
+    Our definition, of Fluid's water-filling with its overheads and GPUs of unlike speed. O(n + GPUs) for each level.
+    """
+    types = fastest_first(pool)
+    if not trials or not types:
+        return Level((None,) * len(trials))
+    problem = _Problem(trials, types, limits)
+    low, high = problem.lower_s, problem.upper_s
+    best = problem.fit(high)
+    while high > low * (1 + _PRECISION):
+        middle = (low * high) ** 0.5
+        found = problem.fit(middle)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, middle
+    return Level(tuple(problem.grants(best or {}, high)), high * _SLACK, problem.widths[0])
+
+
+class _Problem:
+    """``seconds[n, k, t]``: run time of trial n at the k-th of ``widths`` on type t."""
+
+    def __init__(self, trials: Sequence[Trial], types: Sequence[GpuType], limits: Limits) -> None:
+        self.types = types
+        self.counts = [t.count for t in types]
+        widest = min(limits.widest, max(self.counts))
+        budgets, alphas, betas = (np.array([getattr(t, f) for t in trials]) for f in ("budget_s", "alpha", "beta"))
+        alpha = float(alphas.mean())  # trials of a group are taken to be alike in this
+        self.packed = packing_limit([alpha**p for p in range(limits.packed)])
+        whole = list(map(Fraction, range(1, widest + 1)))
+        self.first_whole = int(self.packed > 1)
+        self.widths = [Fraction(1, self.packed)] * self.first_whole + whole
+        own = np.stack([heights(budgets, alphas, betas, w) for w in self.widths], axis=1)
+        self.order = np.argsort(-own[:, 0], kind="stable")
+        self.seconds = own[:, :, None] / np.array([t.speed for t in types])
+        self.small_s = own[:, 0]
+        area = (own * np.array([float(w) for w in self.widths])).min(axis=1)
+        capacity = float(sum(t.count * t.speed for t in types))
+        self.lower_s = max(float(self.seconds.min(axis=(1, 2)).max()), float(area.sum()) / capacity)
+        self.upper_s = max(float(self.seconds[:, 0].sum(axis=0).min()), self.lower_s)
+
+    def fit(self, level_s: float) -> dict[int, tuple[int, int]] | None:
+        """(width, type) of the trials that have whole GPUs: those that do not end by the level on a part of the
+        fastest type, and the longest others for which too few parts of fast GPUs are left; None where it is too low."""
+        left = list(self.counts)
+        wide: dict[int, tuple[int, int]] = {}
+        for n in self.order.tolist():
+            if self.seconds[n, 0, 0] <= level_s and self._rest_fits(level_s, left, wide):
+                return wide
+            choice = self._cheapest(n, level_s, left)
+            if choice is None:
+                return None
+            wide[n] = choice
+            left[choice[1]] -= int(self.widths[choice[0]])
+        return wide
+
+    def _cheapest(self, trial: int, level_s: float, left: Sequence[int]) -> tuple[int, int] | None:
+        """The least in units of speed with which a trial ends by the level on whole GPUs."""
+        best: tuple[float, int, int] | None = None
+        for t in range(len(self.types)):
+            fitting = np.flatnonzero(self.seconds[trial, self.first_whole :, t] <= level_s) + self.first_whole
+            if len(fitting) and self.widths[fitting[0]] <= left[t]:
+                cost = float(self.widths[fitting[0]]) * self.types[t].speed
+                if best is None or cost < best[0]:
+                    best = (cost, int(fitting[0]), t)
+        return best and (best[1], best[2])
+
+    def _rest_fits(self, level_s: float, left: Sequence[int], wide: dict[int, tuple[int, int]]) -> bool:
+        """Whether what is left holds the work of the small trials, each on the types that are fast enough for it."""
+        small = np.ones(len(self.small_s), bool)
+        small[list(wide)] = False
+        per_gpu = 1 / float(self.widths[0])
+        room = np.cumsum([count * per_gpu * t.speed * level_s for count, t in zip(left, self.types, strict=True)])
+        for t in range(len(self.types)):
+            bound = small if t == len(self.types) - 1 else small & (self.seconds[:, 0, t + 1] > level_s)
+            if self.small_s[bound].sum() > room[t] * (1 + 1e-9):
+                return False
+        return True
+
+    def grants(self, wide: dict[int, tuple[int, int]], level_s: float) -> list[Grant | None]:
+        """The wide ones as they were fitted in; the others, longest first, have a part of what is left, the fastest
+        first, or whole GPUs where they end in time on these alone."""
+        chosen = dict(wide)
+        parts = round(1 / self.widths[0])
+        slots = [count * parts for count in self.counts]
+        for k, t in wide.values():
+            slots[t] -= int(self.widths[k]) * parts
+        for n in (n for n in self.order.tolist() if n not in wide):
+            part = next(((0, t) for t, free in enumerate(slots) if free and self._may(n, t, level_s)), None)
+            choice = part or self._cheapest(n, level_s, [free // parts for free in slots])
+            if choice is not None:
+                chosen[n] = choice
+                slots[choice[1]] -= round(self.widths[choice[0]] * parts)
+        if len(chosen) == len(self.small_s):
+            self._hand_out(chosen)
+        granted = {n: Grant(self.types[t].name, self.widths[k]) for n, (k, t) in chosen.items()}
+        return [granted.get(n) for n in range(len(self.small_s))]
+
+    def _may(self, trial: int, gpu_type: int, level_s: float) -> bool:
+        """Whether a trial may have a part of a GPU of the type."""
+        return gpu_type == 0 or bool(self.seconds[trial, 0, gpu_type] <= level_s * _SLACK)
+
+    def _hand_out(self, chosen: dict[int, tuple[int, int]]) -> None:
+        """GPUs that nobody has go to who would end last, as long as he gains by another one."""
+        stuck: set[int] = set()
+        while len(stuck) < len(chosen):
+            last = max((n for n in chosen if n not in stuck), key=lambda n: self.seconds[n, chosen[n][0], chosen[n][1]])
+            stuck.add(last)
+            k, t = chosen[last]
+            others = [chosen[n] for n in chosen if n != last]
+            for wider in range(k + 1, len(self.widths)):
+                gains = self.seconds[last, wider, t] < self.seconds[last, k, t]
+                if gains and self._fits([*others, (wider, t)], t):
+                    chosen[last] = (wider, t)
+                    stuck.discard(last)
+                    break
+
+    def _fits(self, chosen: Sequence[tuple[int, int]], gpu_type: int) -> bool:
+        """Whether these hold no more GPUs of the type than there are, with as many parts on a GPU as it takes."""
+        own = [self.widths[k] for k, t in chosen if t == gpu_type]
+        parts = sum(1 for w in own if w < 1)
+        return sum(int(w) for w in own if w >= 1) + -(-parts // self.packed) <= self.counts[gpu_type]

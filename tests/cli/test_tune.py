@@ -1,0 +1,60 @@
+"""``hadar tune`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEYS = {"policy", "makespan_s", "gpu_use", "resizes", "lower_bound_s"}
+TRIALS = "group,trial,budget_s\nr1,a,4\nr1,b,4\nr1,c,12\nr1,d,30\nr2,d,10\n"
+
+
+@pytest.fixture
+def simulate(typed: Any, tmp_path: Path) -> Any:
+    """Run ``hadar tune simulate`` on a file with this text; returns (exit code, stdout, stderr)."""
+
+    def run(text: str, *options: str) -> Any:
+        file = tmp_path / "trials.csv"
+        file.write_text(text)
+        return partial(typed, "tune", "simulate", "--trials", str(file))(*options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("policy", "makespan_s"), [("static", 12 + 2.5), ("one_each", 30 + 10.0), ("packed", 30 + 10.0)]
+)
+def test_groups_are_played_one_after_the_other(simulate: Any, policy: str, makespan_s: float) -> None:
+    code, out, _ = simulate(TRIALS, "--gpus", "g:5", "--policy", policy, "--json", "-")
+    result = json.loads(out)
+    assert code == 0 and result.keys() == KEYS
+    assert result["makespan_s"] == pytest.approx(makespan_s) and result["resizes"] == 0
+
+
+def test_what_a_person_sees(simulate: Any) -> None:
+    code, out, _ = simulate(TRIALS, "--gpus", "v100:2,k80:3", "--policy", "fluid", "--speed", "k80=0.25")
+    assert code == 0
+    assert "total time" in out and "k80 0.25 times as fast as the fastest" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("group,trial,budget_s\n", (), "has no trials"),
+        ("group,trial\na,b\n", (), "budget_s"),
+        ("group,trial,budget_s\na,b,-1\n", (), "trials.csv:2: budget_s must be above 0"),
+        ("group,trial,budget_s\na,b,1\na,b,2\n", (), "stands in group 'a' twice"),
+        ("group,trial,budget_s,alpha\na,b,1,0.5\n", (), "alpha must be from 1"),
+        (TRIALS, ("--gpus", "v100"), "must read TYPE:COUNT"),
+        (TRIALS, ("--gpus", "v100:2,v100:1"), "named twice"),
+        (TRIALS, ("--speed", "k80=fast"), "must read TYPE=X"),
+        (TRIALS, ("--speed", "a100=2"), "of which there are no GPUs"),
+    ],
+)
+def test_bad_input_is_one_line(simulate: Any, text: str, options: tuple[str, ...], said: str) -> None:
+    code, _, err = simulate(text, "--gpus", "v100:2", "--policy", "fluid", *options)
+    assert code == 1 and said in err and len(err.splitlines()) == 1
