@@ -6,11 +6,16 @@ Python processes.
 A *hand-over* is the time from the end of one process's turn to the begin of the other's, by the machine's monotonic
 clock; the turns are of 2 ms. Then one process has turns of 2 ms and the other of 10 ms, under ``fair`` and ``rr``:
 equal shares of the time, and equal numbers of turns. ``alone`` is what a turn costs a process without others.
+
+``ping`` is what the machine itself takes at the same moment: a byte to another process over a Unix socket and back,
+after a rest of 2 ms. A hand-over, too, wakes two processes one after the other.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,6 +69,28 @@ def played(policy: str, turns_ns: list[int], seconds: float) -> list[list[tuple[
             broker.wait()
 
 
+def pings_us(count: int) -> list[float]:
+    """Of an empty ping-pong."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if not child:
+        ours.close()
+        while said := theirs.recv(1):
+            theirs.send(said)
+        os._exit(0)
+    theirs.close()
+    found = []
+    for _ in range(count):
+        time.sleep(0.002)
+        begin = time.monotonic_ns()
+        ours.send(b"x")
+        ours.recv(1)
+        found.append((time.monotonic_ns() - begin) / 1000)
+    ours.close()
+    os.waitpid(child, 0)
+    return found
+
+
 def handovers_us(turns: list[list[tuple[int, int]]]) -> list[float]:
     """From the end of a turn to the begin of the next one, where that is another process's."""
     merged = sorted((begin, end, which) for which, own in enumerate(turns) for begin, end in own)
@@ -93,14 +120,18 @@ def told(values: list[float]) -> dict[str, float]:
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there too.")
 def main(seconds: float, file: Path | None) -> None:
     """Measure hand-overs and shares."""
+    pings = pings_us(round(100 * seconds))
     pair = played("rr", [2 * MS, 2 * MS], seconds)
+    pings += pings_us(round(100 * seconds))
     (alone,) = played("rr", [2 * MS], seconds)
     gaps = [(later[0] - earlier[1]) / 1000 for earlier, later in pairwise(alone)]
     found = {
+        "ping_us": told(pings),
         "handover_us": told(handovers_us(pair)),
         "alone_us": told(gaps),
         "fair_2_and_10_ms": shared(played("fair", [2 * MS, 10 * MS], seconds)),
         "rr_2_and_10_ms": shared(played("rr", [2 * MS, 10 * MS], seconds)),
+        "load": round(os.getloadavg()[0], 1),
     }
     text = json.dumps(found, indent=1)
     click.echo(text)

@@ -4,11 +4,14 @@
 
 Two unmodified trainings of about 20 ms an iteration, each of one thread. By turns only one computes at a time, on
 whatever core; where they fight they have one core, which stands for the GPU. *use* is the share of a phase's time in
-which a step computes (from the begin of the forward pass to the end of the optimizer's step).
+which a step computes (from the begin of the forward pass to the end of the optimizer's step); *cpu* the CPU time of an
+iteration, of which others on the machine take nothing: a job alone waits for nobody, so that this is all it pays.
 
 The machine may be busy with other things: so a cycle of short phases is run through again and again by the same two
 processes, and figures are ratios within a cycle, their median over all. Phases: each alone without turns, each alone
-with them, both by turns, both at once without turns. An iteration that a phase's end cuts counts in parts.
+with them, both by turns, both at once without turns, and a *relay*: both by turns, but each wakes the other itself, by
+a byte in a pipe. That is what the machine takes at that moment to wake a process that is to go on computing; with a
+broker two are woken, it and the next one. An iteration that a phase's end cuts counts in parts.
 """
 
 from __future__ import annotations
@@ -31,9 +34,9 @@ from slurm_hadar.runtime.inject import INJECT
 
 #: Who works in a phase, and whether by turns.
 PHASES = {"a": ("a", False), "b": ("b", False), "a_turns": ("a", True), "b_turns": ("b", True),
-          "turns": ("ab", True), "fight": ("ab", False)}  # fmt: skip
+          "turns": ("ab", True), "relay": ("ab", False), "fight": ("ab", False)}  # fmt: skip
 JOB = """
-import json, os, sys, time
+import json, os, select, sys, time
 everywhere, core = os.sched_getaffinity(0), {int(sys.argv[4])}
 import torch
 from torch.nn.modules import module as modules
@@ -66,16 +69,27 @@ for _ in range(20):
 open(folder + "/ready-" + name, "w").close()
 while not os.path.exists(folder + "/plan"):
     time.sleep(0.02)
+pipes = {n: os.open(folder + "/to-" + n, os.O_RDWR | os.O_NONBLOCK) for n in "ab"}
+def mine(seconds):
+    return select.select([pipes[name]], [], [], max(0.0, seconds))[0] and os.read(pipes[name], 9)
 done = []
 for phase, begin, end, wanted in json.load(open(folder + "/plan"))[name]:
+    relay = phase.endswith("relay")
+    mine(0)
     time.sleep(max(0.0, begin - time.monotonic()))
+    if relay and name == "a":
+        os.write(pipes[name], b"x")
     turns(wanted)
     os.sched_setaffinity(0, core if phase.endswith("fight") else everywhere)
     while time.monotonic() < end:
-        asked = time.monotonic()
+        asked, cpu = time.monotonic(), time.process_time()
         noted.clear()
+        if relay and not mine(end - asked):
+            break
         iteration()
-        done.append((phase, asked, noted[0], noted[1], time.monotonic()))
+        if relay:
+            os.write(pipes["b" if name == "a" else "a"], b"x")
+        done.append((phase, asked, noted[0], noted[1], time.monotonic(), time.process_time() - cpu))
 json.dump(done, open(folder + "/done-" + name, "w"))
 """
 PAUSE_S = 0.3
@@ -106,6 +120,8 @@ def played(cycles: int, seconds: float, width: int) -> tuple[dict[str, Any], dic
             while not socket.exists():
                 time.sleep(0.05)
             for name in "ab":
+                os.mkfifo(Path(folder) / f"to-{name}")
+            for name in "ab":
                 jobs.append(subprocess.Popen([sys.executable, "-c", JOB, name, folder, str(width), core], env=env))
             while not all((Path(folder) / f"ready-{name}").exists() for name in "ab"):
                 if any(job.poll() is not None for job in jobs):
@@ -129,7 +145,7 @@ def rate(done: list[Any], phase: tuple[str, float, float, bool]) -> float:
     name, begin, end, _ = phase
     parts: list[float] = [
         max(0.0, min(gone_on, end) - max(asked, begin)) / (gone_on - asked)
-        for which, asked, _, _, gone_on in done if which == name
+        for which, asked, _, _, gone_on, _ in done if which == name
     ]  # fmt: skip
     return sum(parts) / (end - begin)
 
@@ -137,50 +153,63 @@ def rate(done: list[Any], phase: tuple[str, float, float, bool]) -> float:
 def use(done: list[Any], phase: tuple[str, float, float, bool]) -> float:
     """The share of a phase in which a job computes."""
     name, begin, end, _ = phase
-    parts: list[float] = [max(0.0, min(e, end) - max(b, begin)) for which, _, b, e, _ in done if which == name]
+    parts: list[float] = [max(0.0, min(e, end) - max(b, begin)) for which, _, b, e, _, _ in done if which == name]
     return sum(parts) / (end - begin)
+
+
+def cpu(done: list[Any], phase: str) -> float:
+    """The median CPU time of an iteration."""
+    return float(statistics.median(own[5] for own in done if own[0] == phase))
 
 
 def figures(cycles: int, phases: dict[str, Any], done: dict[str, list[Any]]) -> dict[str, Any]:
     """Ratios within cycles, hand-overs, and the spread of step times."""
     rates = {(p[0], job): rate(done[job], p) for job in "ab" for p in phases[job]}
     ratios: dict[str, list[float]] = {
-        "throughput alone": [], "throughput turns": [], "throughput fight": [], "use alone": [], "use turns": []
+        "throughput alone": [], "throughput turns": [], "throughput relay": [], "throughput fight": [],
+        "use alone": [], "use turns": [], "use relay": [], "cpu alone": [],
     }  # fmt: skip
     uses = {p[0]: sum(use(done[job], p) for job in "ab") for job in "ab" for p in phases[job]}
     for c in range(cycles):
         plain = {job: rates[f"{c} {job}", job] for job in "ab"}
         ratios["throughput alone"].extend(rates[f"{c} {job}_turns", job] / plain[job] for job in "ab")
-        for both in ("turns", "fight"):
+        for both in ("turns", "relay", "fight"):
             ratios[f"throughput {both}"].append(sum(rates[f"{c} {both}", job] / plain[job] for job in "ab"))
         ratios["use alone"].extend(uses[f"{c} {job}_turns"] / uses[f"{c} {job}"] for job in "ab")
-        ratios["use turns"].append(2 * uses[f"{c} turns"] / (uses[f"{c} a"] + uses[f"{c} b"]))
-    gaps = []
-    for c in range(cycles):
-        merged = sorted((b, e, job) for job in "ab" for which, _, b, e, _ in done[job] if which == f"{c} turns")
-        for (_, end, job), (begin, _, other) in pairwise(merged):
-            assert begin >= end, "two turns at a time"
-            if job != other:
-                gaps.append((begin - end) * 1e3)
+        ratios["cpu alone"].extend(cpu(done[job], f"{c} {job}") / cpu(done[job], f"{c} {job}_turns") for job in "ab")
+        for both in ("turns", "relay"):
+            ratios[f"use {both}"].append(2 * uses[f"{c} {both}"] / (uses[f"{c} a"] + uses[f"{c} b"]))
     return {
         "ratio_median": {name: round(statistics.median(values), 4) for name, values in ratios.items()},
         "ratio_least_greatest": {name: [round(min(v), 4), round(max(v), 4)] for name, v in ratios.items()},
-        "handover_ms": {f"p{p}": round(float(np.percentile(gaps, p)), 3) for p in (50, 90, 99)},
+        "handover_ms": {both: handovers_ms(cycles, done, both) for both in ("turns", "relay")},
         "step_ms": {name: spread(done, name) for name in ("a", "turns", "fight")},
         "load": [round(value, 1) for value in os.getloadavg()],
     }
 
 
+def handovers_ms(cycles: int, done: dict[str, list[Any]], phase: str) -> dict[str, float]:
+    """From the end of a step to the begin of the other job's."""
+    gaps = []
+    for c in range(cycles):
+        merged = sorted((b, e, job) for job in "ab" for which, _, b, e, _, _ in done[job] if which == f"{c} {phase}")
+        for (_, end, job), (begin, _, other) in pairwise(merged):
+            assert begin >= end, "two turns at a time"
+            if job != other:
+                gaps.append((begin - end) * 1e3)
+    return {f"p{p}": round(float(np.percentile(gaps, p)), 3) for p in (50, 90, 99)}
+
+
 def spread(done: dict[str, list[Any]], phase: str) -> dict[str, float]:
     """Of the time in which a step computes: its turn, or without turns its whole iteration."""
-    steps = [(e - b) * 1e3 for own in done.values() for which, _, b, e, _ in own if which.split()[1] == phase]
+    steps = [(e - b) * 1e3 for own in done.values() for which, _, b, e, _, _ in own if which.split()[1] == phase]
     p50, p99 = (float(np.percentile(steps, p)) for p in (50, 99))
     return {"p50": round(p50, 2), "p99": round(p99, 2), "p99/p50": round(p99 / p50, 2)}
 
 
 @click.command()
 @click.option("--cycles", default=8, show_default=True)
-@click.option("--seconds", default=2.0, show_default=True, help="Of each phase; a cycle has six.")
+@click.option("--seconds", default=2.0, show_default=True, help="Of each phase; a cycle has seven.")
 @click.option("--width", default=512, show_default=True, help="Of the model's eight layers.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there too.")
 def main(cycles: int, seconds: float, width: int, file: Path | None) -> None:

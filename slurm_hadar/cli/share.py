@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterable
 from fractions import Fraction
@@ -15,7 +16,7 @@ from slurm_hadar.cli.common import cell, console, facts_table, plain, write_json
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.looking import own_sockets, status_of
+from slurm_hadar.sharing.broker.looking import sockets, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.simulation.result import ShareResult
 from slurm_hadar.sharing.simulation.run import PARALLEL_GAIN, ShareOptions
@@ -53,6 +54,9 @@ _memory = click.option(
     metavar="BYTES",
     help=_MEMORY,
 )
+_any_memory = click.option(
+    "--memory", "memory_bytes", callback=_some_bytes, metavar="BYTES", help=f"{_MEMORY} Default: not counted."
+)
 _shares = click.option(
     "--share", "shares", multiple=True, metavar="CLASS=WEIGHT", help="Of a class's jobs together (priority); default 1."
 )
@@ -65,9 +69,7 @@ def share() -> None:
 
 @share.command()
 @click.option("--policy", default="fair", show_default=True, type=_CHOICE, help="Who is next.")
-@click.option(
-    "--memory", "memory_bytes", callback=_some_bytes, metavar="BYTES", help=f"{_MEMORY} Default: not counted."
-)
+@_any_memory
 @_shares
 @click.argument("jobs", nargs=-1, required=True)
 def run(policy: str, memory_bytes: int | None, shares: tuple[str, ...], jobs: tuple[str, ...]) -> None:
@@ -103,7 +105,7 @@ def status(path: Path | None, json_file: str | None) -> None:
         write_json(json_file, {"brokers": brokers})
         return
     if not brokers:
-        click.echo("no broker of share run is here; --socket PATH asks another one")
+        click.echo("no broker of share run or of jobs with shards is here; --socket PATH asks another one")
     for broker in brokers:
         console().print(
             f"{broker['socket']}: policy {broker['policy']}, {_reserved(broker)}", soft_wrap=True, markup=False
@@ -114,7 +116,7 @@ def status(path: Path | None, json_file: str | None) -> None:
 def _found() -> list[dict[str, Any]]:
     """One that does not answer hides no other: it is ending, or was killed and has left its socket."""
     found = []
-    for path in own_sockets():
+    for path in sockets():
         try:
             found.append({"socket": str(path), **status_of(path)})
         except ChannelError as error:
@@ -240,7 +242,7 @@ def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
 @share.command()
 @click.option("--socket", "path", required=True, type=click.Path(path_type=Path), help="Where jobs find it.")
 @_policy
-@_memory
+@_any_memory
 @_shares
 @click.option(
     "--linger",
@@ -248,7 +250,7 @@ def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
     type=click.FloatRange(min=0.0, max=1e6),
     default=10.0,
     show_default=True,
-    help="Seconds that it stays when nobody is there.",
+    help="Seconds that it stays when nobody is there; 0: for ever.",
 )
 @click.option(
     "--report-after",
@@ -256,7 +258,7 @@ def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
     type=click.FloatRange(min=0.0, max=1e6),
     default=30.0,
     show_default=True,
-    help="Seconds after which it is said that a turn is still held.",
+    help="Seconds after which it is said that others still wait for the end of an iteration.",
 )
 @click.option(
     "--kill-after",
@@ -264,19 +266,30 @@ def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
     type=click.FloatRange(min=0.0, max=1e6),
     help="Seconds after which the process that holds it is killed; default: never.",
 )
+@click.option(
+    "--users",
+    default="mine",
+    show_default=True,
+    type=click.Choice(["mine", "all"]),
+    help="Whose processes are served; all: for an administrator's broker, as root.",
+)
 def broker(
     path: Path,
     policy: str,
-    memory_bytes: int,
+    memory_bytes: int | None,
     shares: tuple[str, ...],
     linger_s: float,
     report_s: float,
     kill_s: float | None,
+    users: str,
 ) -> None:
-    """Give turns on one GPU to processes of this user, until nobody is left."""
+    """Give turns on one GPU to processes of this user, until nobody is left; with --linger 0 for ever."""
     signal.signal(signal.SIGTERM, _ended)
-    rules = Rules(Policy(policy), memory_bytes, _weights(shares, policy))
-    served = Broker(path, rules, Limits(linger_s, report_s, kill_s), _say)
+    if users == "all" and os.getuid() != 0:
+        raise ConfigError("--users all is for root: jobs take turns by no other user's word than root's and their own")
+    rules = Rules(Policy(policy), memory_bytes or MOST_BYTES, _weights(shares, policy))
+    limits = Limits(linger_s or None, report_s, kill_s, all_users=users == "all")
+    served = Broker(path, rules, limits, _say)
     try:
         served.serve()
     finally:

@@ -87,7 +87,7 @@ def slurm_conf(
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",
         "DefMemPerCPU=100",
-        "GresTypes=gpu",
+        "GresTypes=gpu,shard" if spec.shards else "GresTypes=gpu",
         # two real cores pose as many
         "SlurmdParameters=config_overrides",
         "PropagateResourceLimits=NONE",
@@ -109,7 +109,7 @@ def slurm_conf(
         lines += ["JobSubmitPlugins=lua", f"TaskProlog={directory}/etc/task_prolog.sh", "JobFileAppend=1"]
     lines += _accounting(spec, ports)
     lines += spec.extra_conf
-    lines += _nodes(spec.virtual_nodes, ports, net.host)
+    lines += _nodes(spec, ports, net.host)
     lines += _partitions(spec)
     return "\n".join(lines) + "\n"
 
@@ -128,11 +128,13 @@ def _accounting(spec: ClusterSpec, ports: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _nodes(nodes: Sequence[VirtualNode], ports: Mapping[str, int], host: str) -> list[str]:
+def _nodes(spec: ClusterSpec, ports: Mapping[str, int], host: str) -> list[str]:
     lines = []
-    for node in nodes:
+    for node in spec.virtual_nodes:
         total = sum(node.gpus.values())
         gres = ",".join(f"gpu:{name}:{count}" for name, count in node.gpus.items())
+        if spec.shards:
+            gres += f",shard:{spec.shards * total}"
         cpus = CPUS_PER_GPU * total
         lines.append(
             f"NodeName={node.name} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[node.name]} Gres={gres} "
@@ -151,8 +153,9 @@ def _partitions(spec: ClusterSpec) -> list[str]:
     return lines
 
 
-def gres_conf(nodes: Sequence[VirtualNode], directory: Path) -> str:
-    """``gres.conf``: each GPU is one of the symlinks to /dev/null in ``dev``; a gpu gres must have a device file."""
+def gres_conf(nodes: Sequence[VirtualNode], directory: Path, shards: int = 0) -> str:
+    """``gres.conf``: each GPU is one of the symlinks to /dev/null in ``dev``; a gpu gres must have a device file.
+    ``shards`` of each GPU: Slurm divides a node's number among its GPUs, equally."""
     lines = ["AutoDetect=off"]
     for node in nodes:
         first = 0
@@ -161,6 +164,8 @@ def gres_conf(nodes: Sequence[VirtualNode], directory: Path) -> str:
             files = f"{directory}/dev/nvidia" + (f"[{first}-{last}]" if last > first else f"{first}")
             lines.append(f"NodeName={node.name} Name=gpu Type={name} File={files}")
             first = last + 1
+        if shards:
+            lines.append(f"NodeName={node.name} Name=shard Count={shards * first}")
     return "\n".join(lines) + "\n"
 
 

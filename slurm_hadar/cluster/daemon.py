@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +53,8 @@ def hold_new_jobs(environ: Mapping[str, str], lease_s: int) -> None:
     if "LEASE_S = 0\n" not in text:
         raise ClusterError(f"{script} has no line LEASE_S = 0 that could be changed")
     script.write_text(text.replace("LEASE_S = 0\n", f"LEASE_S = {lease_s}\n", 1))
+    later = time.time() + 2  # slurmctld compares whole seconds, and may have read the script in this one
+    os.utime(script, (later, later))
 
 
 def _tail(log: Path) -> str:

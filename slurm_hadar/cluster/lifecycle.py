@@ -128,7 +128,7 @@ def _write_files(
     nodes = spec.virtual_nodes
     place.make_folders(directory, [n.name for n in nodes], max(sum(n.gpus.values()) for n in nodes))
     etc = directory / "etc"
-    _write(etc / "gres.conf", conf.gres_conf(nodes, directory))
+    _write(etc / "gres.conf", conf.gres_conf(nodes, directory, spec.shards))
     _write(etc / "cgroup.conf", conf.cgroup_conf(found.version))
     emulation.write(etc, spec.cluster_name, nodes, spec.fastest_steps_per_s)
     if spec.plugins:

@@ -18,6 +18,7 @@ _TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 MAX_NODES = 500
 MAX_GPUS_PER_TYPE = 64
+MAX_SHARDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class ClusterSpec:
     accounting: also start a private MariaDB and slurmdbd.
     plugins: switch on ``job_submit.lua`` and the TaskProlog.
     partitions: one partition per GPU type beside ``all``.
+    shards: how many jobs may share a GPU (``--gres=shard:N``); 0: none.
     fastest_steps_per_s: emulated rate of each workload on its fastest single GPU.
     kill_wait_s: Slurm's KillWait.
     slurm: ``auto`` (installed, else installed now), ``system`` (PATH only) or ``unpacked`` (never touches the system).
@@ -56,6 +58,7 @@ class ClusterSpec:
     accounting: bool = False
     plugins: bool = False
     partitions: bool = False
+    shards: int = 0
     fastest_steps_per_s: float = 20.0
     kill_wait_s: int = 5
     slurm: str | None = None
@@ -73,6 +76,8 @@ class ClusterSpec:
             raise ClusterError(f"fastest rate {self.fastest_steps_per_s:g}: must be above 0 steps per second")
         if not 1 <= self.kill_wait_s <= 3600:
             raise ClusterError(f"kill wait {self.kill_wait_s}: must be 1 to 3600 seconds")
+        if not 0 <= self.shards <= MAX_SHARDS:
+            raise ClusterError(f"shards {self.shards}: must be 0 to {MAX_SHARDS} for each GPU")
         object.__setattr__(self, "virtual_nodes", parse_nodes(self.nodes))
 
     @property

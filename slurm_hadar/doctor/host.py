@@ -18,7 +18,8 @@ from slurm_hadar.cluster import wrappers
 from slurm_hadar.comment import is_ours
 from slurm_hadar.config import Config
 from slurm_hadar.controller.safety.lock import holder
-from slurm_hadar.controller.setup import channel_address, channel_file, chosen_state_dir, private_cluster
+from slurm_hadar.controller.setup import channel_address, channel_file
+from slurm_hadar.controller.state_dir import chosen_state_dir, private_cluster
 from slurm_hadar.errors import ClusterError, ConfigError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.slurm.pyslurm import probe

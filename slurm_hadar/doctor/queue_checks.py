@@ -58,6 +58,38 @@ def _gpu_types(case: SlurmCase) -> Answer:
     return ok(said)
 
 
+def _shards(case: SlurmCase) -> Answer:
+    gres, state = case.slurm.options("GresTypes"), case.slurm.state
+    if isinstance(state, Unknown) or isinstance(gres, Unknown):
+        return cannot_tell(state.why if isinstance(state, Unknown) else gres.why)  # type: ignore[union-attr]
+    nodes = [n for n in state.nodes if n.shards]
+    if "shard" not in gres:
+        return ok("Slurm gives whole GPUs only; hadar share run shares one within a job")
+    if not nodes:
+        return warning(
+            "GresTypes names shard, but no node has any",
+            "NodeName=... Gres=gpu:v100:4,shard:16    # and in gres.conf, behind the GPUs: Name=shard Count=16",
+        )
+    select = case.slurm.setting("SelectType")
+    if not isinstance(select, Unknown) and select != "select/cons_tres":
+        return problem(f"SelectType = {select}: it gives no shards", "SelectType=select/cons_tres")
+    uneven = [n for n in nodes if n.shards % max(1, sum(count for _, count in n.gpus))]
+    if uneven:
+        gpus = sum(count for _, count in uneven[0].gpus)
+        return warning(
+            f"the shards of {_some(n.name for n in uneven)} are no multiple of its GPUs, so that these differ",
+            f"NodeName={uneven[0].name} Gres=...,shard:{gpus * max(1, round(uneven[0].shards / max(1, gpus)))}",
+        )
+    container = case.slurm.setting("JobContainerType")
+    if not isinstance(container, Unknown) and "tmpfs" in container:
+        return warning(
+            f"JobContainerType = {container}: each job has a /tmp of its own, and jobs on a GPU do not meet there",
+            "export HADAR_SHARE_DIR=/run/user/$UID/hadar    # a folder on the node that jobs have in common",
+        )
+    said = ", ".join(f"{n.name} {n.shards}" for n in nodes[:_NAMED])
+    return ok(f"shards: {said}" + (f" and {len(nodes) - _NAMED} nodes more" if len(nodes) > _NAMED else ""))
+
+
 def _gpu_memory(case: SlurmCase) -> Answer:
     state = case.slurm.state
     if isinstance(state, Unknown):
@@ -176,6 +208,7 @@ def _jobs(jobs: list[SlurmJob]) -> str:
 CHECKS = (
     Check("gpu_types", "Jobs are placed by the GPU types that nodes have in Slurm's GRES.", _gpu_types, ""),
     Check("gpu_memory", "A job with mem= runs only on GPU types that are known to have so much memory.", _gpu_memory),
+    Check("shards", "Jobs may share a GPU where Slurm gives it in parts (--gres=shard:N).", _shards, ""),
     Check("nodes", "GPUs of nodes that are down or drained are given to nobody.", _nodes, ""),
     Check("partitions", "The configuration says for each partition how far the controller may go.", _partitions),
     Check(

@@ -21,6 +21,7 @@ from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry
 from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command, without
+from slurm_hadar.runtime.launch.turns import has_shards
 
 # frozen at submission, and wrong once the job was given another shape
 STALE = (
@@ -87,7 +88,7 @@ def prepare(options: list[str], command: list[str], environ: MutableMapping[str,
     options = place_by_graph([*options, *default_shape(options, environ)], environ, facts)
     if not any(option.partition("=")[0] in NO_AGENT for option in options):
         heard, retried = reports.prepare(environ, facts), use_retry(environ, facts)
-        if heard or retried:
+        if heard or retried or has_shards(environ):
             environ.update({} if heard else {"HADAR_UNHEARD": "1"})
             command = [*agent_command(), *command]
     return [*options, "--", *command]

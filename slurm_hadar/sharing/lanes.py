@@ -139,6 +139,8 @@ def release(memory: GpuMemory, name: str) -> GpuMemory:
 def at_boundary(memory: GpuMemory, number: int) -> GpuMemory:
     """The memory after a lane's boundary between two iterations, at which it holds nothing alive and is made as small
     as its members allow (Salus' defragmentation). What is not there any more changes nothing."""
+    if all(lane.size_bytes == _largest(memory, lane) for lane in memory.lanes if lane.number == number):
+        return memory
     lanes = tuple(
         replace(lane, size_bytes=_largest(memory, lane)) if lane.number == number else lane for lane in memory.lanes
     )

@@ -48,6 +48,7 @@ class Member:
         self._since_s = self._last_s = self._rest_s = 0.0
         self._rested = False
         self._quiet_s = QUIET_S
+        self._frees = "HADAR_SHARE_EPHEMERAL" in where  # it has told how much it needs within an iteration only
 
     def join(self) -> None:
         """Wait until the broker lets the job in."""
@@ -74,6 +75,9 @@ class Member:
 
     def before_forward(self, module: Any, gradients: bool) -> None:
         """A module is about to compute."""
+        if self._outermost is not None:  # of a large model's hundreds of parts all but one: without the lock
+            self._note()
+            return
         with self._lock:
             if self._explicit:
                 return
@@ -89,6 +93,9 @@ class Member:
 
     def after_forward(self, module: Any) -> None:
         """It has, or has failed."""
+        if module is not self._outermost and self._outermost is not None:
+            self._note()
+            return
         with self._lock:
             if self._explicit:
                 return
@@ -119,8 +126,8 @@ class Member:
 
     def _note(self) -> None:
         now = time.monotonic()
-        if self._held:
-            self._rest_s = max(self._rest_s, now - self._last_s)
+        if self._held and now - self._last_s > self._rest_s:
+            self._rest_s = now - self._last_s
         self._last_s, self._rested = now, False
 
     def _learn(self, rest_s: float) -> None:
@@ -137,15 +144,22 @@ class Member:
         if self._held:
             self._held, self._single, self._outermost = False, False, None
             assert self._session is not None
+            clean = None
             try:
-                _computed("HADAR_SHARE_EPHEMERAL" in self._where)
+                if _computed() and self._frees:
+                    clean = _freed
             finally:
-                self._session.give_back()
+                self._session.give_back(clean)
 
     def _watch(self) -> None:
+        assert self._session is not None
         while True:
-            time.sleep(QUIET_S / 8)
+            if self._frees:
+                self._session.until_said(QUIET_S / 8)
+            else:  # between two iterations the broker takes the turn by itself
+                time.sleep(QUIET_S / 8)
             with self._lock:
+                self._session.heed()
                 if self._held and not self._explicit and time.monotonic() - self._last_s > self._quiet_s:
                     self._end()
                     self._rested = True
@@ -165,14 +179,18 @@ def _joined(where: dict[str, str]) -> Session:
         raise SystemExit(f"hadar: {error}") from None
 
 
-def _computed(told_ephemeral: bool) -> None:
-    """The GPU has done what it was given; where the job has told how much memory it needs within an iteration only,
-    PyTorch's cache of it is the others'."""
+def _computed() -> bool:
+    """The GPU has done what it was given; False if this process has none."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)  # which may be on its way in
-    if cuda is not None and cuda.is_initialized():
-        cuda.synchronize()
-        if told_ephemeral:
-            cuda.empty_cache()
+    if cuda is None or not cuda.is_initialized():
+        return False
+    cuda.synchronize()
+    return True
+
+
+def _freed() -> None:
+    """What PyTorch keeps for the next iteration is the others'."""
+    sys.modules["torch"].cuda.empty_cache()
 
 
 _members: list[Member | None] = []

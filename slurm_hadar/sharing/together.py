@@ -20,15 +20,14 @@ from types import FrameType
 
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.sharing.broker.desk import Rules, Seat
-from slurm_hadar.sharing.broker.looking import FOLDER, SOCKET, status_of
+from slurm_hadar.sharing.broker.looking import FOLDER, LONGEST_PATH, SOCKET, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
 
 __all__ = ["Command", "End", "run_together"]
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_LONGEST_PATH = 107  # of a Unix socket's, unix(7)
-_SETTLED_S = 1.0
+_SETTLED_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def run_together(
 def _folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=FOLDER))
     try:
-        if len(os.fsencode(folder / SOCKET)) > _LONGEST_PATH:
+        if len(os.fsencode(folder / SOCKET)) > LONGEST_PATH:
             raise ConfigError(f"{folder} is too long for a socket's path: set TMPDIR to a shorter one")
         yield folder
     finally:

@@ -207,7 +207,9 @@ def test_no_job_ends_later_than_under_equal_shares() -> None:
     assert all(mine <= equal + longest_s for mine, equal in zip(fsp, fair, strict=True)) and sum(fsp) < sum(fair)
 
 
-@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize(
+    "policy", [Policy.RR, *(pytest.param(p, marks=pytest.mark.thorough) for p in Policy if p is not Policy.RR)]
+)
 def test_a_hundred_million_iterations_are_not_counted_one_by_one(policy: Policy) -> None:
     """A hundred jobs of a million iterations each; one by one they would take minutes."""
     jobs = _trace(*((i, 10**6 + i, 0.001 * (1 + i % 3)) for i in range(100)), ephemeral=5)

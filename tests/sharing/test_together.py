@@ -135,7 +135,7 @@ def test_jobs_end_with_the_one_that_runs_them_and_its_socket_is_in_nobodys_way(
 
 def test_status_for_people_and_programs(start: Any, turns: Any, poll: Any) -> None:
     none, _ = start("status").communicate(timeout=30)
-    assert "no broker of share run is here" in none
+    assert "no broker of share run or of jobs with shards is here" in none
     run = start("run", "--memory", "2G", "HADAR_SHARE_PERSISTENT=1G HADAR_SHARE_CLASS=x " + turns(100000, 0))
 
     def told() -> Any:

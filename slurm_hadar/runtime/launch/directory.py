@@ -8,8 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from slurm_hadar import messages
-from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.checkpoint.files import reason_of
+from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 

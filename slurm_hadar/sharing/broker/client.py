@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import select
 import socket
 import sys
 import time
@@ -12,13 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.desk import Told
+from slurm_hadar.sharing.broker import progress
+from slurm_hadar.sharing.broker.desk import Progress, Told
+from slurm_hadar.sharing.broker.looking import trusted
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 
 __all__ = ["Session", "Work"]
 
 _RETRY_S = 0.1
+_FIRST_S = 1.0  # so long a broker that is just being started, or changes hands, is waited for
+_MOST = 65536
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,8 @@ class Work:
 
 
 class Session:
-    """A job's place on a GPU. ``with session.iteration():`` waits for the turn and gives it back.
+    """A job's place on a GPU. ``with session.iteration():`` waits for the turn and gives it back. A turn that nobody
+    else asks for stays with the job: its next iteration waits for nobody.
 
     The caller leaves an iteration only when the GPU has done it (``torch.cuda.synchronize()``), and has given its
     ephemeral memory back where others need it. Without a broker the job runs as if alone, and ``say`` is told so, once;
@@ -51,10 +58,13 @@ class Session:
         self._pid = os.getpid()
         self._lines = Lines()
         self._told: list[str] = []
-        try:
-            self._join()
-        except OSError as error:
-            self._give_up(error)
+        self._file: int | None = None
+        self._page: mmap.mmap | None = None
+        self._says = select.poll()
+        self._kept = False
+        self._progress = Progress()
+        self._clean: Callable[[], None] | None = None
+        self._come_back(min(_FIRST_S, return_s))
 
     @property
     def alone(self) -> bool:
@@ -74,12 +84,19 @@ class Session:
         """Wait for the turn; for callers that cannot be a block."""
         if os.getpid() != self._pid and self._sock is not None:
             self._come_back()
+        if self._kept and not (self._clean and self.heed()) and self._locked():
+            self._began()
+            self._write()
+            return
+        self._kept = False
         try:
-            while self._sock is not None:
+            while self._sock is not None and not self._kept:
                 try:
                     self._send("want")
-                    self._await(Told.TURN)
-                    return
+                    while self._next() != Told.TURN:  # it was recalled, and taken back before that was read
+                        pass
+                    self._kept = True
+                    self._began()
                 except OSError:
                     self._come_back()
         except BaseException:  # a signal's: what the broker says next would be taken for an answer to the next turn
@@ -87,20 +104,81 @@ class Session:
                 self._sock.close()
             raise
 
-    def give_back(self) -> None:
-        """End the turn that :meth:`take` has waited for."""
-        if os.getpid() == self._pid:
-            with contextlib.suppress(OSError):  # it is found out, and mended, at the next turn
-                self._send("done")
+    def _began(self) -> None:
+        iterations, used_ns, _, ended_ns = self._progress
+        self._progress = Progress(iterations, used_ns, time.monotonic_ns(), ended_ns)
+
+    def _locked(self) -> bool:
+        return self._file is not None and progress.locked(self._file)
+
+    def give_back(self, clean: Callable[[], None] | None = None) -> None:
+        """End the turn that :meth:`take` has waited for, when somebody else asks for it: now, or while the job is
+        between two iterations. ``clean`` gives the job's ephemeral memory back before; where there is one, the turn
+        ends between two iterations only in :meth:`heed`."""
+        if os.getpid() != self._pid or not self._kept:
+            return
+        now, (iterations, used_ns, began_ns, _) = time.monotonic_ns(), self._progress
+        self._progress = Progress(iterations + 1, used_ns + now - began_ns, began_ns, now)
+        self._clean = clean
+        if clean is not None:  # nobody else may begin before it is done
+            self._locked()
+        self._write()
+        if clean is None:
+            self._unlock()
+        self.heed()  # last: whom the broker has recalled before the lock was free, it waits for
+
+    def heed(self) -> bool:
+        """Hand the turn over if the broker has asked for it and the job is between two iterations; whether it has."""
+        if os.getpid() != self._pid or not self._kept or not (self._told or self._says.poll(0)):
+            return False
+        try:
+            self._hear(socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass
+        except OSError:  # it is found out, and mended, at the next turn
+            self._kept = False
+        between = self._progress.ended_ns >= self._progress.began_ns
+        if not between or (self._kept and Told.RECALL not in self._told):
+            return False
+        self._hand_over()
+        return True
+
+    def _hand_over(self) -> None:
+        self._told.clear()
+        self._kept = False
+        if self._clean is not None:
+            self._clean()
+        with contextlib.suppress(OSError):
+            self._send("done")
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._file is not None:
+            progress.unlocked(self._file)
+
+    def until_said(self, seconds: float) -> None:
+        """Wait until the broker says something to a job that keeps its turn, or the time is over."""
+        sock = self._sock
+        if sock is None or not self._kept or Told.RECALL in self._told:
+            time.sleep(seconds)
+            return
+        poll = select.poll()  # not the other thread's
+        with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+            poll.register(sock, select.POLLIN)
+            poll.poll(1000 * seconds)
 
     def close(self) -> None:
         """Leave the GPU to the others."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = self._page = None
+        self._kept = False
 
-    def _come_back(self) -> None:
-        until = time.monotonic() + self._return_s
+    def _come_back(self, patience_s: float | None = None) -> None:
+        until = time.monotonic() + (self._return_s if patience_s is None else patience_s)
         while True:
             self.close()
             try:
@@ -120,35 +198,58 @@ class Session:
             sock.close()
             raise
         uid = credentials(sock)[1]
-        if uid != os.getuid():
+        if not trusted(uid):
             sock.close()
             raise ChannelError(f"the broker at {self._path} is one of user {uid}: another path is needed")
         self._sock, self._lines, self._told, self._pid = sock, Lines(), [], os.getpid()
+        self._progress = Progress()
         work = self._work
         self._send(
             "join", label=work.label, persistent_bytes=work.demand.persistent_bytes,
             ephemeral_bytes=work.demand.ephemeral_bytes, total_s=work.total_s, group=work.group,
         )  # fmt: skip
-        self._await(Told.ADMITTED)
+        self._admitted()
 
     def _send(self, op: str, **values: object) -> None:
         if self._sock is not None:
             self._sock.sendall(encoded(op, **values))
 
-    def _await(self, told: Told) -> None:
+    def _admitted(self) -> None:
         assert self._sock is not None
+        data, files, _, _ = socket.recv_fds(self._sock, _MOST, 1)
+        if files:
+            self._file, self._page, self._says = files[0], progress.mapped(files[0]), select.poll()
+            self._says.register(self._sock, select.POLLIN)
+        self._take_in(data)
+        if self._told != [Told.ADMITTED] or self._file is None:
+            raise ChannelError(f"the broker at {self._path} says {self._told} where {Told.ADMITTED} is expected")
+        self._told.clear()
+
+    def _next(self) -> str:
+        """What the broker says, waited for."""
         while not self._told:
-            data = self._sock.recv(65536)
-            if not data:
-                raise ConnectionResetError("the broker has gone")
-            for line in self._lines.feed(data):
-                said = decoded(line)
-                if said["op"] == "refused":
-                    self.close()
-                    raise ChannelError(f"the broker at {self._path} refuses this job: {said.get('reason')}")
-                self._told.append(said["op"])
-        if (got := self._told.pop(0)) != told:
-            raise ChannelError(f"the broker at {self._path} says {got!r} where {told} is expected")
+            self._hear(0)
+        if (said := self._told.pop(0)) not in (Told.TURN, Told.RECALL):
+            raise ChannelError(f"the broker at {self._path} says {said!r} where {Told.TURN} is expected")
+        return said
+
+    def _hear(self, flags: int) -> None:
+        assert self._sock is not None
+        self._take_in(self._sock.recv(_MOST, flags))
+
+    def _take_in(self, data: bytes) -> None:
+        if not data:
+            raise ConnectionResetError("the broker has gone")
+        for line in self._lines.feed(data):
+            said = decoded(line)
+            if said["op"] == "refused":
+                self.close()
+                raise ChannelError(f"the broker at {self._path} refuses this job: {said.get('reason')}")
+            self._told.append(said["op"])
+
+    def _write(self) -> None:
+        if self._page is not None:
+            progress.write(self._page, self._progress)
 
     def _give_up(self, error: OSError) -> None:
         self.close()

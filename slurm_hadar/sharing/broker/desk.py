@@ -5,6 +5,11 @@ Turns, lanes and entry are the functions that the simulator uses. What only real
 needs the CPU for a while. If the one that ranks first has not asked yet, the lane waits for it for ``grace_ns``, lest
 every short pause cost it its rank; who does not ask by then is *away* and is not waited for until it asks again. Who
 comes back is charged as the least of those who stayed: time away is not saved up.
+
+**A turn stays with its holder until somebody else asks.** Then it is recalled, and given back at the holder's next
+boundary; one that is between two iterations can be taken back at once. What the holder did while nobody asked it tells
+itself (:class:`Progress`); from the recall on the broker's clock counts. Nothing is won by telling too little: nobody
+else was there, and who comes back starts level with the holder.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ class Told(StrEnum):
     """What a session is told."""
 
     ADMITTED = "admitted"
-    TURN = "turn"
+    TURN = "turn"  # for one iteration, and for all that follow until it is recalled
+    RECALL = "recall"  # the turn is to be given back at the next boundary
 
 
 class State(StrEnum):
@@ -35,6 +41,7 @@ class State(StrEnum):
     WAITING = "waiting"  # for memory
     WANTS = "wants"  # a turn
     TURN = "turn"
+    KEEPS = "keeps"  # its turn, between two iterations, since nobody else wants it
     BETWEEN = "between"  # two turns, and waited for
     AWAY = "away"
 
@@ -47,6 +54,19 @@ class Seat(NamedTuple):
     demand: Demand
     turns: int
     used_ns: int
+
+
+class Progress(NamedTuple):
+    """What a session tells of all its iterations: how many have ended, the time within them, and when the last one
+    began and ended, by the machine's monotonic clock."""
+
+    iterations: int = 0
+    used_ns: int = 0
+    began_ns: int = 0
+    ended_ns: int = 0
+
+
+NOTHING = Progress()
 
 
 class Note(NamedTuple):
@@ -71,17 +91,22 @@ class _Member:
     standing: Standing
     wants: bool = False
     away: bool = False
+    taken_back: bool = False  # its turn, while it may not have heard of it
     turns: int = 0
     used_ns: int = 0
+    seen: Progress = NOTHING  # what it has been charged for
 
 
 @dataclass(slots=True)
 class _Turns:
-    """Of one lane: who has the turn since when, or since when nobody has."""
+    """Of one lane: who has the turn, and since when it is not charged for it; or since when nobody has."""
 
     members: dict[str, _Member] = field(default_factory=dict)
     holder: str | None = None
     since_ns: int = 0
+    kept: bool = False  # for more than one iteration
+    rests: bool = False  # between two of them
+    recalled_ns: int | None = None
 
 
 class Desk:
@@ -116,25 +141,57 @@ class Desk:
         self._waiting.append(Applicant(name, demand, standing))
         return self._settle(now_ns)
 
-    def want(self, name: str, now_ns: int) -> list[Note]:
-        """A session asks for a turn; it is told ``TURN``, now or later."""
+    def want(self, name: str, now_ns: int, told: Progress = NOTHING) -> list[Note]:
+        """A session asks for a turn; it is told ``TURN``, now or later. What it has ``told`` until now is settled."""
         lane, member = self._member(name)
         if member.wants or lane.holder == name:
             raise ChannelError("has asked for a turn already")
         if member.away:
             others = [m.standing.passed for m in lane.members.values() if not m.away]
             member.standing.passed = max([member.standing.passed, *([min(others)] if others else [])])
-        member.wants, member.away = True, False
+        member.wants, member.away, member.taken_back, member.seen = True, False, False, told
         return self._settle(now_ns)
 
-    def done(self, name: str, now_ns: int) -> list[Note]:
-        """A session's turn is over: a boundary of its lane."""
+    def done(self, name: str, now_ns: int, told: Progress = NOTHING) -> list[Note]:
+        """A session's turn is over: a boundary of its lane. However little it has ``told``, a turn was an iteration."""
         lane, member = self._member(name)
+        if member.taken_back:
+            member.taken_back = False
+            return []
         if lane.holder != name:
             raise ChannelError("has no turn that could be over")
-        self._charge(lane, member, now_ns)
-        number = self._memory.lane_of(name).number
-        self._memory = at_boundary(self._memory, number)
+        iterations = max(told.iterations - member.seen.iterations, 0 if lane.kept else 1)
+        self._charge(lane, member, now_ns - lane.since_ns, iterations)
+        return self._boundary(name, lane, now_ns, now_ns)
+
+    def kept(self, name: str, told: Progress, now_ns: int) -> None:
+        """What the holder of a turn that was not recalled has done until now."""
+        lane, member = self._member(name)
+        iterations = max(0, told.iterations - member.seen.iterations)
+        if not iterations and not lane.kept:  # it is in its first
+            return
+        used_ns = min(max(0, told.used_ns - member.seen.used_ns), now_ns - lane.since_ns)
+        member.seen = told
+        if iterations:
+            lane.kept = True
+            self._charge(lane, member, used_ns, iterations)
+            for other in lane.members.values():  # there was a boundary at which they did not ask
+                other.away = other.away or not (other.wants or other is member)
+        under_way = told.began_ns > told.ended_ns
+        lane.rests = not under_way
+        lane.since_ns = min(now_ns, max(lane.since_ns, told.began_ns if under_way else now_ns))
+
+    def take_back(self, name: str, told: Progress, now_ns: int) -> list[Note]:
+        """The recalled turn of a session between two iterations, which can begin none before it is given the next."""
+        lane, member = self._member(name)
+        since_ns = lane.since_ns
+        self.kept(name, told, now_ns)
+        member.taken_back = True
+        return self._boundary(name, lane, min(now_ns, max(since_ns, told.ended_ns)), now_ns)
+
+    def _boundary(self, name: str, lane: _Turns, free_ns: int, now_ns: int) -> list[Note]:
+        lane.holder, lane.since_ns = None, free_ns
+        self._memory = at_boundary(self._memory, self._memory.lane_of(name).number)
         return self._settle(now_ns)
 
     def leave(self, name: str, now_ns: int) -> list[Note]:
@@ -167,8 +224,22 @@ class Desk:
         return min(graces, default=None)
 
     def holders(self) -> dict[str, int]:
-        """Who has a turn, and since when."""
+        """Who has a turn, and since when it is not charged for it."""
         return {lane.holder: lane.since_ns for lane in self._lanes.values() if lane.holder is not None}
+
+    def recalled(self) -> dict[str, int]:
+        """Whose turn somebody waits for, and since when."""
+        return {
+            lane.holder: lane.recalled_ns
+            for lane in self._lanes.values()
+            if lane.holder is not None and lane.recalled_ns is not None
+        }
+
+    def keeps(self, name: str, told: Progress) -> bool:
+        """Whether a session with the turn has ended an iteration since it was given it: who has just been given it
+        may not have heard of it, and has a right to one."""
+        lane, member = self._member(name)
+        return lane.kept or told.iterations > member.seen.iterations
 
     def seat(self, name: str, now_ns: int) -> Seat | None:
         """Where a session stands; None for one that has not joined."""
@@ -178,15 +249,17 @@ class Desk:
         if name not in self._memory.demands:
             return None
         lane, member = self._member(name)
-        under_way_ns = now_ns - lane.since_ns if lane.holder == name else 0
+        under_way = lane.holder == name and not lane.rests
         state = (
-            State.TURN if lane.holder == name
+            State.TURN if under_way
+            else State.KEEPS if lane.holder == name
             else State.WANTS if member.wants
             else State.AWAY if member.away
             else State.BETWEEN
         )  # fmt: skip
         number = self._memory.lane_of(name).number
-        return Seat(number, state, self._memory.demands[name], member.turns, member.used_ns + under_way_ns)
+        used_ns = member.used_ns + under_way * (now_ns - lane.since_ns)
+        return Seat(number, state, self._memory.demands[name], member.turns + under_way, used_ns)
 
     def is_safe(self) -> bool:
         """Whether memory is promised once only."""
@@ -198,28 +271,30 @@ class Desk:
         lane = self._lanes[self._memory.lane_of(name).number]
         return lane, lane.members[name]
 
-    def _charge(self, lane: _Turns, member: _Member, now_ns: int) -> None:
-        used_ns = now_ns - lane.since_ns
+    def _charge(self, lane: _Turns, member: _Member, used_ns: int, iterations: int) -> None:
+        member.turns += iterations
         member.used_ns += used_ns
         group = member.standing.group
         in_group = sum(other.standing.group == group for other in lane.members.values())
-        member.standing.passed += stride(self._rules.policy, used_ns, member.standing, in_group)
+        pieces = max(1, iterations)
+        member.standing.passed += pieces * stride(self._rules.policy, used_ns // pieces, member.standing, in_group)
         member.standing.left_ns = max(0, member.standing.left_ns - used_ns)
-        lane.holder, lane.since_ns = None, now_ns
 
     def _settle(self, now_ns: int) -> list[Note]:
-        policy = self._rules.policy
+        notes = self._enter(now_ns) if self._waiting else []
+        for number, lane in self._lanes.items():
+            notes.extend(self._hand_over(lane, now_ns))
+            notes.extend(self._recall(number, lane, now_ns))
+        return notes
+
+    def _enter(self, now_ns: int) -> list[Note]:
         inside = [member.standing for lane in self._lanes.values() for member in lane.members.values()]
-        self._memory, entered, self._waiting = let_in(policy, self._memory, self._waiting, inside)
-        notes = []
+        self._memory, entered, self._waiting = let_in(self._rules.policy, self._memory, self._waiting, inside)
         for applicant in entered:
             lane = self._lanes.setdefault(self._memory.lane_of(applicant.name).number, _Turns(since_ns=now_ns))
             applicant.standing.passed = min((m.standing.passed for m in lane.members.values()), default=0)
             lane.members[applicant.name] = _Member(applicant.standing)
-            notes.append(Note(applicant.name, Told.ADMITTED))
-        for lane in self._lanes.values():
-            notes.extend(self._hand_over(lane, now_ns))
-        return notes
+        return [Note(applicant.name, Told.ADMITTED) for applicant in entered]
 
     def _hand_over(self, lane: _Turns, now_ns: int) -> list[Note]:
         if lane.holder is not None or not any(member.wants for member in lane.members.values()):
@@ -232,6 +307,15 @@ class Desk:
         if not present[first].wants:
             return []
         present[first].wants = False
-        present[first].turns += 1
-        lane.holder, lane.since_ns = first, now_ns
+        lane.holder, lane.since_ns, lane.kept, lane.rests, lane.recalled_ns = first, now_ns, False, False, None
         return [Note(first, Told.TURN)]
+
+    def _recall(self, number: int, lane: _Turns, now_ns: int) -> list[Note]:
+        """For who wants the turn, or waits for memory that the lane gives back at its boundary."""
+        if lane.holder is None or lane.recalled_ns is not None:
+            return []
+        shrinks = self._waiting and at_boundary(self._memory, number) != self._memory
+        if not shrinks and not any(member.wants for member in lane.members.values()):
+            return []
+        lane.recalled_ns = now_ns
+        return [Note(lane.holder, Told.RECALL)]

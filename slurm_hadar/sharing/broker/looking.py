@@ -5,26 +5,39 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker.wire import credentials, decoded, encoded
 
-__all__ = ["FOLDER", "SOCKET", "own_sockets", "status_of"]
+__all__ = ["COMMON", "FOLDER", "LONGEST_PATH", "SOCKET", "own_folder", "sockets", "status_of", "trusted"]
 
-#: Where brokers that nobody has given a path have their sockets: a folder each, of their user alone.
+#: Where brokers that nobody has given a path have their sockets: in folders of their user alone.
 FOLDER = f"hadar-share-{os.getuid()}-"
 SOCKET = "gpu"
+#: Where an administrator's broker for the jobs of all users has its.
+COMMON = Path("/run/hadar-share")
+LONGEST_PATH = 107  # of a Unix socket's, unix(7)
 _ANSWER_S = 5.0
 
 
-def own_sockets() -> list[Path]:
-    """Those of this user's brokers that nobody has given a path, in this machine's folder for temporary files."""
-    folders = (
-        folder for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*") if folder.lstat().st_uid == os.getuid()
-    )
-    return sorted(path for folder in folders if (path := folder / SOCKET).is_socket())
+def own_folder(environ: Mapping[str, str]) -> Path:
+    """Where brokers that jobs of Slurm keep up have their sockets. Not in ``TMPDIR``, which may be each job's own."""
+    return Path(environ.get("HADAR_SHARE_DIR") or f"/tmp/{FOLDER}slurm")
+
+
+def trusted(uid: int) -> bool:
+    """Whether this user's jobs take turns by the word of that user's broker: their own, or the administrator's."""
+    return uid in {os.getuid(), 0}
+
+
+def sockets() -> list[Path]:
+    """Those of this machine's brokers that this user may ask and that nobody has given a path."""
+    folders = {own_folder(os.environ), COMMON, *Path(tempfile.gettempdir()).glob(f"{FOLDER}*")}
+    there = (folder for folder in folders if folder.is_dir() and trusted(folder.lstat().st_uid))
+    return sorted(path for folder in there for path in folder.iterdir() if path.is_socket())
 
 
 def status_of(path: Path) -> dict[str, Any]:
@@ -34,7 +47,7 @@ def status_of(path: Path) -> dict[str, Any]:
         sock.settimeout(_ANSWER_S)
         try:
             sock.connect(str(path))
-            if (uid := credentials(sock)[1]) != os.getuid():
+            if not trusted(uid := credentials(sock)[1]):
                 raise ChannelError(f"the broker at {path} is one of user {uid}")
             sock.sendall(encoded("status"))
             with sock.makefile("rb") as lines:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.desk import Desk, Note, Rules, Seat
+from slurm_hadar.sharing.broker import progress
+from slurm_hadar.sharing.broker.desk import Desk, Note, Progress, Rules, Seat, Told
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
@@ -28,14 +29,17 @@ _MOST_S = 1e9
 
 @dataclass(frozen=True)
 class Limits:
-    """``linger_s``: how long a broker stays without anybody; None: for ever. ``report_s``: how long a turn may be held
-    before that is said. ``kill_s``: before the process that holds it is killed; None: never. Its memory is free only
-    when it has ended, so that nothing less would help the others."""
+    """``linger_s``: how long a broker stays without anybody; None: for ever. ``report_s``: how long others may wait for
+    the end of one iteration before that is said. ``kill_s``: before the process that holds the turn is killed; None:
+    never. Its memory is free only when it has ended, so that nothing less would help the others. ``all_users``: for an
+    administrator's broker; jobs believe none of another user but root."""
 
     linger_s: float | None = 10.0
     report_s: float = 30.0
     kill_s: float | None = None
     connections: int = 256
+    per_user: int = 64
+    all_users: bool = False
 
 
 @dataclass(eq=False)
@@ -43,17 +47,31 @@ class _Peer:
     sock: socket.socket
     name: str
     pid: int
+    uid: int
     process: int  # a pidfd: readable when the process has ended, and never another process
     lines: Lines = field(default_factory=Lines)
+    progress: int | None = None  # the file that it shares with us, once it is let in
     label: str = ""
     reported: bool = False
     killed: bool = False
+
+    def told(self) -> Progress:
+        """What it says of its iterations."""
+        return Progress() if self.progress is None else progress.read(self.progress)
+
+    def close(self) -> None:
+        """Forget it."""
+        self.sock.close()
+        for file in (self.process, self.progress):
+            if file is not None:
+                os.close(file)
 
 
 class Broker:
     """Give turns until nobody is left. ``say`` is told what people should know, a line each.
 
-    Only processes of this user are served: the kernel says who they are (SO_PEERCRED). What a process says or does
+    Only processes of this user are served, unless the limits say ``all_users``: the kernel says who they are
+    (SO_PEERCRED). What a process says or does
     costs nobody else anything: who breaks the protocol, does not read or dies is gone, with turn and lane. ``left`` is
     told the label of each session that has gone, and where it stood.
     """
@@ -73,7 +91,7 @@ class Broker:
         self._accepted = 0
         self._alone_since_ns = time.monotonic_ns()
         self._lock = _locked(path)
-        self._listener = _listening(path)
+        self._listener = _listening(path, 0o111 if limits.all_users else 0o177)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def serve(self, until: int | None = None) -> None:
@@ -98,8 +116,7 @@ class Broker:
     def close(self) -> None:
         """Leave no socket behind; the sessions run on as if alone, or join the next broker."""
         for peer in self._peers.values():
-            peer.sock.close()
-            os.close(peer.process)
+            peer.close()
         self._listener.close()
         self._path.unlink(missing_ok=True)
         self._selector.close()
@@ -114,7 +131,7 @@ class Broker:
         moments = [self._desk.deadline_ns()]
         if not self._peers and self._limits.linger_s is not None:
             moments.append(round(self._alone_since_ns + self._limits.linger_s * NS) + 1)
-        for name, since_ns in self._desk.holders().items():
+        for name, since_ns in self._desk.recalled().items():
             peer = self._peers[name]
             if not peer.reported:
                 moments.append(since_ns + round(self._limits.report_s * NS) + 1)
@@ -129,22 +146,35 @@ class Broker:
         except OSError:  # gone already, or no descriptors left
             return
         pid, uid = credentials(sock)
-        if uid != os.getuid() or len(self._peers) >= self._limits.connections:
+        if not self._serves(uid):
             self._say(f"process {pid} of user {uid} was refused")
             sock.close()
             return
         try:
             process = os.pidfd_open(pid)
+            owner = _owner(pid)
         except OSError as error:
             self._say(f"process {pid} was refused: {error.strerror}")
             sock.close()
             return
+        if owner != uid:  # it has ended, and its number is another's, who is not to be killed in its place
+            self._say(f"process {pid} of user {uid} was refused: it has ended")
+            sock.close()
+            os.close(process)
+            return
         sock.setblocking(False)
         self._accepted += 1
-        peer = _Peer(sock, str(self._accepted), pid, process)
+        peer = _Peer(sock, str(self._accepted), pid, uid, process)
         self._peers[peer.name] = peer
         self._selector.register(sock, selectors.EVENT_READ, peer)
         self._selector.register(process, selectors.EVENT_READ, peer)
+
+    def _serves(self, uid: int) -> bool:
+        if len(self._peers) >= self._limits.connections:
+            return False
+        if self._limits.all_users:  # one user's connections must leave room for the others'
+            return sum(peer.uid == uid for peer in self._peers.values()) < self._limits.per_user
+        return uid == os.getuid()
 
     def _read(self, peer: _Peer) -> None:
         try:
@@ -168,25 +198,28 @@ class Broker:
     def _answer(self, peer: _Peer, said: dict[str, Any]) -> list[Note]:
         now = time.monotonic_ns()
         match said["op"]:
+            case "want":
+                self._account(now)
+                return self._desk.want(peer.name, now, peer.told())
+            case "done":
+                peer.reported = False
+                return self._desk.done(peer.name, now, peer.told())
             case "join":
+                self._account(now)
                 peer.label = "".join(c for c in str(said.get("label", ""))[:64] if c.isprintable())
                 demand = Demand(_bytes(said, "persistent_bytes"), _bytes(said, "ephemeral_bytes"))
                 total_s = said.get("total_s", 0)
                 if isinstance(total_s, bool) or not isinstance(total_s, int | float) or not 0 <= total_s <= _MOST_S:
                     raise ChannelError(f"total_s must be a number from 0 to {_MOST_S:g}")
                 return self._desk.join(peer.name, demand, round(total_s * NS), str(said.get("group", ""))[:64], now)
-            case "want":
-                return self._desk.want(peer.name, now)
-            case "done":
-                peer.reported = False
-                return self._desk.done(peer.name, now)
             case "status":
+                self._account(now)
                 with contextlib.suppress(OSError):  # who asks and does not read gets no answer
-                    peer.sock.send(encoded("status", **self._status(now)))
+                    peer.sock.send(encoded("status", **self._status(now, peer.uid)))
                 return []
         raise ChannelError("is no op that is known: join, want, done, status")
 
-    def _status(self, now: int) -> dict[str, Any]:
+    def _status(self, now: int, uid: int) -> dict[str, Any]:
         memory, seats = self._desk.memory, []
         for peer in self._peers.values():
             if (seat := self._desk.seat(peer.name, now)) is not None:
@@ -194,7 +227,8 @@ class Broker:
         used_ns = sum(seat.used_ns for _, seat in seats)
         sessions = [
             {
-                "session": peer.name, "pid": peer.pid, "label": peer.label, "lane": seat.lane, "state": seat.state,
+                "session": peer.name, "pid": peer.pid, "user": peer.uid,
+                "label": peer.label if uid in {peer.uid, os.getuid()} else "", "lane": seat.lane, "state": seat.state,
                 "persistent_bytes": seat.demand.persistent_bytes, "ephemeral_bytes": seat.demand.ephemeral_bytes,
                 "turns": seat.turns, "used_s": seat.used_ns / NS, "share": seat.used_ns / used_ns if used_ns else 0.0,
             }
@@ -209,24 +243,54 @@ class Broker:
         return {"policy": self._rules.policy, "memory_bytes": memory.capacity_bytes,
                 "reserved_bytes": memory.reserved_bytes, "lanes": lanes, "sessions": sessions}  # fmt: skip
 
+    def _account(self, now: int, going: _Peer | None = None) -> None:
+        """Before anything depends on it: what those did whose turn nobody else wanted."""
+        recalled = self._desk.recalled()
+        for name in self._desk.holders():
+            if name not in recalled:
+                peer = self._peers.get(name) or going
+                assert peer is not None
+                self._desk.kept(name, peer.told(), now)
+
     def _tell(self, notes: list[Note]) -> None:
         for note in notes:
             peer = self._peers.get(note.name)
             if peer is None:
                 continue
             try:
-                peer.sock.send(encoded(note.told))
+                self._send(peer, note.told)
             except OSError:  # dead, or it does not read
                 self._drop(peer)
+                continue
+            if note.told is Told.RECALL:
+                self._take_back(peer)
+
+    def _send(self, peer: _Peer, told: Told) -> None:
+        if told is Told.ADMITTED:
+            peer.progress, theirs = progress.made()
+            try:
+                socket.send_fds(peer.sock, [encoded(told)], [theirs])
+            finally:
+                os.close(theirs)
+            return
+        if told is Told.TURN and peer.progress is not None:
+            progress.unlocked(peer.progress)
+        peer.sock.send(encoded(told))
+
+    def _take_back(self, peer: _Peer) -> None:
+        """At once, if it is between two iterations; else it hears of it at the end of this one."""
+        assert peer.progress is not None
+        if self._desk.keeps(peer.name, peer.told()) and progress.locked(peer.progress):
+            self._tell(self._desk.take_back(peer.name, peer.told(), time.monotonic_ns()))
 
     def _drop(self, peer: _Peer) -> None:
         if self._peers.pop(peer.name, None) is None:
             return
         for end in (peer.sock, peer.process):
             self._selector.unregister(end)
-        peer.sock.close()
-        os.close(peer.process)
         now = time.monotonic_ns()
+        self._account(now, peer)
+        peer.close()
         seat = self._desk.seat(peer.name, now)
         if seat is None:  # it has only looked
             return
@@ -236,9 +300,9 @@ class Broker:
         self._tell(self._desk.leave(peer.name, now))
 
     def _watch(self) -> None:
-        """Say who holds a turn for too long, and end it where that is wanted."""
+        """Say who lets the others wait for too long, and end it where that is wanted."""
         now = time.monotonic_ns()
-        for name, since_ns in self._desk.holders().items():
+        for name, since_ns in self._desk.recalled().items():
             peer, held_s = self._peers[name], (now - since_ns) / NS
             if held_s > self._limits.report_s and not peer.reported:
                 peer.reported = True
@@ -248,6 +312,10 @@ class Broker:
                 self._say(f"{_shown(peer)} is killed: it has held its turn for {held_s:.0f} s")
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(peer.process, signal.SIGKILL)
+
+
+def _owner(pid: int) -> int:
+    return Path(f"/proc/{pid}").stat().st_uid
 
 
 def _shown(peer: _Peer) -> str:
@@ -272,11 +340,11 @@ def _locked(path: Path) -> int:
     return lock
 
 
-def _listening(path: Path) -> socket.socket:
+def _listening(path: Path, mask: int) -> socket.socket:
     """The lock is ours: a socket that is there is one that a broker which died has left."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    before = os.umask(0o177)
+    before = os.umask(mask)
     try:
         listener.bind(str(path))
     finally:

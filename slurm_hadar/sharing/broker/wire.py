@@ -1,8 +1,9 @@
 """What passes between a job and a broker: a JSON object a line, each of at most :data:`LONGEST` bytes.
 
 A job says ``join`` (``label``, ``persistent_bytes``, ``ephemeral_bytes``, ``total_s``, ``group``), ``want`` and
-``done``; it is told ``admitted``, ``turn`` or ``refused`` (``reason``). Its end is the end of its connection. Who asks
-for ``status`` need not have joined; the answer may be longer.
+``done``; it is told ``admitted`` (with the file of :mod:`~slurm_hadar.sharing.broker.progress`), ``turn``, ``recall``
+or ``refused`` (``reason``). Its end is the end of its connection. Who asks for ``status`` need not have joined; the
+answer may be longer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from functools import cache
 from typing import Any
 
 from slurm_hadar.errors import ChannelError
@@ -28,11 +30,22 @@ def credentials(sock: socket.socket) -> tuple[int, int]:
 
 def encoded(op: str, **values: Any) -> bytes:
     """One line."""
-    return json.dumps({"op": op, **values}).encode() + b"\n"
+    return json.dumps({"op": op, **values}).encode() + b"\n" if values else _line(op)
+
+
+@cache
+def _line(op: str) -> bytes:
+    return json.dumps({"op": op}).encode() + b"\n"
+
+
+#: What is said at each turn is not read as JSON: that would be a tenth of a hand-over.
+_OFTEN = {_line(op)[:-1]: op for op in ("want", "done", "turn", "recall")}
 
 
 def decoded(line: bytes) -> dict[str, Any]:
     """What a line says; its ``op`` is a text. Raises ChannelError."""
+    if (op := _OFTEN.get(line)) is not None:
+        return {"op": op}
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):
@@ -50,7 +63,8 @@ class Lines:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete. Raises ChannelError for one that is too long."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if any(len(line) > LONGEST for line in (*lines, self._rest)):
+        whole = self._rest + data
+        *lines, self._rest = whole.split(b"\n")
+        if len(whole) > LONGEST and any(len(line) > LONGEST for line in (*lines, self._rest)):
             raise ChannelError(f"is longer than {LONGEST} bytes")
         return lines

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.desk import Desk, Note, Rules, Told
+from slurm_hadar.sharing.broker.desk import Desk, Note, Progress, Rules, Told
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
 
@@ -22,13 +22,76 @@ def _desk(policy: Policy = Policy.FAIR, *names: str, memory: int = 1000, grace_n
     return desk
 
 
+def _ten_turns(desk: Desk, now: int) -> list[str]:
+    """Whose they are, where everybody asks again at once."""
+    turns = []
+    for _ in range(10):
+        (name,) = desk.holders()
+        turns.append(name)
+        now += MS
+        desk.done(name, now)
+        desk.want(name, now)
+    return turns
+
+
 def test_a_turn_goes_to_one_of_a_lane_at_a_time() -> None:
     desk = _desk(Policy.FAIR, "a", "b")
 
     assert desk.want("a", 0) == [Note("a", Told.TURN)]
-    assert desk.want("b", 1) == []
+    assert desk.want("b", 1) == [Note("a", Told.RECALL)]
     assert desk.done("a", 10 * MS) == [Note("b", Told.TURN)]
     assert desk.holders() == {"b": 10 * MS}
+
+
+def test_a_turn_that_nobody_else_asks_for_is_kept_and_charged_for_as_its_holder_tells() -> None:
+    desk = _desk(Policy.FAIR, "a", "b")
+    desk.want("a", 0)
+    desk.kept("a", Progress(5, 5 * MS, 6 * MS, 6 * MS), 7 * MS)
+
+    seat = desk.seat("a", 7 * MS)
+    assert seat is not None and (seat.state, seat.turns, seat.used_ns) == ("keeps", 5, 5 * MS)
+    desk.kept("a", Progress(6, 6 * MS, 8 * MS, 7 * MS), 9 * MS)  # it is in the next one
+    assert desk.want("b", 9 * MS) == [Note("a", Told.RECALL)]
+    assert desk.recalled() == {"a": 9 * MS}
+    assert desk.done("a", 10 * MS, Progress(7, 7 * MS, 8 * MS, 10 * MS)) == [Note("b", Told.TURN)]
+    seat = desk.seat("a", 10 * MS)
+    assert seat is not None and (seat.turns, seat.used_ns) == (7, 8 * MS)
+
+
+@pytest.mark.parametrize("policy", [Policy.FAIR, Policy.RR])
+def test_who_comes_back_starts_level_with_the_holder_whatever_that_tells(policy: Policy) -> None:
+    desk = _desk(policy, "a", "b", grace_ns=0)
+    desk.want("a", 0)
+    desk.kept("a", Progress(10**6, 10**18, 0, 0), 1000 * MS)  # more than there was time for
+    now = 1000 * MS
+    desk.want("b", now)
+
+    assert 4 <= _ten_turns(desk, now).count("a") <= 6
+
+
+def test_a_turn_is_taken_back_from_who_is_between_two_iterations() -> None:
+    """But not before it has had one; what it says of a turn that it no longer has is no fault."""
+    desk = _desk(Policy.FAIR, "a", "b", grace_ns=0)
+    desk.want("a", 0)
+    assert not desk.keeps("a", Progress())
+    assert desk.keeps("a", told := Progress(1, MS, 0, MS))
+
+    assert desk.want("b", 3 * MS) == [Note("a", Told.RECALL)]
+    assert desk.take_back("a", told, 3 * MS) == [Note("b", Told.TURN)]
+    assert desk.done("a", 4 * MS) == []
+    with pytest.raises(ChannelError, match="has no turn that could be over"):
+        desk.done("a", 4 * MS)
+
+
+def test_a_kept_turn_is_recalled_for_who_waits_for_the_lanes_memory() -> None:
+    desk = _desk(Policy.FAIR, memory=100)
+    desk.join("large", Demand(0, 90), 0, "", 0)
+    desk.join("a", Demand(5, 10), 0, "", 0)
+    assert desk.join("next", Demand(80, 10), 0, "", 0) == []
+    desk.want("a", 5 * MS)
+    assert desk.leave("large", 6 * MS) == [Note("a", Told.RECALL)]
+
+    assert desk.done("a", 7 * MS) == [Note("next", Told.ADMITTED)]
 
 
 def test_under_pack_jobs_run_beside_each_other() -> None:
@@ -50,7 +113,7 @@ def test_the_first_by_rank_is_waited_for_a_little() -> None:
     desk.want("long", 5 * MS)
     assert desk.done("short", 6 * MS) == [] and desk.deadline_ns() == 8 * MS
     assert desk.look(8 * MS - 1) == []
-    assert desk.want("short", 8 * MS - 1) == [Note("short", Told.TURN)]
+    assert desk.want("short", 8 * MS - 1) == [Note("short", Told.TURN), Note("short", Told.RECALL)]
     assert desk.done("short", 9 * MS) == []
     assert desk.look(11 * MS) == [Note("long", Told.TURN)]
     desk.done("long", 12 * MS)
@@ -64,17 +127,10 @@ def test_time_away_is_not_saved_up() -> None:
         assert desk.want("a", now) == [Note("a", Told.TURN)]
         now += MS
         desk.done("a", now)
-    turns = []
     desk.want("b", now)
     desk.want("a", now)
-    for _ in range(10):
-        (name,) = desk.holders()
-        turns.append(name)
-        now += MS
-        desk.done(name, now)
-        desk.want(name, now)
 
-    assert 4 <= turns.count("a") <= 6
+    assert 4 <= _ten_turns(desk, now).count("a") <= 6
 
 
 def test_who_is_gone_leaves_turn_and_lane_to_the_others() -> None:
@@ -123,7 +179,10 @@ class _Crowd:
 
     def hear(self, notes: list[Note]) -> None:
         for name, told in notes:
-            self.state[name] = "idle" if told is Told.ADMITTED else "holds"
+            if told is Told.RECALL:
+                assert self.state[name] == "holds"
+            else:
+                self.state[name] = "idle" if told is Told.ADMITTED else "holds"
         assert self.desk.is_safe()
         assert sorted(self.desk.holders()) == sorted(name for name, at in self.state.items() if at == "holds")
         lanes = [self.desk.memory.lane_of(name).number for name in self.desk.holders()]

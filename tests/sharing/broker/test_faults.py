@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.sharing.faults import campaign
 
 
+@pytest.mark.thorough
 def test_no_turn_is_lost_and_no_job_is_stuck_whatever_is_done_to_a_broker_and_its_jobs() -> None:
     found = campaign(12, seed=5)
 

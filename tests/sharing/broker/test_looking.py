@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ChannelError
+from slurm_hadar.sharing.broker import looking
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.desk import Rules, Seat, State
-from slurm_hadar.sharing.broker.looking import FOLDER, own_sockets, status_of
+from slurm_hadar.sharing.broker.looking import FOLDER, sockets, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
@@ -89,7 +90,7 @@ def test_who_only_looks_is_no_session_and_who_leaves_is_told_of(
     poll(lambda: gone)
     ((label, seat),) = gone
     assert (label, seat.turns, seat.demand) == ("a", 3, Demand(10, 50)) and seat.used_ns > 0
-    assert seat.state in {State.BETWEEN, State.AWAY}
+    assert seat.state is State.KEEPS
 
 
 def test_a_forked_child_leaves_its_parents_turn_alone(path: Path) -> None:
@@ -122,7 +123,7 @@ def test_a_turn_whose_wait_a_signal_has_cut_short_is_not_taken_for_the_next_one(
         def interrupt(*_: Any) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(second, "_await", interrupt)
+        patch.setattr(second, "_next", interrupt)
         with pytest.raises(KeyboardInterrupt):
             second.take()
     first.give_back()
@@ -152,9 +153,15 @@ def test_only_own_brokers_are_looked_for(path: Path, monkeypatch: pytest.MonkeyP
     folder = path.parent / f"{FOLDER}x"
     folder.mkdir()
     (folder / "gpu").symlink_to(path)
-    assert own_sockets() == [folder / "gpu"]
+    assert sockets() == [folder / "gpu"]
 
-    monkeypatch.setattr(os, "getuid", lambda: 4242)
-    assert own_sockets() == []
+    monkeypatch.setattr(looking, "trusted", lambda uid: uid == os.geteuid() + 1)
+    assert sockets() == []
     with pytest.raises(ChannelError, match=f"is one of user {os.geteuid()}"):
         status_of(path)
+
+
+def test_only_the_own_brokers_and_an_administrators_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+
+    assert [uid for uid in (0, 1, 4241, 4242) if looking.trusted(uid)] == [0, 4242]

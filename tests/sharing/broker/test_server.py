@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ChannelError
+from slurm_hadar.sharing.broker import client, server
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.desk import Rules
+from slurm_hadar.sharing.broker.looking import status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
-from slurm_hadar.sharing.broker.wire import LONGEST
+from slurm_hadar.sharing.broker.wire import LONGEST, decoded
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
 
@@ -116,6 +118,63 @@ def test_turns_of_processes_do_not_overlap(running: Any, job: Any, short_tmp: Pa
     for begin, end in zip(lines[::2], lines[1::2], strict=False):
         assert (begin[0], begin[1], end[1]) == (end[0], "begin", "end")
     assert all(alone == "False" for *_, alone in lines)
+
+
+def test_a_job_alone_asks_once_and_gives_way_at_its_next_boundary(
+    running: Any, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def noted(line: bytes) -> dict[str, Any]:
+        said = decoded(line)
+        asked.append(said["op"])
+        return said
+
+    monkeypatch.setattr("slurm_hadar.sharing.broker.server.decoded", noted)
+    running()
+    first, second = Session(short_tmp / "s", WORK), Session(short_tmp / "s", WORK)
+    for _ in range(50):
+        with first.iteration():
+            pass
+    assert asked == ["join", "join", "want"]
+
+    with first.iteration():
+        waits = threading.Thread(target=second.take)
+        waits.start()
+        waits.join(0.2)
+        assert waits.is_alive()
+    waits.join(20)
+    assert not waits.is_alive()
+    second.close()
+    first.close()
+
+
+@pytest.mark.parametrize("cleans", [False, True])
+def test_who_rests_between_two_iterations_gives_way_at_once(running: Any, short_tmp: Path, cleans: bool) -> None:
+    """Unless it has memory to give back first: then when it heeds."""
+    running()
+    cleaned: list[bool] = []
+    first, second = Session(short_tmp / "s", WORK), Session(short_tmp / "s", WORK)
+    for _ in range(3):
+        first.take()
+        first.give_back((lambda: cleaned.append(True)) if cleans else None)
+    waits = threading.Thread(target=second.take)
+    waits.start()
+    waits.join(0.2)
+    assert waits.is_alive() == cleans and not cleaned
+    if cleans:
+        assert first.heed() and cleaned == [True]
+    waits.join(20)
+    assert not waits.is_alive()
+    takes_again = threading.Thread(target=first.take)
+    takes_again.start()
+    takes_again.join(0.2)
+    assert takes_again.is_alive()
+    second.give_back()
+    takes_again.join(20)
+    assert not takes_again.is_alive() and not first.alone
+    second.close()
+    first.close()
 
 
 def test_who_is_killed_in_its_turn_leaves_it_to_the_others(running: Any, job: Any, short_tmp: Path, poll: Any) -> None:
@@ -246,10 +305,39 @@ def test_other_users_are_refused(running: Any, short_tmp: Path, monkeypatch: pyt
         patch.setattr(os, "getuid", lambda: 4242)
         with _raw(short_tmp / "s") as sock:
             assert sock.recv(1) == b""
-        with pytest.raises(ChannelError, match=f"is one of user {os.geteuid()}"):
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "credentials", lambda _: (1, os.getuid() + 1))
+        with pytest.raises(ChannelError, match=f"is one of user {os.getuid() + 1}"):
             Session(short_tmp / "s", WORK)
     assert broker.said[0] == f"process {os.getpid()} of user {os.geteuid()} was refused"
     assert (short_tmp / "s").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_administrators_broker_serves_all_users_and_leaves_room_for_each(
+    running: Any, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's connections are counted; of others' jobs nobody is told more than that they are there."""
+    broker = running(limits=Limits(linger_s=0.3, all_users=True, per_user=3))
+    mine = Session(short_tmp / "s", Work(Demand(0, 0), label="mine"))
+    assert (short_tmp / "s").stat().st_mode & 0o777 == 0o666
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "credentials", lambda _: (os.getpid(), 4242))
+        patch.setattr(server, "_owner", lambda _: 4242)
+        theirs = [_raw(short_tmp / "s") for _ in range(4)]
+        assert theirs[3].recv(1) == b""
+        theirs[0].sendall(b'{"op": "status"}\n')
+        told = json.loads(theirs[0].makefile().readline())
+        assert [(one["user"], one["label"]) for one in told["sessions"]] == [(os.getuid(), "")]
+        patch.setattr(server, "credentials", lambda _: (os.getpid(), 4243))
+        with _raw(short_tmp / "s") as sock:
+            assert sock.recv(1) == b""
+    for sock in theirs:
+        sock.close()
+    (own,) = (one for one in status_of(short_tmp / "s")["sessions"])
+    assert own["label"] == "mine" and not mine.alone
+    assert broker.said[-1].endswith("of user 4243 was refused: it has ended")
+    mine.close()
 
 
 def test_a_second_broker_is_refused_and_one_that_died_leaves_nothing_in_the_way(running: Any, short_tmp: Path) -> None:

@@ -1,0 +1,93 @@
+"""The broker of a GPU that jobs of Slurm share: where it is, and who keeps it up.
+
+Slurm gives shards of a GPU (``--gres=shard:N``) and fences nobody. Each job that has some keeps a broker in reserve:
+the first to come serves, the others look every :data:`LOOK_S` whether its place is free. So the broker needs nobody to
+start it, ends with the last job, and where it dies, or its job ends, the next one is there before sessions give up.
+What runs beside a job belongs to it, and Slurm ends it with the job: a broker that stayed behind would be killed, or
+would hold a job up that is over.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_hadar.errors import ChannelError, ConfigError
+from slurm_hadar.sharing.broker.desk import Rules
+from slurm_hadar.sharing.broker.looking import COMMON, LONGEST_PATH, own_folder
+from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
+from slurm_hadar.sharing.turns import Policy
+
+__all__ = ["LOOK_S", "Post", "keep", "post_of"]
+
+LOOK_S = 0.2
+_ODD = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+@dataclass(frozen=True)
+class Post:
+    """A GPU's broker: its socket, and the rules by which this job would serve it; None where an administrator's does
+    (``hadar share broker --users all``)."""
+
+    path: Path
+    rules: Rules | None
+    limits: Limits
+
+
+def post_of(environ: Mapping[str, str]) -> Post:
+    """The broker of the GPU that this task has shards of.
+
+    ``HADAR_SHARE_POLICY``, ``HADAR_SHARE_MEMORY`` and ``HADAR_SHARE_KILL_AFTER`` are as the options of ``hadar share
+    broker``; what the job says counts whose broker serves. Raises ConfigError.
+    """
+    gpus = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not gpus or "," in gpus:
+        raise ConfigError(f"this task has shards of the GPUs {gpus or '(none)'}, and takes turns on one only")
+    words = (environ.get("SLURM_CLUSTER_NAME", ""), environ.get("SLURMD_NODENAME", ""), f"gpu{gpus}")
+    name = _ODD.sub("_", "-".join(word for word in words if word))
+    if (common := COMMON / name).is_socket():
+        return Post(common, None, Limits())
+    path = _made(own_folder(environ)) / name
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise ConfigError(f"{path} is too long for a socket's path: set HADAR_SHARE_DIR to a shorter folder")
+    try:
+        policy = Policy(environ.get("HADAR_SHARE_POLICY", Policy.FAIR))
+        kill_s = float(text) if (text := environ.get("HADAR_SHARE_KILL_AFTER")) else None
+    except ValueError as error:
+        raise ConfigError(f"HADAR_SHARE_POLICY or HADAR_SHARE_KILL_AFTER: {error}") from None
+    memory = size_bytes(environ["HADAR_SHARE_MEMORY"]) if environ.get("HADAR_SHARE_MEMORY") else MOST_BYTES
+    return Post(path, Rules(policy, memory), Limits(linger_s=None, kill_s=kill_s))
+
+
+def _made(folder: Path) -> Path:
+    """The user's own, or nobody's: who could write there could take the socket's place."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigError(f"{folder} is not a folder of this user alone: set HADAR_SHARE_DIR to one that is")
+    return folder
+
+
+def keep(post: Post, until: int, say: Callable[[str], None]) -> None:
+    """Serve, now or when whoever does ends, until the descriptor ``until`` is readable."""
+    assert post.rules is not None
+    wait_s = 0.0
+    while not select.select([until], [], [], wait_s)[0]:
+        wait_s = LOOK_S
+        try:
+            broker = Broker(post.path, post.rules, post.limits, say)
+        except ChannelError:  # another one serves
+            continue
+        try:
+            broker.serve(until)
+        finally:
+            broker.close()

@@ -1,0 +1,150 @@
+"""Jobs of a real Slurm that have shards of one GPU, or one GPU for several commands: the templates, end to end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.sharing.broker.looking import status_of
+from slurm_hadar.sharing.broker.wire import credentials
+
+pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 180
+#: Knows nothing of turns; writes when an iteration's forward pass began and when its step had ended.
+SCRIPT = """
+import os, sys, time, torch
+torch.set_num_threads(1)
+log = open(sys.argv[1] + "." + sys.argv[2], "a", buffering=1)
+class Clock(torch.nn.Module):
+    def forward(self, x):
+        log.write(f"{time.monotonic_ns()} ")
+        return x
+model = torch.nn.Sequential(Clock(), torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=.01)
+optimizer.register_step_post_hook(lambda *_: log.write(f"{time.monotonic_ns()}\\n"))
+iterations = 0
+while iterations < 300 or not os.path.exists(sys.argv[1] + ".enough"):
+    model(torch.randn(4, 8)).sum().backward()
+    time.sleep(0.002)
+    optimizer.step()
+    iterations += 1
+print("trained", iterations)
+"""
+
+
+class _Shared:
+    """A cluster of one GPU in four shards, and where its jobs' brokers are."""
+
+    def __init__(self, cluster: Any, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        (folder / "job.py").write_text(SCRIPT)
+        path = f"{ROOT / 'wrappers'}:{Path(sys.executable).parent}:{cluster.env['PATH']}"
+        self.env = {**cluster.env, "PATH": path, "HADAR_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+        self.env["HADAR_SHARE_DIR"] = str(folder / "share")
+
+    def submit(self, template: str, changes: dict[str, str], *options: str) -> str:
+        text = (ROOT / "sbatch_templates" / template).read_text()
+        for old, new in changes.items():
+            assert old in text
+            text = text.replace(old, new)
+        script = self.folder / template
+        script.write_text(text)
+        words = ["sbatch", "--parsable", "--mem=100M", "--cpus-per-task=1", *options, str(script)]
+        return str(self.cluster.run(words, env=self.env, cwd=self.folder).stdout.strip())
+
+    def state(self, job: str) -> str:
+        return str(self.cluster.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]).stdout.strip())
+
+    def log(self, job: str) -> str:
+        return (self.folder / f"my-training-{job}.log").read_text()
+
+    def turns(self, name: str) -> list[tuple[int, int]]:
+        path = self.folder / f"turns.{name}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(begin), int(end)) for begin, end in (line.split() for line in lines if line.count(" ") == 1)]
+
+    def broker(self) -> dict[str, Any] | None:
+        for path in (self.folder / "share").glob("*gpu0"):
+            try:
+                return status_of(path)
+            except ChannelError:  # it is changing hands
+                return None
+        return None
+
+    def kill_broker(self) -> None:
+        (path,) = (self.folder / "share").glob("*gpu0")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.connect(str(path))
+            os.kill(credentials(sock)[0], signal.SIGKILL)
+
+
+@pytest.fixture
+def shared(make_cluster: Callable[..., Any], short_tmp: Path) -> _Shared:
+    return _Shared(make_cluster(nodes="v100:1x1", shards=4), short_tmp)
+
+
+def test_two_jobs_with_shards_of_a_gpu_take_turns_whoever_serves_their_broker(shared: _Shared, poll: Any) -> None:
+    """Unmodified scripts under hadar-srun; the broker is killed in between, and goes with the last job."""
+    turns = shared.folder / "turns"
+    jobs = {n: shared.submit("share.sbatch", {"train.py": f"{shared.folder}/job.py {turns} {n}"}) for n in "ab"}
+    labels = sorted(f"job {job} my-training" for job in jobs.values())
+
+    def both() -> bool:
+        told = shared.broker()
+        return told is not None and sorted(one["label"] for one in told["sessions"]) == labels
+
+    poll(both, deadline_s=DEADLINE_S)
+    since = {name: len(shared.turns(name)) for name in jobs}
+    poll(lambda: all(len(shared.turns(n)) > since[n] + 50 for n in jobs), deadline_s=DEADLINE_S)
+    calm = {name: shared.turns(name)[since[name] : since[name] + 50] for name in jobs}
+    shared.kill_broker()
+    poll(both, deadline_s=DEADLINE_S)
+    since = {name: len(shared.turns(name)) for name in jobs}
+    poll(lambda: all(len(shared.turns(n)) > since[n] + 50 for n in jobs), deadline_s=DEADLINE_S)
+    (shared.folder / "turns.enough").touch()
+    poll(lambda: all(shared.state(job) not in ("RUNNING", "COMPLETING") for job in jobs.values()), DEADLINE_S)
+
+    assert [shared.state(job) for job in jobs.values()] == ["COMPLETED", "COMPLETED"]
+    for job in jobs.values():
+        assert re.search(r"(?m)^trained \d+$", shared.log(job)) and "as if" not in shared.log(job)
+    merged = sorted((begin, end, name) for name, own in calm.items() for begin, end in own)
+    assert all(begin >= end for (_, end, _), (begin, _, _) in pairwise(merged)), "two turns at a time"
+    assert sum(a[2] != b[2] for a, b in pairwise(merged)) > 20
+    assert not list((shared.folder / "share").glob("*gpu0"))
+
+
+def test_a_shared_gpu_is_no_free_gpu_and_its_jobs_are_left_to_slurm(shared: _Shared, poll: Any) -> None:
+    sleeper = ["sbatch", "--parsable", "--requeue", "--mem=100M", "-o", "/dev/null", "--comment=hadar:"]
+    part = shared.cluster.run([*sleeper, "--gres=shard:1", "--wrap", "sleep 300"], env=shared.env).stdout.strip()
+    poll(lambda: shared.state(part) == "RUNNING", deadline_s=DEADLINE_S)
+    whole = shared.cluster.run([*sleeper, "--gres=gpu:1", "--wrap", "sleep 300"], env=shared.env).stdout.strip()
+    hadar = [sys.executable, "-m", "slurm_hadar.cli.main"]
+    run = shared.cluster.run([*hadar, "run", "--once", "--mode", "act"], env=shared.env)
+    explained = shared.cluster.run([*hadar, "explain", part], env=shared.env).stdout
+
+    assert " 0 start" in run.stderr and shared.state(whole) == "PENDING"
+    assert f"job {part} is left to Slurm: asks for a part of a GPU (shard:1)" in explained
+
+
+def test_several_commands_share_the_gpu_of_one_job(shared: _Shared, poll: Any) -> None:
+    turns = shared.folder / "turns"
+    (shared.folder / "turns.enough").touch()
+    script = f"python {shared.folder}/job.py {turns}"
+    job = shared.submit(
+        "share_run.sbatch", {"python train.py --lr 0.1": f"{script} a", "python train.py --lr 0.01": f"{script} b"}
+    )
+    poll(lambda: shared.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), DEADLINE_S)
+
+    assert shared.state(job) == "COMPLETED", shared.log(job)
+    assert shared.log(job).count(" ended with 0 after ") == 2 and shared.log(job).count(": 300 turns, ") == 2
