@@ -26,7 +26,8 @@ class Stint:
 
 @dataclass
 class JobTrack:
-    """One job over the run. ``submit_s``, ``end_s`` in seconds since the start; ``result`` is its last line."""
+    """One job over the run. ``submit_s``, ``end_s`` in seconds since the start; ``result`` is its last line;
+    ``start_s``: from its last start to its first step, where a controller was told."""
 
     name: str
     job_id: str
@@ -39,6 +40,7 @@ class JobTrack:
     result: dict[str, object] = field(default_factory=dict)
     moves: int = 0
     lost_steps: float = 0.0
+    start_s: float | None = None
 
     @property
     def jct_s(self) -> float:
