@@ -15,7 +15,7 @@ RUN := $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo check quick test test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
+.PHONY: help install demo check quick test suites test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,17 +26,21 @@ $(STAMP): setup.cfg pyproject.toml
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH="$(TORCH)" sh tools/install.sh
 	@touch $@
 
-demo: $(STAMP) ## 13 training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 6 minutes)
+demo: $(STAMP) ## 14 training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 9 minutes)
 	$(BIN)/python -m examples.demo
 
-check: ## lint, types, and the tests that need no Slurm, no PyTorch and no browser, and build no package (about 3 minutes)
+check: ## lint, types, and the tests that are quick and need no Slurm, no PyTorch and no browser (3 minutes of CPU)
 	@$(MAKE) --no-print-directory --jobs=2 lint quick
 
-# beside lint, since mypy takes one core for half a minute where it has no cache
+# beside lint, since mypy takes one core for half a minute where it has no cache; a worker more than cores, since some
+# tests wait
 quick: $(STAMP)
-	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch and not built" -n auto --dist worksteal -q $(PYTEST_ARGS)
+	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch and not built and not thorough" -n $$(($$(nproc) + 1)) --dist worksteal -q $(PYTEST_ARGS)
 
-test: lint ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (about 23 minutes)
+test: ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (29 minutes of CPU)
+	@$(MAKE) --no-print-directory --jobs=2 lint suites
+
+suites: $(STAMP)
 	@mkdir -p build/coverage && rm -f build/coverage/*
 	@$(RUN) tools.suites $(PYTEST_ARGS)
 	@$(BIN)/coverage combine -q && $(BIN)/coverage report

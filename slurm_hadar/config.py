@@ -53,8 +53,8 @@ class ControllerSection(_Section):
     mode: Mode = Field(Mode.OBSERVE, description="default mode; partitions may differ")
     round_s: float = Field(360.0, ge=1, le=86400, description="length of a round")
     event_round_s: float = Field(
-        30.0, ge=0, description="a job that ends or starts reporting brings the next round forward, but not closer "
-        "than this to the last one; 0 = never"
+        30.0, ge=0, description="a job that is submitted, ends or starts reporting brings the next round forward, but "
+        "not closer than this to the last one; 0 = never"
     )  # fmt: skip
     lease_rounds: float = Field(2.0, ge=1.5, le=10, description="a waiting job becomes eligible by itself after this")
     state_dir: Path | None = Field(
@@ -135,7 +135,7 @@ class JobsSection(_Section):
     )  # fmt: skip
     end_timeout_s: float = Field(60.0, ge=1, le=3600, description="longest wait for a requeued job to leave its nodes")
     start_timeout_s: float = Field(15.0, ge=1, le=600, description="longest wait for a placed job to start")
-    restart_cost_s: float = Field(30.0, ge=0, description="cost of a restart until it is measured")
+    restart_cost_s: float = Field(30.0, ge=0, description="cost of a restart until one is measured")
     retry_failed_restart: bool = Field(
         True, description="a job that fails within 2 s of a restart is put back into the queue, once"
     )

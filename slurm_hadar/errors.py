@@ -140,3 +140,13 @@ class SlurmParseError(SlurmError):
 
 class SlurmRejected(SlurmError):
     """Slurm refused a write and said why."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something failed, in one line."""
+    if isinstance(error, HadarError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"

@@ -28,6 +28,7 @@ What hypothesis draws is said in ``tests/profiles.py``.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -43,11 +44,46 @@ from slurm_hadar.cluster import ClusterSpec, PrivateCluster, processes, up
 from slurm_hadar.cluster import down as take_down
 from tests import profiles  # noqa: F401 - it registers them
 
+# of the live tests, two minutes and more each
+_LONGEST = ("test_moved.py", "test_forks.py", "test_jobs.py", "test_training.py", "test_attack.py")
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary folders are where saving takes no time and gone with the run, unless the caller names another TMPDIR:
+    programs that are killed leave theirs."""
+    if "TMPDIR" in os.environ:
+        return
+    ours = Path(tempfile.mkdtemp(prefix="hdr-tests-", dir=_folder_of_folders()))
+    ours.chmod(0o1777)  # tests act as other users
+    os.environ["TMPDIR"] = tempfile.tempdir = str(ours)
+    config.add_cleanup(lambda: shutil.rmtree(ours, ignore_errors=True))
+
+
+def _folder_of_folders() -> str:
+    """Memory, where there is room in it and programs may run there: a test that saves else waits for the disk most of
+    its time."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        return "/tmp"
+    return str(memory) if shutil.disk_usage(memory).free > 4 * 2**30 else "/tmp"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file whose ``pytestmark`` the run leaves out is not read: those files import PyTorch."""
+    outside = re.sub(r"\([^()]*\)", "", config.option.markexpr)
+    out = set() if " or " in outside else set(re.findall(r"not (\w+)", outside))
+    if not out or not collection_path.is_file():
+        return None
+    marks = re.search(r"^pytestmark = (.*)", collection_path.read_text(), re.MULTILINE)
+    return True if marks and out & set(re.findall(r"pytest\.mark\.(\w+)", marks[1])) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses a cluster is marked so, lest it run beside others."""
+    """Whatever uses a cluster is marked so, lest it run beside others; the longest files go first, lest all others be
+    done and wait for them."""
+    items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
     for item in items:
         if {"slurm_cluster", "make_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slurm)
@@ -69,12 +105,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             measured.start()
 
 
-def _poll(condition: Callable[[], Any], deadline_s: float = 30.0, every_s: float = 0.05) -> Any:
-    end = time.monotonic() + deadline_s
+def _poll(condition: Callable[[], Any], deadline_s: float = 30.0, every_s: float | None = None) -> Any:
+    began = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() >= end:
+        waited_s = time.monotonic() - began
+        if waited_s >= deadline_s:
             pytest.fail(f"not within {deadline_s:g} s; last value: {value!r}")
-        time.sleep(every_s)
+        # a condition is often a command of Slurm's, and what has taken long need not be seen at once
+        time.sleep(min(max(0.05, waited_s / 20), 0.5) if every_s is None else every_s)
     return value
 
 
@@ -86,7 +124,7 @@ def poll() -> Callable[..., Any]:
 
 def _short_folder() -> Path:
     # pytest's own tmp_path is too long for unix sockets, and closed to other users
-    folder = Path(tempfile.mkdtemp(prefix="hdr-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="hdr-", dir=_folder_of_folders()))
     folder.chmod(0o755)
     return folder
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
-from benchmarks.hadare import page
+from benchmarks.hadare import page  # noqa: E402
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 

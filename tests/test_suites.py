@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,23 @@ def test_what_fails_once_is_run_once_more_alone(folder: Path, capfd: pytest.Capt
     assert (folder / "passes").read_text() == "."  # only who failed
 
 
+def test_what_runs_behind_is_shown_and_tried_again_too(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "test_flaky.py").write_text(FLAKY)
+    (folder / "test_low.py").write_text("import os\ndef test_low():\n    assert os.nice(0) == 19\n")
+    (folder / "test_live.py").write_text("import pytest\n@pytest.mark.slurm\ndef test_right():\n    pass\n")
+    assert suites.run([replace(suite("units", "not slurm"), behind=True), suite("live", "slurm")], []) == 0
+    said = capfd.readouterr().out
+    assert "1 failed, 2 passed" in said and "== what failed of units, once more ==" in said
+    assert said.index("1 passed, 3 deselected") < said.index("1 failed, 2 passed")
+
+
+def test_every_test_is_in_one_suite() -> None:
+    marks = [set(chosen) for n in range(4) for chosen in itertools.combinations(("slurm", "torch", "built"), n)]
+    for marked in marks:
+        names = {name: name in marked for name in ("slurm", "torch", "built")}
+        assert sum(eval(s.marker, {}, names) for s in suites.every()) == 1
+
+
 def test_who_fails_twice_has_failed_whatever_runs_after_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "test_wrong.py").write_text("def test_wrong():\n    assert False\n")
     (folder / "test_live.py").write_text("import pytest\n@pytest.mark.slurm\ndef test_right():\n    pass\n")
@@ -63,4 +82,5 @@ def test_options_and_their_values_are_pytests(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(suites, "run", lambda chosen, options: asked.append(([s.name for s in chosen], options)))
     suites.main(["-k", "journal", "tests/web", "--durations=5"])
     suites.main(["--only", "live", "--by", "enter 24.11", "-x"])
-    assert asked == [(["units", "live"], ["-k", "journal", "tests/web", "--durations=5"]), (["live"], ["-x"])]
+    every = ["trainings", "units", "live"]
+    assert asked == [(every, ["-k", "journal", "tests/web", "--durations=5"]), (["live"], ["-x"])]

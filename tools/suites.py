@@ -1,60 +1,113 @@
-"""Run the test suite: what needs no Slurm, then what does, and at the end what failed once more by itself.
+"""Run the test suite: trainings, what else needs no Slurm, and what does; at the end what failed once more by itself.
 
     python -m tools.suites [--only SUITE] [--by COMMAND] [PYTEST OPTION ...]
 
-Suite ``units`` is measured for coverage; the tests of ``live`` mostly wait for their private Slurm clusters,
-:data:`CLUSTERS` of them side by side. Both watch real processes, which a busy machine can starve: what fails is run
-once more when all else is done. (Both at once starved browsers and trainings.)
-Nothing is hidden: both reports are printed, and who fails twice has failed. ``--by`` runs the live tests by a command,
-such as ``tools/slurm_suite.sh 24.11``, one after the other.
+Suite ``trainings`` (and what builds a package or drives a browser) has the cores to itself. The tests of ``live``
+mostly wait for their private Slurm clusters, :data:`CLUSTERS` of them side by side; what they leave of the cores is for
+``units``, which compute. All but ``live`` are measured for coverage. They watch real processes, which a busy machine
+can starve: what fails is run once more when all else is done. Nothing is hidden: all reports are printed, and who fails
+twice has failed. ``--by`` runs the live tests by a command, such as ``tools/slurm_suite.sh 24.11``, one after another.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-CLUSTERS = 3
+CLUSTERS = 4
 BUILD = Path("build/tests")
 _FAILED = 1  # pytest's exit code for "some tests failed"; others are faults of the run
+_LOW = 19  # niceness of what runs behind
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A part of the tests: the marker that chooses it, how its first run is spread, what runs it."""
+    """A part of the tests: the marker that chooses it, how its first run is spread, what runs it, and whether it runs
+    behind the suite that follows, at low priority."""
 
     name: str
     marker: str
     spread: tuple[str, ...]
     runner: tuple[str, ...]
+    behind: bool = False
 
     def command(self, *options: str) -> list[str]:
         # a cache of its own, since each recalls what failed in it
         cache = f"cache_dir={BUILD / self.name}"
         return [*self.runner, "pytest", "-m", self.marker, "-o", cache, *options]
 
+    @property
+    def report(self) -> Path:
+        """What it printed behind another."""
+        return BUILD / f"{self.name}.txt"
 
-def units() -> Suite:
-    """All that needs no Slurm."""
+
+def measured(name: str, marker: str, behind: bool = False) -> Suite:
+    """Tests that need no Slurm, on all cores and one more, since some wait, with coverage."""
     runner = (sys.executable, "-m", "coverage", "run", "-m")
-    return Suite("units", "not slurm", ("-n", "auto", "--dist", "worksteal"), runner)
+    workers = len(os.sched_getaffinity(0)) + 1
+    return Suite(name, f"not slurm and {marker}", ("-n", str(workers), "--dist", "worksteal"), runner, behind)
 
 
 def live(by: str) -> Suite:
-    """End to end on private clusters."""
-    spread = () if by else ("-n", str(CLUSTERS), "--dist", "loadfile")
+    """End to end on private clusters, in the order of tests/conftest.py."""
+    spread = () if by else ("-n", str(CLUSTERS), "--dist", "loadfile", "--no-loadscope-reorder")
     return Suite("live", "slurm", spread, (*by.split(), sys.executable, "-m"))
+
+
+def every(by: str = "") -> list[Suite]:
+    """All suites, in their order."""
+    return [
+        measured("trainings", "(torch or built)"),
+        measured("units", "not torch and not built", behind=True),
+        live(by),
+    ]
 
 
 def run(suites: list[Suite], options: list[str]) -> int:
     """The exit code: 0, or that of the first suite that failed twice."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    codes = [subprocess.call(suite.command(*suite.spread, *options)) for suite in suites]
-    codes = [_again(suite, code, options) for suite, code in zip(suites, codes, strict=True)]
-    return next((code for code in codes if code), 0)
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    codes: dict[str, int] = {}
+    try:
+        for suite in suites:
+            if suite.behind and suite is not suites[-1]:
+                started[suite.name] = _start(suite, options)
+            else:
+                codes[suite.name] = subprocess.call(suite.command(*suite.spread, *options))
+        for suite in suites:
+            if suite.name in started:
+                codes[suite.name] = started[suite.name].wait()
+                print(suite.report.read_text(), end="", flush=True)
+    finally:
+        for process in started.values():
+            process.terminate()
+    ends = [_again(suite, codes[suite.name], options) for suite in suites]
+    return next((code for code in ends if code), 0)
+
+
+def _start(suite: Suite, options: list[str]) -> subprocess.Popen[bytes]:
+    with suite.report.open("wb") as file:
+        return subprocess.Popen(
+            suite.command(*suite.spread, *options),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_step_back,  # this process has no threads
+        )
+
+
+def _step_back() -> None:
+    """Low priority, also against jobs of Slurm: where sessions have equal shares of the cores, as is usual, niceness
+    counts within a session alone, and each job is one."""
+    os.setsid()
+    os.nice(_LOW)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_LOW))
 
 
 def _again(suite: Suite, code: int, options: list[str]) -> int:
@@ -67,10 +120,10 @@ def _again(suite: Suite, code: int, options: list[str]) -> int:
 def main(words: list[str] | None = None) -> int:
     """Run what the command line names; everything by default."""
     parser = argparse.ArgumentParser(description="Run the tests; see the module's docstring.", allow_abbrev=False)
-    parser.add_argument("--only", choices=["units", "live"], help="default: both")
+    parser.add_argument("--only", choices=[suite.name for suite in every()], help="default: all")
     parser.add_argument("--by", default="", metavar="COMMAND", help="run the live tests by this command")
     known, options = parser.parse_known_args(words)
-    return run([suite for suite in (units(), live(known.by)) if known.only in (None, suite.name)], options)
+    return run([suite for suite in every(known.by) if known.only in (None, suite.name)], options)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.cluster.daemon import controller_beside, hold_new_jobs
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.setup import JOURNAL
+from slurm_hadar.controller.state_dir import JOURNAL
 from slurm_hadar.errors import ClusterError
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.throughput.store import ThroughputStore

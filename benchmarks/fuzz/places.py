@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from slurm_hadar.controller.journal import Decision, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
-from slurm_hadar.controller.journal.recorder import JournalRecorder
+from slurm_hadar.controller.record.recorder import JournalRecorder
 from slurm_hadar.messages import ChannelInfo, Order, Report, encode
 from slurm_hadar.model import Placement
 from slurm_hadar.simulator.traces import read_trace

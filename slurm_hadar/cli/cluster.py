@@ -53,6 +53,7 @@ def cluster() -> None:
 @click.option("--accounting", is_flag=True, help="Also start a private MariaDB and slurmdbd, so that sacct works.")
 @click.option("--plugins", is_flag=True, help="Switch on job_submit.lua and the TaskProlog.")
 @click.option("--partitions", is_flag=True, help="One partition per GPU type beside 'all'.")
+@click.option("--shards", default=0, show_default=True, help="How many jobs may share a GPU (--gres=shard:N); 0: none.")
 @click.option(
     "--fastest",
     "fastest_steps_per_s",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_hadar.config import Config, load
-from slurm_hadar.controller.answers.words import clock, place, plain, span
 from slurm_hadar.controller.journal import ReadOnlyJournal
-from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
+from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
+from slurm_hadar.controller.words import clock, place, plain, span
 from slurm_hadar.errors import ConfigError, HadarError
 
 if TYPE_CHECKING:  # large, and for the commands that draw tables only

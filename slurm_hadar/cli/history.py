@@ -17,7 +17,7 @@ from slurm_hadar.cli.common import (
     print_json,
 )
 from slurm_hadar.config import Config
-from slurm_hadar.controller.answers.words import in_words, summary
+from slurm_hadar.controller.words import in_words, summary
 from slurm_hadar.errors import HadarError
 
 __all__ = ["history"]

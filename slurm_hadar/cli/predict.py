@@ -30,7 +30,7 @@ from slurm_hadar.controller.prediction.past_jobs import (
     history_of_journal,
     submission_of,
 )
-from slurm_hadar.controller.setup import PREDICTOR, state_dir
+from slurm_hadar.controller.state_dir import PREDICTOR, state_dir
 from slurm_hadar.errors import HadarError, PredictionError, SlurmError, TraceError
 from slurm_hadar.predict.attempts import Attempt, Attempts
 from slurm_hadar.predict.evaluate import Report, evaluate, refusal, train

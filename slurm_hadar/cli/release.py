@@ -9,7 +9,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.act.release import release_all
 from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.setup import JOURNAL, state_dir
+from slurm_hadar.controller.state_dir import JOURNAL, state_dir
 from slurm_hadar.service.accounts import acting_user, release_entries
 from slurm_hadar.service.audit import AuditLog
 from slurm_hadar.slurm.select import choose

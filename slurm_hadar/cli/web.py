@@ -8,7 +8,7 @@ import click
 
 from slurm_hadar.cli.common import config_options
 from slurm_hadar.config import Config
-from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
+from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
 
 __all__ = ["web"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, Self, TypeVar
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.act.read_back import ReadBack
 from slurm_hadar.controller.journal import Event, WriteRecord
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.safety.quarantine import Quarantine
+from slurm_hadar.controller.steering.read_back import ReadBack
 from slurm_hadar.model import Snapshot
 
 __all__ = ["SETTLE_S", "Cluster", "Outcome", "Seen", "SeenT"]

@@ -13,7 +13,7 @@ from slurm_hadar.controller.answers.expectation import Peek
 from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.cluster import Cluster, Outcome, SeenT
 from slurm_hadar.controller.journal import RoundRecord
-from slurm_hadar.controller.journal.recorder import Recorder
+from slurm_hadar.controller.record.recorder import Recorder
 from slurm_hadar.controller.safety.culprits import find_culprits
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, limit
 from slurm_hadar.controller.safety.quarantine import UNFORESEEN, Quarantine, whereabouts

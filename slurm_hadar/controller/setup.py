@@ -15,17 +15,17 @@ from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.journal.recorder import JournalRecorder
 from slurm_hadar.controller.loop import Controller, RoundResult
 from slurm_hadar.controller.observe.job_graphs import network_of
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.prediction.training import Trainer
+from slurm_hadar.controller.record.recorder import JournalRecorder
 from slurm_hadar.controller.safety.leadership import Leadership
 from slurm_hadar.controller.safety.lock import ScopeLock
 from slurm_hadar.controller.slurm_cluster import SlurmCluster
-from slurm_hadar.errors import StoreError
+from slurm_hadar.controller.state_dir import JOURNAL, PREDICTOR, private_cluster, state_dir
 from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL, ChannelInfo
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
@@ -34,14 +34,7 @@ from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.select import choose
 from slurm_hadar.slurm.watched import WatchedBackend
 
-__all__ = [
-    "JOURNAL", "PREDICTOR", "Assembly", "assemble", "channel_address", "channel_file", "chosen_state_dir",
-    "private_cluster", "state_dir", "steer",
-]  # fmt: skip
-
-JOURNAL = "journal.db"
-PREDICTOR = "predictor"
-CLUSTER_FILE = "hadar-cluster.json"
+__all__ = ["Assembly", "assemble", "channel_address", "channel_file", "steer"]
 
 
 @dataclass
@@ -61,41 +54,6 @@ class Assembly:
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
-
-
-def private_cluster() -> Path | None:
-    """The configuration directory of the private cluster that SLURM_CONF points at, if it is one."""
-    conf = os.environ.get("SLURM_CONF")
-    if conf and (Path(conf).parent / CLUSTER_FILE).is_file():
-        return Path(conf).parent
-    return None
-
-
-def chosen_state_dir(config: Config) -> Path:
-    """Where journal, keys and lock shall live, whether or not it exists."""
-    if config.controller.state_dir is not None:
-        return config.controller.state_dir
-    private = private_cluster()
-    if private is not None and os.access(private, os.W_OK):
-        return private / "hadar"
-    if os.environ.get("STATE_DIRECTORY"):  # of systemd's StateDirectory=
-        return Path(os.environ["STATE_DIRECTORY"].split(":")[0])
-    if os.geteuid() == 0:
-        return Path("/var/lib/slurm-hadar")
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(base) / "slurm-hadar"
-
-
-def state_dir(config: Config) -> Path:
-    """Where journal, keys and lock live. Raises StoreError if it cannot be made."""
-    chosen = chosen_state_dir(config)
-    try:
-        chosen.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"state directory {chosen} cannot be made: {error.strerror}; set controller.state_dir"
-        ) from None
-    return chosen
 
 
 def assemble(

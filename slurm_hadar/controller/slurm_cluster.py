@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act.actor import Actor
 from slurm_hadar.controller.act.context import ActContext
+from slurm_hadar.controller.act.refusals import Refusals
 from slurm_hadar.controller.agents.fork_tracker import JobTracker
 from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.agents.user_files import UserFiles
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.journal import JobRecord, Stage, WriteOutcome, WriteRecord
 from slurm_hadar.controller.observe.job_graphs import GraphBook
+from slurm_hadar.controller.observe.newcomers import Newcomers
 from slurm_hadar.controller.observe.observer import Observation, Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
@@ -24,7 +26,6 @@ from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.safety.clock import ClockWatch
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.safety.quarantine import Quarantine
-from slurm_hadar.controller.safety.refusals import Refusals
 from slurm_hadar.controller.steering.bounds import Lessons
 from slurm_hadar.controller.steering.time_limits import left_s
 from slurm_hadar.errors import ChannelError
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 _WARNED = (WriteOutcome.REFUSED, WriteOutcome.INEFFECTIVE, WriteOutcome.UNDONE)
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
 _WATCHFUL_S = 0.1  # while a job that was asked to save may say any moment that it has
+_ASKED = 10  # times in the shortest time between two rounds Slurm is asked for new jobs, at most once a second
 _IDLE_S = 1.0  # the loop's callbacks come at least as often between two rounds
 _SILENT_S = 30.0  # after this long without a word on the channel, a running job's spool file is read
 
@@ -71,6 +73,7 @@ class SlurmCluster(Cluster[Observation]):
             lessons,
         )
         self._observer = Observer(config, sources)
+        self._newcomers = Newcomers(parts.backend)
         self.spool = SpoolReader(book, self.files)
         self._tracker = JobTracker(self._pass_on, journal.forks())
         book.listener = self._tracker.hear
@@ -100,9 +103,10 @@ class SlurmCluster(Cluster[Observation]):
         self._parts.book.event.set()
 
     def pause(self) -> None:
-        """Until the next round is due, or an event brings it forward; twice as long where Slurm answers slowly. A
-        job that has saved since it was asked to, and stands still until it is moved, brings it forward at once."""
-        until = None  # set by an event
+        """Until the next round is due, or an event brings it forward: a job that ends, begins to report, or is
+        submitted; twice as long where Slurm answers slowly. A job that has saved since it was asked to, and stands
+        still until it is moved, brings it forward at once."""
+        until, ask = None, 0.0  # the first is set by an event
         while not self._stop.is_set() and not self._actor.answered():
             if self._parts.channel is not None:
                 self._parts.channel.check()
@@ -110,7 +114,10 @@ class SlurmCluster(Cluster[Observation]):
             settings, now = self._config.controller, time.monotonic()
             due = self._began + settings.round_s * (2 if self._slow else 1)
             early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
-            if until is None and self._parts.book.event.is_set():
+            came = self._parts.book.event.is_set()
+            if early <= now < due and ask <= now and until is None and not came:
+                ask, came = now + max(_IDLE_S, settings.event_round_s / _ASKED), self._newcomers.come()
+            if until is None and came:
                 until = max(early, now + SETTLE_S)
             left = min(due, due if until is None else until) - now
             if self._limit_due is not None:
@@ -150,6 +157,8 @@ class SlurmCluster(Cluster[Observation]):
 
     def observe(self, acting_only: bool) -> Observation:
         self._began, self._slow = time.monotonic(), False
+        if self._config.controller.event_round_s:
+            self._newcomers.begin()
         self._read_spools()  # first: it may take seconds, and what Slurm shows is soon out of date
         state = self._parts.backend.read()
         self._slow = state.read_s > self._config.slurm.slow_read_s

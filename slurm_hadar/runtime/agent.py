@@ -26,6 +26,7 @@ from pathlib import Path
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch.nested import watched_path
+from slurm_hadar.runtime.launch.turns import FAILED, Reserve, join_in
 
 FORWARDED = (
     signal.SIGTERM,
@@ -71,16 +72,22 @@ class _Task:
         self._reporter_may_start = run_dir is not None
         self._everyone_is_signalled = _slurm_signals_everyone()
         self._told_to_end = False
-        self._child = _start(command, run_dir)
+        self._environ = _environ_of(run_dir)
+        self._post = join_in(self._environ)
+        self._reserve: Reserve | None = None
+        self._stand_by()
+        self._child = _start(command, self._environ)
 
     def run(self) -> int:
         """Wait for the command; returns its wait status."""
         if _is_first_task():
             self._start_reporter()
         while True:
-            got = signal.sigtimedwait(WATCHED, LOOK_EVERY_S if self._reporter_may_start else 3600.0)
+            looks = self._reporter_may_start or (self._post is not None and self._reserve is None)
+            got = signal.sigtimedwait(WATCHED, LOOK_EVERY_S if looks else 3600.0)
             if got is None:
                 self._look_for_training()
+                self._stand_by()
             elif got.si_signo == signal.SIGCHLD:
                 status = self._reap()
                 if status is not None:
@@ -105,7 +112,7 @@ class _Task:
 
             number = retry.claim(code)
         self._tell_reporter(BYE % (code, number))
-        self._await_reporter()
+        self._await_helpers()
         if number:
             retry.put_back()
 
@@ -123,6 +130,16 @@ class _Task:
                 result = status
             elif pid == self._reporter:
                 self._reporter = None
+            elif self._reserve is not None and pid == self._reserve.pid:
+                self._reserve.dismiss()
+                self._reserve = None
+                if os.waitstatus_to_exitcode(status) == FAILED:  # so would the next one
+                    self._post = None
+
+    def _stand_by(self) -> None:
+        """Keep a broker in reserve where the task takes turns; one that has died is followed by another."""
+        if self._post is not None and self._reserve is None:
+            self._reserve = Reserve(self._post, WATCHED)
 
     def _look_for_training(self) -> None:
         """Only the task that sees the training's rank 0 reports; with torchrun that need not be the first one."""
@@ -143,7 +160,7 @@ class _Task:
                 for number in (*FORWARDED, signal.SIGUSR2):  # for the command, or the agent; this ends by the pipe
                     signal.signal(number, signal.SIG_IGN)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-                from slurm_hadar.runtime.progress import reporter
+                from slurm_hadar.runtime import reporter
 
                 reporter.main(read_end, self._run_dir)
                 code = 0
@@ -164,24 +181,34 @@ class _Task:
             os.close(self._pipe)
             self._pipe = None
 
-    def _await_reporter(self) -> None:
-        """Give the reporter a moment for its last message, then end it."""
+    def _await_helpers(self) -> None:
+        """Give the reporter a moment for its last message, and the broker one to leave its place; then end them."""
+        if self._reserve is not None:
+            self._reserve.dismiss()
         deadline = time.monotonic() + FAREWELL_S
-        while self._reporter is not None and time.monotonic() < deadline:
+        while self._helpers() and time.monotonic() < deadline:
             signal.sigtimedwait({signal.SIGCHLD}, 0.05)
             self._reap()
-        if self._reporter is not None:
-            os.kill(self._reporter, signal.SIGKILL)
-            self._reap()
+        for pid in self._helpers():
+            os.kill(pid, signal.SIGKILL)
+        self._reap()
+
+    def _helpers(self) -> list[int]:
+        return [pid for pid in (self._reporter, getattr(self._reserve, "pid", None)) if pid is not None]
 
 
-def _start(command: list[str], run_dir: Path | None) -> int:
-    """Start the command in its own session, with default signal handling but for SIGUSR2; returns its pid."""
+def _environ_of(run_dir: Path | None) -> dict[str, str]:
+    """The command's."""
     environ = dict(os.environ)
     if run_dir is not None:
         environ["HADAR_RUN_DIR"] = str(run_dir)
         environ["PATH"] = watched_path(run_dir, environ) or environ.get("PATH", os.defpath)
         environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(INJECT), environ.get("PYTHONPATH", "")) if p)
+    return environ
+
+
+def _start(command: list[str], environ: dict[str, str]) -> int:
+    """Start the command in its own session, with default signal handling but for SIGUSR2; returns its pid."""
     agent = os.getpid()
     pid = os.fork()
     if pid:

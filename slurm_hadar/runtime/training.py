@@ -280,7 +280,7 @@ class Run:
             return
         found, content = resumed
         self._apply(found, content)
-        self._link.loaded(found, time.monotonic() - began)
+        self._link.loaded(found.step, found.generation, time.monotonic() - began)
         if self._gang.leads:
             say(f"resumed from {found.name}")
 

@@ -10,8 +10,8 @@ from typing import Any
 from slurm_hadar.config import Config, ControllerSection, Mode
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import RoundRecord
-from slurm_hadar.controller.journal.recorder import Recorder
 from slurm_hadar.controller.loop import Controller, RoundResult
+from slurm_hadar.controller.record.recorder import Recorder
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.errors import PolicyError
 from slurm_hadar.model import Plan, Snapshot

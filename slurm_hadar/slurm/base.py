@@ -50,6 +50,15 @@ class Backend(abc.ABC):
         return tuple(self.each_job())
 
     @abc.abstractmethod
+    def next_job_id(self) -> int | None:
+        """The number of the job that is submitted next; None where nobody can tell. A small request."""
+
+    @abc.abstractmethod
+    def comments_since(self, first: int, end: int) -> tuple[str, ...]:
+        """How the comments begin, to the first blank, of the jobs numbered from ``first`` to below ``end`` that wait or
+        run, without the tasks of older arrays."""
+
+    @abc.abstractmethod
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         """Carry out all of ``writes``, in order, in one batch; one result per write and job.
 

@@ -23,6 +23,7 @@ from slurm_hadar.slurm import parsing
 from slurm_hadar.slurm.accounting import FIELDS
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.limits import QUESTIONS, parse_bounds
+from slurm_hadar.slurm.shown import comments_since
 from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, Write, WriteResult
 
 __all__ = ["CliBackend"]
@@ -152,6 +153,17 @@ class CliBackend(Backend):
         """Whether squeue has a field of its own for ``--exclusive``; asked once, of no job."""
         _, stderr, code = self._run(["squeue", "--local", "-h", "-n", "nobody-calls-a-job-so", "-O", "Exclusive:1"])
         return code == 0 and "Invalid job format" not in stderr
+
+    def next_job_id(self) -> int | None:
+        match = re.search(
+            r"^NEXT_JOB_ID\s*=\s*(\d{1,18})$", self._read_once(["scontrol", "show", "config"]), re.MULTILINE
+        )
+        return int(match[1]) if match else None
+
+    def comments_since(self, first: int, end: int) -> tuple[str, ...]:
+        asked = "".join(f"show job {number}\n" for number in range(first, end))
+        text, _, _ = self._run(["scontrol", "-o"], asked)  # complains of the numbers that are no jobs
+        return comments_since(text, first)
 
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         if not writes:

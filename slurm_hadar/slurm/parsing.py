@@ -19,7 +19,16 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.state import Daemon, SlurmJob, SlurmNode
-from slurm_hadar.slurm.tres import parse_gres, parse_tres, requests, shared_gpus, text_or_empty, with_shared
+from slurm_hadar.slurm.tres import (
+    node_shards,
+    parse_gres,
+    parse_tres,
+    requests,
+    shared_gpus,
+    shares,
+    text_or_empty,
+    with_shared,
+)
 
 __all__ = [
     "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "each_job", "expand", "fold", "format_option",
@@ -204,6 +213,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         sched_nodes=expand(r["SchedNodes"]),
         features=text_or_empty(r["Feature"]),
         gpus=requests(**{per: r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")}),
+        shares=shares(r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")),
         num_nodes=nodes,
         max_nodes=max(nodes, _int(r, "MaxNodes", nodes)),
         num_tasks=_int(r, "NumTasks", 1),
@@ -287,6 +297,7 @@ def _node(r: dict[str, str]) -> SlurmNode:
         reason=reason or (state if bad else ""),
         features=tuple(f for f in text_or_empty(r["Features"]).split(",") if f),
         cpus=int(cpus[3]),
+        shards=node_shards(r["Gres"]),
         cpus_used=int(cpus[0]),
         memory_bytes=_mebibytes(r["Memory"]),
         memory_used_bytes=_mebibytes(r["AllocMem"]),

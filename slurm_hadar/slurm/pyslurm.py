@@ -126,10 +126,14 @@ class PyslurmBackend(CliBackend):
         answer = self._retry(self._worker.ask, "read")
         jobs = self._jobs(answer["jobs"])
         used: dict[str, dict[str, int]] = {}
+        shared: set[str] = set()
         for job in answer["jobs"]:
             for node, gres in job["layout"].items():
                 _add(used.setdefault(node, {}), gres)
-        nodes = tuple(sorted((_node(n, used.get(n["name"], {})) for n in answer["nodes"]), key=lambda n: n.name))
+                if any(n and name.removeprefix("gres/").partition(":")[0] in tres.SHARES for name, n in gres.items()):
+                    shared.add(node)
+        each = (_node(n, used.get(n["name"], {}), n["name"] in shared) for n in answer["nodes"])
+        nodes = tuple(sorted(each, key=lambda n: n.name))
         partitions = tuple(sorted((_partition(p) for p in answer["partitions"]), key=lambda p: p.name))
         bounds, memory = self._bounds(), self._memory_counts()
         return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)
@@ -156,7 +160,7 @@ class PyslurmBackend(CliBackend):
         if len(several) > 1:
             return replace(job, gpus=several)
         if not job.gpus and job.job_id in known:
-            return replace(job, gpus=known[job.job_id].gpus)
+            return replace(job, gpus=known[job.job_id].gpus, shares=known[job.job_id].shares)
         return job
 
 
@@ -257,7 +261,8 @@ def _request(gres: dict[str, int]) -> tuple[GpuRequest, ...]:
     return (GpuRequest("node", tuple(sorted(types.items()))),) if types else ()
 
 
-def _node(r: dict[str, Any], used: dict[str, int]) -> SlurmNode:
+def _node(r: dict[str, Any], used: dict[str, int], shared: bool) -> SlurmNode:
+    """``shared``: some of its GPUs are given away in parts, and here nobody knows how many."""
     total: dict[str, int] = {}
     _add(total, r["gres"])
     state = r["state"].lower()
@@ -265,7 +270,7 @@ def _node(r: dict[str, Any], used: dict[str, int]) -> SlurmNode:
     return SlurmNode(
         r["name"],
         tuple(sorted(total.items())),
-        tuple(sorted(used.items())),
+        tuple(sorted((total if shared else used).items())),
         state,
         not bad,
         r["reason"] or (state if bad else ""),
@@ -275,6 +280,7 @@ def _node(r: dict[str, Any], used: dict[str, int]) -> SlurmNode:
         r["cpus_used"] or 0,
         (r["memory"] or 0) << 20,
         (r["memory_used"] or 0) << 20,
+        sum(int(n) for name, n in r["gres"].items() if name.removeprefix("gres/").partition(":")[0] == "shard"),
     )
 
 

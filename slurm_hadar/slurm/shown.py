@@ -1,4 +1,7 @@
-"""One job as ``scontrol show job`` has it: where it writes, how it ended. What ``squeue`` does not tell."""
+"""Single jobs as ``scontrol show job`` has them: where they write, how they ended, which are new.
+
+What ``squeue`` does not tell, or tells only together with the whole queue.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,22 @@ from slurm_hadar.model import JobState
 from slurm_hadar.slurm.accounting import FIELDS, AccountedJob, parse_accounting
 from slurm_hadar.slurm.parsing import job_state
 
-__all__ = ["JOB_ID", "Shown", "accounted", "shown"]
+__all__ = ["JOB_ID", "Shown", "accounted", "comments_since", "shown"]
 
 #: A job, or a task of a job array, as people name it.
 JOB_ID = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,9})?")
 _Ask = Callable[..., str]
+_WAITS_OR_RUNS = re.compile(
+    r"JobId=(?P<job>\d+)(?: ArrayJobId=(?P<array>\d+))? .* JobState=(?:PENDING|CONFIGURING|RUNNING) .*?"
+    r" Comment=(?P<comment>\S*)"
+)
+
+
+def comments_since(text: str, first: int) -> tuple[str, ...]:
+    """The first words of the comments that ``scontrol -o`` shows, of jobs that wait or run and whose number, or that of
+    their array, is at least ``first``. Users' names for things may forge a line: only for a hint."""
+    found = (_WAITS_OR_RUNS.match(line) for line in text.splitlines())
+    return tuple(m["comment"] for m in found if m and int(m["array"] or m["job"]) >= first)
 
 
 @dataclass(frozen=True, slots=True)

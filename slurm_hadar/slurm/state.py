@@ -45,7 +45,8 @@ class SlurmJob:
     a job that runs is when its time limit ends it. ``memory_bytes`` is over all its nodes, 0 where Slurm does not say;
     ``exclusive``: it shares its nodes with no job, or with its owner's only. ``throttle``: how many tasks of its array
     may run at once. ``sched_nodes``: where the backfill scheduler means to start a waiting job, at ``start``.
-    ``fault``: why Slurm's record of the job cannot be read; nothing else of it is sure then."""
+    ``shares``: the part of a GPU that it asks for (``shard:2``), if it does. ``fault``: why Slurm's record of the job
+    cannot be read; nothing else of it is sure then."""
 
     job_id: str
     raw_id: int
@@ -87,6 +88,7 @@ class SlurmJob:
     exc_nodes: tuple[str, ...] = ()
     throttle: int | None = None
     sched_nodes: tuple[str, ...] = ()
+    shares: str = ""
     fault: str | None = None
 
     @property
@@ -96,7 +98,8 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """One node. ``used`` counts GPUs held per type; ``available`` is False for drained, down and unresponsive nodes."""
+    """One node. ``used`` counts GPUs held per type, as a whole or in ``shards``, of which the node has so many;
+    ``available`` is False for drained, down and unresponsive nodes."""
 
     name: str
     gpus: tuple[tuple[str, int], ...] = ()
@@ -110,6 +113,7 @@ class SlurmNode:
     cpus_used: int = 0
     memory_bytes: int = 0
     memory_used_bytes: int = 0
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)

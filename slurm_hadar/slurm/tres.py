@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.slurm.state import GpuRequest
 
-__all__ = ["parse_gres", "parse_request", "parse_tres", "requests", "shared_gpus", "text_or_empty", "with_shared"]
+__all__ = [
+    "SHARES", "node_shards", "parse_gres", "parse_request", "parse_tres", "requests", "shared_gpus", "shares",
+    "text_or_empty", "with_shared",
+]  # fmt: skip
 
 _GRES_PART = re.compile(r"(?:[^,(]|\([^)]*\))+")  # commas within brackets do not part
 _GPU_TYPE = re.compile(r"[!-~]{1,64}")
-_SHARES = ("shard", "mps")
+#: GRES that are parts of GPUs.
+SHARES = ("shard", "mps")
 _NOTHING = frozenset(("", "N/A", "(null)", "NONE", "None", "n/a", "none", "Unknown"))
 _TRES_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _DIGITS = re.compile(r"[0-9]{1,15}")
@@ -56,18 +60,38 @@ def _gpu_entry(text: str) -> tuple[str, int]:
 
 def shared_gpus(text: str) -> int | None:
     """How many of a node's GPUs are in use by shares of GPUs (shards, MPS) in its ``GresUsed``; None where Slurm
-    does not say how many. ``shard:4(2/4,2/4,0/4)`` are two."""
+    does not say how many. ``shard:4(2/4,2/4,0/4)`` are two; so are ``shard:v100:2(IDX:0-1)`` (22.05, which counts
+    there not the shards but the GPUs)."""
     found = 0
     for part in _GRES_PART.findall(text_or_empty(text)):
         entry, _, detail = part.partition("(")
         words = entry.strip().split(":")
-        if words[0] not in _SHARES or not words[-1].isdecimal() or int(words[-1]) == 0:
+        if words[0] not in SHARES or not words[-1].isdecimal() or int(words[-1]) == 0:
             continue
-        uses = re.findall(r"(\d+)/\d+", detail)
-        if not uses:
+        uses, indices = re.findall(r"(\d+)/\d+", detail), re.fullmatch(r"IDX:([\d,-]+)\)", detail)
+        if uses:
+            found = max(found, sum(1 for n in uses if int(n)))
+        elif indices:
+            ends = [part.partition("-") for part in indices[1].split(",")]
+            found = max(found, sum(int(last or first) - int(first) + 1 for first, _, last in ends))
+        else:
             return None
-        found = max(found, sum(1 for n in uses if int(n)))
     return found
+
+
+def node_shards(text: str) -> int:
+    """How many shards a node's ``Gres`` has: ``gpu:v100:4,shard:v100:16`` has 16."""
+    parts = (part.partition("(")[0].strip().split(":") for part in _GRES_PART.findall(text_or_empty(text)))
+    return sum(int(words[-1]) for words in parts if words[0] == "shard" and _DIGITS.fullmatch(words[-1]))
+
+
+def shares(texts: Iterable[str]) -> str:
+    """The first part of a GPU that is asked for, such as ``shard:2``; empty where none is."""
+    for part in (part for text in texts for part in text_or_empty(text).split(",")):
+        words = part.removeprefix("gres:").removeprefix("gres/").replace("=", ":").split(":")
+        if words[0] in SHARES:
+            return ":".join(words)
+    return ""
 
 
 def with_shared(

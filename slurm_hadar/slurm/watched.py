@@ -56,6 +56,12 @@ class WatchedBackend(Backend):
     def read_jobs(self) -> tuple[SlurmJob, ...]:
         return self._timed("read_jobs", self._inner.read_jobs)
 
+    def next_job_id(self) -> int | None:
+        return self._timed("next_job_id", self._inner.next_job_id)
+
+    def comments_since(self, first: int, end: int) -> tuple[str, ...]:
+        return self._timed("comments_since", lambda: self._inner.comments_since(first, end))
+
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         if not writes:
             return []

@@ -173,6 +173,14 @@ class FakeSlurm(Backend):
         self._schedule()
         return iter(tuple(self.jobs.values()))
 
+    def next_job_id(self) -> int | None:
+        self._answer()
+        return self._submitted + 1
+
+    def comments_since(self, first: int, end: int) -> tuple[str, ...]:
+        self._answer()
+        return tuple(j.comment for j in self.jobs.values() if first <= j.raw_id < end and j.state.active)
+
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         self._answer()
         self.before_write()

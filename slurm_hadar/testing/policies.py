@@ -32,7 +32,7 @@ __all__ = ["PROPERTIES", "PolicyContract"]
 # The fixture is a policy, which by contract has no state that could leak from one example into the next. A quarter of
 # the profile's examples, since there are many policies.
 _contract = settings(
-    max_examples=max(10, settings().max_examples // 4),
+    max_examples=max(5, settings().max_examples // 4),
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,

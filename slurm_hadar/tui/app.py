@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from slurm_hadar.controller.answers.view import Picture, type_use
-from slurm_hadar.controller.answers.words import plain
+from slurm_hadar.controller.words import plain
 from slurm_hadar.tui import panes
 from slurm_hadar.tui.rows import COLUMNS, SORTS, Column, by_user, cells, chosen, first_task
 from slurm_hadar.tui.signs import RICH, Signs

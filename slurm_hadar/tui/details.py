@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_hadar.controller.answers.view import TIERS
-from slurm_hadar.controller.answers.words import about, clock, place, plain, span
+from slurm_hadar.controller.words import about, clock, place, plain, span
 from slurm_hadar.model import Placement
 
 __all__ = ["in_lines"]

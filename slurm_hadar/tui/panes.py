@@ -8,7 +8,7 @@ from rich.text import Text
 
 from slurm_hadar.controller.answers.trends import Trend
 from slurm_hadar.controller.answers.view import Picture, TypeUse
-from slurm_hadar.controller.answers.words import clock, plain, span
+from slurm_hadar.controller.words import clock, plain, span
 from slurm_hadar.tui.rows import UserRow
 from slurm_hadar.tui.signs import Signs
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.view import Line
-from slurm_hadar.controller.answers.words import about, place, plain, span
+from slurm_hadar.controller.words import about, place, plain, span
 from slurm_hadar.model import Placement
 from slurm_hadar.names import by_number
 

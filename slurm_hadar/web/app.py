@@ -24,8 +24,8 @@ from slurm_hadar import __version__
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import gpu_time, headline, share
 from slurm_hadar.controller.answers.view import TIERS
-from slurm_hadar.controller.answers.words import about, clock, place, span
 from slurm_hadar.controller.journal import ENDED_SEARCHED, MOST_GROUPS, Reader, ReadOnlyJournal
+from slurm_hadar.controller.words import about, clock, place, span
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.html import STYLE, hours

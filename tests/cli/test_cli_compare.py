@@ -31,6 +31,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_compare_then_report(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Page, document and pictures are there; the report of the document is the same page; a single result has one."""
     out = tmp_path / "deep" / "out"

@@ -14,7 +14,7 @@ import pytest
 from slurm_hadar.cli.main import main
 from slurm_hadar.cli.replay import since_epoch
 from slurm_hadar.controller.journal import JobRecord, Journal
-from slurm_hadar.controller.setup import JOURNAL
+from slurm_hadar.controller.state_dir import JOURNAL
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.predict.attempts import Attempts
 from slurm_hadar.predict.store import VersionStore

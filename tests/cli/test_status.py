@@ -16,7 +16,7 @@ from slurm_hadar.config import Config, load
 from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.journal import Event, JobRecord, Journal, RoundRecord, Run
 from slurm_hadar.controller.journal.records import DashboardChanges
-from slurm_hadar.controller.setup import JOURNAL
+from slurm_hadar.controller.state_dir import JOURNAL
 from slurm_hadar.errors import HadarError, SlurmError
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.shown import shown

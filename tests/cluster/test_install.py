@@ -66,6 +66,7 @@ def test_accounting_records_jobs(
     assert cluster.processes() == []
 
 
+@pytest.mark.thorough
 @needs_apt
 @pytest.mark.usefixtures("cache")
 def test_unpacks_without_package_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -515,7 +515,7 @@ def test_no_room_for_what_is_added(lua: Any) -> None:
 _PIECES_OF_LONG_TEXTS = [*" ,=+-/:.09a\n\x1f\xe9", "ab=,", "gpu:1,", "gres:gpu:v100:1,", "0."]
 
 
-@pytest.mark.parametrize("after", ["", "x:"])
+@pytest.mark.parametrize("after", ["", pytest.param("x:", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("piece", _PIECES_OF_LONG_TEXTS)
 def test_nothing_that_a_user_writes_takes_long(lua: Any, piece: str, after: str) -> None:
     """A megabyte of anything, anywhere, costs under 10 ms: slurmctld holds its locks meanwhile."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from slurm_hadar.controller.observe import newcomers
+from slurm_hadar.controller.observe.newcomers import Newcomers
 from slurm_hadar.messages import Report, token_fingerprint
 from slurm_hadar.model import JobState
 
@@ -90,3 +95,67 @@ def test_a_move_costs_a_job_that_cannot_save_all_that_it_has_run(bench: Any) -> 
 
     assert 1000 <= seen[loses].restart_cost_s - 5 < 1100
     assert seen[saves].restart_cost_s == 5
+
+
+@pytest.mark.parametrize(
+    ("comments", "news"),
+    [((), False), (("hadar:model=lm",), True), (("", "of somebody"), False), (("", "hadar:"), True)],
+)
+def test_jobs_of_ours_that_are_submitted_are_noticed_once(bench: Any, comments: tuple[str, ...], news: bool) -> None:
+    b = bench()
+    b.slurm.submit()
+    watch = Newcomers(b.slurm)
+    watch.begin()
+    for comment in comments:
+        b.slurm.submit(comment=comment)
+
+    assert watch.come() is news
+    assert watch.come() is False
+
+
+def test_among_many_new_jobs_one_is_taken_to_be_ours(bench: Any) -> None:
+    b = bench()
+    watch = Newcomers(b.slurm)
+    watch.begin()
+    for _ in range(newcomers._MOST + 1):  # noqa: SLF001
+        b.slurm.submit(comment="")
+
+    assert watch.come()
+
+
+def test_without_an_answer_nobody_has_come(bench: Any) -> None:
+    """And it is asked again after the next round only, which has troubles of its own then."""
+    b = bench()
+    watch = Newcomers(b.slurm)
+    watch.begin()
+    b.slurm.submit()
+    b.slurm.away = True
+    assert not watch.come()
+    b.slurm.away = False
+    assert not watch.come()
+    b.slurm.away = True
+    watch.begin()
+    b.slurm.away = False
+    assert not watch.come()
+
+
+def test_a_job_that_is_submitted_brings_the_next_round_forward(bench: Any, poll: Any) -> None:
+    """Not closer than controller.event_round_s to the last one."""
+    b = bench(None, "controller.round_s=600", "controller.event_round_s=0.2")
+    controller = b.new_controller()
+    started = []
+
+    def user() -> None:
+        try:
+            poll(lambda: b.slurm.reads)
+            job = b.slurm.submit()
+            started.append(poll(lambda: b.slurm.jobs[job].state is JobState.RUNNING))
+        finally:
+            controller.stop()
+
+    thread = threading.Thread(target=user)
+    thread.start()
+    controller.run()
+    thread.join()
+
+    assert started == [True]

@@ -15,9 +15,10 @@ from slurm_hadar.config import Config, load
 from slurm_hadar.doctor.examine import AWAY, CHECKS, judge
 from slurm_hadar.doctor.finding import Finding, Verdict
 from slurm_hadar.doctor.host import Host
-from slurm_hadar.model import JobState, Partition
+from slurm_hadar.model import Partition
 from slurm_hadar.slurm.state import ClusterState, GpuRequest, SlurmJob, SlurmNode
 from slurm_hadar.slurm.survey import COMMANDS, Daemon, Survey, Unknown
+from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 SCRIPT = "LEASE_S = 0\nfunction hadar_parse(comment) end\n"
 GOOD = {
@@ -35,40 +36,9 @@ NODES = (SlurmNode("a1", (("a100", 4),), partitions=("gpu",)), SlurmNode("v1", (
 
 def job(comment: str = "hadar:", types: tuple[tuple[str, int], ...] = (("", 2),), job_id: str = "7") -> SlurmJob:
     """A pending job that asks for GPUs."""
-    return SlurmJob(
-        job_id,
-        int(job_id),
-        JobState.PENDING,
-        "PENDING",
-        "Resources",
-        "eve",
-        "",
-        "",
-        "gpu",
-        (),
-        (),
-        "",
-        (GpuRequest("node", types),),
-        1,
-        1,
-        1,
-        1,
-        None,
-        0.0,
-        0.0,
-        None,
-        None,
-        True,
-        0,
-        True,
-        1,
-        "",
-        None,
-        None,
-        "/home/eve",
-        "train",
-        comment,
-    )
+    slurm = FakeSlurm({})
+    made = slurm.jobs[slurm.submit(comment=comment, user="eve", partition="gpu", work_dir="/home/eve", name="train")]
+    return replace(made, job_id=job_id, raw_id=int(job_id), gpus=(GpuRequest("node", types),))
 
 
 def state(jobs: tuple[SlurmJob, ...] = (), nodes: tuple[SlurmNode, ...] = NODES, read_s: float = 0.1) -> ClusterState:
@@ -180,6 +150,13 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
      "without a type on x"),
     ("gpu_types", "warning", {}, {"state": state(nodes=(SlurmNode("x", (("k80", 2), ("v100", 2))),))}, {}, (),
      "several"),
+    ("shards", "warning", {"GresTypes": "gpu,shard"}, {}, {}, (), "no node has any"),
+    ("shards", "warning", {"GresTypes": "gpu,shard"}, {"state": state(nodes=(replace(NODES[0], shards=7),))}, {}, (),
+     "no multiple of its GPUs"),
+    ("shards", "problem", {"GresTypes": "gpu,shard", "SelectType": "select/linear"},
+     {"state": state(nodes=(replace(NODES[0], shards=8),))}, {}, (), "gives no shards"),
+    ("shards", "warning", {"GresTypes": "gpu,shard", "JobContainerType": "job_container/tmpfs"},
+     {"state": state(nodes=(replace(NODES[0], shards=8),))}, {}, (), "a /tmp of its own"),
     ("gpu_types", "note", {}, {"state": state(nodes=NODES[:1])}, {}, (), "one GPU type only"),
     ("nodes", "note", {}, {"state": state(nodes=(replace(NODES[0], available=False, reason="fan"),))}, {}, (),
      "a1 (fan)"),

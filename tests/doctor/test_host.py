@@ -4,54 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurm_hadar.config import load
 from slurm_hadar.doctor.host import inspect_host
-from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 from slurm_hadar.slurm.survey import Survey, Unknown
+from tests.doctor import test_checks
 
 AWAY = Unknown("away")
 
 
 def job(work_dir: Path, comment: str = "hadar:") -> SlurmJob:
-    return SlurmJob(
-        "1",
-        1,
-        JobState.PENDING,
-        "PENDING",
-        "",
-        "eve",
-        "",
-        "",
-        "gpu",
-        (),
-        (),
-        "",
-        (),
-        1,
-        1,
-        1,
-        1,
-        None,
-        0.0,
-        0.0,
-        None,
-        None,
-        True,
-        0,
-        True,
-        1,
-        "",
-        None,
-        None,
-        str(work_dir),
-        "train",
-        comment,
-    )
+    return replace(test_checks.job(comment), work_dir=str(work_dir))
 
 
 def test_it_only_looks(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def run(results: Path, *more: str) -> str:
     return done.output
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there is not run again, half a line of a killed run is no result, and other code is run anew."""
     monkeypatch.setattr("benchmarks.regimes.__main__.chosen", lambda **_: [Cell.named(SMALL)])

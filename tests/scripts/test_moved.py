@@ -163,6 +163,9 @@ def moved(
         end, scripts, references = time.monotonic() + DEADLINE_S, [], []
         with ThreadPoolExecutor(3) as pool:
             for first in range(0, len(SCRIPTS), AT_ONCE):
+                # Slurm would start the next ones beside a node that is still cleaning up, and not on the first
+                while _nodes(live) != {"idle"} and time.monotonic() < end:
+                    time.sleep(0.2)
                 group = [_submit(live, name) for name in SCRIPTS[first : first + AT_ONCE]]
                 references += [pool.submit(_undisturbed, script) for script in group]
                 scripts += group
@@ -174,6 +177,11 @@ def moved(
         yield {script.name: script for script in scripts}
     finally:
         live.close()
+
+
+def _nodes(live: Live) -> set[str]:
+    """The states of all nodes."""
+    return set(live.cluster.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split())
 
 
 def _output(script: Script) -> str:

@@ -155,7 +155,7 @@ def test_the_account_is_made(tmp_path: Path) -> None:
 
 def test_state_where_systemd_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """StateDirectory= of the unit is where the journal lies, unless the configuration says otherwise."""
-    from slurm_hadar.controller.setup import chosen_state_dir
+    from slurm_hadar.controller.state_dir import chosen_state_dir
 
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/slurm-hadar:/other")

@@ -18,7 +18,10 @@ WORK = [("resnet18", 64, 1, 200000), ("lm", 20, 2, 90000), ("transformer", 64, 4
 
 
 @pytest.mark.parametrize(("movable", "comment"), [(True, ",ckpt=yes"), (False, "")])
-@pytest.mark.parametrize(("policy", "params"), [("fifo", {}), ("hadar", {}), ("hadar", {"patience_s": 36000.0})])
+@pytest.mark.parametrize(
+    ("policy", "params"),
+    [("fifo", {}), ("hadar", {}), pytest.param("hadar", {"patience_s": 36000.0}, marks=pytest.mark.thorough)],
+)
 def test_slurm_and_the_simulator_agree_on_who_starts_where(
     policy: str, params: dict[str, float], movable: bool, comment: str
 ) -> None:

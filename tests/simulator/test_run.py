@@ -82,6 +82,16 @@ def test_ends_and_first_reports_bring_the_next_round_forward(
     assert (row(result, "b").completion_s, row(result, "c").completion_s) == (1010.5, 1040.5)
 
 
+def test_arrivals_bring_the_next_round_forward(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
+    """Also after an idle time: d comes when nobody is there."""
+    arrivals = {"a": 0.0, "b": 10.0, "c": 100.0, "d": 5000.0}
+    jobs = trace(*(job(name, at, steps=1, v100=1) for name, at in arrivals.items()))
+
+    result = simulate(jobs, fifo(), SimOptions("v100:1x4", event_round_s=30))
+
+    assert [row(result, name).first_start_s for name in "abcd"] == [0.0, 30.0, 100.0, 5000.0]
+
+
 def test_slurm_starts_by_itself_what_no_round_has_seen(
     job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
 ) -> None:

@@ -210,6 +210,26 @@ def test_arrays(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> 
     assert {i for i, j in read(backend).items() if j.array_id == array and j.held} == tasks - {f"{array}_4"}
 
 
+def test_which_jobs_are_new(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """By their numbers, whatever the queue's length: without those that are over, the tasks that an array starts, and
+    jobs that say nothing."""
+    array = submit(slurm_cluster, "--array=1-2", "--comment=hadar:model=old", "--hold")
+    first = backend.next_job_id()
+    assert first == int(array) + 1
+    slurm_cluster.run(["scontrol", "release", array])
+    poll(lambda: {t.state for t in backend.read_jobs() if t.array_id == array} == {JobState.RUNNING})
+    over = submit(slurm_cluster, "--comment=hadar:model=over", "--hold")
+    backend.cancel([over])
+    submit(slurm_cluster, "--comment=hadar:model=lm", "--begin=now+1hour")
+    submit(slurm_cluster, "--comment=another JobState=PENDING Comment=hadar:")
+    silent = submit(slurm_cluster, "-J", "odd name", "--hold")
+
+    end = backend.next_job_id()
+
+    assert end is not None and end > int(silent)
+    assert backend.comments_since(first, end) == ("hadar:model=lm", "another")
+
+
 def test_heterogeneous_jobs(backend: Backend, slurm_cluster: PrivateCluster) -> None:
     """Each component is one record, named as scontrol wants it, that says whose component it is."""
     job = submit(slurm_cluster, "--hold", "--gres=gpu:1", ":", "--gres=gpu:2")

@@ -94,7 +94,7 @@ def test_gpu_requests(field: str, text: str, per: str, types: tuple[Any, ...] | 
     (job,) = jobs({"tres-per-node": "N/A", field: text})
 
     if types is None:
-        assert job.gpus == ()
+        assert (job.gpus, job.shares) == ((), "shard:2")
     else:
         assert (job.gpus[0].per, job.gpus[0].types) == (per, types)
 
@@ -222,13 +222,21 @@ def test_gres_by_whole_names(text: str, gpus: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("used", "taken"),
-    [("gpu:v100:1(IDX:0),shard:4(2/4,2/4,0/4,0/4)", 3), ("gpu:v100:0,shard:0", 0), ("gpu:v100:0,shard:3", 4)],
+    [
+        ("gpu:v100:1(IDX:0),shard:4(2/4,2/4,0/4,0/4)", 3),
+        ("gpu:v100:1(IDX:0),shard:v100:2(IDX:1,3)", 3),
+        ("gpu:v100:0(IDX:N/A),shard:v100:3(IDX:0-2)", 3),
+        ("gpu:v100:0(IDX:N/A),shard:v100:0(IDX:N/A)", 0),
+        ("gpu:v100:0,shard:0", 0),
+        ("gpu:v100:0,shard:3", 4),
+    ],
 )
 def test_gpus_in_use_by_shares_are_taken(used: str, taken: int) -> None:
     """A GPU that is shared out is no free GPU; where Slurm does not say which, none is."""
     (node,), _ = nodes({"Gres": "gpu:v100:4,shard:16", "GresUsed": used})
 
     assert sum(n for _, n in node.used) == taken
+    assert node.shards == 16
 
 
 def test_a_node_that_is_not_understood_is_left_out() -> None:

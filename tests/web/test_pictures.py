@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from starlette.testclient import TestClient
 
 from slurm_hadar.config import load
@@ -15,6 +16,7 @@ from tools.pictures.day import BEGIN, live_through
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.thorough
 def test_the_day_is_lived_by_the_controller(tmp_path: Path) -> None:
     """The rounds, runs and reasons are its own; the same day comes twice alike."""
     ends = [live_through(tmp_path / f"{turn}.db", hours=3.0) for turn in "ab"]

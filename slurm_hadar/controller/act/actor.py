@@ -14,7 +14,6 @@ from slurm_hadar.controller.act import batches
 from slurm_hadar.controller.act.checkpoints import Checkpoints
 from slurm_hadar.controller.act.context import ActContext
 from slurm_hadar.controller.act.limits import LimitSaves
-from slurm_hadar.controller.act.read_back import Pace
 from slurm_hadar.controller.act.verifier import Verifier
 from slurm_hadar.controller.act.writer import PlannedWrite, Writer
 from slurm_hadar.controller.agents.channel import Channel
@@ -24,6 +23,7 @@ from slurm_hadar.controller.journal import Purpose, WriteOutcome, WriteRecord
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
 from slurm_hadar.controller.steering import writes
+from slurm_hadar.controller.steering.read_back import Pace
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import SlurmJob

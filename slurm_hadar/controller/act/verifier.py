@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from slurm_hadar.controller.act.context import ActContext
-from slurm_hadar.controller.act.read_back import Pace, ReadBack, Verdict, overdue, verdict
 from slurm_hadar.controller.act.undo import Undo
 from slurm_hadar.controller.act.writer import PlannedWrite, Writer
 from slurm_hadar.controller.cluster import Outcome
@@ -17,6 +16,7 @@ from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.steering import writes
 from slurm_hadar.controller.steering.bounds import keeps_back
+from slurm_hadar.controller.steering.read_back import Pace, ReadBack, Verdict, overdue, verdict
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import SlurmJob
 

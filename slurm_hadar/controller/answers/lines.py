@@ -80,7 +80,7 @@ def line_of(
         name=job.name,
         state=str(job.state),
         gpus=record.workers if record else sum(r.count for r in job.gpus),
-        where=str(held) if held else ",".join(job.nodes) or "-",
+        where=str(held) if held else _nodes(job) or "-",
         steps_per_s=record.steps_per_s if record and running else None,
         done_share=min(1.0, steps / total) if total else None,
         arrival=record.arrival if record else job.submit or 0.0,
@@ -116,6 +116,11 @@ def size_source(record: JobRecord | None) -> str:
     if record.total_steps is not None:
         return "reported" if record.reported else "stated"
     return "predicted" if Forecast.of(record) is not None else ""
+
+
+def _nodes(job: SlurmJob) -> str:
+    """With the part of a GPU that it has there, if it has no whole one."""
+    return ",".join(job.nodes) + (f" ({job.shares})" if job.nodes and job.shares else "")
 
 
 def folded(lines: Iterable[Line]) -> list[Line]:

@@ -8,14 +8,14 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.expectation import Peek
 from slurm_hadar.controller.journal import journal_copy
-from slurm_hadar.controller.journal.recorder import memory_of, owner_of
+from slurm_hadar.controller.journal.memory import memory_of, owner_of
 from slurm_hadar.controller.observe.job_graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
-from slurm_hadar.controller.setup import JOURNAL, PREDICTOR, chosen_state_dir
+from slurm_hadar.controller.state_dir import JOURNAL, PREDICTOR, chosen_state_dir
 from slurm_hadar.controller.steering.time_limits import overtime
 from slurm_hadar.policies import registry
 from slurm_hadar.predict.store import VersionStore

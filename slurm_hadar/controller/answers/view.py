@@ -15,10 +15,10 @@ from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.answers.trends import Trend, trend_of
-from slurm_hadar.controller.answers.words import in_words
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
-from slurm_hadar.controller.setup import JOURNAL, chosen_state_dir
+from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering.rules import no_type, node_facts, pinned_reason, placement_of, unreadable
+from slurm_hadar.controller.words import in_words
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.model import Tier
 from slurm_hadar.names import by_number

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.config import Config
-from slurm_hadar.controller.answers.words import clock
 from slurm_hadar.controller.journal import Event, JobRecord
 from slurm_hadar.controller.observe.job_graphs import NamedGraph
 from slurm_hadar.controller.observe.records import JobRecords
@@ -28,6 +27,7 @@ from slurm_hadar.controller.steering.rules import (
     shared_form,
     unreadable,
 )
+from slurm_hadar.controller.words import clock
 from slurm_hadar.model import NO_NEEDS, Form, JobState, Needs, Placement
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import replace
 
 from slurm_hadar.comment import JobComment
@@ -12,6 +12,7 @@ from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.observe.estimates import Estimates
 from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.observe.peers import Peers
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.safety.guard import unmovable_reason
 from slurm_hadar.controller.steering.rules import shared_form
@@ -29,8 +30,8 @@ _TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is n
 
 
 class JobViews:
-    """Of one round, at ``now``; ``types`` are the GPU types of the cluster. ``book``: what jobs report. ``saving``:
-    users of whose jobs one that is not over has said that it saves when asked."""
+    """Of one round, at ``now``; ``types`` are the GPU types of the cluster. ``book``: what jobs report. ``peers``:
+    what others tell of a job that has not run yet."""
 
     def __init__(
         self,
@@ -39,9 +40,9 @@ class JobViews:
         book: ReportBook,
         types: tuple[str, ...],
         now: float,
-        saving: Set[str],
+        peers: Peers,
     ) -> None:
-        self._saving = saving
+        self._peers = peers
         self._config = config
         self._estimates = estimates
         self._book = book
@@ -172,17 +173,19 @@ class JobViews:
         if record.resumable or comment.ckpt:
             return True
         unsaid = job.state is JobState.PENDING and comment.ckpt is None
-        return unsaid and job.user in self._saving
+        return unsaid and self._peers.save(job.user)
 
     def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
-        """Seconds that a move costs; of a job that cannot save, all that it has run."""
+        """Seconds that a move costs, or a start where the job waits; who cannot save loses all that it has run."""
         saves = record.resumable or bool(comment.ckpt)
         lost_s = 0.0 if saves or record.run_since is None else max(0.0, self._now - record.run_since)
         if comment.restart is not None:
             return comment.restart + lost_s
-        if record.start_s is None:
+        start_s = self._peers.start_s(record.user, record.model) if record.start_s is None else record.start_s
+        if start_s is None:
             return self._config.jobs.restart_cost_s + lost_s
-        return (record.save_s or 0.0) + RESTART_GAP_S + record.start_s + lost_s
+        stop_s = 0.0 if record.run_since is None else (record.save_s or 0.0) + RESTART_GAP_S
+        return stop_s + start_s + lost_s
 
 
 def unreadable_job(job: SlurmJob, record: JobRecord, why: str) -> Job:

@@ -17,6 +17,7 @@ from slurm_hadar.controller.observe.estimates import Estimates
 from slurm_hadar.controller.observe.job_facts import FactFinder, JobFacts
 from slurm_hadar.controller.observe.job_views import JobViews, unreadable_job
 from slurm_hadar.controller.observe.node_views import node_views
+from slurm_hadar.controller.observe.peers import Peers
 from slurm_hadar.controller.observe.records import JobRecords
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
@@ -145,8 +146,8 @@ class Observer:
     def _views(self, view: SlurmView, known: Mapping[str, JobFacts | None]) -> tuple[tuple[Job, ...], frozenset[str]]:
         """The jobs as a policy sees them, and those that keep their place."""
         types, now = view.facts.gpu_types, view.state.time
-        saving = {record.user for record in self.records.values() if record.resumable}
-        views = JobViews(self._config, self._estimates, self._sources.book, types, now, saving)
+        peers = Peers(self.records.values())
+        views = JobViews(self._config, self._estimates, self._sources.book, types, now, peers)
         jobs, stays = [], set[str]()
         for job_id, facts in known.items():
             try:

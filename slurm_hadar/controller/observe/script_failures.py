@@ -5,8 +5,8 @@ each time, so that it does not burn the cluster. The job itself puts itself back
 from __future__ import annotations
 
 from slurm_hadar.controller.agents.reports import JobNews
-from slurm_hadar.controller.answers.words import clock
 from slurm_hadar.controller.journal import Event, JobRecord
+from slurm_hadar.controller.words import clock
 
 __all__ = ["FIRST_RETRY_S", "LONGEST_RETRY_S", "SOUND_RUN_S", "note_failure", "waits"]
 

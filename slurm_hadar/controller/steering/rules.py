@@ -169,6 +169,11 @@ def _by_kind(job: SlurmJob) -> str | None:
 
 
 def _by_request(job: SlurmJob) -> str | None:
+    if job.shares:
+        return (
+            f"asks for a part of a GPU ({job.shares}), which Slurm places and starts; the jobs that share the GPU take "
+            "turns on it by themselves, under hadar-srun"
+        )
     if not job.gpus:
         return "asks for no GPUs"
     if len(job.gpus) > 1:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from typing import Any
 
+from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
 from slurm_hadar.runtime.batches.shares import Shares
-from slurm_hadar.runtime.checkpoint import rng
 
 __all__ = ["Feed", "enter", "generators_of"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar import messages
-from slurm_hadar.errors import CheckpointError
+from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.checkpoint import files
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
@@ -116,7 +116,7 @@ class Course:
         """The library has loaded what :meth:`find` gave it, and begins at ``step``; ``total_steps`` -1: unknown."""
         self._link.begin(step, total_steps)
         if self._found is not None:
-            self._link.loaded(self._found, time.monotonic() - self._began)
+            self._link.loaded(self._found.step, self._found.generation, time.monotonic() - self._began)
             if self.gang.leads:
                 say(f"resumed from {self._found.name}")
             self._found = None
@@ -199,7 +199,7 @@ class Course:
         try:
             write(folder)
         except Exception as problem:
-            return files.reason_of(problem)
+            return reason_of(problem)
         return None
 
     def _commit(self, draft: Draft, step: int, failures: list[str | None]) -> str | None:

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
 from slurm_hadar.runtime.callbacks.loader import Position, positioned
-from slurm_hadar.runtime.checkpoint import files, rng
+from slurm_hadar.runtime.checkpoint import files
 
 __all__ = ["LightningCallback"]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import enter, generators_of
-from slurm_hadar.runtime.checkpoint import rng
 
 __all__ = ["Position", "positioned"]
 

@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from slurm_hadar.errors import CheckpointError, HadarError
+from slurm_hadar.errors import CheckpointError
 
 __all__ = [
-    "Summed", "check_loadable", "create", "entry_of", "load", "loadable", "pickled", "reason_of", "safe_classes",
+    "Summed", "check_loadable", "create", "entry_of", "load", "loadable", "pickled", "safe_classes",
     "same_size", "seal", "sync", "sync_directory", "unsafe_allowed", "verify", "write_bytes", "write_object",
 ]  # fmt: skip
 
@@ -265,13 +265,3 @@ def sync(path: Path, flags: int = 0) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def reason_of(error: BaseException) -> str:
-    """Why something failed, in one line."""
-    if isinstance(error, HadarError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"

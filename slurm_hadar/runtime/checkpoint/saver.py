@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.errors import CheckpointError
+from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.runtime.checkpoint import files, sharded
 from slurm_hadar.runtime.checkpoint.parts import state_of, targets_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
@@ -89,7 +89,7 @@ class Saver:
             try:
                 save.source = self._stage.copy(save.local)
             except Exception as error:  # out of host memory, say; the others hear of it with the outcome
-                save.error = files.reason_of(error)
+                save.error = reason_of(error)
             save.stall_s = time.monotonic() - began
         # no daemon: a process that ends first finishes what it has begun to write
         save.thread = threading.Thread(target=self._write, args=(save,), name="hadar-save", daemon=False)
@@ -147,7 +147,7 @@ class Saver:
                 rest = {kind: state_of(part) for kind, part in parts.items() if kind not in form}
                 state = files.pickled({**form, **rest, **plain})
         except Exception as problem:  # a user's object that cannot be pickled, say: no reason to end the training
-            error = f"checkpoint of step {step} was not written: {files.reason_of(problem)}"
+            error = f"checkpoint of step {step} was not written: {reason_of(problem)}"
         prepared = self._gang.gather((local.plan if local is not None else None, random_states, error))
         save, answers = None, None
         if prepared is not None:
@@ -179,7 +179,7 @@ class Saver:
         except OSError as problem:
             error = str(self._store.not_written(step, problem))
         except Exception as problem:
-            error = f"checkpoint of step {step} was not written: {files.reason_of(problem)}"
+            error = f"checkpoint of step {step} was not written: {reason_of(problem)}"
         if draft is not None:
             draft.discard()
         return None, [(error, None, None)] * len(prepared)
@@ -191,7 +191,7 @@ class Saver:
             if save.source is not None:
                 done = (*sharded.write(save.local, save.source, save.directory), None)
         except Exception as problem:
-            done = ([], {}, files.reason_of(problem))
+            done = ([], {}, reason_of(problem))
         try:
             everyone = self._apart.gather(done)
             error = self._commit(save, everyone) if everyone is not None else None
@@ -223,7 +223,7 @@ class Saver:
         except OSError as problem:
             return str(self._store.not_written(save.step, problem))
         except Exception as problem:
-            return f"checkpoint of step {save.step} was not written: {files.reason_of(problem)}"
+            return f"checkpoint of step {save.step} was not written: {reason_of(problem)}"
         finally:
             save.draft.discard()
         return None
@@ -234,7 +234,7 @@ class Saver:
             save.draft.discard()
         save.alone = True
         found = re.search(r"(Connection|Read error|Timed out)[^\[.]*", str(problem))  # gloo adds its source lines
-        cause = found[0].strip() if found else files.reason_of(problem)
+        cause = found[0].strip() if found else reason_of(problem)
         return f"checkpoint of step {save.step} was not written: another worker is gone ({cause})"
 
     def _report(self, save: _Save) -> None:

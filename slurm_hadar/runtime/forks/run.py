@@ -13,7 +13,7 @@ from typing import Any
 from slurm_hadar import forks
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.forks import Span
-from slurm_hadar.runtime.checkpoint import rng
+from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.checkpoint.parts import restore, state_of
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks import weights

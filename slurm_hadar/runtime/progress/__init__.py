@@ -1,1 +1,1 @@
-"""What a training process and its agent tell each other, and the agent the controller."""
+"""What a training process and its agent tell each other, and how a training stands still and ends."""

@@ -9,7 +9,6 @@ import threading
 import time
 from typing import Any
 
-from slurm_hadar.runtime.checkpoint.store import Checkpoint
 from slurm_hadar.runtime.inject import _hadar_progress
 from slurm_hadar.runtime.progress.endings import at_once
 from slurm_hadar.runtime.workers.gang import Gang
@@ -97,10 +96,10 @@ class Link:
         words[self._shared.CONSOLIDATED], words[self._shared.CLOSES] = steps, int(closes)
         words[self._shared.CONSOLIDATION] = number
 
-    def loaded(self, found: Checkpoint, seconds: float) -> None:
+    def loaded(self, step: int, generation: int, seconds: float) -> None:
         if self._page is not None:
             self._page.seconds[self._shared.LOAD_S] = seconds
-            self._tell_checkpoint(found.step, found.generation)
+            self._tell_checkpoint(step, generation)
 
     def forgets(self, count: int) -> None:
         """So many things go on in the training that are in no checkpoint."""

@@ -30,8 +30,8 @@ _PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives
 class Timing:
     """When things happen.
 
-    ``event_round_s``: a job that ends, or reports for the first time after a start, brings the next round forward, but
-    not closer than this to the last; 0 = never. ``early_end``: a round is over when all jobs that run are done.
+    ``event_round_s``: a job that arrives, ends, or reports for the first time after a start, brings the next round
+    forward, but not closer than this to the last; 0 = never. ``early_end``: a round is over when all that run are done.
     ``on_grid``: after an idle time the next round is a whole number of rounds after the last; else it is when the next
     job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints.
     ``self_start_s``: Slurm itself starts a job so long after its arrival, where GPUs are free, unless a round comes
@@ -206,11 +206,11 @@ class VirtualCluster(Cluster[Observation]):
         if timing.early_end and self._running:
             due = min(due, max(job.finish for job in self._running.values()))
         worked = False
-        while (event := self._next_event()) <= due and not self._stopped:
+        while (event := min(self._next_event(), arrival := self._next_arrival())) <= due and not self._stopped:
             self._now = event
-            reported, freed = self._hear_reports(), self._happen(event)
-            worked = worked or freed or not reported
-            if (reported or freed) and timing.event_round_s > 0:
+            reported, freed, came = self._hear_reports(), self._happen(event), event == arrival
+            worked = worked or freed or not (reported or came)
+            if (reported or freed or came) and timing.event_round_s > 0:
                 due = min(due, max(event + SETTLE_S, began + timing.event_round_s))
         if self._stopped:
             return
@@ -242,6 +242,12 @@ class VirtualCluster(Cluster[Observation]):
         ends = min((job.finish for job in self._running.values()), default=math.inf)
         report = min(self._reports, default=math.inf)
         return min(ends, report, self._outages[-1][0] if self._outages else math.inf, self._next_self_start())
+
+    def _next_arrival(self) -> float:
+        """When a job comes next that no round has seen; only where that brings a round forward."""
+        if self._timing.event_round_s <= 0:
+            return math.inf
+        return next((job.arrival for job in reversed(self._queue) if job.arrival > self._now), math.inf)
 
     def _next_self_start(self) -> float:
         """When Slurm next looks at a job for the first time."""
@@ -329,10 +335,10 @@ class VirtualCluster(Cluster[Observation]):
         return phase + math.floor((moment - phase) / self._timing.round_s) * self._timing.round_s
 
     def _jump(self, moment: float) -> None:
-        """Go on at ``moment`` or at the first round after it. Nothing runs meanwhile."""
+        """Go on at ``moment``, or at the next fixed round where nothing brings one forward. Nothing runs till then."""
         if moment <= self._now:
             return
-        if self._timing.on_grid:
+        if self._timing.on_grid and self._timing.event_round_s <= 0:
             rounds = math.ceil((moment - self._now) / self._timing.round_s - 1e-9)
             moment = self._now + rounds * self._timing.round_s
         self._now = moment

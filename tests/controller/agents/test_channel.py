@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zmq
@@ -21,22 +20,8 @@ from slurm_hadar.controller.agents.channel import Channel
 from slurm_hadar.controller.agents.gate import Connections, Rates
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.messages import MAX_BYTES, ChannelInfo, Report, decode_order, encode, token_fingerprint
-
-TOKEN = "ab" * 32
-
-
-def made(seq: int = 1, **fields: Any) -> Report:
-    """A report of job 7."""
-    base = {"kind": "report", "job": "7", "restart": 0, "seq": seq, "token": TOKEN, "time": 1.0, "node": "n1"}
-    return Report(**{**base, **fields})
-
-
-def trusting() -> ReportBook:
-    """A book that knows job 7, whose comment names :data:`TOKEN`."""
-    book = ReportBook()
-    book.expect({"7": token_fingerprint(TOKEN)})
-    return book
+from slurm_hadar.messages import MAX_BYTES, ChannelInfo, decode_order, encode, token_fingerprint
+from tests.controller.agents.test_reports import TOKEN, made, trusting
 
 
 @pytest.fixture

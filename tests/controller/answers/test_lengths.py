@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from random import Random
 from statistics import NormalDist
@@ -111,22 +112,21 @@ def test_without_time_to_look_ahead_nothing_is_said() -> None:
     assert told is not None and told.end_80 is None
 
 
-@pytest.mark.parametrize("job_id", ["1", "3", "5"])
-def test_four_in_five_end_by_then(job_id: str) -> None:
+@pytest.mark.thorough
+def test_four_in_five_end_by_then() -> None:
     """Two GPUs and five jobs: one that runs, and two that wait for others of unknown ends. Against 200 other futures,
     drawn as the lengths are distributed; 20 are looked at for the answer, so that it is right within some per cent."""
     jobs = [runs("1", "a", done_steps=1500.0), runs("2", "b"), *(job(str(n)) for n in (3, 4, 5))]
     seen = peek(*jobs, nodes=2)
-    told = answer(seen, job_id, CONFIG, cpu_s=60.0)
-    assert told is not None and told.end_80 is not None
+    told = {job_id: answer(seen, job_id, CONFIG, cpu_s=60.0) for job_id in ("1", "3", "5")}
 
-    in_time, dice = 0, Random("other futures")
+    in_time, dice = Counter[str](), Random("other futures")
     for _ in range(200):
         left = {j.job_id: drawn_steps(j, 3600.0, 1.0 - dice.random(), dice) for j in jobs}
-        end = play(seen.snapshot, seen.policy, CONFIG, left=left, wanted={job_id}).fates[job_id].end
-        in_time += end is not None and end <= told.end_80
+        fates = play(seen.snapshot, seen.policy, CONFIG, left=left, wanted=told.keys()).fates
+        in_time.update(job_id for job_id, answered in told.items() if fates[job_id].end <= answered.end_80)
 
-    assert 0.65 <= in_time / 200 <= 0.92
+    assert all(0.65 <= in_time[job_id] / 200 <= 0.92 for job_id in told)
 
 
 def test_copies_share_one_length() -> None:

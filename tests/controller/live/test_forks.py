@@ -116,8 +116,10 @@ class Forked:
 def test_copies_share_a_job_and_the_rest_is_cancelled(make_live: Any, make_cluster: Any, poll: Any) -> None:
     """One copy per node; those that found no node are cancelled with the job, and the journal says why."""
     live = make_live(make_cluster(nodes=NODES))
-    job = Forked(live, 5, 3 * STEPS)  # copies may begin long after each other on a busy machine
     controller = live.daemon("--mode", "act", settings=SETTINGS)
+    # copies that start before they can report never do
+    poll(live.cluster.conf.with_name("hadar-channel.json").exists, DEADLINE_S)
+    job = Forked(live, 5, 3 * STEPS)  # copies may begin long after each other on a busy machine
     poll(lambda: job.works_in(2), DEADLINE_S)
     running = [j for j in live.backend.read_jobs() if j.array_id == job.job_id and j.state is JobState.RUNNING]
     assert len({j.nodes for j in running}) == len(running) >= 2

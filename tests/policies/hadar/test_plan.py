@@ -193,7 +193,7 @@ def static_queue(seed: Any) -> Any:
     return Trace("static", "csv", tuple(jobs))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2))])
 def test_the_knob_trades_average_jct_for_ttd(seed: Any) -> None:
     """At 0.5 the last job ends no later than at 0, at a loss of the average JCT that is bounded."""
     found = {}

@@ -228,6 +228,7 @@ def test_large_queue_keeps_the_contract(job: Any, snapshot: Any) -> None:
     assert sum(p.workers for p in plan.placements.values()) == 36
 
 
+@pytest.mark.thorough
 def test_near_the_optimum_of_a_round(brute_force: Any) -> None:
     """On a fixed seed the plan never falls below 0.8 of the exhaustive optimum, and rarely below it at all."""
     rng, policy = random.Random(3), get("hadar", prices="round")

@@ -14,27 +14,16 @@ from slurm_hadar.controller.answers.expectation import Peek, starts
 from slurm_hadar.controller.cluster import Outcome, Seen, SeenT
 from slurm_hadar.controller.journal import Decision, Journal, RoundRecord
 from slurm_hadar.controller.journal.best_effort import BestEffort
-from slurm_hadar.controller.journal.dashboard_rows import DashboardRows, gpu_use
-from slurm_hadar.controller.journal.salvage import row_object
+from slurm_hadar.controller.journal.memory import memory_of, owner_of
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.observe.passed_over import PassedOver
+from slurm_hadar.controller.record.dashboard_rows import DashboardRows, gpu_use
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.model import EMPTY, Plan, Snapshot, Tier, Wait
 
-__all__ = ["JournalRecorder", "Recorder", "memory_of", "owner_of"]
+__all__ = ["JournalRecorder", "Recorder"]
 
 log = logging.getLogger(__name__)
-
-
-def owner_of(policy: str, params: Mapping[str, Any]) -> str:
-    """Whose memory it is: that of another policy, or of other parameters, is of no use."""
-    return json.dumps([policy, dict(params)], sort_keys=True)
-
-
-def memory_of(journal: Journal, owner: str) -> Mapping[str, Any]:
-    """What the journal keeps for ``owner``; empty if nothing."""
-    text = journal.load_memory(owner)
-    return (row_object(text) or {}) if text else {}
 
 
 class Recorder(abc.ABC, Generic[SeenT]):

@@ -1,0 +1,50 @@
+"""The directory of a controller's state, and the names of what lies in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from slurm_hadar.config import Config
+from slurm_hadar.errors import StoreError
+
+__all__ = ["JOURNAL", "PREDICTOR", "chosen_state_dir", "private_cluster", "state_dir"]
+
+JOURNAL = "journal.db"
+PREDICTOR = "predictor"
+CLUSTER_FILE = "hadar-cluster.json"
+
+
+def private_cluster() -> Path | None:
+    """The configuration directory of the private cluster that SLURM_CONF points at, if it is one."""
+    conf = os.environ.get("SLURM_CONF")
+    if conf and (Path(conf).parent / CLUSTER_FILE).is_file():
+        return Path(conf).parent
+    return None
+
+
+def chosen_state_dir(config: Config) -> Path:
+    """Where journal, keys and lock shall live, whether or not it exists."""
+    if config.controller.state_dir is not None:
+        return config.controller.state_dir
+    private = private_cluster()
+    if private is not None and os.access(private, os.W_OK):
+        return private / "hadar"
+    if os.environ.get("STATE_DIRECTORY"):  # of systemd's StateDirectory=
+        return Path(os.environ["STATE_DIRECTORY"].split(":")[0])
+    if os.geteuid() == 0:
+        return Path("/var/lib/slurm-hadar")
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(base) / "slurm-hadar"
+
+
+def state_dir(config: Config) -> Path:
+    """Where journal, keys and lock live. Raises StoreError if it cannot be made."""
+    chosen = chosen_state_dir(config)
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"state directory {chosen} cannot be made: {error.strerror}; set controller.state_dir"
+        ) from None
+    return chosen
