@@ -22,7 +22,7 @@ from pathlib import Path
 CLUSTERS = 4
 BUILD = Path("build/tests")
 _FAILED = 1  # pytest's exit code for "some tests failed"; others are faults of the run
-_LOW = 19  # niceness of what runs behind
+_LOW, _LITTLE = 19, 5  # niceness of what runs behind, and where it cannot be taken back
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def run(suites: list[Suite], options: list[str]) -> int:
                 codes[suite.name] = subprocess.call(suite.command(*suite.spread, *options))
         for suite in suites:
             if suite.name in started:
+                _prefer(started[suite.name].pid, 0)
                 codes[suite.name] = started[suite.name].wait()
                 print(suite.report.read_text(), end="", flush=True)
     finally:
@@ -93,21 +94,25 @@ def run(suites: list[Suite], options: list[str]) -> int:
 
 def _start(suite: Suite, options: list[str]) -> subprocess.Popen[bytes]:
     with suite.report.open("wb") as file:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             suite.command(*suite.spread, *options),
             stdout=file,
             stderr=subprocess.STDOUT,
-            preexec_fn=_step_back,  # this process has no threads
+            start_new_session=True,
         )
+    _prefer(process.pid, _LOW)
+    return process
 
 
-def _step_back() -> None:
-    """Low priority, also against jobs of Slurm: where sessions have equal shares of the cores, as is usual, niceness
-    counts within a session alone, and each job is one."""
-    os.setsid()
-    os.nice(_LOW)
+def _prefer(session: int, nice: int) -> None:
+    """Give the processes of a session that niceness. Where sessions have equal shares of the cores, as is usual, it
+    counts within one alone, and each job of Slurm is one: so that of the session is set too. Only root may take back
+    what was given up, so nobody else gives up much."""
+    nice = nice if os.geteuid() == 0 else _LITTLE
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_LOW))
+        os.setpriority(os.PRIO_PGRP, session, nice)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{session}/autogroup").write_text(str(nice))
 
 
 def _again(suite: Suite, code: int, options: list[str]) -> int:

@@ -54,6 +54,7 @@ def test_normal_user_without_home_or_terminal(short_tmp: Path) -> None:
         text=True,
         cwd="/",
         check=False,
+        timeout=180,
     )
 
     assert done.returncode == 0, done.stderr
