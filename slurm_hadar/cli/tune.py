@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import console, facts_table, write_json
+from slurm_hadar.cli.common import console, facts_table, plain, write_json
 from slurm_hadar.cluster.emulation import default_factors
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.throughput.table import reference
@@ -22,6 +24,117 @@ __all__ = ["tune"]
 @click.group()
 def tune() -> None:
     """Trials of hyper-parameters on the GPUs of one allocation."""
+
+
+_ALGORITHMS = ("random", "grid", "tpe", "asha", "sha", "hyperband", "pbt")
+_storage = click.option("--storage", default="sqlite:///tune.db", show_default=True, metavar="URL",
+                        help="Optuna's storage of the study.")  # fmt: skip
+_study = click.option("--study", metavar="NAME", help="Of several studies in one storage.")
+_gpus = click.option("--gpus", metavar="N|TYPE:N,...", help="So many of what is here; default: all. Without a GPU: "
+                     "how many trials the CPUs run at once.")  # fmt: skip
+
+
+@tune.command()
+@click.argument("objective", metavar="FILE.py:FUNCTION")
+@click.option("--trials", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many, in all.")
+@click.option("--algorithm", default="tpe", show_default=True, type=click.Choice(_ALGORITHMS), help="Who is tried, "
+              "and who goes on.")  # fmt: skip
+@_gpus
+@click.option("--metric", metavar="NAME", help="Of a dictionary that the objective returns; else its name in tables.")
+@click.option("--direction", default="minimize", show_default=True, type=click.Choice(["minimize", "maximize"]),
+              help="What is better.")  # fmt: skip
+@click.option("--target", type=float, help="A value that ends the search.")
+@_storage
+@_study
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the sampler.")
+@click.option("--eta", default=3, show_default=True, type=click.IntRange(2, 100), help="Of sha, hyperband and asha: of "
+              "so many at a rung one goes on.")  # fmt: skip
+@click.option("--first-rung", default=1, show_default=True, type=click.IntRange(1, 10**9), help="Of these: the step of "
+              "the report at which the first rung is.")  # fmt: skip
+@click.option("--longest", type=click.IntRange(1, 10**9), help="Of sha and hyperband: the last step that a whole trial "
+              "reports; default: as many rungs as trials allow.")  # fmt: skip
+@click.option("--time-limit", "time_limit_s", type=click.FloatRange(0.1, 1e9), metavar="SECONDS",
+              help="Of a trial's running time; one that takes longer fails.")  # fmt: skip
+@click.option("--group-deadline", "deadline_s", type=click.FloatRange(0.1, 1e9), metavar="SECONDS",
+              help="Of a trial group: who is not done by then is ranked by what it has reported.")  # fmt: skip
+@click.option("--packed", default=2, show_default=True, type=click.IntRange(1, 64), help="The most trials on a GPU.")
+@click.option("--widest", default=4, show_default=True, type=click.IntRange(1, 1024), help="The most GPUs of a trial.")
+@click.option("--speed", "speeds", multiple=True, metavar="TYPE=X", help="Of a GPU type; default: by the published "
+              "table, the median over its workloads.")  # fmt: skip
+@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
+def run(
+    objective: str, storage: str, study: str | None, speeds: tuple[str, ...], json_file: str | None, **options: Any
+) -> None:
+    """Search for good hyper-parameters: an Optuna objective, its trials on the GPUs that are here.
+
+    Within a Slurm job trials are steps on the job's GPUs, else processes of this machine. A study that is there
+    already goes on.
+    """
+    from slurm_hadar.tuning.session import Options, objective_at, storage_url
+
+    whole = objective_at(objective)
+    name = study or f"{Path(objective.rpartition(':')[0]).stem}-{objective.rpartition(':')[2]}"
+    _run(Options(whole, storage_url(storage), name, **options), speeds, json_file, fresh=True)
+
+
+@tune.command()
+@_storage
+@_study
+@_gpus
+@click.option("--trials", type=click.IntRange(1, 100_000), help="How many, in all; default: as before.")
+@click.option("--target", type=float, help="A value that ends the search; default: as before.")
+@click.option("--speed", "speeds", multiple=True, metavar="TYPE=X", help="Of a GPU type.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
+def resume(
+    storage: str, study: str | None, gpus: str | None, trials: int | None, target: float | None,
+    speeds: tuple[str, ...], json_file: str | None,
+) -> None:  # fmt: skip
+    """Go on with a study that was stopped, or whose tuner has died; finished trials stay as they are."""
+    from dataclasses import replace
+
+    from slurm_hadar.tuning.session import options_of
+
+    options = options_of(storage, study)
+    changed = {name: value for name, value in (("trials", trials), ("target", target)) if value is not None}
+    _run(replace(options, gpus=gpus, **changed), speeds, json_file, fresh=False)
+
+
+def _run(options: Any, speeds: tuple[str, ...], json_file: str | None, fresh: bool) -> None:
+    from slurm_hadar.tuning import session
+
+    ending = session.run(options, _say, None, lambda sites: _speeds(sites.types, speeds), fresh)
+    _show_end(options, ending, json_file)
+    if ending.why == "stopped":
+        _say(f"stopped; go on with: hadar tune resume --storage {options.storage} --study {options.study}")
+
+
+def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
+    from slurm_hadar.tuning import session
+
+    trials = ending.book.trials()
+    best = session.best_of(trials, ending.book.maximize)
+    states: dict[str, int] = {}
+    for trial in trials:
+        states[trial.state.name.lower()] = states.get(trial.state.name.lower(), 0) + 1
+    command = session.repeat_command(options, best) if best is not None else None
+    if json_file is not None:
+        write_json(json_file, {
+            "ended": ending.why, "trials": states, "resizes": ending.resizes, "folder": str(ending.folder),
+            "best": None if best is None else {"trial": best.number, "value": best.value, "parameters": best.parameters},
+            "repeat": command,
+        })  # fmt: skip
+        if json_file == "-":
+            return
+    click.echo("trials: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
+    if best is None:
+        raise ConfigError(f"no trial has a value; their output is in {ending.folder}/trials")
+    click.echo(f"best: trial {best.number}, {options.metric or 'value'} {best.value:.6g}")
+    console().print(facts_table((name, f"{value!r}", "") for name, value in best.parameters.items()))
+    click.echo(f"to train with it again: {command}")
+
+
+def _say(line: str) -> None:
+    click.echo(f"hadar: {plain(line)}", err=True)
 
 
 @tune.command()
@@ -58,7 +171,12 @@ def simulate(
 
 
 def _pool(gpus: str, speeds: tuple[str, ...]) -> tuple[GpuType, ...]:
-    """With the published speeds of types for which none is given."""
+    types = [t.name for t in parse_pool(gpus, {})]
+    return parse_pool(gpus, _speeds(types, speeds))
+
+
+def _speeds(types: Sequence[str], speeds: tuple[str, ...]) -> dict[str, float]:
+    """The published ones of types for which none is given."""
     given = {}
     for text in speeds:
         name, equals, value = text.partition("=")
@@ -68,9 +186,8 @@ def _pool(gpus: str, speeds: tuple[str, ...]) -> tuple[GpuType, ...]:
             given[name] = 0.0
         if not equals or not 1e-6 <= given[name] <= 1e6:
             raise ConfigError(f"--speed {text!r} must read TYPE=X, a number above 0")
-    types = [t.name for t in parse_pool(gpus, {})]
     published = default_factors(reference(), types)
-    return parse_pool(gpus, {name: published[name] for name in types} | given)
+    return {name: published[name] for name in types} | given
 
 
 def _rows(result: TuningResult) -> list[tuple[str, str, str]]:

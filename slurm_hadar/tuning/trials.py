@@ -21,12 +21,14 @@ Floats = npt.NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Trial:
     """``budget_s``: run time at width 1 on the fastest type. ``alpha``: by how much each further trial on the same GPU
-    slows this one. ``beta``: by how much each further GPU slows it against perfect scaling. Both are at least 1."""
+    slows this one. ``beta``: by how much each further GPU slows it against perfect scaling. Both are at least 1.
+    ``widest``: the most GPUs that it can use, where it cannot use as many as the limits allow."""
 
     trial_id: str
     budget_s: float
     alpha: float = 1.0
     beta: float = 1.0
+    widest: int | None = None
 
 
 def heights(budgets_s: Floats, alphas: Floats, betas: Floats, width: Fraction) -> Floats:

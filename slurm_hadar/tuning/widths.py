@@ -11,7 +11,7 @@ import numpy as np
 from slurm_hadar.tuning.pool import GpuType, Limits, fastest_first
 from slurm_hadar.tuning.trials import Trial, heights, packing_limit
 
-__all__ = ["Grant", "Level", "static_widths", "water_level"]
+__all__ = ["Grant", "Level", "static_widths", "water_level", "within"]
 
 _PRECISION = 1e-3  # of the level
 _SLACK = 1.1  # who ends so much above the level on a slow type starts there: the level counts on no gaps
@@ -67,6 +67,31 @@ def water_level(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits
     return Level(tuple(problem.grants(best or {}, high)), high * _SLACK, problem.widths[0])
 
 
+def within(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, deadline_s: float) -> Level:
+    """As :func:`water_level` for a group that ends after ``deadline_s``, whatever has not ended by then: where not all
+    can end by it, the shortest that can are placed as a group of their own, and the others wait for what they leave.
+
+    The number of those is found by bisection: with one trial more a group ends no sooner. Our definition.
+    """
+    order = sorted(range(len(trials)), key=lambda n: trials[n].budget_s)
+
+    def of_shortest(count: int) -> Level:
+        return water_level([trials[n] for n in order[:count]], pool, limits)
+
+    low, high = 1, len(trials)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if of_shortest(middle).end_s <= deadline_s * _SLACK:
+            low = middle
+        else:
+            high = middle - 1
+    found = of_shortest(low)
+    grants: list[Grant | None] = [None] * len(trials)
+    for n, grant in zip(order, found.grants, strict=False):
+        grants[n] = grant
+    return Level(tuple(grants), found.end_s, found.part)
+
+
 class _Problem:
     """``seconds[n, k, t]``: run time of trial n at the k-th of ``widths`` on type t."""
 
@@ -81,6 +106,8 @@ class _Problem:
         self.first_whole = int(self.packed > 1)
         self.widths = [Fraction(1, self.packed)] * self.first_whole + whole
         own = np.stack([heights(budgets, alphas, betas, w) for w in self.widths], axis=1)
+        most = np.array([t.widest or widest for t in trials])
+        own[np.array([float(w) for w in self.widths])[None, :] > most[:, None]] = np.inf
         self.order = np.argsort(-own[:, 0], kind="stable")
         self.seconds = own[:, :, None] / np.array([t.speed for t in types])
         self.small_s = own[:, 0]
