@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import console, facts_table, plain, write_json
+from slurm_hadar.cli.common import cell, console, facts_table, plain, write_json
 from slurm_hadar.cluster.emulation import default_factors
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.throughput.table import reference
@@ -18,7 +21,14 @@ from slurm_hadar.tuning.simulation.run import Form, TuningPolicy, TuningResult
 from slurm_hadar.tuning.simulation.run import simulate as run_simulation
 from slurm_hadar.units import lasting
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 __all__ = ["tune"]
+
+_STOP_S = 120.0
+_LINE_S = 30.0
+_MOST_ROWS = 40
 
 
 @click.group()
@@ -95,17 +105,123 @@ def resume(
     from slurm_hadar.tuning.session import options_of
 
     options = options_of(storage, study)
-    changed = {name: value for name, value in (("trials", trials), ("target", target)) if value is not None}
-    _run(replace(options, gpus=gpus, **changed), speeds, json_file, fresh=False)
+    options = replace(options, trials=trials or options.trials, target=options.target if target is None else target)
+    _run(replace(options, gpus=gpus), speeds, json_file, fresh=False)
+
+
+@tune.command()
+@_storage
+@_study
+@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; - prints it.")
+def status(storage: str, study: str | None, json_file: str | None) -> None:
+    """How a study stands, and whether a tuner is at work on it."""
+    from slurm_hadar.tuning import session
+    from slurm_hadar.tuning.executor.record import folder_of, is_running, read_status
+
+    options = session.options_of(storage, study)
+    folder = folder_of(options.storage, options.study)
+    counts, best = session.standing(options)
+    live = read_status(folder) if is_running(folder) else {}
+    if json_file is not None:
+        write_json(json_file, {"study": options.study, "trials": counts, "best": best, "tuner": live or None})
+        return
+    click.echo(f"study {options.study}: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "no trials"))
+    if best is not None:
+        click.echo(f"best: trial {best['trial']}, {options.metric or 'value'} {best['value']:.6g}")
+    if not live:
+        click.echo(f"no tuner is at work on it; go on with: {_resume(options)}")
+        return
+    click.echo(f"tuner: process {live['pid']} on {live['host']}")
+    console().print(_table(live))
+
+
+@tune.command()
+@_storage
+@_study
+def stop(storage: str, study: str | None) -> None:
+    """End a study's tuner, once its trials have saved; resume goes on with it."""
+    import time
+
+    from slurm_hadar.tuning import session
+    from slurm_hadar.tuning.executor.record import folder_of, is_running, request_stop
+
+    options = session.options_of(storage, study)
+    folder = folder_of(options.storage, options.study)
+    if not is_running(folder):
+        raise ConfigError(f"no tuner is at work on study {options.study}")
+    request_stop(folder)
+    until = time.monotonic() + _STOP_S
+    while is_running(folder):
+        if time.monotonic() > until:
+            raise ConfigError(f"the tuner of {options.study} was asked to stop and has not within {_STOP_S:g} s")
+        time.sleep(0.2)
+    click.echo(f"stopped; go on with: {_resume(options)}")
+
+
+def _resume(options: Any) -> str:
+    return f"hadar tune resume --storage {options.storage} --study {options.study}"
 
 
 def _run(options: Any, speeds: tuple[str, ...], json_file: str | None, fresh: bool) -> None:
     from slurm_hadar.tuning import session
 
-    ending = session.run(options, _say, None, lambda sites: _speeds(sites.types, speeds), fresh)
+    with _watching(options.trials, options.metric or "value") as look:
+        ending = session.run(options, _say, look, lambda sites: _speeds(sites.types, speeds), fresh)
     _show_end(options, ending, json_file)
     if ending.why == "stopped":
-        _say(f"stopped; go on with: hadar tune resume --storage {options.storage} --study {options.study}")
+        _say(f"stopped; go on with: {_resume(options)}")
+
+
+@contextlib.contextmanager
+def _watching(trials: int, metric: str) -> Iterator[Callable[[Any], None]]:
+    """A table that lives, on a terminal; a line now and then anywhere else; the status file, always."""
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from slurm_hadar.tuning.view import snapshot
+
+    live = Live(console=Console(stderr=True), auto_refresh=False, transient=True) if sys.stderr.isatty() else None
+    said_s = time.monotonic()
+
+    def look(executor: Any) -> None:
+        nonlocal said_s
+        stands = snapshot(executor, trials) | {"metric": metric}
+        executor.record.status(**stands)
+        if live is not None:
+            live.update(_table(stands), refresh=True)
+        elif time.monotonic() - said_s > _LINE_S:
+            said_s = time.monotonic()
+            _say(_line(stands))
+
+    with live or contextlib.nullcontext():
+        yield look
+
+
+def _line(stands: dict[str, Any]) -> str:
+    counts, best = stands["counts"], stands["best"]
+    text = f"{counts['ended']} of {stands['trials']} trials are over, {counts['runs']} run on {stands['gpus_busy']} of "
+    text += f"{stands['gpus']} GPUs"
+    if best is not None:
+        text += f"; best {stands.get('metric', 'value')} {best['value']:.6g} (trial {best['trial']})"
+    if stands["group_left_s"] is not None:
+        text += f"; this group needs {lasting(stands['group_left_s'])} or more"
+    return text
+
+
+def _table(stands: dict[str, Any]) -> Table:
+    """One line for each trial that runs or waits."""
+    from rich.table import Table
+
+    table = Table("trial", "state", "width", "GPUs", "step", stands.get("metric", "value"), "ends in", box=None,
+                  title=plain(_line(stands)), title_justify="left")  # fmt: skip
+    for row in stands["rows"][:_MOST_ROWS]:
+        value = "" if row["value"] is None else f"{row['value']:.6g}"
+        ends = "" if row["left_s"] is None else lasting(row["left_s"])
+        table.add_row(str(row["trial"]), row["state"], row["width"], cell(" ".join(row["gpus"])), str(row["step"]),
+                      value, ends)  # fmt: skip
+    return table
 
 
 def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
@@ -117,11 +233,12 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
     for trial in trials:
         states[trial.state.name.lower()] = states.get(trial.state.name.lower(), 0) + 1
     command = session.repeat_command(options, best) if best is not None else None
+    picture = _draw(options, ending)
     if json_file is not None:
         write_json(json_file, {
             "ended": ending.why, "trials": states, "resizes": ending.resizes, "folder": str(ending.folder),
-            "best": None if best is None else {"trial": best.number, "value": best.value, "parameters": best.parameters},
-            "repeat": command,
+            "best": best and {"trial": best.number, "value": best.value, "parameters": best.parameters},
+            "repeat": command, "picture": None if picture is None else str(picture),
         })  # fmt: skip
         if json_file == "-":
             return
@@ -131,6 +248,26 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
     click.echo(f"best: trial {best.number}, {options.metric or 'value'} {best.value:.6g}")
     console().print(facts_table((name, f"{value!r}", "") for name, value in best.parameters.items()))
     click.echo(f"to train with it again: {command}")
+    if picture is not None:
+        click.echo(f"what ran where: {picture}")
+
+
+def _draw(options: Any, ending: Any) -> Path | None:
+    """The picture; None where matplotlib is not installed, or nothing has run."""
+    from slurm_hadar.tuning.executor.record import read_events
+
+    events = read_events(ending.folder)
+    if importlib.util.find_spec("matplotlib") is None or not any(event["event"] == "start" for event in events):
+        return None
+    from slurm_hadar.pages.tuning import tuning_picture
+
+    file: Path = ending.folder / "run.png"
+    try:
+        file.write_bytes(tuning_picture(events, ending.book.maximize, options.metric or "value"))
+    except OSError as error:
+        _say(f"{file}: {error.strerror}; there is no picture")
+        return None
+    return file
 
 
 def _say(line: str) -> None:

@@ -6,12 +6,12 @@ What a rung decides is a function of the study alone, so that a search that was 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slurm_hadar.tuning.executor.book import Algorithm, Book, End
-from slurm_hadar.tuning.executor.executor import Executor
+from slurm_hadar.tuning.executor.executor import Executor, Leg
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -50,8 +50,9 @@ def search(executor: Executor, what: Search) -> None:
         if not trial.state.is_finished():
             book.take_up(trial)
     if what.algorithm in (Algorithm.SHA, Algorithm.HYPERBAND):
-        for index, bracket in enumerate(brackets_of(what)):
-            _halve(executor, what, index, bracket)
+        with executor.group(what.deadline_s) as group:
+            for index, bracket in enumerate(brackets_of(what)):
+                group.follow(_halving(executor, what, index, bracket))
         return
     _all_at_once(executor, what)
 
@@ -91,7 +92,7 @@ def _log(value: int, base: int) -> int:
 
 
 def _bracket_trials(deepest: int, s: int, eta: int) -> int:
-    return math.ceil((deepest + 1) / (s + 1) * eta**s)
+    return math.ceil((deepest + 1) * int(eta**s) / (s + 1))
 
 
 def _round_trials(deepest: int, eta: int) -> int:
@@ -105,32 +106,36 @@ def promoted(values: Sequence[tuple[int, float]], rung: int, eta: int, maximize:
     return sorted(number for number, _ in ranked[: max(1, rung // eta)])
 
 
-def _halve(executor: Executor, what: Search, index: int, bracket: Bracket) -> None:
-    """One bracket of successive halving: each rung is a group."""
+def _halving(executor: Executor, what: Search, index: int, bracket: Bracket) -> Iterator[Leg]:
+    """One bracket of successive halving: the way to each rung is a leg."""
     book = executor.book
     members = [t.number for t in book.trials() if t.user_attrs.get(BRACKET) == index]
     while len(members) < bracket.trials:
         members.append(book.ask({BRACKET: index}))
     for rung in bracket.rungs:
-        _run_to(executor, what, members, rung)
+        yield _leg(book, members, rung)
         values = [(t.number, v) for t in _of(book, members) if (v := _value_at(t, rung)) is not None]
-        go_on = promoted(values, len(members), what.eta, book.maximize) if values else []
-        for trial in _of(book, members):
-            if trial.number not in go_on and not trial.state.is_finished():
-                executor.finish(trial.number, End.PRUNED if trial.intermediate_values else End.FAIL)
+        go_on = promoted(values, len(members), what.eta, book.maximize)
+        _drop(executor, [n for n in members if n not in go_on])
         members = go_on
-    _run_to(executor, what, members, None)
+    yield _leg(book, members, None)
+    _drop(executor, members)  # whom a deadline has stopped
 
 
-def _run_to(executor: Executor, what: Search, members: Sequence[int], rung: int | None) -> None:
+def _leg(book: Book, members: Sequence[int], rung: int | None) -> Leg:
+    """Those that are not there yet."""
     behind = [
-        t.number for t in _of(executor.book, members)
+        t.number for t in _of(book, members)
         if not t.state.is_finished() and (rung is None or max(t.intermediate_values, default=-1) < rung)
     ]  # fmt: skip
-    if behind:
-        with executor.group(what.deadline_s) as group:
-            for number in behind:
-                group.submit(number, rung)
+    return Leg(tuple(behind), rung)
+
+
+def _drop(executor: Executor, numbers: Sequence[int]) -> None:
+    """These go no further."""
+    for trial in _of(executor.book, numbers):
+        if not trial.state.is_finished():
+            executor.finish(trial.number, End.PRUNED if trial.intermediate_values else End.FAIL)
 
 
 def _of(book: Book, members: Sequence[int]) -> list[FrozenTrial]:
@@ -158,8 +163,7 @@ def _all_at_once(executor: Executor, what: Search) -> None:
         for number in unfinished:
             group.submit(number)
         group.feed(_maker(book, what), max(0, missing))
-    for live in group.members:  # stopped by the deadline
-        executor.finish(live.number, End.PRUNED if live.meter.report_step else End.FAIL)
+    _drop(executor, [live.number for live in group.members])  # whom a deadline has stopped
 
 
 def _maker(book: Book, what: Search) -> Callable[[], int | None]:

@@ -90,6 +90,11 @@ class Allocator:
         order = sorted(range(len(everyone)), key=lambda n: (wanted[n] is None, -everyone[n].budget_s))
         self.waiting = [(everyone[n], wanted[n]) for n in order]
 
+    def pack_no_more_than(self, trials: int) -> None:
+        """From now on no more trials come onto one GPU; who shares one already goes on."""
+        self.limits = replace(self.limits, packed=min(trials, self.limits.packed))
+        self.gpus.packed = self.limits.packed
+
     def withdraw(self, trial_id: str) -> None:
         """A trial waits no more."""
         self.waiting = [(trial, grant) for trial, grant in self.waiting if trial.trial_id != trial_id]
@@ -159,7 +164,7 @@ class Allocator:
             return [Grant(t.name, part) for t in (fastest, *fit)]
         least = Fraction(1, self.limits.packed) if self.policy is TuningPolicy.PACKED else Fraction(1)
         width = least if grant is None else grant.width
-        return [Grant(t.name, min(width, Fraction(t.count))) for t in self.pool if t.count]
+        return [Grant(t.name, _taking(trial, min(width, Fraction(t.count)))) for t in self.pool if t.count]
 
     def _pays(self, run: Running, grant: Grant, cost_s: float) -> bool:
         speed = self._speed[grant.gpu_type]
@@ -183,6 +188,13 @@ class Allocator:
             return None
         run.grant, run.speed = grant, self._speed[grant.gpu_type]
         return not in_place
+
+
+def _taking(trial: Trial, width: Fraction) -> Fraction:
+    """The most GPUs up to ``width`` that it can have."""
+    while not trial.takes(width):
+        width -= 1
+    return width
 
 
 def in_place_change(

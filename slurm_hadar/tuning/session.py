@@ -24,7 +24,7 @@ from slurm_hadar.tuning.executor.site import Sites, in_allocation, sites_here
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["Ending", "Options", "Result", "best_of", "options_of", "repeat_command", "run"]
+__all__ = ["Ending", "Options", "Result", "best_of", "options_of", "repeat_command", "run", "standing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,21 @@ def options_of(storage: str, study: str | None) -> Options:
     return Options(**{k: v for k, v in said.items() if k in known} | {"storage": url, "study": study})
 
 
+def standing(options: Options) -> tuple[dict[str, int], dict[str, Any] | None]:
+    """How many trials are in which state, and the best of them, as the storage has it."""
+    import optuna
+
+    study = _reading(options.storage, lambda: optuna.load_study(study_name=options.study, storage=options.storage))
+    trials = _reading(options.storage, lambda: study.get_trials(deepcopy=False))
+    counts: dict[str, int] = {}
+    for trial in trials:
+        counts[trial.state.name.lower()] = counts.get(trial.state.name.lower(), 0) + 1
+    best = best_of(trials, options.direction == "maximize")
+    if best is None:
+        return counts, None
+    return counts, {"trial": best.number, "value": best.value, "parameters": best.parameters}
+
+
 def _reading(url: str, read: Callable[[], Any]) -> Any:
     import sqlalchemy.exc
     from optuna.exceptions import StorageInternalError
@@ -156,6 +171,7 @@ def run(
             everywhere=any(site.node is not None for site in sites.sites),
         )  # fmt: skip
         why = "done"
+        record.event("began", gpus=sites.count)
         try:
             with _stopping(executor):
                 what = Search(
@@ -177,7 +193,8 @@ def run(
 def _open(options: Options, say: Callable[[str], None], fresh: bool) -> Book:
     algorithm = Algorithm(options.algorithm)
     book = Book.open(
-        options.storage, options.study, options.direction, sampler_of(algorithm, options.seed),
+        options.storage, options.study, "maximize" if options.direction == "maximize" else "minimize",
+        sampler_of(algorithm, options.seed),
         pruner_of(algorithm, options.eta, options.first_rung), say,
     )  # fmt: skip
     known = book.run_options()

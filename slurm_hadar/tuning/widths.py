@@ -9,9 +9,9 @@ from fractions import Fraction
 import numpy as np
 
 from slurm_hadar.tuning.pool import GpuType, Limits, fastest_first
-from slurm_hadar.tuning.trials import Trial, heights, packing_limit
+from slurm_hadar.tuning.trials import Trial, height, heights, packing_limit
 
-__all__ = ["Grant", "Level", "static_widths", "water_level", "within"]
+__all__ = ["Grant", "Level", "lower_bound_s", "static_widths", "water_level", "within"]
 
 _PRECISION = 1e-3  # of the level
 _SLACK = 1.1  # who ends so much above the level on a slow type starts there: the level counts on no gaps
@@ -92,6 +92,21 @@ def within(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, dea
     return Level(tuple(grants), found.end_s, found.part)
 
 
+def lower_bound_s(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits) -> float:
+    """No schedule of one group ends sooner: the longest trial at its best, and all work at its cheapest on all GPUs."""
+    widths = _widths(pool, limits)
+    capacity = sum(t.count * t.speed for t in pool)
+    fastest = max(t.speed for t in pool)
+    longest_s = max(min(height(t, w) for w in widths if t.takes(w)) for t in trials)
+    work_s = sum(min(float(w) * height(t, w) for w in widths if t.takes(w)) for t in trials)
+    return max(longest_s / fastest, work_s / capacity)
+
+
+def _widths(pool: Sequence[GpuType], limits: Limits) -> list[Fraction]:
+    widest = min(limits.widest, max(t.count for t in pool))
+    return [*(Fraction(1, p) for p in range(limits.packed, 1, -1)), *map(Fraction, range(1, widest + 1))]
+
+
 class _Problem:
     """``seconds[n, k, t]``: run time of trial n at the k-th of ``widths`` on type t."""
 
@@ -106,8 +121,7 @@ class _Problem:
         self.first_whole = int(self.packed > 1)
         self.widths = [Fraction(1, self.packed)] * self.first_whole + whole
         own = np.stack([heights(budgets, alphas, betas, w) for w in self.widths], axis=1)
-        most = np.array([t.widest or widest for t in trials])
-        own[np.array([float(w) for w in self.widths])[None, :] > most[:, None]] = np.inf
+        own[~np.array([[t.takes(w) for w in self.widths] for t in trials])] = np.inf
         self.order = np.argsort(-own[:, 0], kind="stable")
         self.seconds = own[:, :, None] / np.array([t.speed for t in types])
         self.small_s = own[:, 0]

@@ -23,8 +23,8 @@ CONSOLIDATION, CONSOLIDATED, CLOSES, FORGOTTEN = range(24, 28)
 # floating-point seconds (-1 = unknown)
 SAVE_S, LOAD_S, PAUSE_S, STALL_S = range(16, 20)
 CONSOLIDATE_S = 28
-# 1: the training keeps its global batch with any number of workers
-ELASTIC = 29
+# what all workers together take in a step, where that stays the same whatever their number; 0: it does not
+GLOBAL_BATCH = 29
 
 
 class Page:

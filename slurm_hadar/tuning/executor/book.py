@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from slurm_hadar.errors import ConfigError, StoreError
 
@@ -56,7 +57,9 @@ def sampler_of(algorithm: Algorithm, seed: int | None) -> optuna.samplers.BaseSa
     from optuna import samplers
 
     if algorithm is Algorithm.GRID:
-        return samplers.BruteForceSampler(seed=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is young
+            return samplers.BruteForceSampler(seed=seed)
     if algorithm is Algorithm.TPE:
         return samplers.TPESampler(seed=seed, constant_liar=True)
     return samplers.RandomSampler(seed=seed)
@@ -92,7 +95,8 @@ class Book:
 
     @classmethod
     def open(
-        cls, url: str, name: str, direction: str, sampler: Any, pruner: Any, say: Callable[[str], None]
+        cls, url: str, name: str, direction: Literal["minimize", "maximize"], sampler: Any, pruner: Any,
+        say: Callable[[str], None],
     ) -> Book:  # fmt: skip
         """The study of this name, made if it is not there."""
         import optuna
@@ -151,7 +155,9 @@ class Book:
     def suggest(self, number: int, kind: str, name: str, arguments: dict[str, Any]) -> Any:
         """What Optuna's trial suggests. Raises ValueError for what it refuses."""
         trial = self._trials[number]
-        suggest = {"float": trial.suggest_float, "int": trial.suggest_int, "categorical": trial.suggest_categorical}
+        suggest: dict[str, Callable[..., Any]] = {
+            "float": trial.suggest_float, "int": trial.suggest_int, "categorical": trial.suggest_categorical,
+        }  # fmt: skip
         return self._patiently(lambda: suggest[kind](name, **arguments))
 
     def report(self, number: int, report: Report) -> bool:

@@ -23,7 +23,6 @@ class Estimates:
         self._profile = profile
         self._speeds, self._best = speeds, max(speeds.values(), default=1.0)
         self._learnt: set[tuple[int, tuple[int, int]]] = set()
-        self._elastic = False  # whether any trial has shown that it can use several GPUs
 
     def packing(self, limits: Limits) -> int:
         """How many trials on a GPU pay, by the marginal benefit."""
@@ -73,9 +72,7 @@ class Estimates:
         if left_s is None:
             known = [s for other in group if (s := self.left_s(other)) is not None]
             left_s = statistics.fmean(known) if known else _UNKNOWN_S
-        self._elastic |= live.meter.elastic
-        can = live.meter.elastic if live.meter.counted else self._elastic
-        return Trial(live.name, left_s, self._profile.alpha, self._profile.beta, None if can else 1)
+        return Trial(live.name, left_s, self._profile.alpha, self._profile.beta, live.meter.batch or 1)
 
     def refresh(self, group: Sequence[Live], allocator: Allocator) -> bool:
         """Tell the allocator what is left of those that run; whether that is known of all."""

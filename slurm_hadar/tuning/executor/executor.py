@@ -27,8 +27,9 @@ from slurm_hadar.tuning.executor.record import Record
 from slurm_hadar.tuning.executor.site import Sites
 from slurm_hadar.tuning.pool import Limits
 from slurm_hadar.tuning.trial.wire import Spec
+from slurm_hadar.tuning.widths import lower_bound_s
 
-__all__ = ["Executor", "Group", "Settings", "Stopped"]
+__all__ = ["Executor", "Group", "Leg", "Settings", "Stopped"]
 
 TICK_S = 0.5
 _GRACE_S = 30.0
@@ -59,29 +60,67 @@ class Settings:
     look: Callable[[Executor], None] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Trials that run to the report of step ``until``, or to their own end."""
+
+    trials: tuple[int, ...]
+    until: int | None
+
+
 @dataclass
 class Group:
-    """Trials whose end together counts. ``to_come``: how many more are asked for as GPUs come free."""
+    """Trials whose end together counts. ``to_come``: how many more are asked for as GPUs come free. ``courses`` run
+    beside each other, each in legs (trials, and the report to which they run), the next of which it names when the
+    trials of the one before are all done: brackets, say."""
 
     executor: Executor
     deadline_s: float | None = None  # of time.monotonic()
     members: list[Live] = field(default_factory=list)
     to_come: int = 0
     new: Callable[[], int | None] | None = None
+    _legs: list[tuple[Iterator[Leg], list[Live]]] = field(default_factory=list)
 
-    def submit(self, number: int, until: int | None = None) -> None:
+    def submit(self, number: int, until: int | None = None) -> Live:
         """A trial of the study is to run, to the report of step ``until`` or to its own end."""
         live = self.executor.lives.setdefault(number, Live(number))
         live.until, live.stage = until, Stage.WAITING
-        self.members.append(live)
+        if live not in self.members:
+            self.members.append(live)
+        return live
+
+    def follow(self, course: Iterator[Leg]) -> None:
+        """One more course."""
+        self._legs.append((course, []))
+
+    def next_legs(self) -> list[Live]:
+        """Who is to run now, since its course has got so far."""
+        found: list[Live] = []
+        going = []
+        for course, leg in self._legs:
+            while not any(live.active for live in leg):
+                said = next(course, None)
+                if said is None:
+                    break
+                leg = [] if self.late else [self.submit(number, said.until) for number in said.trials]
+                found += leg
+            else:
+                going.append((course, leg))
+        self._legs = going
+        return found
 
     def feed(self, new: Callable[[], int | None], count: int) -> None:
         """So many more trials, each made by ``new`` (None: there are no more) when GPUs are free for it."""
         self.new, self.to_come = new, count
 
     @property
+    def late(self) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline_s is not None and time.monotonic() > self.deadline_s
+
+    @property
     def over(self) -> bool:
-        return not self.to_come and not any(live.active for live in self.members)
+        return not self.to_come and not self._legs and not any(live.active for live in self.members)
 
 
 class Executor:
@@ -106,6 +145,7 @@ class Executor:
         self.reached: int | None = None  # the trial that has reached the target
         self.began_s = time.monotonic()
         self.resizes = 0
+        self.best: dict[str, Any] | None = None  # trial and value, reports counted
         self._launcher, self._say = launcher, say
         self._desk = Desk(everywhere)
         self._estimates = Estimates(profile, dict(sites.speeds))
@@ -136,9 +176,11 @@ class Executor:
         self._allocator = self._new_allocator()
         waiting = [live for live in group.members if live.stage is Stage.WAITING]
         self._submit(waiting)
-        self.record.event("group", trials=[live.number for live in waiting])
         try:
             while not group.over:
+                if legs := group.next_legs():
+                    self.record.event("group", trials=[live.number for live in legs])
+                    self._submit(legs)
                 self._feed()
                 self._reconcile()
                 if group.over:
@@ -160,7 +202,7 @@ class Executor:
         poller.register(self._desk.socket, zmq.POLLIN)
         for file in self._launcher.files():
             poller.register(file, zmq.POLLIN)
-        poller.poll(TICK_S * 1000)
+        poller.poll(round(TICK_S * 1000))
         for message in self._desk.messages():
             self._message(message)
         for ended in self._launcher.ended():
@@ -209,7 +251,7 @@ class Executor:
         live.meter.reported(step, now)
         if self.book.report(live.number, Report(step, float(text) if value is None else value)):
             if value is not None:
-                live.value = value
+                self._valued(live, value)
                 self.record.event("value", trial=live.number, step=step, value=value)
             target = self.settings.target
             if target is not None and value is not None and self.book.reaches(value, target) and self.reached is None:
@@ -217,6 +259,11 @@ class Executor:
         if live.until is not None and step >= live.until and live.why is None:
             live.why, live.asked_s = Why.RUNG, now
         return "pause" if live.why is Why.RUNG else "go"
+
+    def _valued(self, live: Live, value: float) -> None:
+        live.value = value
+        if self.best is None or self.book.better(value, self.best["value"]):
+            self.best = {"trial": live.number, "value": value}
 
     def _beat(self, live: Live, message: Message) -> None:
         said = message.said
@@ -228,7 +275,7 @@ class Executor:
             return
         now, before = time.monotonic(), live.meter.steps
         known = live.meter.total is not None
-        live.meter.beat(said["steps"], said["total"], said["resumable"], said["elastic"], now)
+        live.meter.beat(said["steps"], said["total"], said["resumable"], said["batch"], now)
         if live.resize_from_s is not None and live.meter.steps > before:
             self.profile.saw_resize(now - live.resize_from_s)
             live.resize_from_s = None
@@ -247,7 +294,7 @@ class Executor:
         live.process, live.at, live.grant = None, (), None
         if why is not Why.RESIZE:
             live.resize_from_s = None
-        live.meter.stretch(None, now)
+        live.meter.stretch(None)
         self._shared_anew()
         self._changed = True
         self.record.event("end", trial=live.number, run=ended.run[1], why=_why(why, outcome, ended.code))
@@ -273,7 +320,7 @@ class Executor:
             if (number := finite(value)) is None:
                 self._fail(live, f"its objective returned {value!r}, which is no finite number")
             else:
-                live.value = number
+                self._valued(live, number)
                 self._over(live, End.COMPLETE, number)
         elif outcome.get("kind") == "memory" and width < 1:
             self._too_many(live, max(mates, round(1 / width)))
@@ -283,8 +330,11 @@ class Executor:
     def _too_many(self, live: Live, trials: int) -> None:
         """Memory did not do for so many on one GPU: fewer from now on, and this one once more."""
         self.profile.did_not_fit(trials)
-        self._say(f"trial {live.number} ran out of memory as one of {trials} on a GPU: {self.profile.packed} from now on")
-        self._again_all(live)
+        self._say(
+            f"trial {live.number} ran out of memory as one of {trials} on a GPU: {self.profile.packed} from now on"
+        )
+        self._allocator.pack_no_more_than(self.profile.packed or 1)
+        self._again(live)
 
     def _crashed(self, live: Live, code: int) -> None:
         live.crashes += 1
@@ -300,15 +350,6 @@ class Executor:
         self._allocator.leave(live.name)
         live.stage = Stage.WAITING
         self._submit([live])
-
-    def _again_all(self, live: Live) -> None:
-        """With other limits: everybody's widths are decided anew; those that run stay until it pays to change."""
-        self._again(live)
-        old, self._allocator = self._allocator, self._new_allocator()
-        assert self.current is not None
-        for run in old.running.values():
-            self._ask_to_end(self.lives[int(run.trial.trial_id)], Why.RESIZE)
-        self._submit([m for m in self.current.members if m.active])
 
     def _fail(self, live: Live, reason: str) -> None:
         log = self.record.trial_folder(live.number) / "log"
@@ -329,6 +370,22 @@ class Executor:
         target = self.settings.target
         if end is End.COMPLETE and target is not None and value is not None and self.book.reaches(value, target):
             self.reached = live.number
+
+    def left_s(self, live: Live) -> float | None:
+        """Seconds until a trial that runs is at its rung or over, as it runs now; None if nothing tells."""
+        left, rate = live.meter.left(live.until), live.meter.rate
+        return None if left is None or not rate else left / rate
+
+    def expected_s(self) -> float | None:
+        """Seconds until the present group is over, as the GPUs could be filled at best; None if nothing tells."""
+        group = self.current
+        if group is None or group.to_come or not any(live.active for live in group.members):
+            return None
+        if not self._estimates.refresh(group.members, self._allocator):
+            return None
+        pool = self._allocator.pool
+        trials = [self._estimates.trial(live, group.members) for live in group.members if live.active]
+        return lower_bound_s(trials, pool, self._allocator.limits)
 
     def finish(self, number: int, end: End) -> None:
         """A trial at its rung goes no further, by the word of the algorithm."""
@@ -351,8 +408,7 @@ class Executor:
                 group.to_come = 0
                 return
             group.to_come -= 1
-            group.submit(number)
-            self._submit([group.members[-1]])
+            self._submit([group.submit(number)])
 
     def _submit(self, lives: list[Live]) -> None:
         group = self.current
@@ -439,10 +495,9 @@ class Executor:
 
     def _shared_anew(self) -> None:
         """Tell the meters who shares a GPU with whom, from now on."""
-        now = time.monotonic()
         for live in self.lives.values():
             if live.process is not None and live.grant is not None:
-                live.meter.stretch((max(1, int(live.grant.width)), self._mates(live)), now)
+                live.meter.stretch((max(1, int(live.grant.width)), self._mates(live)))
 
     def _mates(self, live: Live) -> int:
         """Trials on its GPU, itself among them."""
@@ -472,7 +527,7 @@ class Executor:
             if live.why is not None and now - live.asked_s > (5.0 if live.why is Why.TIME else _GRACE_S):
                 assert live.process is not None
                 self._launcher.kill(live.process, live.step)
-        if group is not None and group.deadline_s is not None and now > group.deadline_s:
+        if group is not None and group.late:
             self._deadline(group)
         self._look()
 

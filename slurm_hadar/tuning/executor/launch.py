@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ _PRELOADED = {
     "torch": ("torch", "torch._dynamo", "torch.distributed.checkpoint"),
     "slurm_hadar": ("slurm_hadar.runtime.training",),
 }
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
@@ -169,7 +171,7 @@ class LocalLauncher:
         self._asked.clear()
         return found
 
-    def kill(self, run: Run, step: str | None) -> None:
+    def kill(self, run: Run, step: str | None) -> None:  # noqa: ARG002 (Slurm's)
         """End its processes at once."""
         if (ranks := self._runs.get(run)) is not None:
             ranks.killed = True
@@ -208,6 +210,7 @@ class SlurmLauncher:
         self._environ.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
         paths = [_ROOT, *self._environ.get("PYTHONPATH", "").split(os.pathsep)]
         self._environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
+        self._prctl = ctypes.CDLL(None).prctl
         self._steps: dict[Run, tuple[subprocess.Popen[bytes], int]] = {}
 
     def start(self, run: Run, site: Site, specs: Sequence[Spec], log: Path) -> None:
@@ -222,8 +225,9 @@ class SlurmLauncher:
         environ = {**self._environ, VARIABLE: specs[0].text()}
         with log.open("ab") as output:
             process = subprocess.Popen(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
-            )
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
+                preexec_fn=lambda: self._prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
+            )  # fmt: skip
         self._steps[run] = process, os.pidfd_open(process.pid)
 
     def files(self) -> Sequence[int]:

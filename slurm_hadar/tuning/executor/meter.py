@@ -21,7 +21,7 @@ class Meter:
     steps: int = 0
     total: int | None = None
     resumable: bool = False
-    elastic: bool = False
+    batch: int = 0  # the global one, which it keeps with any number of GPUs; 0: it does not
     counted: bool = False  # by the loop
     report_step: int = 0
     steps_at_report: int = 0
@@ -29,16 +29,16 @@ class Meter:
     _key: tuple[int, int] | None = None
     _since: tuple[float, int] | None = None
 
-    def stretch(self, key: tuple[int, int] | None, now_s: float) -> None:
+    def stretch(self, key: tuple[int, int] | None) -> None:
         """From now on the trial has so many GPUs and shares them so; None: it does not run."""
         if key != self._key:
             self._key, self._since = key, None
             if key is None:
                 self.counted = self.counted and self.total is not None
 
-    def beat(self, steps: int, total: int, resumable: bool, elastic: bool, now_s: float) -> None:
+    def beat(self, steps: int, total: int, resumable: bool, batch: int, now_s: float) -> None:
         """What the loop tells of itself."""
-        self.counted, self.resumable, self.elastic = True, resumable, elastic
+        self.counted, self.resumable, self.batch = True, resumable, batch
         self.total = total if total > 0 else None
         self._count(steps, now_s)
 

@@ -104,9 +104,9 @@ class Profiles:
 def _profile(said: Any) -> Profile:
     if not isinstance(said, Mapping):
         return Profile()
-    samples = [_samples(said.get(name)) for name in ("alphas", "betas", "resizes_s")]
+    alphas, betas, resizes_s = (_samples(said.get(name)) for name in ("alphas", "betas", "resizes_s"))
     packed = said.get("packed")
-    return Profile(*samples, packed=packed if isinstance(packed, int) and packed > 0 else None)
+    return Profile(alphas, betas, resizes_s, packed if isinstance(packed, int) and packed > 0 else None)
 
 
 def _samples(said: Any) -> list[float]:

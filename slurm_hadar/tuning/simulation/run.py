@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from slurm_hadar.tuning.allocator import Allocator, Form, TuningPolicy
 from slurm_hadar.tuning.pool import GpuType, Limits
-from slurm_hadar.tuning.trials import Trial, height
+from slurm_hadar.tuning.trials import Trial
+from slurm_hadar.tuning.widths import lower_bound_s
 
 __all__ = ["Form", "TuningPolicy", "TuningResult", "lower_bound_s", "simulate"]
 
@@ -47,21 +47,6 @@ def simulate(
     use = busy_s / (now_s * sum(t.count for t in pool)) if now_s > 0 else 0.0
     bound_s = sum(lower_bound_s(group, pool, limits) for group in groups)
     return TuningResult(policy, now_s, use, resizes, bound_s)
-
-
-def lower_bound_s(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits) -> float:
-    """No schedule of one group ends sooner: the longest trial at its best, and all work at its cheapest on all GPUs."""
-    widths = _widths(pool, limits)
-    capacity = sum(t.count * t.speed for t in pool)
-    fastest = max(t.speed for t in pool)
-    longest_s = max(min(height(t, w) for w in widths) for t in trials)
-    work_s = sum(min(float(w) * height(t, w) for w in widths) for t in trials)
-    return max(longest_s / fastest, work_s / capacity)
-
-
-def _widths(pool: Sequence[GpuType], limits: Limits) -> list[Fraction]:
-    widest = min(limits.widest, max(t.count for t in pool))
-    return [*(Fraction(1, p) for p in range(limits.packed, 1, -1)), *map(Fraction, range(1, widest + 1))]
 
 
 class _Group:

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from slurm_hadar.tuning.trial.wire import Line
+from slurm_hadar.tuning.trial.wire import Line, TunerGone
 
 __all__ = ["Paused", "RemoteTrial"]
 
@@ -27,8 +27,6 @@ class RemoteTrial:
         self.number = number
         self._line, self._rank, self._gang = line, rank, gang
         self.params: dict[str, Any] = {}
-        self.distributions_asked = 0
-        self._prune = False
 
     def _suggest(self, kind: str, name: str, **arguments: Any) -> Any:
         value = self._line.ask("suggest", kind=kind, name=str(name), arguments=arguments)
@@ -52,11 +50,11 @@ class RemoteTrial:
         if self._rank == 0:
             said = float(value)
             told = said if math.isfinite(said) else str(said)
-            self._follow(self._line.ask("report", value=told, step=int(step)))
+            self._follow(self._asked("report", value=told, step=int(step)))
 
     def should_prune(self) -> bool:
         """As Optuna's."""
-        answer = self._line.ask("should_prune") if self._rank == 0 else None
+        answer = self._asked("should_prune") if self._rank == 0 else None
         if self._gang is not None:
             answer = self._gang.broadcast(answer)
         if self._rank == 0:
@@ -67,7 +65,14 @@ class RemoteTrial:
         if self._rank == 0:
             self._line.ask("attribute", key=str(key), value=value)
 
-    def _follow(self, answer: str) -> None:
+    def _asked(self, op: str, **said: Any) -> Any:
+        """Where the tuner is gone the trial is to save and end, as at a rung."""
+        try:
+            return self._line.ask(op, **said)
+        except TunerGone:
+            return "pause"
+
+    def _follow(self, answer: Any) -> None:
         """At its rung a loop of ``slurm_hadar.train`` saves when this step is over; any other objective ends here."""
         if answer != "pause":
             return

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import zmq
 
-__all__ = ["VARIABLE", "Line", "Spec", "line_to"]
+__all__ = ["VARIABLE", "Line", "Spec", "TunerGone", "line_to"]
 
 #: The environment variable in which a process finds its :class:`Spec`.
 VARIABLE = "HADAR_TRIAL"
+_PATIENCE_S = 600.0  # longer than the tuner waits for its storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +66,25 @@ def line_to(spec: Spec, kind: int, context: zmq.Context[Any]) -> Any:
     return socket
 
 
+class TunerGone(Exception):
+    """Nobody answers any more."""
+
+
 class Line:
     """Questions to the tuner, one after the other."""
 
     def __init__(self, spec: Spec, rank: int) -> None:
-        self._spec, self._rank = spec, rank
+        self._spec, self._rank, self._parent = spec, rank, os.getppid()
         self._socket = line_to(spec, zmq.REQ, zmq.Context.instance())
 
     def ask(self, op: str, **said: Any) -> Any:
-        """The answer. Raises ValueError with the tuner's reason where it refuses."""
+        """The answer. Raises ValueError with the tuner's reason where it refuses, TunerGone where none comes."""
         head = {"op": op, "token": self._spec.token, "trial": self._spec.trial, "run": self._spec.run}
         self._socket.send_string(json.dumps({**head, "rank": self._rank, **said}))
+        until = time.monotonic() + _PATIENCE_S
+        while not self._socket.poll(1000):
+            if os.getppid() != self._parent or time.monotonic() > until:
+                raise TunerGone("the tuner does not answer")
         answer = json.loads(self._socket.recv())
         if "error" in answer:
             raise ValueError(answer["error"])

@@ -30,7 +30,7 @@ from slurm_hadar.sharing.keeper import Post
 from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
 from slurm_hadar.sharing.turns import Policy
 from slurm_hadar.tuning.trial.remote import Paused, RemoteTrial
-from slurm_hadar.tuning.trial.wire import VARIABLE, Line, Spec, line_to
+from slurm_hadar.tuning.trial.wire import VARIABLE, Line, Spec, TunerGone, line_to
 
 __all__ = ["load_objective", "main", "run"]
 
@@ -103,7 +103,7 @@ def _outcome(spec: Spec, rank: int, line: Line) -> dict[str, Any]:
         _hook()
         gang = _gang(spec, rank)
         value = objective(RemoteTrial(line, spec.trial, rank, gang))
-    except Paused:
+    except (Paused, TunerGone):
         return {"state": "paused"}
     except BaseException as error:
         if _is_pruning(error):
@@ -126,7 +126,8 @@ def _plain(value: Any) -> Any:
 
 def _end(line: Line, rank: int, outcome: dict[str, Any]) -> None:
     if rank == 0 or outcome["state"] == "failed":
-        line.ask("end", **outcome)
+        with contextlib.suppress(TunerGone):
+            line.ask("end", **outcome)
     distributed = sys.modules.get("torch.distributed")
     if outcome["state"] == "complete" and distributed is not None and distributed.is_initialized():
         distributed.barrier()
@@ -211,7 +212,7 @@ def _progress(page: Any) -> dict[str, Any]:
     words, seconds, names = page.words, page.seconds, _hadar_progress
     return {
         "steps": words[names.STEPS], "total": words[names.TOTAL], "resumable": bool(words[names.RESUMABLE]),
-        "elastic": bool(words[names.ELASTIC]), "saved": words[names.SAVED_STEP],
+        "batch": words[names.GLOBAL_BATCH], "saved": words[names.SAVED_STEP],
         "save_s": seconds[names.SAVE_S], "load_s": seconds[names.LOAD_S], "time": time.time(),
     }  # fmt: skip
 

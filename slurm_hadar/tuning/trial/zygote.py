@@ -93,7 +93,7 @@ def _leave(code: int) -> None:
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()
-        atexit._run_exitfuncs()
+        atexit._run_exitfuncs()  # noqa: SLF001 (there is no other way to have them run)
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
