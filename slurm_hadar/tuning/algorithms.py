@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from slurm_hadar.tuning.executor.book import Algorithm, Book, End
 from slurm_hadar.tuning.executor.executor import Executor, Leg
+from slurm_hadar.tuning.population import breed
+from slurm_hadar.tuning.search import Search
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -19,19 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["BRACKET", "Bracket", "Search", "brackets_of", "promoted", "search"]
 
 BRACKET = "hadar:bracket"
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """``trials``: how many in all. eta: of how many trials of a rung one goes on. first_rung: reports to the first
-    rung. longest: reports of a whole trial, where that is less than the objective makes. deadline_s: of each group."""
-
-    algorithm: Algorithm
-    trials: int
-    eta: int = 3
-    first_rung: int = 1
-    longest: int | None = None
-    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +38,11 @@ def search(executor: Executor, what: Search) -> None:
     for trial in book.trials():
         if not trial.state.is_finished():
             book.take_up(trial)
+    if what.algorithm is Algorithm.PBT:
+        with executor.group(what.deadline_s) as group:
+            for slot in range(min(what.trials, what.population)):
+                group.follow(breed(executor, what, slot))
+        return
     if what.algorithm in (Algorithm.SHA, Algorithm.HYPERBAND):
         with executor.group(what.deadline_s) as group:
             for index, bracket in enumerate(brackets_of(what)):

@@ -13,13 +13,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import ConfigError, StoreError
-from slurm_hadar.tuning.algorithms import Search, search
+from slurm_hadar.tuning.algorithms import search
 from slurm_hadar.tuning.executor.book import Algorithm, Book, pruner_of, sampler_of
 from slurm_hadar.tuning.executor.executor import Executor, Settings, Stopped
 from slurm_hadar.tuning.executor.launch import Launcher, LocalLauncher, SlurmLauncher, imports_of
 from slurm_hadar.tuning.executor.profile import Profiles
 from slurm_hadar.tuning.executor.record import Record, folder_of, sqlite_file
 from slurm_hadar.tuning.executor.site import Sites, in_allocation, sites_here
+from slurm_hadar.tuning.search import Search
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -176,7 +177,7 @@ def run(
             with _stopping(executor):
                 what = Search(
                     Algorithm(options.algorithm), options.trials, options.eta, options.first_rung, options.longest,
-                    options.deadline_s,
+                    options.deadline_s, options.seed,
                 )  # fmt: skip
                 search(executor, what)
         except (Stopped, KeyboardInterrupt):

@@ -371,6 +371,11 @@ class Executor:
         if end is End.COMPLETE and target is not None and value is not None and self.book.reaches(value, target):
             self.reached = live.number
 
+    @property
+    def closing(self) -> bool:
+        """Whether the present group's deadline has passed."""
+        return self.current is not None and self.current.late
+
     def left_s(self, live: Live) -> float | None:
         """Seconds until a trial that runs is at its rung or over, as it runs now; None if nothing tells."""
         left, rate = live.meter.left(live.until), live.meter.rate

@@ -218,7 +218,7 @@ class SlurmLauncher:
         assert site.node is not None
         command = [
             "srun", "--overlap", "--nodes=1", f"--ntasks={len(specs)}", f"--nodelist={site.node}",
-            f"--gres=gpu:{self._gpus_on_node[site.node]}", "--gpu-bind=none", "--cpu-bind=none", "--mem=0",
+            f"--gres=gpu:{self._gpus_on_node[site.node]}", "--gpu-bind=none", "--overcommit", "--mem=0",
             "--kill-on-bad-exit=1", f"--job-name=trial-{run[0]}", "--input=none",
             sys.executable, "-m", "slurm_hadar.tuning.trial.worker",
         ]  # fmt: skip
