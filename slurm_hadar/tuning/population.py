@@ -1,4 +1,4 @@
-"""Population based training (Jaderberg et al., 2017): the worst of a population go on from the best, slightly changed.
+"""Population based training (Jaderberg et al., 2017): the worst of a population go on from the best.
 
 Optuna has none. A member that is replaced ends as PRUNED, and a new trial of the study takes its place: it begins with a
 copy of the better one's newest checkpoint and with its parameters, perturbed, which must not change the model's shape.

@@ -157,6 +157,7 @@ def run(
         sites = sites.with_speeds(speeds(sites))
     folder = folder_of(options.storage, options.study)
     record = Record(folder, say)
+    launcher = _launcher(sites, imports)
     try:
         book = _open(options, say, fresh)
         profiles = Profiles()
@@ -168,7 +169,7 @@ def run(
             options.packed, options.widest, hooked, look,
         )  # fmt: skip
         executor = Executor(
-            book, sites, _launcher(sites, imports), record, profile, settings, say,
+            book, sites, launcher, record, profile, settings, say,
             everywhere=any(site.node is not None for site in sites.sites),
         )  # fmt: skip
         why = "done"
@@ -188,6 +189,7 @@ def run(
             record.event("ended", why=why)
         return Ending(why, book, folder, executor.resizes)
     finally:
+        launcher.close()
         record.close()
 
 

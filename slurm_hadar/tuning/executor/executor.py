@@ -34,6 +34,7 @@ __all__ = ["Executor", "Group", "Leg", "Settings", "Stopped"]
 TICK_S = 0.5
 _GRACE_S = 30.0
 _SOLO_S = 15.0
+_REST = 3.0
 _MOST_CRASHES = 3
 _MOST_FAILURES = 10
 
@@ -273,10 +274,12 @@ class Executor:
                 self._desk.tell_to_stop(message.sender)
         if message.rank != 0 or "steps" not in said:
             return
-        now, before = time.monotonic(), live.meter.steps
+        now = time.monotonic()
         known = live.meter.total is not None
         live.meter.beat(said["steps"], said["total"], said["resumable"], said["batch"], now)
-        if live.resize_from_s is not None and live.meter.steps > before:
+        if live.first_steps is None:
+            live.first_steps = live.meter.steps
+        elif live.resize_from_s is not None and live.meter.steps > live.first_steps and live.why is None:
             self.profile.saw_resize(now - live.resize_from_s)
             live.resize_from_s = None
         if live.meter.steps > live.steps_at_crash:
@@ -436,7 +439,7 @@ class Executor:
         for run in self._allocator.start(now):
             self.lives[int(run.trial.trial_id)].stage = Stage.RUNNING
         if not group.to_come and self._estimates.refresh(group.members, self._allocator):
-            fixed = {live.name for live in group.members if not live.meter.resumable or live.process is None}
+            fixed = {live.name for live in group.members if not self._settled(live, now)}
             for run, anew in self._allocator.resize(now, fixed):
                 live = self.lives[int(run.trial.trial_id)]
                 if anew:
@@ -447,6 +450,12 @@ class Executor:
             live = self.lives[int(name)]
             if live.process is None and live.stage is Stage.RUNNING and self._free(live):
                 self._launch(live)
+
+    def _settled(self, live: Live, now: float) -> bool:
+        """Whether a trial may be resized: it resumes, how fast it goes as it is has been seen, and the start of this
+        run is not most of what it has cost."""
+        long_enough = now - live.started_s > _REST * self.profile.resize_s
+        return live.meter.resumable and live.process is not None and live.meter.rate is not None and long_enough
 
     def _free(self, live: Live) -> bool:
         """Whether nobody is on its GPUs but who will share them; and whether a GPU's first trial has run long enough
@@ -490,7 +499,8 @@ class Executor:
         if live.resize_from_s is None and self._warm:  # the first start costs as much, but for the save
             live.resize_from_s = time.monotonic()
         live.process, live.at, live.grant = (live.number, live.run), places, run.grant
-        live.started_s, live.why, live.outcome, live.sender, live.step = time.monotonic(), None, None, None, None
+        live.started_s, live.why, live.outcome = time.monotonic(), None, None
+        live.sender, live.step, live.first_steps = None, None, None
         self._launcher.start(live.process, site, specs, folder / "log")
         self.record.event(
             "start", trial=live.number, run=live.run, width=str(run.grant.width), type=site.gpu_type,
@@ -572,7 +582,6 @@ class Executor:
 
     def close(self) -> None:
         """No process is left."""
-        self._launcher.close()
         self._desk.close()
         with contextlib.suppress(OSError):
             for file in self._sockets.iterdir():

@@ -92,6 +92,7 @@ class LocalLauncher:
         self._asked: list[Run] = []  # whose pid is not known yet
         self._runs: dict[Run, _Ranks] = {}
         self._zygote: subprocess.Popen[bytes] | None = None
+        self._living()  # it imports while the study is opened
 
     def start(self, run: Run, site: Site, specs: Sequence[Spec], log: Path) -> None:
         """Fork a process for each rank. The output goes to ``log``."""

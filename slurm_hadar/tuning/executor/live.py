@@ -60,6 +60,7 @@ class Live:
     started_s: float = 0.0
     ran_s: float = 0.0
     resize_from_s: float | None = None  # a resize is under way since then
+    first_steps: int | None = None  # of the run under way, as it told them first
 
     @property
     def name(self) -> str:

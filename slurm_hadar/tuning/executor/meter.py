@@ -8,6 +8,7 @@ __all__ = ["Meter"]
 
 _LEAST_STEPS = 5
 _LEAST_S = 1.0
+_WARM_STEPS = 3  # the first ones of a stretch, which other things hold up
 
 
 @dataclass
@@ -27,12 +28,13 @@ class Meter:
     steps_at_report: int = 0
     rates: dict[tuple[int, int], float] = field(default_factory=dict)
     _key: tuple[int, int] | None = None
+    _first: int | None = None  # steps at the stretch's beginning
     _since: tuple[float, int] | None = None
 
     def stretch(self, key: tuple[int, int] | None) -> None:
         """From now on the trial has so many GPUs and shares them so; None: it does not run."""
         if key != self._key:
-            self._key, self._since = key, None
+            self._key, self._first, self._since = key, None, None
             if key is None:
                 self.counted = self.counted and self.total is not None
 
@@ -52,10 +54,14 @@ class Meter:
     def _count(self, steps: int, now_s: float) -> None:
         if self._key is None:
             return
-        if self._since is None or steps < self._since[1]:
-            self._since = (now_s, steps)
-        began_s, began = self._since
         self.steps = steps
+        if self._first is None or steps < self._first:
+            self._first, self._since = steps, None
+        if self._since is None:
+            if steps - self._first >= (_WARM_STEPS if self.counted else 0):
+                self._since = (now_s, steps)
+            return
+        began_s, began = self._since
         if now_s - began_s >= _LEAST_S and steps - began >= (_LEAST_STEPS if self.counted else 1):
             self.rates[self._key] = (steps - began) / (now_s - began_s)
 
