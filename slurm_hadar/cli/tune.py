@@ -37,6 +37,16 @@ def tune() -> None:
 
 
 _ALGORITHMS = ("random", "grid", "tpe", "asha", "sha", "hyperband", "pbt")
+
+
+def _algorithm(_context: click.Context, _param: click.Parameter, text: str) -> str:
+    from slurm_hadar.tuning.session import function_at
+
+    if text not in _ALGORITHMS and ":" not in text:
+        raise click.BadParameter(f"{text!r} is none of {', '.join(_ALGORITHMS)}, nor FILE.py:FUNCTION")
+    return text if text in _ALGORITHMS else function_at(text)
+
+
 _storage = click.option("--storage", default="sqlite:///tune.db", show_default=True, metavar="URL",
                         help="Optuna's storage of the study.")  # fmt: skip
 _study = click.option("--study", metavar="NAME", help="Of several studies in one storage.")
@@ -47,8 +57,8 @@ _gpus = click.option("--gpus", metavar="N|TYPE:N,...", help="So many of what is 
 @tune.command()
 @click.argument("objective", metavar="FILE.py:FUNCTION")
 @click.option("--trials", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many, in all.")
-@click.option("--algorithm", default="tpe", show_default=True, type=click.Choice(_ALGORITHMS), help="Who is tried, "
-              "and who goes on.")  # fmt: skip
+@click.option("--algorithm", default="tpe", show_default=True, callback=_algorithm, metavar="NAME", help="Who is "
+              f"tried, and who goes on: {', '.join(_ALGORITHMS)}; or FILE.py:FUNCTION, one of your own.")  # fmt: skip
 @_gpus
 @click.option("--metric", metavar="NAME", help="Of a dictionary that the objective returns; else its name in tables.")
 @click.option("--direction", default="minimize", show_default=True, type=click.Choice(["minimize", "maximize"]),
@@ -80,9 +90,9 @@ def run(
     Within a Slurm job trials are steps on the job's GPUs, else processes of this machine. A study that is there
     already goes on.
     """
-    from slurm_hadar.tuning.session import Options, objective_at, storage_url
+    from slurm_hadar.tuning.session import Options, function_at, storage_url
 
-    whole = objective_at(objective)
+    whole = function_at(objective)
     name = study or f"{Path(objective.rpartition(':')[0]).stem}-{objective.rpartition(':')[2]}"
     _run(Options(whole, storage_url(storage), name, **options), speeds, json_file, fresh=True)
 

@@ -18,7 +18,7 @@ from slurm_hadar.tuning.search import Search
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["BRACKET", "Bracket", "Search", "brackets_of", "promoted", "search"]
+__all__ = ["BRACKET", "Bracket", "Search", "brackets_of", "promoted", "search", "take_up"]
 
 BRACKET = "hadar:bracket"
 
@@ -34,10 +34,7 @@ class Bracket:
 
 def search(executor: Executor, what: Search) -> None:
     """Run the search, or what is left of it. Raises what the executor does."""
-    book = executor.book
-    for trial in book.trials():
-        if not trial.state.is_finished():
-            book.take_up(trial)
+    take_up(executor)
     if what.algorithm is Algorithm.PBT:
         with executor.group(what.deadline_s) as group:
             for slot in range(min(what.trials, what.population)):
@@ -49,6 +46,13 @@ def search(executor: Executor, what: Search) -> None:
                 group.follow(_halving(executor, what, index, bracket))
         return
     _all_at_once(executor, what)
+
+
+def take_up(executor: Executor) -> None:
+    """What an earlier tuner has left unfinished is this one's."""
+    for trial in executor.book.trials():
+        if not trial.state.is_finished():
+            executor.book.take_up(trial)
 
 
 def brackets_of(what: Search) -> list[Bracket]:

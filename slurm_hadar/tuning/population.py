@@ -1,8 +1,8 @@
 """Population based training (Jaderberg et al., 2017): the worst of a population go on from the best.
 
-Optuna has none. A member that is replaced ends as PRUNED, and a new trial of the study takes its place: it begins with a
-copy of the better one's newest checkpoint and with its parameters, perturbed, which must not change the model's shape.
-Asynchronous: a member is compared with what the others have reported by the time that it is due.
+Optuna has none. A member that is replaced ends as PRUNED, and a new trial of the study takes its place: it begins with
+a copy of the better one's newest checkpoint and with its parameters, perturbed, which must not change the model's
+shape. Asynchronous: a member is compared with what the others have reported by the time that it is due.
 """
 
 from __future__ import annotations

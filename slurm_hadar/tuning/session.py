@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import ConfigError, StoreError
-from slurm_hadar.tuning.algorithms import search
+from slurm_hadar.tuning.algorithms import search, take_up
 from slurm_hadar.tuning.executor.book import Algorithm, Book, pruner_of, sampler_of
 from slurm_hadar.tuning.executor.executor import Executor, Settings, Stopped
 from slurm_hadar.tuning.executor.launch import Launcher, LocalLauncher, SlurmLauncher, imports_of
@@ -21,11 +21,12 @@ from slurm_hadar.tuning.executor.profile import Profiles
 from slurm_hadar.tuning.executor.record import Record, folder_of, sqlite_file
 from slurm_hadar.tuning.executor.site import Sites, in_allocation, sites_here
 from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.trial.worker import load_objective
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["Ending", "Options", "Result", "best_of", "options_of", "repeat_command", "run", "standing"]
+__all__ = ["Ending", "Options", "Result", "best_of", "function_at", "options_of", "repeat_command", "run", "standing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Ending:
     resizes: int
 
 
-def objective_at(text: str) -> str:
+def function_at(text: str) -> str:
     """``study.py:objective`` with the file's whole path. Raises ConfigError where there is no such function."""
     import ast
 
@@ -177,10 +178,14 @@ def run(
         try:
             with _stopping(executor):
                 what = Search(
-                    Algorithm(options.algorithm), options.trials, options.eta, options.first_rung, options.longest,
+                    algorithm_of(options), options.trials, options.eta, options.first_rung, options.longest,
                     options.deadline_s, options.seed,
                 )  # fmt: skip
-                search(executor, what)
+                if ":" in options.algorithm:
+                    take_up(executor)
+                    load_objective(*options.algorithm.rsplit(":", 1))(executor)
+                else:
+                    search(executor, what)
         except (Stopped, KeyboardInterrupt):
             why = "target" if executor.reached is not None else "stopped"
         finally:
@@ -194,7 +199,7 @@ def run(
 
 
 def _open(options: Options, say: Callable[[str], None], fresh: bool) -> Book:
-    algorithm = Algorithm(options.algorithm)
+    algorithm = algorithm_of(options)
     book = Book.open(
         options.storage, options.study, "maximize" if options.direction == "maximize" else "minimize",
         sampler_of(algorithm, options.seed),
@@ -225,6 +230,11 @@ def _launcher(sites: Sites, imports: set[str]) -> Launcher:
             on_node[site.node] = on_node.get(site.node, 0) + max(site.gpus) + 1 - min(site.gpus)
         return SlurmLauncher(on_node, max(1, min(s.cpus for s in sites.sites) // max(1, sites.count)))
     return LocalLauncher(imports, (os.cpu_count() or 1) // sites.count)
+
+
+def algorithm_of(options: Options) -> Algorithm:
+    """Whose sampler and pruner; one of the user's own has random ones, which draw what it does not set."""
+    return Algorithm.RANDOM if ":" in options.algorithm else Algorithm(options.algorithm)
 
 
 @contextlib.contextmanager

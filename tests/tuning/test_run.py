@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,13 @@ def test_from_nothing_to_the_best(tuner: Any, study: Study) -> None:
     assert result["ended"] == "done" and result["trials"] == {"complete": 6} and result["best"]["value"] == best
     assert Path(result["picture"]).read_bytes().startswith(b"\x89PNG")
     assert {event["width"] for event in tuner.events("start")} == {"1"}
-    again = os.popen(result["repeat"].replace("python -c", f"{os.sys.executable} -c", 1)).read()  # type: ignore[attr-defined]
-    assert float(again) == best
+    command = result["repeat"].replace("python -c", f"{sys.executable} -c", 1)
+    assert float(subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout) == best
 
 
 @THOROUGH
 def test_a_grid_is_gone_through_once(tuner: Any, study: Study) -> None:
-    code, out, err = tuner("run", study(PLAIN, returned="x"), "--trials", "50", "--algorithm", "grid", "--gpus", "1",
+    code, _, err = tuner("run", study(PLAIN, returned="x"), "--trials", "50", "--algorithm", "grid", "--gpus", "1",
                            "--json", "-")  # fmt: skip
     assert code == 0, err
     assert sorted(t.params["x"] for t in tuner.trials()) == [0, 1, 2, 3]
@@ -65,7 +66,7 @@ def test_rungs(tuner: Any, study: Study) -> None:
     assert reached[0] == 12 and all(3 <= n < 12 for n in reached[1:3]) and all(1 <= n < 9 for n in reached[3:])
     best = min(trials, key=lambda t: t.params["x"])
     assert best.state == STATES.COMPLETE and sum(t.state == STATES.PRUNED for t in trials) == 8
-    folder = next(tuner.folder.glob("*.hadar/*/trials/%d" % best.number))
+    folder = next(tuner.folder.glob(f"*.hadar/*/trials/{best.number}"))
     steps = [int(line) for line in (folder / "steps").read_text().split()]
     assert steps == list(range(1, 13))
 

@@ -55,8 +55,10 @@ def _run(
         busy = Path(folder) / "busy"
         busy.mkdir()
         write_data(Path(folder) / "digits.pt")
-        environ = {**os.environ, "BENCH_DATA": f"{folder}/digits.pt", "BENCH_BUSY": str(busy), "BENCH_SEED": str(seed), "XDG_STATE_HOME": folder,
-                   "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}  # fmt: skip
+        environ = {
+            **os.environ, "BENCH_DATA": f"{folder}/digits.pt", "BENCH_BUSY": str(busy), "BENCH_SEED": str(seed),
+            "XDG_STATE_HOME": folder, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd()),
+        }  # fmt: skip
         began = time.monotonic()
         if system == "hadar":
             found = _hadar(algorithm, trials, target, Path(folder), environ)

@@ -61,9 +61,9 @@ def error(model: nn.Module, judged: TensorDataset) -> float:
     model.eval()
     with torch.no_grad():
         x, y = judged.tensors
-        wrong = (model(x).argmax(1) != y).float().mean().item()
+        wrong = (model(x).argmax(1) != y).float().mean()
     model.train()
-    return wrong
+    return float(wrong)
 
 
 def write_data(file: Path) -> None:
