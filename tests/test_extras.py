@@ -10,7 +10,7 @@ from importlib import metadata
 import pytest
 
 BASE = ("click", "rich", "pydantic", "numpy", "pyzmq", "tenacity", "ClusterShell")
-HEAVY = ("torch", "scipy", "sklearn", "pandas", "matplotlib", "prometheus_client", "starlette", "jinja2", "uvicorn",
+HEAVY = ("torch", "scipy", "sklearn", "pandas", "matplotlib", "prometheus_client", "starlette", "jinja2", "uvicorn", "optuna",
          "textual", "safetensors", "cloudpickle")  # fmt: skip
 #: Python in which nothing of an extra can be imported, as after ``pip install slurm_hadar``
 BARE = f"""
