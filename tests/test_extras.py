@@ -10,8 +10,8 @@ from importlib import metadata
 import pytest
 
 BASE = ("click", "rich", "pydantic", "numpy", "pyzmq", "tenacity", "ClusterShell")
-HEAVY = ("torch", "scipy", "sklearn", "pandas", "matplotlib", "prometheus_client", "starlette", "jinja2", "uvicorn", "optuna",
-         "textual", "safetensors", "cloudpickle")  # fmt: skip
+HEAVY = ("torch", "scipy", "sklearn", "pandas", "matplotlib", "prometheus_client", "starlette", "jinja2", "uvicorn",
+         "textual", "safetensors", "cloudpickle", "optuna")  # fmt: skip
 #: Python in which nothing of an extra can be imported, as after ``pip install slurm_hadar``
 BARE = f"""
 import sys

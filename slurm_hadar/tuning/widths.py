@@ -117,7 +117,8 @@ class _Problem:
         self.first_whole = int(self.packed > 1)
         self.widths = [Fraction(1, self.packed)] * self.first_whole + whole
         own = np.stack([heights(budgets, alphas, betas, w) for w in self.widths], axis=1)
-        own[~np.array([[t.takes(w) for w in self.widths] for t in trials])] = np.inf
+        if any(t.batch is not None for t in trials):
+            own[~np.array([[t.takes(w) for w in self.widths] for t in trials])] = np.inf
         self.order = np.argsort(-own[:, 0], kind="stable")
         self.seconds = own[:, :, None] / np.array([t.speed for t in types])
         self.small_s = own[:, 0]
