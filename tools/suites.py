@@ -94,14 +94,13 @@ def run(suites: list[Suite], options: list[str]) -> int:
 
 def _start(suite: Suite, options: list[str]) -> subprocess.Popen[bytes]:
     with suite.report.open("wb") as file:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             suite.command(*suite.spread, *options),
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=lambda: _prefer(os.getpid(), _LOW),  # this process has no threads
         )
-    _prefer(process.pid, _LOW)
-    return process
 
 
 def _prefer(session: int, nice: int) -> None:
