@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_hadar.errors import ConfigError
 
-__all__ = ["address", "asked_locally", "bearer_is", "open_socket", "read_token", "shown"]
+__all__ = ["address", "asked_locally", "bearer_is", "is_loopback", "open_socket", "read_token", "shown"]
 
 _LEAST_TOKEN = 16
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -23,7 +23,7 @@ def address(text: str, has_token: bool) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"--listen {text!r} must read HOST:PORT, such as 127.0.0.1:8641")
-    if not has_token and not _is_loopback(host):
+    if not has_token and not is_loopback(host):
         raise ConfigError(
             f"--listen {text} can be reached from other hosts: give --token-file, or listen on 127.0.0.1 and put a "
             "proxy with TLS and a login in front"
@@ -31,7 +31,8 @@ def address(text: str, has_token: bool) -> tuple[str, int]:
     return host, int(port)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this host itself can reach it."""
     if host == "localhost":
         return True
     try:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import console, facts_table, write_json
+from slurm_hadar.cli.common import cell, console, facts_table, write_json
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.listening import is_loopback, read_token
+from slurm_hadar.serving.client import ServingClient
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.registry import Name
 from slurm_hadar.serving.simulation.result import ServeResult
 from slurm_hadar.serving.simulation.run import ServeOptions
 from slurm_hadar.serving.simulation.run import simulate as run_simulation
-from slurm_hadar.serving.trace import read_trace, with_slo, write_trace
+from slurm_hadar.serving.spans import seconds
+from slurm_hadar.serving.trace import intended_of, read_trace, with_slo, write_trace
+from slurm_hadar.sharing.sizes import size_bytes
+from slurm_hadar.units import lasting
 
 __all__ = ["serve"]
 
@@ -23,6 +30,168 @@ _TRACE = "CSV file, poisson:load=0.7,seconds=60,seed=0 or bursts:rate=25,factor=
 @click.group()
 def serve() -> None:
     """Models served within deadlines."""
+
+
+@serve.command()
+@click.argument("source", metavar="FILE.py:build")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes with the models.")
+@click.option("--slo", default="100ms", show_default=True, metavar="T", help="Deadline of requests that name none.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; others need --token-file.")
+@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
+@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False),
+              help="Only who sends the token in this file is served.")  # fmt: skip
+@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="PEM; with --tls-key.")
+@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="PEM.")
+@click.option("--scheduler", "name", default="orloj", show_default=True, type=click.Choice([str(n) for n in Name]),
+              help="Who decides.")  # fmt: skip
+@click.option("--max-batch", "largest", default=16, show_default=True, type=click.IntRange(1, 1024), help="Requests.")
+@click.option("--max-queue", "queue", default=1000, show_default=True, type=click.IntRange(1, 1_000_000),
+              help="Requests that may wait; further ones are refused (429).")  # fmt: skip
+@click.option("--max-body", default="16MiB", show_default=True, metavar="BYTES", help="Of one request.")
+@click.option("--drain", default="30s", show_default=True, metavar="T",
+              help="At SIGTERM: how long accepted requests may take.")  # fmt: skip
+@click.option("--hang", default="60s", show_default=True, metavar="T",
+              help="A batch that takes longer has its worker killed and replaced.")  # fmt: skip
+def run(
+    source: str, workers: int, slo: str, host: str, port: int, token_file: Path | None, tls_cert: Path | None,
+    tls_key: Path | None, name: str, largest: int, queue: int, max_body: str, drain: str, hang: str,
+) -> None:  # fmt: skip
+    """Serve the models that a function of a Python file builds, by the Open Inference Protocol."""
+    from slurm_hadar.serving.server.desk import DeskOptions
+    from slurm_hadar.serving.server.run import ServerOptions, run_server
+
+    token = None if token_file is None else read_token(token_file)
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key go together")
+    if token is None and not is_loopback(host):
+        raise ConfigError(f"--host {host} can be reached from other hosts: give --token-file")
+    desk = DeskOptions(
+        source, workers, seconds(slo, "--slo"), Name(name), largest, queue, hang_s=seconds(hang, "--hang")
+    )
+    options = ServerOptions(desk, host, port, token, tls_cert, tls_key, size_bytes(max_body), seconds(drain, "--drain"))
+    run_server(options, lambda line: click.echo(f"hadar: {line}", err=True))
+
+
+_url = click.option("--url", default="http://127.0.0.1:8642", show_default=True, help="Of the server.")
+_token = click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), help="That the server needs.")
+_trusted = click.option("--ca", "certificates", type=click.Path(dir_okay=False, exists=True),
+                        help="Certificates to trust, for https; default: the system's.")  # fmt: skip
+
+
+@serve.command()
+@_url
+@_token
+@_trusted
+@click.option("--watch", is_flag=True, help="Once a second, until Ctrl-C.")
+@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; - prints it.")
+def status(url: str, token_file: Path | None, certificates: str | None, watch: bool, json_file: str | None) -> None:
+    """Queue, workers and applications of a server."""
+    with _client(url, token_file, certificates) as client:
+        while True:
+            told = client.status()
+            if json_file is not None:
+                write_json(json_file, told)
+            else:
+                if watch:
+                    click.clear()
+                _show_status(told)
+            if not watch:
+                return
+            time.sleep(1.0)
+
+
+def _client(url: str, token_file: Path | None, certificates: str | None) -> ServingClient:
+    return ServingClient(url, None if token_file is None else read_token(token_file), certificates)
+
+
+def _show_status(told: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    state = "ending" if told["draining"] else f"up {lasting(told['up_s'])}"
+    click.echo(f"{told['scheduler']}, {state}, {told['queued']} of at most {told['queued_most']} requests wait")
+    workers = Table("worker", "process", "state", "batch", "speed", box=None)
+    for w in told["workers"]:
+        speed = "-" if w["speed"] is None else f"{w['speed']:.2f}"
+        workers.add_row(w["name"], str(w["pid"]), w["state"], str(w["batch"]), speed)
+    console().print(workers)
+    table = Table("model", "application", "requests", "in time", "late", "refused", "gone", "median", "99 %", box=None)
+    for a in told["applications"]:
+        waits = ["-" if a[k] is None else f"{a[k]:.1f} ms" for k in ("latency_p50_ms", "latency_p99_ms")]
+        counts = [str(a[k]) for k in ("late", "refused", "abandoned")]
+        name = cell(a["application"] or "-")
+        table.add_row(cell(a["model"]), name, str(a["requests"]), f"{a['finish_rate']:.1%}", *counts, *waits)
+    console().print(table)
+
+
+@serve.command()
+@_url
+@_token
+@_trusted
+@click.option("--trace", "source", required=True, metavar="FILE|SPEC",
+              help="CSV file, poisson:rate=50,seconds=60,seed=0 or bursts:rate=50.")  # fmt: skip
+@click.option("--model", help="Which one; needed where the server has several.")
+@click.option("--slo", default="100ms", show_default=True, metavar="T", help="Deadline; of a file: where it has none.")
+@click.option("--mix", metavar="APP=WEIGHT,...", help="Of drawn traces; default: all the model's applications alike.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
+def load(
+    url: str, token_file: Path | None, certificates: str | None, source: str, model: str | None, slo: str,
+    mix: str | None, json_file: str | None,
+) -> None:  # fmt: skip
+    """Send requests to a server at the trace's times, whatever it answers, and say how many were answered in time.
+
+    The inputs are the model's own examples.
+    """
+    from slurm_hadar.serving.load import run_load
+
+    with _client(url, token_file, certificates) as client:
+        models = client.status()["models"]
+        if model is None and len(models) != 1:
+            raise ConfigError(f"the server has the models {', '.join(models)}: name one by --model")
+        name = model or models[0]
+        examples: dict[str, list[dict[str, Any]]] = {}
+        for example in client.examples(name):
+            examples.setdefault(example["parameters"]["application"], []).append(example)
+    token = None if token_file is None else read_token(token_file)
+    intended = intended_of(source, seconds(slo, "--slo"), _mix(mix, list(examples)))
+    told = run_load(url, name, intended, examples, token, certificates).summary()
+    if json_file is not None:
+        write_json(json_file, told)
+        if json_file == "-":
+            return
+    console().print(facts_table(_load_rows(told)))
+
+
+def _mix(text: str | None, applications: list[str]) -> dict[str, float]:
+    if text is None:
+        return dict.fromkeys(applications, 1.0)
+    found = {}
+    for part in text.split(","):
+        name, equals, weight = part.rpartition("=")
+        try:
+            found[name] = float(weight)
+        except ValueError:
+            found[name] = -1.0
+        if not equals or not 0 < found[name] <= 1e9:
+            raise ConfigError(f"--mix {part!r} must read APP=WEIGHT, a number above 0")
+    return found
+
+
+def _load_rows(told: dict[str, Any]) -> list[tuple[str, str, str]]:
+    def waits(of: dict[str, Any]) -> str:
+        if of["latency_p50_ms"] is None:
+            return "none answered"
+        return f"latency {of['latency_p50_ms']:.1f} ms (median), {of['latency_p99_ms']:.1f} ms (99 %)"
+
+    found = [("finish rate", f"{told['finish_rate']:.1%}", f"of {told['requests']} requests; {waits(told)}")]
+    for name, of in told["by_application"].items():
+        found.append((f"  {name}", f"{of['finish_rate']:.1%}", f"of {of['requests']}; {waits(of)}"))
+    return [
+        *found,
+        ("refused", str(told["refused"]), ""),
+        ("unanswered", str(told["unanswered"]), ""),
+        ("goodput", f"{told['goodput_per_s']:.1f}/s", "answered in time"),
+        ("sent late by", f"{told['sending_lag_ms_p99']:.1f} ms", "99 %: the load's own delay, counted in latencies"),
+    ]
 
 
 @serve.command()

@@ -15,7 +15,17 @@ from slurm_hadar.fields import number, positive, reading, rows
 from slurm_hadar.serving.arrivals import Arrivals, is_drawn
 from slurm_hadar.serving.spans import LONGEST_S, seconds
 
-__all__ = ["COLUMNS", "Kind", "TracedRequest", "drawn", "read_trace", "with_slo", "write_trace"]
+__all__ = [
+    "COLUMNS",
+    "Intended",
+    "Kind",
+    "TracedRequest",
+    "drawn",
+    "intended_of",
+    "read_trace",
+    "with_slo",
+    "write_trace",
+]
 
 COLUMNS = ("arrival_s", "application", "exec_s", "deadline_s")
 _LATEST_S = 1e9
@@ -32,6 +42,15 @@ class TracedRequest:
     application: str
     exec_s: float
     deadline_s: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """A request that is to be sent, seconds after the start, whatever became of those before it."""
+
+    at_s: float
+    application: str
+    deadline_s: float
 
 
 @dataclass(frozen=True)
@@ -135,6 +154,24 @@ def with_slo(trace: Sequence[TracedRequest], slo: str | None) -> tuple[TracedReq
     else:
         span_s = seconds(text, "--slo")
     return tuple(replace(r, deadline_s=r.arrival_s + span_s) for r in trace)
+
+
+def intended_of(source: str, slo_s: float, mix: Mapping[str, float]) -> tuple[Intended, ...]:
+    """What a load sends: a file's requests, or those of a drawn process, whose applications come by the weights of
+    ``mix``. Raises TraceError."""
+    if is_drawn(source):
+        arrivals = Arrivals.read(source, Arrivals.values(source))
+        dice = random.Random(f"mix {arrivals.seed}")
+        names, weights = list(mix), list(mix.values())
+        found = tuple(Intended(at_s, dice.choices(names, weights)[0], slo_s) for at_s in arrivals.times())
+    else:
+        found = tuple(
+            Intended(r.arrival_s, r.application, slo_s if math.isnan(r.deadline_s) else r.deadline_s - r.arrival_s)
+            for r in read_trace(source)
+        )
+    if not found:
+        raise TraceError(f"{source}: nobody comes; raise rate or seconds")
+    return found
 
 
 def write_trace(trace: Iterable[TracedRequest]) -> str:
