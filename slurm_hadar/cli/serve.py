@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from slurm_hadar.cli.common import cell, console, facts_table, write_json
-from slurm_hadar.errors import ConfigError
+from slurm_hadar.errors import ConfigError, ServingError
 from slurm_hadar.listening import is_loopback, read_token
 from slurm_hadar.serving.client import ServingClient
 from slurm_hadar.serving.scheduling.law import BatchLaw
@@ -145,6 +145,8 @@ def load(
 
     with _client(url, token_file, certificates) as client:
         models = client.status()["models"]
+        if not models:
+            raise ServingError(f"{url}: no worker is ready yet")
         if model is None and len(models) != 1:
             raise ConfigError(f"the server has the models {', '.join(models)}: name one by --model")
         name = model or models[0]

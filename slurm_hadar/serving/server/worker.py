@@ -5,7 +5,7 @@ python -m slurm_hadar.serving.server.worker ADDRESS NAME FILE.py:build LARGEST
 
 from __future__ import annotations
 
-import os
+import ctypes
 import signal
 import sys
 import time
@@ -22,7 +22,7 @@ from slurm_hadar.serving.tensors import DATATYPES
 
 __all__ = ["main", "measured"]
 
-_LOOK_MS = 1000
+_PDEATHSIG = 1  # of Linux's prctl
 _SINGLES = 20  # runs of each application at the start
 _WARM_UP_S = 10.0  # at most for these, of each model
 _BATCHES = 3
@@ -32,6 +32,7 @@ def main() -> None:
     address, name, source, largest = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM):  # Slurm and a terminal tell all of us; the server ends us when done
         signal.signal(number, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)  # nobody waits for us once the server is gone
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.IDENTITY, name.encode())
         socket.setsockopt(zmq.LINGER, 1000)
@@ -51,10 +52,7 @@ def _work(socket: Any, source: str, largest: int) -> None:
         told.append(found)
         groups.extend(examples)
     socket.send_multipart(pack({"kind": "ready", "models": told}, groups))
-    parent = os.getppid()
-    while os.getppid() == parent:  # else the server is gone, and nobody waits for us
-        if not socket.poll(_LOOK_MS):
-            continue
+    while True:
         header, requests = unpack([frame.buffer for frame in socket.recv_multipart(copy=False)])
         socket.send_multipart(_run(models[header["model"]], header["batch"], requests), copy=False)
 
@@ -153,8 +151,8 @@ def _batches(
     tried = [next(request for name, request in rows if name == wanted) for wanted in {ordered[0], ordered[-1]}]
     alone = [float(np.median([_seconds(model, [r]) for _ in range(_BATCHES)])) for r in tried]
     found = {1: 1.0}
-    size = 2
-    while size <= largest:
+    size, ends = 2, time.monotonic() + _WARM_UP_S
+    while size <= largest and (size == 2 or time.monotonic() < ends):  # larger ones are taken to go on as these
         ratios = [
             float(np.median([_seconds(model, [r] * size) for _ in range(_BATCHES)])) / max(one, 1e-9)
             for r, one in zip(tried, alone, strict=True)
