@@ -45,7 +45,7 @@ KINDS = {
     "heavy tail, 0.7": "poisson:load=0.7,seconds=100,apps=all/20ms,spread=1.1",
     "heavy tail, 1.1": "poisson:load=1.1,seconds=100,apps=all/20ms,spread=1.1",
 }
-DRIFT = "poisson:load=0.7,seconds=28800,drift=0.5,period=7200"
+DRIFT = "poisson:load=0.7,seconds=28800,drift=0.5,period=7200,apps=short/100ms/80+long/1s/20"
 OPTIONS = ServeOptions(BatchLaw.linear(0.6, 16))
 
 _seeds = click.option("--seeds", default=5, show_default=True, type=click.IntRange(min=1))
@@ -107,7 +107,7 @@ def kinds(seeds: int, first: int) -> None:
 
 
 @main.command()
-@click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1))
+@click.option("--seeds", default=2, show_default=True, type=click.IntRange(min=1))
 @_first
 def drift(seeds: int, first: int) -> None:
     """8 hours; against one who is told the true distributions, and one who never learns."""

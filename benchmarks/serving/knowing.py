@@ -13,7 +13,7 @@ __all__ = ["DRIFT", "PERIOD_S", "Blind", "Oracle"]
 
 DRIFT, PERIOD_S = 0.5, 7200.0
 _TOLD_EACH_S = 20.0
-_TIMES = {"short": 0.010, "long": 0.100}
+_TIMES = {"short": 0.1, "long": 1.0}
 _SPREAD = 0.05
 
 

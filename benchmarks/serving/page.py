@@ -62,7 +62,8 @@ two applications under one tag.
 DRIFT_INTRO = """
 ## Drift
 
-The two applications for 8 hours, SLO 1.5 x P99, load 0.7 on average, while all run times swing by half up and down
+Two applications of 100 ms and 1 s, 80:20, for 8 hours, SLO 1.5 x P99, load 0.7 on average,
+while all run times swing by half up and down
 once in two hours. The oracle is told the true distributions every 20 s.
 
 """

@@ -51,5 +51,9 @@ def build() -> list[Any]:
     return [Sleeper(), Empty()]
 
 
+def dies() -> Any:
+    os._exit(7)
+
+
 def broken() -> Any:
     raise RuntimeError("no weights")

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -227,12 +228,31 @@ def test_a_token_is_needed_by_all_but_health(tmp_path: Path) -> None:
         running.end()
 
 
-def test_a_model_that_cannot_be_built_ends_the_server() -> None:
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate")
+def test_encrypted(tmp_path: Path) -> None:
+    """With a certificate of one's own, which the client is told to trust, and nobody else does."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *names]
+    subprocess.run([*make, "-keyout", key, "-out", cert, "-days", "2"], check=True, capture_output=True)
+    running = Running("--tls-cert", str(cert), "--tls-key", str(key))
+    try:
+        assert running.url.startswith("https://")
+        with ServingClient(running.url, certificates=str(cert)) as client:
+            assert client.status()["scheduler"] == "orloj"
+        with ServingClient(running.url) as stranger, pytest.raises(ServingError, match="certificate"):
+            stranger.status()
+    finally:
+        running.end()
+
+
+@pytest.mark.parametrize(("function", "told"), [("broken", "no weights"), ("dies", "ended with 7")])
+def test_a_model_that_cannot_be_built_ends_the_server(function: str, told: str) -> None:
     """In one line."""
-    running = Running(function="broken")
+    running = Running(function=function)
 
     assert running.process.wait(WAIT_S) == 1
-    until(lambda: any("no weights" in line for line in running.lines), lambda: running.lines)
+    until(lambda: any(told in line for line in running.lines), lambda: running.lines)
     assert not any("Traceback" in line for line in running.lines)
 
 

@@ -171,14 +171,20 @@ class Orloj(Policy):
             for r in self._heap.best(self._sizes[-1], now_s)
         ]
         for size in reversed(self._usable()):
-            at_most = size * self._most_cost * speed / (factors[size] * shortest_s)
-            if best is not None and at_most <= best.value:
+            if best is not None and self._at_most(size, shortest_s, speed) <= best.value:
                 continue
             for requests, counts in self._cuts([r for r, factor in listed if factor >= factors[size]][:size]):
+                longest_s = self._means[next(reversed(counts))]
+                if best is not None and self._at_most(len(requests), longest_s, speed) <= best.value:
+                    continue
                 found = self._valued(requests, counts, now_s, speed)
                 if found.value > (0.0 if best is None else best.value):
                     best = found
         return best or self._probe(speed)
+
+    def _at_most(self, size: int, mean_s: float, speed: float) -> float:
+        """No batch of this size is worth more, in which a request takes at least so long on average."""
+        return size * self._most_cost * speed / (self.setup.law.factors[size] * mean_s)
 
     def _probe(self, speed: float) -> Proposal | None:
         """When nothing that may succeed waits."""

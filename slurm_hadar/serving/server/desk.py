@@ -123,6 +123,7 @@ class Desk:
         self._tags: set[str] = set()
         self._bytes = 0
         self._never_ready = 0
+        self._why: dict[str, str] = {}  # of workers that could not begin
         self._timer: asyncio.TimerHandle | None = None
         self._looker: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -290,9 +291,7 @@ class Desk:
         if header["kind"] == "ready":
             self._is_ready(name, header["models"], groups)
         elif header["kind"] == "failed":
-            self._never_ready += 1
-            if not self._workers and self._never_ready >= self.options.workers:
-                self._failed(header["why"])
+            self._why[name] = header["why"]
         elif name in self._running and header["batch"] == self._running[name].batch.requests[0].number:
             self._done(name, self._running.pop(name), header["failures"], groups)
 
@@ -344,10 +343,7 @@ class Desk:
             in_time = total_s <= waiting.deadline_s
             self._metrics.answered(request.model, request.application, total_s, in_time)
         self._pump(now_s)
-        if self._running or not self._idle:
-            asyncio.get_running_loop().call_soon(self._scheduler.refresh, now_s)
-        else:
-            self._scheduler.refresh(now_s)
+        asyncio.get_running_loop().call_soon(self._scheduler.refresh, now_s)  # behind what the pump has begun
 
     def _gone(self, name: str, why: str) -> None:
         """A worker's requests are tried once more, by another, if there is time."""
@@ -358,6 +354,8 @@ class Desk:
             self._metrics.workers.set(len(self._workers))
             self._metrics.workers_lost.inc()
             self._tell(f"worker {name} {why}; another one is started")
+        else:
+            self._could_not_begin(name, self._why.pop(name, f"it {why}"))
         for request in () if running is None else running.batch.requests:
             waiting = self._waiting.get(request.number)
             if waiting is None:
@@ -370,6 +368,14 @@ class Desk:
             number = next(self._numbers)
             waiting.request = Request(number, request.application, request.arrival_s, request.deadline_s, request.model)
             self._enter(waiting, now_s)
+
+    def _could_not_begin(self, name: str, why: str) -> None:
+        """Where no worker ever was ready, and as many as there are to be have failed, the fault is the model's."""
+        self._never_ready += 1
+        if self._scheduler is None and self._never_ready >= self.options.workers:
+            self._failed(f"no worker could begin: {why}")
+        else:
+            self._tell(f"worker {name} could not begin, another one is started: {why}")
 
     def _look(self) -> None:
         """Workers that hang are ended."""

@@ -69,6 +69,8 @@ class _Run:
             log_level="warning",
             server_header=False,
             lifespan="on",
+            ws="none",
+            proxy_headers=False,  # who asks does not matter here, and may not say so by a header
             ssl_certfile=options.certificate,
             ssl_keyfile=options.key,
             limit_concurrency=options.desk.queue + _CONNECTIONS,
