@@ -4,6 +4,7 @@
     python -m benchmarks.serving kinds    [--seeds N] [--first N]    static models, heavy tails, no tags
     python -m benchmarks.serving drift    [--seeds N] [--first N]    8 hours in which run times swing
     python -m benchmarks.serving decide                              CPU time of decisions at 1,000 queued
+    python -m benchmarks.serving server                              what the server itself costs
     python -m benchmarks.serving page                                docs/results/serving.md from serving.json
 
 The first three write docs/results/serving.json. Constants were chosen on seeds 0 to 3; reported are 100 and above.
@@ -17,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import numpy as np
 
 from benchmarks.serving import page as pages
 from benchmarks.serving.knowing import Blind, Oracle
+from benchmarks.serving.server import measure
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
@@ -126,12 +129,15 @@ def drift(seeds: int, first: int) -> None:
 @main.command()
 @click.option("--decisions", default=3000, show_default=True)
 def decide(decisions: int) -> None:
-    """Three applications of log-normal run times, 1,000 always queued, on one worker; refreshes are not counted."""
+    """Three applications of log-normal run times, 1,000 always queued, on one worker; refreshes are not counted. Beside
+    it, in the same run, work that is always the same: how much of the spread is the machine's."""
     dice = random.Random("decide")
     mean_s = {"a": 0.01, "b": 0.03, "c": 0.1}
     profile = {a: [m * dice.lognormvariate(0, 0.5) for _ in range(300)] for a, m in mean_s.items()}
     scheduled = scheduler(Name.ORLOJ, {"": Setup(BatchLaw.linear(0.6, 16), 60.0, profile)})
-    now_s, number, worker, took, arrivals = 0.0, 0, Worker("w"), [], []
+    now_s, number, worker, took, arrivals, same = 0.0, 0, Worker("w"), [], [], []
+    heap = [dice.random() for _ in range(1000)]
+    heapify(heap)
     for _ in range(decisions):
         scheduled.expire(now_s)
         scheduled.refresh(now_s)
@@ -144,13 +150,28 @@ def decide(decisions: int) -> None:
         began = time.thread_time_ns()
         batch = scheduled.choose(now_s, [worker])
         took.append((time.thread_time_ns() - began) / 1e3)
+        began = time.thread_time_ns()
+        popped = [heappop(heap) for _ in range(40)]
+        for entry in popped:
+            heappush(heap, entry)
+        same.append((time.thread_time_ns() - began) / 1e3)
         assert batch is not None
         now_s += batch.expected_s
         scheduled.ended(batch, batch.expected_s, now_s)
-    found = {f"{q:g} %": float(np.percentile(took, q)) for q in (50, 90, 99)}
-    found["arrival, 50 %"] = float(np.median(arrivals))
+    measured = {"decision": took, "arrival": arrivals, "40 pops and pushes of a heap of 1,000": same}
+    found = {f"{what}, {q:g} %": float(np.percentile(us, q)) for what, us in measured.items() for q in (5, 50, 90, 99)}
     click.echo(", ".join(f"{name}: {us:.0f} us" for name, us in found.items()))
     _keep("decide", found)
+
+
+@main.command()
+@click.option("--seconds", default=5.0, show_default=True)
+def server(seconds: float) -> None:
+    """A model that does nothing, and the same web server without ours."""
+    found = measure(seconds)
+    for name, figures in found.items():
+        click.echo(f"{name}: " + ", ".join(f"{what} {figure:.3g}" for what, figure in figures.items()))
+    _keep("server", found)
 
 
 @main.command()

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from slurm_hadar import __version__
 from slurm_hadar.errors import ServingError
 from slurm_hadar.listening import asked_locally, bearer_is
-from slurm_hadar.serving.server.desk import Answer, Desk
+from slurm_hadar.serving.server.desk import Accepted, Answer, Desk
 from slurm_hadar.serving.server.metrics import ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.server.protocol import encode, read_request
@@ -127,25 +127,25 @@ class _Routes:
             info = self._info(request)
             body = await self._body(request)
             asked = read_request(body, info)
-            answer = await self._until_gone(request, self._desk.ask(info.name, asked, len(body)))
+            answer = await self._until_gone(request, self._desk.accept(info.name, asked, len(body)))
         except ServingError as error:
             return _error(error.status, str(error))
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         return Response(encode(info, asked.identity, answer.outputs, answer.parameters()), media_type=_JSON)
 
-    async def _until_gone(self, request: Request, asking: Awaitable[Answer]) -> Answer:
+    async def _until_gone(self, request: Request, accepted: Accepted) -> Answer:
         """The answer, unless the client goes before: then its place in the queue is free."""
-        task = asyncio.ensure_future(asking)
-        watching = asyncio.ensure_future(_gone(request))
+        watching = asyncio.create_task(_cancel_when_gone(request, accepted.future))
         try:
-            await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise ClientDisconnect
-            return task.result()
+            return await accepted.future
+        except asyncio.CancelledError:
+            if accepted.future.cancelled() and not _is_ending():
+                raise ClientDisconnect from None
+            raise
         finally:
-            task.cancel()
             watching.cancel()
+            self._desk.release(accepted)
 
     async def _body(self, request: Request) -> bytes:
         """Raises ServingError for one that is too large, or comes too slowly."""
@@ -165,6 +165,13 @@ class _Routes:
         return b"".join(parts)
 
 
-async def _gone(request: Request) -> None:
+async def _cancel_when_gone(request: Request, future: asyncio.Future[Answer]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    future.cancel()
+
+
+def _is_ending() -> bool:
+    """Whether it is this task that is cancelled, and not what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

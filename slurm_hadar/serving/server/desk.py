@@ -22,7 +22,7 @@ from slurm_hadar.serving.server.pool import Pool, WorkerEvents
 from slurm_hadar.serving.server.protocol import Asked
 from slurm_hadar.serving.server.wire import pack
 
-__all__ = ["Answer", "Desk", "DeskOptions"]
+__all__ = ["Accepted", "Answer", "Desk", "DeskOptions"]
 
 _MARGIN_S = 0.001  # of a deadline, for the way back
 _MOST_TAGS = 256
@@ -68,7 +68,9 @@ class Answer:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class Accepted:
+    """A request that waits or runs. The request changes when it is tried again."""
+
     request: Request
     inputs: dict[str, Any]
     future: asyncio.Future[Answer]
@@ -115,7 +117,7 @@ class Desk:
         )
         self._scheduler: Scheduler | None = None
         self._models = _Models()
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, Accepted] = {}
         self._running: dict[str, _Running] = {}
         self._idle: dict[Worker, None] = {}
         self._workers: dict[str, Worker] = {}
@@ -153,9 +155,10 @@ class Desk:
         """Requests with their applications, as the model gave them."""
         return self._models.examples[model]
 
-    async def ask(self, model: str, asked: Asked, size: int) -> Answer:
-        """Run it by its deadline. ``size``: bytes that it holds while it waits. Raises ServingError where it is
-        refused: 429 for a full queue, 503 without workers or at the end, 504 for deadlines that cannot be met."""
+    def accept(self, model: str, asked: Asked, size: int) -> Accepted:
+        """Queue a request; its future brings the answer, or a ServingError (504: the deadline cannot be met).
+        ``size``: bytes that it holds while it waits. :meth:`release` must follow, whatever happens. Raises ServingError
+        where it is refused at once: 429 for a full queue, 503 without workers or at the end."""
         now_s = time.monotonic()
         tag = self._tag(asked.application)
         refusal = self._refusal(size)
@@ -165,16 +168,17 @@ class Desk:
         deadline_s = self.options.slo_s if asked.deadline_s is None else asked.deadline_s
         due_s = now_s + deadline_s - min(_MARGIN_S, 0.1 * deadline_s)
         request = Request(next(self._numbers), tag, now_s, due_s, model)
-        waiting = _Waiting(request, asked.inputs, asyncio.get_running_loop().create_future(), now_s, deadline_s, size)
-        self._enter(waiting, now_s)
+        accepted = Accepted(request, asked.inputs, asyncio.get_running_loop().create_future(), now_s, deadline_s, size)
         self._bytes += size
-        try:
-            return await waiting.future
-        finally:
-            self._bytes -= size
-            if not waiting.future.done() or waiting.future.cancelled():
-                self._forget(waiting)
-                self._metrics.ended(model, tag, Outcome.ABANDONED)
+        self._enter(accepted, now_s)
+        return accepted
+
+    def release(self, accepted: Accepted) -> None:
+        """Its answer was taken, or nobody waits for it any more: then its place in the queue is free."""
+        self._bytes -= accepted.size
+        if not accepted.future.done() or accepted.future.cancelled():
+            self._forget(accepted)
+            self._metrics.ended(accepted.request.model, accepted.request.application, Outcome.ABANDONED)
 
     async def drain(self, seconds: float) -> None:
         """Accept nobody any more, and wait until all are answered; who is not by then is refused."""
@@ -233,19 +237,19 @@ class Desk:
             return ServingError(f"requests that wait hold {self._bytes} bytes already", 429)
         return None
 
-    def _enter(self, waiting: _Waiting, now_s: float) -> None:
+    def _enter(self, waiting: Accepted, now_s: float) -> None:
         assert self._scheduler is not None
         self._waiting[waiting.request.number] = waiting
         self._scheduler.arrive(waiting.request, now_s)
         self._pump(now_s)
 
-    def _forget(self, waiting: _Waiting) -> None:
+    def _forget(self, waiting: Accepted) -> None:
         if self._waiting.pop(waiting.request.number, None) is not None and self._scheduler is not None:
             self._scheduler.withdraw(waiting.request)
         if not self._waiting:
             self._empty.set()
 
-    def _refuse(self, waiting: _Waiting, error: ServingError) -> None:
+    def _refuse(self, waiting: Accepted, error: ServingError) -> None:
         self._forget(waiting)
         if not waiting.future.done():
             waiting.future.set_exception(error)

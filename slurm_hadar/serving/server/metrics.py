@@ -43,11 +43,16 @@ class ServingMetrics:
         self.workers = Gauge("hadar_serving_workers", "That are ready", registry=self._registry)
         self.workers_lost = Counter("hadar_serving_workers_lost", "That ended unasked", registry=self._registry)
         self._queued = Gauge("hadar_serving_queued", "Requests that wait", registry=self._registry)
+        self._cells: dict[tuple[str, str, Outcome], Any] = {}
         self._counts: dict[tuple[str, str], dict[Outcome, int]] = {}
         self._latest: dict[tuple[str, str], deque[float]] = {}
 
     def ended(self, model: str, application: str, outcome: Outcome) -> None:
-        self._requests.labels(model, application, str(outcome)).inc()
+        key = model, application, outcome
+        counter = self._cells.get(key)
+        if counter is None:  # to look labels up takes longer than to count
+            counter = self._cells[key] = self._requests.labels(model, application, str(outcome))
+        counter.inc()
         counts = self._counts.setdefault((model, application), dict.fromkeys(Outcome, 0))
         counts[outcome] += 1
 
