@@ -15,6 +15,7 @@
     ├── CheckpointError         a checkpoint is truncated, foreign or cannot be written
     ├── ChannelError            a message between job and controller is not acceptable
     ├── JobFailed               a submitted function did not return in its job
+    ├── ServingError            a model server refused a request, or cannot be asked
     └── SlurmError              Slurm could not be asked or did not obey
         ├── SlurmUnavailable    slurmctld is away, or a call ran into its time limit
         ├── SlurmParseError     Slurm's answer is cut short or not understood
@@ -112,6 +113,14 @@ class JobFailed(HadarError):
 
     def __str__(self) -> str:
         return super().__str__() + (f"\n{self.output.rstrip()}" if self.output.strip() else "")
+
+
+class ServingError(HadarError):
+    """A model server refused a request, or could not be asked. ``status``: of HTTP; 0: there was no answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class SlurmError(HadarError):

@@ -36,6 +36,7 @@ COMMANDS = {
     "replay": "slurm_hadar.cli.replay:replay",
     "report": "slurm_hadar.cli.report:report",
     "run": "slurm_hadar.cli.run:run",
+    "serve": "slurm_hadar.cli.serve:serve",
     "share": "slurm_hadar.cli.share:share",
     "simulate": "slurm_hadar.cli.simulate:simulate",
     "speeds": "slurm_hadar.cli.speeds:speeds",

@@ -9,6 +9,7 @@ import click
 from slurm_hadar.cli.common import config_options
 from slurm_hadar.config import Config
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
+from slurm_hadar.listening import address, read_token
 
 __all__ = ["web"]
 
@@ -24,7 +25,7 @@ def web(config: Config, listen: str, token_file: Path | None) -> None:
     It only reads, and works while the controller runs and when it does not.
     """
     from slurm_hadar.web.app import create_app
-    from slurm_hadar.web.serve import address, read_token, serve
+    from slurm_hadar.web.serve import serve
 
     token = None if token_file is None else read_token(token_file)
     host, port = address(listen, token is not None)

@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from slurm_hadar.listening import asked_locally, bearer_is
+
 __all__ = ["COOKIE", "HEADERS", "Guard"]
 
 COOKIE = "slurm_hadar"
@@ -27,7 +29,6 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 _MOST_BYTES = 2048  # of a path, and of a query: no search is longer
-_LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 
 
 class Guard:
@@ -69,9 +70,7 @@ class Guard:
         if max(len(scope["path"]), len(scope["query_string"])) > _MOST_BYTES:
             return PlainTextResponse("This address is too long.\n", 414)
         if self._token is None:
-            host = Headers(scope=scope).get("host", "")
-            name = host if host.endswith("]") else host.rpartition(":")[0] or host
-            if name.lower() not in _LOCAL:
+            if not asked_locally(Headers(scope=scope).get("host", "")):
                 return PlainTextResponse("Ask for this page as localhost, or start it with --token-file.\n", 421)
             return None
         if scope["path"] == "/healthz":
@@ -79,8 +78,8 @@ class Guard:
         return self._by_token(Request(scope))
 
     def _by_token(self, request: Request) -> Response | None:
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._matches(given.strip()):
+        assert self._token is not None
+        if bearer_is(request.headers.get("authorization", ""), self._token):
             return None
         if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._cookie.encode()):
             return None

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.listening import address, read_token
 from slurm_hadar.web import content as pages
 from slurm_hadar.web.guard import COOKIE, HEADERS
-from slurm_hadar.web.serve import address, read_token
 from tests.profiles import examples
 
 TOKEN = "0123456789abcdef-secret"

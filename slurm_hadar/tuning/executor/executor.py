@@ -217,7 +217,7 @@ class Executor:
         live = self.lives.get(message.trial)
         if live is None or live.process != (message.trial, message.run):
             if message.asks:
-                self._desk.answer(message, error="this run of the trial is over")
+                self._desk.say_gone(message)
             return
         if not message.asks:
             self._beat(live, message)
@@ -225,7 +225,7 @@ class Executor:
         try:
             self._desk.answer(message, self._answer(live, message))
         except HadarError:
-            self._desk.answer(message, "pause")  # so that it saves: the run is over
+            self._desk.say_gone(message)  # so that it saves: the run is over
             raise
         except Exception as error:  # Optuna's words for what the objective asks
             self._desk.answer(message, error=str(error))

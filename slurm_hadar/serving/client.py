@@ -1,0 +1,146 @@
+"""Ask a model server: needs nothing but Python and NumPy.
+
+client = ServingClient("http://127.0.0.1:8642")
+answer = client.infer("sentiment", {"tokens": tokens}, application="reviews", deadline_ms=100)
+answer.outputs["score"], answer.trace()
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+
+from slurm_hadar.errors import ServingError
+from slurm_hadar.serving.tensors import DATATYPES, NAMES, as_json
+
+__all__ = ["InferAnswer", "ServingClient", "request_body", "trace_of"]
+
+_WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class InferAnswer:
+    """``outputs``: arrays by name. ``parameters``: what became of the request on the way, see :meth:`trace`."""
+
+    outputs: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+
+    def trace(self) -> str:
+        """``queued 12 ms, batch of 4, ran 31 ms, deadline 100 ms``."""
+        return trace_of(self.parameters)
+
+
+def trace_of(parameters: Mapping[str, Any]) -> str:
+    """One request's way, from the parameters of its answer."""
+    p = parameters
+    late = "" if p["on_time"] else f", {p['total_ms'] - p['deadline_ms']:.0f} ms late"
+    return (
+        f"queued {p['queued_ms']:.0f} ms, batch of {p['batch']}, ran {p['ran_ms']:.0f} ms on worker {p['worker']}, "
+        f"deadline {p['deadline_ms']:.0f} ms{late}"
+    )
+
+
+def request_body(inputs: Mapping[str, Any], application: str = "", deadline_ms: float | None = None) -> dict[str, Any]:
+    """Of the Open Inference Protocol, from arrays. Raises ServingError for a type that it does not have."""
+    parameters: dict[str, Any] = {"application": application}
+    if deadline_ms is not None:
+        parameters["deadline_ms"] = deadline_ms
+    arrays = {name: np.asarray(value) for name, value in inputs.items()}
+    for name, array in arrays.items():
+        if array.dtype not in NAMES:
+            raise ServingError(f"{name} is of type {array.dtype}, which is none of {', '.join(DATATYPES)}")
+    return {"inputs": as_json(arrays), "parameters": parameters}
+
+
+class ServingClient:
+    """One connection, for one thread, opened again where it has broken; a context manager.
+
+    Parameters
+    ----------
+    url: ``http://HOST:PORT`` or ``https://HOST:PORT``.
+    certificates: a file of those to trust, for https; default: the system's.
+    """
+
+    def __init__(
+        self, url: str, token: str | None = None, certificates: str | None = None, wait_s: float = _WAIT_S
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ServingError(f"{url!r} must read http://HOST:PORT or https://HOST:PORT")
+        self._url = f"{parts.scheme}://{parts.netloc}"
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            trusted = ssl.create_default_context(cafile=certificates)
+            self._connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=wait_s, context=trusted)
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=wait_s)
+
+    def __enter__(self) -> ServingClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def infer(
+        self, model: str, inputs: Mapping[str, Any], application: str = "", deadline_ms: float | None = None
+    ) -> InferAnswer:
+        """Raises ServingError where it is refused (``status`` and the server's reason) or cannot be asked."""
+        body = request_body(inputs, application, deadline_ms)
+        told = self._ask("POST", f"/v2/models/{quote(model, safe='')}/infer", body)
+        outputs = {
+            t["name"]: np.array(t["data"], DATATYPES[t["datatype"]]).reshape(t["shape"]) for t in told["outputs"]
+        }
+        return InferAnswer(outputs, told["parameters"])
+
+    def metadata(self, model: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask("GET", f"/v2/models/{quote(model, safe='')}")
+        return found
+
+    def examples(self, model: str) -> list[dict[str, Any]]:
+        """Bodies of requests that the model gave as examples, with their applications."""
+        found: list[dict[str, Any]] = self._ask("GET", f"/v2/models/{quote(model, safe='')}/examples")
+        return found
+
+    def ready(self) -> bool:
+        """Whether requests are accepted. Raises ServingError where nobody answers."""
+        try:
+            self._ask("GET", "/v2/health/ready")
+        except ServingError as error:
+            if error.status == 503:
+                return False
+            raise
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """Queue, workers and applications."""
+        found: dict[str, Any] = self._ask("GET", "/status")
+        return found
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            self._connection.request(method, path, content, self._headers)
+            answer = self._connection.getresponse()
+            told = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()  # the next request opens it again
+            raise ServingError(f"{self._url} does not answer: {error or type(error).__name__}") from None
+        try:
+            found = json.loads(told)
+        except ValueError:
+            raise ServingError(f"{self._url} answers {answer.status} with no JSON", answer.status) from None
+        if answer.status != 200:
+            why = found.get("error") if isinstance(found, dict) else None
+            raise ServingError(f"{self._url}: {why or answer.status}", answer.status)
+        return found

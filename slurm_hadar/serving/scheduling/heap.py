@@ -1,0 +1,73 @@
+"""Requests in the order of their waiting-cost scores, which changes at milestones only."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+
+from slurm_hadar.serving.scheduling.request import Request
+from slurm_hadar.serving.scheduling.score import ScoreTable
+
+__all__ = ["ScoreHeap"]
+
+_SPARE = 64  # departed entries that are always tolerated
+_NEVER = float("inf")
+_Entry = tuple[float, int, Request, ScoreTable]  # numbers are unique: what stands behind them is never compared
+
+
+class ScoreHeap:
+    """A heap by alpha, O(log N) an event.
+
+    A milestone only lowers alpha, so what is stored bounds it from above, and a request's milestones are looked at when
+    it comes to the top: then it is put where it belongs now. This replaces the second heap, of milestones, that the
+    reconstruction names: what has passed a milestone deep in the queue costs nothing.
+
+    Parameters
+    ----------
+    queued: all requests that wait, by number; kept by the owner. Others are dropped when they come up.
+    table_of: a request's scores for a rate b, which is one for all.
+    """
+
+    __slots__ = ("_entries", "_queued", "_rate", "_table_of")
+
+    def __init__(
+        self, queued: Mapping[int, Request], table_of: Callable[[Request, float], ScoreTable], rate: float, now_s: float
+    ) -> None:
+        self._queued, self._table_of, self._rate = queued, table_of, rate
+        self._entries: list[_Entry] = [self._entry(request, now_s) for request in queued.values()]
+        heapify(self._entries)
+
+    def push(self, request: Request, now_s: float) -> None:
+        """Who has just come to ``queued``."""
+        heappush(self._entries, self._entry(request, now_s))
+        if len(self._entries) > 2 * len(self._queued) + _SPARE:
+            self._entries = [e for e in self._entries if e[1] in self._queued]
+            heapify(self._entries)
+
+    def best(self, count: int, now_s: float) -> list[Request]:
+        """At most so many of the highest scores, best first; they stay. Who can no longer be in time is forgotten."""
+        entries, queued, rate = self._entries, self._queued, self._rate
+        taken: list[_Entry] = []
+        while entries and len(taken) < count:
+            stored, number, request, table = entries[0]
+            if number not in queued:
+                heappop(entries)
+                continue
+            deadline_s = request.deadline_s
+            key = rate * deadline_s - table.log_k_by_slack[bisect_right(table.slacks_s, deadline_s - now_s)]
+            if key == _NEVER:
+                heappop(entries)
+            elif key <= stored:
+                taken.append(heappop(entries))
+            else:
+                heapreplace(entries, (key, number, request, table))
+        for entry in taken:
+            heappush(entries, entry)
+        return [entry[2] for entry in taken]
+
+    def _entry(self, request: Request, now_s: float) -> _Entry:
+        """By -log alpha."""
+        table = self._table_of(request, self._rate)
+        key = self._rate * request.deadline_s - table.log_k(request.deadline_s - now_s)
+        return key, request.number, request, table

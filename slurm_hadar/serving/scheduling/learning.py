@@ -1,0 +1,110 @@
+"""Run times of applications from what is observed: single runs, and batches that reveal their longest request only."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from slurm_hadar.serving.scheduling.distribution import Distribution, mixture
+
+__all__ = ["Knowledge", "Window"]
+
+ATOMS = 128  # of a distribution that was learned
+LONGEST = 1000  # observations in a window
+_FIRST_S = 1e-3  # of an application of which nothing is known: short, so that it is tried and known
+_ENOUGH = 5  # observations from which on an application's own are taken alone
+_BLEND = 64  # atoms of mixtures
+
+
+class Window:
+    """The last observations of one application."""
+
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._seen: deque[tuple[float, int]] = deque(maxlen=longest)
+        self.last_s = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def add(self, seconds: float, of: int, now_s: float) -> None:
+        """The longest of so many requests took so long alone."""
+        self._seen.append((seconds, of))
+        self.last_s = now_s
+
+    def distribution(self) -> Distribution:
+        """The most likely one. Each observation says that one request took just so long and the others of its batch no
+        longer: values censored from above, for which the Kaplan-Meier estimate with time reversed is the maximum of
+        the likelihood (Kaplan and Meier 1958; that it serves here is our idea). Single runs only: the empirical one."""
+        values = np.array([v for v, _ in self._seen])
+        counts = np.array([n for _, n in self._seen], float)
+        order = np.argsort(values, kind="stable")
+        at_risk = np.cumsum(counts[order])
+        stay = 1.0 - 1.0 / at_risk  # the share below each value of what is not above it
+        stay[0] = 0.0  # what is left lies at the least value
+        reached = np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
+        return Distribution(values[order], np.diff(reached, prepend=0.0)).thinned(ATOMS)
+
+
+class Knowledge:
+    """Distributions of one model's applications, as of the last :meth:`refresh`.
+
+    Parameters
+    ----------
+    profile: seconds of single runs by application, measured beforehand.
+    """
+
+    def __init__(self, profile: Mapping[str, Iterable[float]]) -> None:
+        self._windows: dict[str, Window] = {}
+        self._arrivals: dict[str, float] = {}
+        self._changed = 0
+        self._known: dict[str, Distribution] = {}
+        self.overall = Distribution([_FIRST_S])
+        for application, seconds in profile.items():
+            for value in seconds:
+                self.observe(application, value, 1, float("-inf"))
+        self.refresh()
+
+    def observe(self, application: str, seconds: float, of: int, now_s: float) -> None:
+        """The longest of ``of`` requests of one application took so long alone, on a worker of speed 1."""
+        self._windows.setdefault(application, Window()).add(seconds, of, now_s)
+        self._changed += 1
+
+    def arrived(self, application: str) -> None:
+        """For the shares of applications in what is queued."""
+        self._arrivals[application] = self._arrivals.get(application, 0.0) + 1.0
+
+    def known_since(self, application: str) -> float:
+        """When it was last observed; minus infinity for never, or in a profile only."""
+        window = self._windows.get(application)
+        return float("-inf") if window is None else window.last_s
+
+    def of(self, application: str) -> Distribution:
+        """An application's own, or what is known of all."""
+        return self._known.get(application, self.overall)
+
+    @property
+    def applications(self) -> tuple[str, ...]:
+        """Those that were observed, by the last refresh."""
+        return tuple(self._known)
+
+    @property
+    def changed(self) -> int:
+        """Observations since the last refresh."""
+        return self._changed
+
+    def refresh(self) -> None:
+        """Work the observations in: some milliseconds, to be spent when nobody waits for a decision."""
+        own = {name: window.distribution() for name, window in self._windows.items() if len(window)}
+        if own:
+            shares = [(d, self._arrivals.get(name, 0.0) + 1e-6) for name, d in own.items()]
+            self.overall = mixture(shares, _BLEND)
+        self._known = {
+            name: d if len(self._windows[name]) >= _ENOUGH
+            else mixture([(d, float(len(self._windows[name]))), (self.overall, 1.0)], _BLEND)
+            for name, d in own.items()
+        }  # fmt: skip
+        for name in self._arrivals:
+            self._arrivals[name] *= 0.5  # the mix is that of late
+        self._changed = 0

@@ -1,0 +1,219 @@
+"""Orloj, as we reconstruct it: requests by waiting cost, batches by expected on-time ends per second."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappush
+from typing import Any
+
+import numpy as np
+
+from slurm_hadar.serving.scheduling.heap import ScoreHeap
+from slurm_hadar.serving.scheduling.learning import Knowledge
+from slurm_hadar.serving.scheduling.policy import Policy, Proposal, Setup
+from slurm_hadar.serving.scheduling.request import Refusal, Refused, Request, Step
+from slurm_hadar.serving.scheduling.score import ScoreTable
+
+__all__ = ["Latencies", "Orloj"]
+
+WAITS = 10.0  # 1/b in mean run times: how far the score looks ahead
+_SCORE_ATOMS = 16  # of the distributions that scores are computed from: each is a milestone
+_GRID = 128
+_PROBE_S = 10.0  # after so long without an observation a request is tried although it looks hopeless
+_NEWS = 0.8  # of the shortest run known: less than that is worked in at once
+_DUE = 50  # observations after which distributions are worked out anew
+
+
+class Latencies:
+    """What batches take, by the applications of their requests, from a model's knowledge as of one refresh."""
+
+    def __init__(self, knowledge: Knowledge, factors: Sequence[float], applications: Sequence[str]) -> None:
+        self._knowledge, self._factors = knowledge, factors
+        times = np.unique(np.concatenate([knowledge.of(a).times_s for a in (*applications, "")]))
+        self._grid = times[np.unique(np.linspace(0, len(times) - 1, _GRID).astype(int))]
+        self._steps = np.diff(self._grid)
+        self._log_cdf: dict[str, Any] = {}
+        self._longest: dict[tuple[tuple[str, int], ...], float] = {}
+
+    def expected_s(self, counts: Mapping[str, int], size: int) -> float:
+        """Of a batch of this size, with so many requests of each application."""
+        key = tuple(counts.items())
+        found = self._longest.get(key)
+        if found is None:
+            reached = np.exp(sum(n * self._log(application) for application, n in key))
+            found = self._longest[key] = float(self._grid[0] + self._steps @ (1.0 - reached[:-1]))
+        return found * self._factors[size]
+
+    def _log(self, application: str) -> Any:
+        if application not in self._log_cdf:
+            cdf = self._knowledge.of(application).cdf_at(self._grid)
+            self._log_cdf[application] = np.log(np.maximum(cdf, 1e-300))
+        return self._log_cdf[application]
+
+    def worth(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> float:
+        """What is expected to be saved by running them together now: for requests of the ordinary cost, how many end in
+        time. The batch's time is as the product of its members' distributions says."""
+        scale = speed / self._factors[len(requests)]
+        parts = [(d.times_s, d.cumulative, n) for d, n in ((self._knowledge.of(a), n) for a, n in counts.items())]
+        total = 0.0
+        for request in requests:
+            due_s = request.deadline_s - now_s
+            for after_s, cost in request.steps:
+                slack_s = (due_s + after_s) * scale
+                for times, cumulative, count in parts:
+                    cost *= cumulative[bisect_right(times, slack_s)] ** count
+                total += cost
+        return total
+
+
+class Orloj(Policy):
+    """The reconstruction of facts 3.3 (1) to (4), but that one order serves all batch sizes: by the score of a request
+    that runs alone, of those that a batch of the size could serve in time (no worse than an order for each size by
+    simulation, and a fifth of the work). docs/serving.md says what is whose."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.knowledge = Knowledge(setup.profile)
+        self._sizes = setup.law.sizes()
+        self._most_cost = 1.0
+        self._present: Counter[str] = Counter()
+        self._new = False
+        self._probes: dict[str, Request] = {}  # by application
+        self._begin_s = float("inf")
+        self.refresh(0.0)
+
+    def enqueue(self, request: Request, now_s: float) -> None:
+        application = request.application
+        self._begin_s = min(self._begin_s, now_s)
+        self.knowledge.arrived(application)
+        self._most_cost = max(self._most_cost, sum(step.cost for step in request.steps))
+        self._present[application] += 1
+        if application not in self._means:
+            self._means[application] = self.knowledge.of(application).mean_s
+        self._heap.push(request, now_s)
+
+    def departed(self, request: Request) -> None:
+        if self._probes.get(request.application) is request:
+            del self._probes[request.application]
+        self._present[request.application] -= 1
+        if not self._present[request.application]:
+            del self._present[request.application]
+
+    def observe(self, requests: Sequence[Request], seconds: float, now_s: float) -> None:
+        """A batch of one application tells of its longest; one of several tells too little of any."""
+        applications = {request.application for request in requests}
+        if len(applications) == 1:
+            application = applications.pop()
+            alone_s = seconds / self.setup.law.factors[len(requests)]
+            shorter = alone_s < _NEWS * self.knowledge.of(application).times_s[0]
+            self._new = self._new or shorter or application not in self.knowledge.applications
+            self.knowledge.observe(application, alone_s, len(requests), now_s)
+
+    @property
+    def refresh_due(self) -> bool:
+        return self._new or self.knowledge.changed >= _DUE
+
+    def refresh(self, now_s: float) -> None:
+        knowledge = self.knowledge
+        knowledge.refresh()
+        self._new = False
+        applications = (*knowledge.applications, *self._present)
+        self._means = {a: knowledge.of(a).mean_s for a in applications}
+        self._latencies = Latencies(knowledge, self.setup.law.factors, applications)
+        self._heap = ScoreHeap(self.queued, self._scores(), 1.0 / (WAITS * knowledge.overall.mean_s), now_s)
+        self._ends = sorted((self.latest_start_s(r), number) for number, r in self.queued.items())
+
+    def _scores(self) -> Callable[[Request, float], ScoreTable]:
+        tables: dict[tuple[str, tuple[Step, ...]], ScoreTable] = {}
+
+        def table_of(request: Request, rate: float) -> ScoreTable:
+            kind = request.application, request.steps
+            table = tables.get(kind)
+            if table is None:
+                latency = self.knowledge.of(request.application).thinned(_SCORE_ATOMS)
+                table = tables[kind] = ScoreTable(latency, rate, request.steps)
+            return table
+
+        return table_of
+
+    def latest_start_s(self, request: Request) -> float:
+        """The shortest run known of its application would just end in time."""
+        if self._probes.get(request.application) is request:
+            return request.last_s
+        return request.last_s - self.knowledge.of(request.application).times_s[0]
+
+    def expire(self, now_s: float) -> list[Refused]:
+        """But for one of an application that was long not observed: its run times may have fallen, which nobody would
+        learn if all of its requests were given up."""
+        found = []
+        for refused in super().expire(now_s):
+            request = refused.request
+            application = request.application
+            stale = max(self.knowledge.known_since(application), self._begin_s) < now_s - _PROBE_S
+            if refused.why is Refusal.TOO_LATE or not stale or application in self._probes:
+                found.append(refused)
+                continue
+            self.queued[request.number] = self._probes[application] = request
+            self._present[application] += 1
+            heappush(self._ends, (request.last_s, request.number))
+        return found
+
+    def propose(self, now_s: float, speed: float) -> Proposal | None:
+        """The batch of the most expected on-time ends per expected second."""
+        if not self.queued:
+            return None
+        best: Proposal | None = None
+        factors, shortest_s = self.setup.law.factors, min(map(self._means.__getitem__, self._present))
+        listed = [
+            (r, (r.last_s - now_s) * speed / self.knowledge.of(r.application).times_s[0])
+            for r in self._heap.best(self._sizes[-1], now_s)
+        ]
+        for size in reversed(self._usable()):
+            if best is not None and self._at_most(size, shortest_s, speed) <= best.value:
+                continue
+            for requests, counts in self._cuts([r for r, factor in listed if factor >= factors[size]][:size]):
+                longest_s = self._means[next(reversed(counts))]
+                if best is not None and self._at_most(len(requests), longest_s, speed) <= best.value:
+                    continue
+                found = self._valued(requests, counts, now_s, speed)
+                if found.value > (0.0 if best is None else best.value):
+                    best = found
+        return best or self._probe(speed)
+
+    def _at_most(self, size: int, mean_s: float, speed: float) -> float:
+        """No batch of this size is worth more, in which a request takes at least so long on average."""
+        return size * self._most_cost * speed / (self.setup.law.factors[size] * mean_s)
+
+    def _probe(self, speed: float) -> Proposal | None:
+        """When nothing that may succeed waits."""
+        for request in self._probes.values():
+            return Proposal([request], self._means[request.application] / speed, 0.0)
+        return None
+
+    def _usable(self) -> list[int]:
+        """Sizes up to the one that takes all that are queued."""
+        queued = len(self.queued)
+        return [k for k, before in zip(self._sizes, (0, *self._sizes), strict=False) if before < queued]
+
+    def _cuts(self, requests: list[Request]) -> list[tuple[list[Request], dict[str, int]]]:
+        """The requests, and without those of the longest applications, as short ones need not wait for long ones; with
+        how many there are of each application."""
+        parts: dict[str, list[Request]] = {}
+        for request in requests:
+            parts.setdefault(request.application, []).append(request)
+        if len(parts) < 2:
+            return [(requests, {a: len(part) for a, part in parts.items()})] if requests else []
+        found: list[tuple[list[Request], dict[str, int]]] = []
+        taken: list[Request] = []
+        counts: dict[str, int] = {}
+        for application in sorted(parts, key=self._means.__getitem__):
+            taken = taken + parts[application]
+            counts = {**counts, application: len(parts[application])}
+            found.append((taken, counts))
+        return found
+
+    def _valued(self, requests: list[Request], counts: Mapping[str, int], now_s: float, speed: float) -> Proposal:
+        expected_s = self._latencies.expected_s(counts, len(requests)) / speed
+        return Proposal(requests, expected_s, self._latencies.worth(requests, counts, now_s, speed) / expected_s)

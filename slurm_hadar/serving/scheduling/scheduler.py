@@ -1,0 +1,70 @@
+"""Several models on several workers: which of the policies' batches starts, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from slurm_hadar.serving.scheduling.policy import Policy, Proposal
+from slurm_hadar.serving.scheduling.request import Batch, Refused, Request, Worker
+
+__all__ = ["Scheduler"]
+
+
+class Scheduler:
+    """Around one policy for each model. The caller tells of arrivals and ends, and asks :meth:`choose` until it answers
+    None whenever a worker is idle."""
+
+    def __init__(self, policies: Mapping[str, Policy]) -> None:
+        self.policies = dict(policies)
+
+    def arrive(self, request: Request, now_s: float) -> None:
+        self.policies[request.model].arrive(request, now_s)
+
+    def withdraw(self, request: Request) -> bool:
+        """Whether it was still queued."""
+        return self.policies[request.model].withdraw(request.number)
+
+    def choose(self, now_s: float, idle: Collection[Worker]) -> Batch | None:
+        """The best batch now, and its worker: of all models, and of the idle workers of each speed. None: nothing is to
+        be started, or nobody is idle."""
+        best: tuple[Proposal, str, Worker] | None = None
+        looked: set[tuple[float, str]] = set()
+        for worker in idle:
+            for model, policy in self.policies.items():
+                if not policy.queued or (worker.speed, model) in looked or not worker.holds(model):
+                    continue
+                looked.add((worker.speed, model))
+                found = policy.propose(now_s, worker.speed)
+                if found is not None and (best is None or found.value > best[0].value):
+                    best = found, model, worker
+        if best is None:
+            return None
+        proposal, model, worker = best
+        for request in proposal.requests:
+            self.policies[model].withdraw(request.number)
+        return Batch(model, proposal.requests, worker, proposal.expected_s)
+
+    def ended(self, batch: Batch, seconds: float, now_s: float) -> None:
+        """A batch has run for so long on its worker."""
+        self.policies[batch.model].observe(batch.requests, seconds * batch.worker.speed, now_s)
+
+    def expire(self, now_s: float) -> list[Refused]:
+        """Who is given up now: to be told at once."""
+        return [refused for policy in self.policies.values() for refused in policy.expire(now_s)]
+
+    def next_expiry_s(self) -> float:
+        return min((policy.next_expiry_s() for policy in self.policies.values()), default=float("inf"))
+
+    def refresh(self, now_s: float) -> None:
+        """Whatever is due; when nobody waits for a decision."""
+        for policy in self.policies.values():
+            if policy.refresh_due:
+                policy.refresh(now_s)
+
+    @property
+    def queued(self) -> int:
+        return sum(len(policy.queued) for policy in self.policies.values())
+
+    def waiting(self) -> Sequence[Request]:
+        """All that are queued, in no order."""
+        return [request for policy in self.policies.values() for request in policy.queued.values()]

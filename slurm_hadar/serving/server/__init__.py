@@ -1,0 +1,1 @@
+"""The server: HTTP in front, worker processes behind, the scheduler between them."""

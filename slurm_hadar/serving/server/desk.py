@@ -1,0 +1,394 @@
+"""Between HTTP and workers: every accepted request waits here until it is answered, or refused with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_hadar.errors import ServingError
+from slurm_hadar.serving.scheduling.law import BatchLaw
+from slurm_hadar.serving.scheduling.policy import Setup
+from slurm_hadar.serving.scheduling.registry import Name, scheduler
+from slurm_hadar.serving.scheduling.request import Batch, Request, Worker
+from slurm_hadar.serving.scheduling.scheduler import Scheduler
+from slurm_hadar.serving.server.metrics import Outcome, ServingMetrics
+from slurm_hadar.serving.server.model import ModelInfo
+from slurm_hadar.serving.server.pool import Pool, WorkerEvents
+from slurm_hadar.serving.server.protocol import Asked
+from slurm_hadar.serving.server.wire import pack
+
+__all__ = ["Accepted", "Answer", "Desk", "DeskOptions"]
+
+_MARGIN_S = 0.001  # of a deadline, for the way back
+_MOST_TAGS = 256
+_OTHER = "other"
+_SAME_SPEED = 0.4  # workers whose times differ by less are alike: measured on a busy host, equal ones differ too
+_LOOK_S = 0.5
+_TRIES = 2
+
+
+@dataclass(frozen=True)
+class DeskOptions:
+    """``hang_s``: a worker whose batch takes longer, and ten times as long as expected, is killed and replaced."""
+
+    source: str
+    workers: int
+    slo_s: float
+    policy: Name = Name.ORLOJ
+    largest: int = 16
+    queue: int = 1000
+    queue_bytes: int = 1 << 30
+    hang_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request gets, and what became of it on the way."""
+
+    outputs: Mapping[str, Any]
+    queued_s: float
+    batch: int
+    ran_s: float
+    total_s: float
+    deadline_s: float
+    worker: str
+
+    def parameters(self) -> dict[str, Any]:
+        """The trace of the request, as its answer brings it."""
+        return {
+            "queued_ms": round(self.queued_s * 1e3, 3), "batch": self.batch, "ran_ms": round(self.ran_s * 1e3, 3),
+            "total_ms": round(self.total_s * 1e3, 3), "deadline_ms": round(self.deadline_s * 1e3, 3),
+            "on_time": self.total_s <= self.deadline_s, "worker": self.worker,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Accepted:
+    """A request that waits or runs. The request changes when it is tried again."""
+
+    request: Request
+    inputs: dict[str, Any]
+    future: asyncio.Future[Answer]
+    accepted_s: float
+    deadline_s: float  # from then on
+    size: int
+    tries: int = 1
+
+
+@dataclass(slots=True)
+class _Running:
+    batch: Batch
+    started_s: float
+
+
+@dataclass
+class _Models:
+    """What the first worker has said of the models."""
+
+    infos: dict[str, ModelInfo] = field(default_factory=dict)
+    examples: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
+    singles: dict[str, float] = field(default_factory=dict)  # median of all single runs
+
+
+class Desk:
+    """Lives in one event loop.
+
+    Parameters
+    ----------
+    failed: told when there is no worker and none can be had.
+    tell: given a line for each worker that is ready, or is lost.
+    """
+
+    def __init__(
+        self,
+        options: DeskOptions,
+        metrics: ServingMetrics,
+        failed: Callable[[str], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.options, self._metrics, self._failed, self._tell = options, metrics, failed, tell
+        self._pool = Pool(
+            options.workers, [options.source, str(options.largest)], WorkerEvents(self._message, self._gone)
+        )
+        self._scheduler: Scheduler | None = None
+        self._models = _Models()
+        self._waiting: dict[int, Accepted] = {}
+        self._running: dict[str, _Running] = {}
+        self._idle: dict[Worker, None] = {}
+        self._workers: dict[str, Worker] = {}
+        self._numbers = itertools.count(1)
+        self._tags: set[str] = set()
+        self._bytes = 0
+        self._never_ready = 0
+        self._why: dict[str, str] = {}  # of workers that could not begin
+        self._timer: asyncio.TimerHandle | None = None
+        self._looker: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self.draining = False
+        self.started_s = time.monotonic()
+
+    # From the server
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a batch."""
+        return 0 if self._scheduler is None else self._scheduler.queued
+
+    def start(self) -> None:
+        self._pool.start()
+        self._look()
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._workers) and not self.draining
+
+    @property
+    def infos(self) -> Mapping[str, ModelInfo]:
+        return self._models.infos
+
+    def examples(self, model: str) -> list[tuple[str, dict[str, Any]]]:
+        """Requests with their applications, as the model gave them."""
+        return self._models.examples[model]
+
+    def accept(self, model: str, asked: Asked, size: int) -> Accepted:
+        """Queue a request; its future brings the answer, or a ServingError (504: the deadline cannot be met).
+        ``size``: bytes that it holds while it waits. :meth:`release` must follow, whatever happens. Raises ServingError
+        where it is refused at once: 429 for a full queue, 503 without workers or at the end."""
+        now_s = time.monotonic()
+        tag = self._tag(asked.application)
+        refusal = self._refusal(size)
+        if refusal is not None:
+            self._metrics.ended(model, tag, Outcome.REFUSED)
+            raise refusal
+        deadline_s = self.options.slo_s if asked.deadline_s is None else asked.deadline_s
+        due_s = now_s + deadline_s - min(_MARGIN_S, 0.1 * deadline_s)
+        request = Request(next(self._numbers), tag, now_s, due_s, model)
+        accepted = Accepted(request, asked.inputs, asyncio.get_running_loop().create_future(), now_s, deadline_s, size)
+        self._bytes += size
+        self._enter(accepted, now_s)
+        return accepted
+
+    def release(self, accepted: Accepted) -> None:
+        """Its answer was taken, or nobody waits for it any more: then its place in the queue is free."""
+        self._bytes -= accepted.size
+        if not accepted.future.done() or accepted.future.cancelled():
+            self._forget(accepted)
+            self._metrics.ended(accepted.request.model, accepted.request.application, Outcome.ABANDONED)
+
+    async def drain(self, seconds: float) -> None:
+        """Accept nobody any more, and wait until all are answered; who is not by then is refused."""
+        self.draining = True
+        self._empty.clear()
+        if self._waiting:
+            try:
+                await asyncio.wait_for(self._empty.wait(), seconds)
+            except TimeoutError:
+                for waiting in list(self._waiting.values()):
+                    self._refuse(waiting, ServingError("the server ended before it was this request's turn", 503))
+
+    def close(self) -> None:
+        for timer in (self._timer, self._looker):
+            if timer is not None:
+                timer.cancel()
+        for waiting in list(self._waiting.values()):
+            self._refuse(waiting, ServingError("the server has ended", 503))
+        self._pool.close()
+
+    def status(self) -> dict[str, Any]:
+        """What ``hadar serve status`` shows."""
+        now_s, pids = time.monotonic(), self._pool.pids()
+        return {
+            "scheduler": str(self.options.policy), "slo_ms": self.options.slo_s * 1e3, "models": list(self.infos),
+            "up_s": now_s - self.started_s, "draining": self.draining,
+            "queued": self.queued, "queued_most": self.options.queue,
+            "queued_bytes": self._bytes,
+            "workers": [
+                {"name": name, "pid": pid, "speed": self._workers[name].speed if name in self._workers else None,
+                 "state": "starting" if name not in self._workers else "busy" if name in self._running else "idle",
+                 "batch": len(self._running[name].batch.requests) if name in self._running else 0}
+                for name, pid in sorted(pids.items())
+            ],
+            "applications": self._metrics.applications(),
+        }  # fmt: skip
+
+    # Requests
+
+    def _tag(self, application: str) -> str:
+        """Clients choose tags; there are no more than can be kept apart."""
+        if application not in self._tags:
+            if len(self._tags) >= _MOST_TAGS:
+                return _OTHER
+            self._tags.add(application)
+        return application
+
+    def _refusal(self, size: int) -> ServingError | None:
+        if self.draining:
+            return ServingError("the server is ending and accepts no more requests", 503)
+        if self._scheduler is None or not self._pool.pids():
+            return ServingError("no worker is ready yet", 503)
+        if len(self._waiting) >= self.options.queue:
+            return ServingError(f"{self.options.queue} requests wait already (--max-queue)", 429)
+        if self._bytes + size > self.options.queue_bytes:
+            return ServingError(f"requests that wait hold {self._bytes} bytes already", 429)
+        return None
+
+    def _enter(self, waiting: Accepted, now_s: float) -> None:
+        assert self._scheduler is not None
+        self._waiting[waiting.request.number] = waiting
+        self._scheduler.arrive(waiting.request, now_s)
+        self._pump(now_s)
+
+    def _forget(self, waiting: Accepted) -> None:
+        if self._waiting.pop(waiting.request.number, None) is not None and self._scheduler is not None:
+            self._scheduler.withdraw(waiting.request)
+        if not self._waiting:
+            self._empty.set()
+
+    def _refuse(self, waiting: Accepted, error: ServingError) -> None:
+        self._forget(waiting)
+        if not waiting.future.done():
+            waiting.future.set_exception(error)
+            self._metrics.ended(waiting.request.model, waiting.request.application, Outcome.REFUSED)
+
+    # Batches
+
+    def _pump(self, now_s: float) -> None:
+        """Give up who cannot be met, give work to idle workers, and come back when the next must be given up."""
+        assert self._scheduler is not None
+        for request, why in self._scheduler.expire(now_s):
+            waiting = self._waiting.get(request.number)
+            if waiting is not None:
+                self._refuse(waiting, ServingError(f"{why}, after {1e3 * (now_s - waiting.accepted_s):.0f} ms", 504))
+        while self._idle and self._scheduler.queued:
+            batch = self._scheduler.choose(now_s, self._idle)
+            if batch is None:
+                break
+            self._send(batch, now_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._scheduler.queued:
+            wait_s = max(0.0, self._scheduler.next_expiry_s() - now_s) + 1e-4
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._pump(time.monotonic())
+
+    def _send(self, batch: Batch, now_s: float) -> None:
+        name, number = batch.worker.name, batch.requests[0].number
+        del self._idle[batch.worker]
+        self._running[name] = _Running(batch, now_s)
+        self._metrics.batch(batch.model, len(batch.requests))
+        header = {"model": batch.model, "batch": number}
+        frames = pack(header, [self._waiting[request.number].inputs for request in batch.requests])
+        self._pool.send(name, frames)  # where it fails the worker is gone, and _gone gives its requests to others
+
+    # From workers
+
+    def _message(self, name: str, header: dict[str, Any], groups: list[dict[str, Any]]) -> None:
+        if header["kind"] == "ready":
+            self._is_ready(name, header["models"], groups)
+        elif header["kind"] == "failed":
+            self._why[name] = header["why"]
+        elif name in self._running and header["batch"] == self._running[name].batch.requests[0].number:
+            self._done(name, self._running.pop(name), header["failures"], groups)
+
+    def _is_ready(self, name: str, told: list[dict[str, Any]], groups: list[dict[str, Any]]) -> None:
+        now_s = time.monotonic()
+        typical = {of["metadata"]["name"]: _typical_s(of["singles"]) for of in told}
+        if self._scheduler is None:
+            self._learn(told, groups, typical)
+        ratios = [self._models.singles[model] / max(seconds, 1e-9) for model, seconds in typical.items()]
+        speed = statistics.geometric_mean(ratios)
+        worker = Worker(name, 1.0 if abs(speed - 1.0) < _SAME_SPEED else speed)
+        self._workers[name] = worker
+        self._idle[worker] = None
+        self._pool.proved(name)
+        self._metrics.workers.set(len(self._workers))
+        self._tell(f"worker {name} is ready ({len(self._workers)} of {self.options.workers})")
+        self._pump(now_s)
+
+    def _learn(self, told: list[dict[str, Any]], groups: list[dict[str, Any]], typical: dict[str, float]) -> None:
+        setups, rest = {}, iter(groups)
+        for of in told:
+            info = ModelInfo.read(of["metadata"])
+            self._models.infos[info.name] = info
+            self._models.examples[info.name] = [(tag, next(rest)) for tag in of["applications"]]
+            law = BatchLaw.measured({int(k): s for k, s in of["batches"].items()}, self.options.largest)
+            setups[info.name] = Setup(law, self.options.slo_s, of["singles"])
+            self._tags.update(of["applications"])
+        self._models.singles = typical
+        self._scheduler = scheduler(self.options.policy, setups)
+
+    def _done(self, name: str, running: _Running, failures: Mapping[str, str], groups: list[dict[str, Any]]) -> None:
+        assert self._scheduler is not None
+        now_s, batch = time.monotonic(), running.batch
+        ran_s = now_s - running.started_s
+        self._idle[batch.worker] = None
+        if not failures:
+            self._scheduler.ended(batch, ran_s, now_s)
+        for place, (request, outputs) in enumerate(zip(batch.requests, groups, strict=True)):
+            waiting = self._waiting.get(request.number)
+            if waiting is None:  # its client has gone
+                continue
+            if str(place) in failures:
+                self._refuse(waiting, ServingError(f"the model fails on this request: {failures[str(place)]}", 500))
+                continue
+            self._forget(waiting)
+            total_s, queued_s = now_s - waiting.accepted_s, running.started_s - waiting.accepted_s
+            answer = Answer(outputs, queued_s, len(batch.requests), ran_s, total_s, waiting.deadline_s, name)
+            waiting.future.set_result(answer)
+            in_time = total_s <= waiting.deadline_s
+            self._metrics.answered(request.model, request.application, total_s, in_time)
+        self._pump(now_s)
+        asyncio.get_running_loop().call_soon(self._scheduler.refresh, now_s)  # behind what the pump has begun
+
+    def _gone(self, name: str, why: str) -> None:
+        """A worker's requests are tried once more, by another, if there is time."""
+        now_s = time.monotonic()
+        worker, running = self._workers.pop(name, None), self._running.pop(name, None)
+        if worker is not None:
+            self._idle.pop(worker, None)
+            self._metrics.workers.set(len(self._workers))
+            self._metrics.workers_lost.inc()
+            self._tell(f"worker {name} {why}; another one is started")
+        else:
+            self._could_not_begin(name, self._why.pop(name, f"it {why}"))
+        for request in () if running is None else running.batch.requests:
+            waiting = self._waiting.get(request.number)
+            if waiting is None:
+                continue
+            if waiting.tries >= _TRIES or now_s >= request.deadline_s:
+                self._refuse(waiting, ServingError(f"the worker that ran it {why}", 503))
+                continue
+            del self._waiting[request.number]
+            waiting.tries += 1
+            number = next(self._numbers)
+            waiting.request = Request(number, request.application, request.arrival_s, request.deadline_s, request.model)
+            self._enter(waiting, now_s)
+
+    def _could_not_begin(self, name: str, why: str) -> None:
+        """Where no worker ever was ready, and as many as there are to be have failed, the fault is the model's."""
+        self._never_ready += 1
+        if self._scheduler is None and self._never_ready >= self.options.workers:
+            self._failed(f"no worker could begin: {why}")
+        else:
+            self._tell(f"worker {name} could not begin, another one is started: {why}")
+
+    def _look(self) -> None:
+        """Workers that hang are ended."""
+        now_s = time.monotonic()
+        for name, running in self._running.items():
+            if now_s - running.started_s > max(self.options.hang_s, 10 * running.batch.expected_s):
+                self._pool.kill(name, f"hung for {now_s - running.started_s:.0f} s and was killed")
+        self._looker = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+
+def _typical_s(singles: Mapping[str, list[float]]) -> float:
+    return statistics.geometric_mean(max(statistics.median(seconds), 1e-9) for seconds in singles.values())

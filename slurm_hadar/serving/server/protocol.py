@@ -1,0 +1,132 @@
+"""The Open Inference Protocol (version 2, JSON): what a client sends, checked against the model's metadata."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slurm_hadar.errors import ServingError
+from slurm_hadar.serving.server.model import ModelInfo, TensorSpec
+from slurm_hadar.serving.tensors import DATATYPES, NAMES
+
+__all__ = ["Asked", "encode", "read_request"]
+
+_LONGEST_TAG = 64
+_LONGEST_MS = 86_400_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it was sent. ``deadline_s``: from now on; None: the server's SLO."""
+
+    inputs: dict[str, Any]
+    identity: str
+    application: str
+    deadline_s: float | None
+
+
+def read_request(body: bytes, info: ModelInfo) -> Asked:
+    """Raises ServingError (400) naming what is wrong with it."""
+    try:
+        asked = json.loads(body, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise _bad(f"the body is no JSON: {error}") from None
+    if not isinstance(asked, dict):
+        raise _bad("the body must be a JSON object with 'inputs'")
+    identity = asked.get("id", "")
+    if not isinstance(identity, str) or len(identity) > _LONGEST_TAG:
+        raise _bad(f"id must be a text of at most {_LONGEST_TAG} characters")
+    parameters = asked.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise _bad("parameters must be an object")
+    given = asked.get("inputs")
+    if not isinstance(given, list) or not all(isinstance(i, dict) for i in given):
+        raise _bad("inputs must be a list of tensors")
+    known = {spec.name: spec for spec in info.inputs}
+    names = [tensor.get("name") for tensor in given]
+    if sorted(map(str, names)) != sorted(known):
+        raise _bad(f"model {info.name} takes the inputs {', '.join(sorted(known))}, each once")
+    inputs = {tensor["name"]: _tensor(tensor, known[tensor["name"]]) for tensor in given}
+    return Asked(inputs, identity, _application(parameters), _deadline_s(parameters))
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _bad(message: str) -> ServingError:
+    return ServingError(message, 400)
+
+
+def _application(parameters: Mapping[str, Any]) -> str:
+    tag = parameters.get("application", "")
+    if not isinstance(tag, str) or len(tag) > _LONGEST_TAG or not (tag == "" or tag.isprintable()):
+        raise _bad(f"application must be a printable text of at most {_LONGEST_TAG} characters")
+    return tag
+
+
+def _deadline_s(parameters: Mapping[str, Any]) -> float | None:
+    given = parameters.get("deadline_ms")
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= _LONGEST_MS:
+        raise _bad("deadline_ms must be a number of milliseconds above 0 and up to a day")
+    return given / 1e3
+
+
+def _tensor(tensor: Mapping[str, Any], spec: TensorSpec) -> Any:
+    name, shape = spec.name, tensor.get("shape")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise _bad(f"shape of {name} must be a list of whole numbers")
+    if tensor.get("datatype") != spec.datatype:
+        raise _bad(f"datatype of {name} must be {spec.datatype}, not {str(tensor.get('datatype'))[:20]!r}")
+    if not spec.admits(shape):
+        raise _bad(f"shape of {name} must be {list(spec.shape)} (-1: any length), not {shape[:9]}")
+    data = tensor.get("data")
+    if not isinstance(data, list):
+        raise _bad(f"data of {name} must be a list")
+    try:
+        values = np.asarray(data)
+    except ValueError:
+        raise _bad(f"data of {name} is ragged") from None
+    if values.size != math.prod(shape):
+        raise _bad(f"data of {name} has {values.size} values where shape {shape} has {math.prod(shape)}")
+    return _typed(values, spec).reshape(shape)
+
+
+def _typed(values: Any, spec: TensorSpec) -> Any:
+    """Of the datatype, unchanged in value but for rounding to the precision of floats."""
+    kind = np.dtype(DATATYPES[spec.datatype])
+    admitted = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[kind.kind]
+    if values.size and values.dtype.kind not in admitted:
+        raise _bad(f"data of {spec.name} are not all of {spec.datatype}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = values.astype(kind)
+    kept = np.isfinite(found).all() if kind.kind == "f" else (found == values).all()
+    if values.size and not kept:
+        raise _bad(f"data of {spec.name} do not fit into {spec.datatype}")
+    return found
+
+
+def encode(info: ModelInfo, identity: str, outputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> bytes:
+    """The answer. What is no number in JSON (not finite) goes as null."""
+    tensors = [
+        {"name": name, "datatype": NAMES[array.dtype], "shape": list(array.shape), "data": _numbers(array)}
+        for name, array in outputs.items()
+    ]
+    found: dict[str, Any] = {"model_name": info.name, "outputs": tensors, "parameters": dict(parameters)}
+    if identity:
+        found["id"] = identity
+    return json.dumps(found).encode()
+
+
+def _numbers(array: Any) -> list[Any]:
+    values: list[Any] = array.reshape(-1).tolist()
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return [v if math.isfinite(v) else None for v in values]
+    return values

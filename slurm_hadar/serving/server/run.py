@@ -1,0 +1,110 @@
+"""From options to a server that runs until it is told to end, and then answers whom it has accepted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.listening import open_socket, shown
+from slurm_hadar.serving.server.app import create_app
+from slurm_hadar.serving.server.desk import Desk, DeskOptions
+from slurm_hadar.serving.server.metrics import ServingMetrics
+
+__all__ = ["ServerOptions", "run_server"]
+
+_CONNECTIONS = 1000  # beyond those of requests that may wait
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """``drain_s``: how long accepted requests are waited for at the end."""
+
+    desk: DeskOptions
+    host: str
+    port: int
+    token: str | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    most_bytes: int = 16 << 20
+    drain_s: float = 30.0
+
+
+class _Server(uvicorn.Server):
+    """One signal drains, a second one ends at once."""
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._drain, self._asked = drain, False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self._asked:
+            self.force_exit = True
+            self.should_exit = True
+        self._asked = True
+        self._drain()
+
+
+def run_server(options: ServerOptions, tell: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. ``tell`` is given lines: the address, and which workers are ready. Raises
+    ConfigError where it cannot listen, where the certificate is none, and where no worker can be had."""
+    _Run(options, tell).run()
+
+
+class _Run:
+    def __init__(self, options: ServerOptions, tell: Callable[[str], None]) -> None:
+        self._options, self._tell = options, tell
+        self._failure = ""
+        metrics = ServingMetrics()
+        self._listening = open_socket(options.host, options.port)
+        self._desk = Desk(options.desk, metrics, self._failed, tell)
+        settings = uvicorn.Config(
+            create_app(self._desk, metrics, options.most_bytes, options.token),
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            lifespan="on",
+            ws="none",
+            proxy_headers=False,  # who asks does not matter here, and may not say so by a header
+            ssl_certfile=options.certificate,
+            ssl_keyfile=options.key,
+            limit_concurrency=options.desk.queue + _CONNECTIONS,
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=5,
+        )
+        try:
+            settings.load()
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise ConfigError(f"--tls-cert or --tls-key cannot be used: {error}") from None
+        self._server = _Server(settings, self._drain)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self) -> None:
+        with self._listening, asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+            runner.run(self._serve())
+        if self._failure:
+            raise ConfigError(self._failure)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        scheme = "https" if self._options.certificate else "http"
+        self._tell(f"serving at {scheme}://{shown(self._options.host, self._listening)}/, models are not ready yet")
+        await self._server.serve(sockets=[self._listening])
+
+    def _failed(self, why: str) -> None:
+        self._failure = why
+        self._server.should_exit = True
+
+    def _drain(self) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._end()))
+
+    async def _end(self) -> None:
+        self._tell("ending: accepted requests are still answered")
+        await self._desk.drain(self._options.drain_s)
+        self._server.should_exit = True

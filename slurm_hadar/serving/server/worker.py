@@ -1,0 +1,172 @@
+"""A worker: a process that holds the models and runs one batch at a time.
+
+python -m slurm_hadar.serving.server.worker ADDRESS NAME FILE.py:build LARGEST
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+
+from slurm_hadar.errors import ConfigError, HadarError, reason_of
+from slurm_hadar.serving.server.model import ModelInfo, ServedModel, Tensors, load_models
+from slurm_hadar.serving.server.wire import pack, unpack
+from slurm_hadar.serving.tensors import DATATYPES
+
+__all__ = ["main", "measured"]
+
+_PDEATHSIG = 1  # of Linux's prctl
+_SINGLES = 20  # runs of each application at the start
+_WARM_UP_S = 10.0  # at most for these, of each model
+_BATCHES = 3
+
+
+def main() -> None:
+    address, name, source, largest = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM):  # Slurm and a terminal tell all of us; the server ends us when done
+        signal.signal(number, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)  # nobody waits for us once the server is gone
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.IDENTITY, name.encode())
+        socket.setsockopt(zmq.LINGER, 1000)
+        socket.connect(address)
+        try:
+            _work(socket, source, int(largest))
+        except HadarError as error:
+            socket.send_multipart(pack({"kind": "failed", "why": str(error)}))
+            raise SystemExit(1) from None
+
+
+def _work(socket: Any, source: str, largest: int) -> None:
+    models = {model.name: model for model in load_models(source)}
+    told, groups = [], []
+    for model in models.values():
+        found, examples = measured(model, largest)
+        told.append(found)
+        groups.extend(examples)
+    socket.send_multipart(pack({"kind": "ready", "models": told}, groups))
+    while True:
+        header, requests = unpack([frame.buffer for frame in socket.recv_multipart(copy=False)])
+        socket.send_multipart(_run(models[header["model"]], header["batch"], requests), copy=False)
+
+
+def _run(model: ServedModel, number: int, requests: list[dict[str, Any]]) -> list[Any]:
+    """A batch that fails is run again one by one: one request's fault stays that request's."""
+    began = time.perf_counter()
+    answers: list[Tensors] = []
+    failures: dict[int, str] = {}
+    try:
+        answers = _answers(model, list(requests))
+    except Exception as error:  # the user's code
+        failures = {0: reason_of(error)}
+        answers = [{}]
+        if len(requests) > 1:
+            answers, failures = _one_by_one(model, requests)
+    header = {"kind": "done", "batch": number, "seconds": time.perf_counter() - began,
+              "failures": {str(n): why for n, why in failures.items()}}  # fmt: skip
+    return pack(header, answers)
+
+
+def _one_by_one(model: ServedModel, requests: Sequence[Tensors]) -> tuple[list[Tensors], dict[int, str]]:
+    answers: list[Tensors] = []
+    failures: dict[int, str] = {}
+    for place, request in enumerate(requests):
+        try:
+            answers.extend(_answers(model, [request]))
+        except Exception as error:  # the user's code
+            answers.append({})
+            failures[place] = reason_of(error)
+    return answers, failures
+
+
+def _answers(model: ServedModel, requests: list[Tensors]) -> list[Tensors]:
+    """As the model has promised them. Raises ConfigError where it has not kept it."""
+    info = ModelInfo.of(model)
+    answers = list(model.infer(requests))
+    if len(answers) != len(requests):
+        raise ConfigError(f"model {model.name} gave {len(answers)} answers to {len(requests)} requests")
+    found: list[Tensors] = []
+    for answer in answers:
+        arrays = {spec.name: np.asarray(answer[spec.name], DATATYPES[spec.datatype]) for spec in info.outputs}
+        for spec in info.outputs:
+            if not spec.admits(arrays[spec.name].shape):
+                raise ConfigError(f"model {model.name}: {spec.name} of shape {arrays[spec.name].shape} is not promised")
+        found.append(arrays)
+    return found
+
+
+def measured(model: ServedModel, largest: int) -> tuple[dict[str, Any], list[Tensors]]:
+    """Warm it up, and what it takes: seconds of single runs by application, of batches by size relative to their
+    longest request; with the example requests, in the order of ``applications``. Raises ConfigError where it fails."""
+    info = ModelInfo.of(model)
+    try:
+        examples = {name: list(requests) for name, requests in model.examples().items()}
+        if not all(examples.values()) or not examples:
+            raise ConfigError("examples() must give at least one request of each application, and one application")
+        rows = [(name, _checked(info, request)) for name, requests in examples.items() for request in requests]
+        singles = _singles(model, rows)
+        batches = _batches(model, rows, singles, largest)
+    except Exception as error:
+        raise ConfigError(f"model {model.name} fails on its examples: {reason_of(error)}") from error
+    told = {"metadata": info.metadata(), "applications": [name for name, _ in rows], "singles": singles,
+            "batches": {str(k): s for k, s in batches.items()}}  # fmt: skip
+    return told, [request for _, request in rows]
+
+
+def _checked(info: ModelInfo, request: Tensors) -> dict[str, Any]:
+    arrays = {spec.name: np.asarray(request[spec.name], DATATYPES[spec.datatype]) for spec in info.inputs}
+    for spec in info.inputs:
+        if not spec.admits(arrays[spec.name].shape):
+            raise ConfigError(f"an example's {spec.name} has shape {arrays[spec.name].shape}, not {spec.shape}")
+    return arrays
+
+
+def _singles(model: ServedModel, rows: Sequence[tuple[str, Tensors]]) -> dict[str, list[float]]:
+    for _, request in rows:
+        _seconds(model, [request])  # the first run of each shape may compile or allocate
+    found: dict[str, list[float]] = {name: [] for name, _ in rows}
+    ends = time.monotonic() + _WARM_UP_S
+    for place in range(_SINGLES * len(rows)):
+        name, request = rows[place % len(rows)]
+        if len(found[name]) < _SINGLES:
+            found[name].append(_seconds(model, [request]))
+        if time.monotonic() > ends and all(found.values()):
+            break
+    return found
+
+
+def _batches(
+    model: ServedModel, rows: Sequence[tuple[str, Tensors]], singles: Mapping[str, Sequence[float]], largest: int
+) -> dict[int, float]:
+    """Of equal requests, the shortest application's and the longest's: the mean of both ratios."""
+    typical = {name: float(np.median(seconds)) for name, seconds in singles.items()}
+    ordered = sorted(typical, key=lambda name: typical[name])
+    tried = [next(request for name, request in rows if name == wanted) for wanted in {ordered[0], ordered[-1]}]
+    alone = [float(np.median([_seconds(model, [r]) for _ in range(_BATCHES)])) for r in tried]
+    found = {1: 1.0}
+    size, ends = 2, time.monotonic() + _WARM_UP_S
+    while size <= largest and (size == 2 or time.monotonic() < ends):  # larger ones are taken to go on as these
+        ratios = [
+            float(np.median([_seconds(model, [r] * size) for _ in range(_BATCHES)])) / max(one, 1e-9)
+            for r, one in zip(tried, alone, strict=True)
+        ]
+        found[size] = max(1.0, float(np.mean(ratios)))
+        size *= 2
+    return found
+
+
+def _seconds(model: ServedModel, requests: list[Tensors]) -> float:
+    began = time.perf_counter()
+    _answers(model, list(requests))
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A trace of requests, played on workers whose batches follow a law."""

@@ -1,0 +1,184 @@
+"""A trace of requests: CSV with a header, documented in docs/serving.md, or drawn."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurm_hadar.errors import ConfigError, TraceError
+from slurm_hadar.fields import number, positive, reading, rows
+from slurm_hadar.serving.arrivals import Arrivals, is_drawn
+from slurm_hadar.serving.spans import LONGEST_S, seconds
+
+__all__ = [
+    "COLUMNS",
+    "Intended",
+    "Kind",
+    "TracedRequest",
+    "drawn",
+    "intended_of",
+    "read_trace",
+    "with_slo",
+    "write_trace",
+]
+
+COLUMNS = ("arrival_s", "application", "exec_s", "deadline_s")
+_LATEST_S = 1e9
+_DRAWN_KEYS = ("apps", "load", "spread", "drift", "period")
+_TWO = "short/10ms/80+long/100ms/20"
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequest:
+    """``exec_s``: run time alone on a worker of speed 1. ``deadline_s`` is a time on the clock of ``arrival_s``; NaN
+    where the trace has none."""
+
+    arrival_s: float
+    application: str
+    exec_s: float
+    deadline_s: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """A request that is to be sent, seconds after the start, whatever became of those before it."""
+
+    at_s: float
+    application: str
+    deadline_s: float
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An application of drawn traces: its typical run time, and its part of the requests."""
+
+    name: str
+    exec_s: float
+    weight: float
+
+
+def read_trace(source: str) -> tuple[TracedRequest, ...]:
+    """Of a file, or drawn by a text such as ``poisson:load=0.7``; by arrival. Raises TraceError."""
+    if is_drawn(source):
+        return drawn(source)
+    path = Path(source)
+    with reading(path):
+        text = path.read_text(encoding="utf-8-sig")
+    found = [_request(row, where) for where, row in rows(text.splitlines(), source, COLUMNS[:3], COLUMNS[3:])]
+    if not found:
+        raise TraceError(f"{source}: has no requests, only a header; add a line for each request")
+    return tuple(sorted(found, key=lambda request: request.arrival_s))
+
+
+def _request(row: Mapping[str, str], where: str) -> TracedRequest:
+    arrival_s, exec_s = number(row["arrival_s"], where, "arrival_s"), positive(row["exec_s"], where, "exec_s")
+    if not 0 <= arrival_s <= _LATEST_S:
+        raise TraceError(f"{where}: arrival_s must be from 0 to {_LATEST_S:g}, not {row['arrival_s']!r}")
+    if exec_s > LONGEST_S:
+        raise TraceError(f"{where}: exec_s must be at most {LONGEST_S:g}, not {row['exec_s']!r}")
+    if not row["application"]:
+        raise TraceError(f"{where}: application is empty")
+    if not row.get("deadline_s"):
+        return TracedRequest(arrival_s, row["application"], exec_s)
+    deadline_s = number(row["deadline_s"], where, "deadline_s")
+    if deadline_s < arrival_s:
+        raise TraceError(
+            f"{where}: deadline_s {row['deadline_s']} lies before arrival_s: it is a time on the clock of arrival_s; "
+            "for a span after each arrival leave the column out and give --slo"
+        )
+    return TracedRequest(arrival_s, row["application"], exec_s, deadline_s)
+
+
+def drawn(text: str) -> tuple[TracedRequest, ...]:
+    """``poisson:`` or ``bursts:`` with rate or load (rate times mean run time), seconds and seed; and apps
+    (``name/time/weight+...``), spread (standard deviation of run times in parts of their application's), drift and
+    period (run times swing by this part, once in so many seconds). Raises TraceError."""
+    values = Arrivals.values(text, _DRAWN_KEYS)
+    kinds = _kinds(values.get("apps", _TWO), text)
+    mean_s = sum(k.exec_s * k.weight for k in kinds) / sum(k.weight for k in kinds)
+    rate = positive(values["load"], text, "load") / mean_s if "load" in values else None
+    if rate is not None and "rate" in values:
+        raise TraceError(f"{text}: rate and load say the same; give one of them")
+    arrivals = Arrivals.read(text, values, rate)
+    spread = number(values.get("spread", "0.05"), text, "spread")
+    drift, period_s = (
+        number(values.get("drift", "0"), text, "drift"),
+        positive(values.get("period", "3600"), text, "period"),
+    )
+    if not 0 <= spread <= 3 or not 0 <= drift < 1:
+        raise TraceError(f"{text}: spread must be from 0 to 3, and drift from 0 and under 1")
+    dice = random.Random(f"run times {arrivals.seed}")
+    weights = [k.weight for k in kinds]
+    sigma = math.sqrt(math.log1p(spread**2))
+    found = []
+    for arrival_s in arrivals.times():
+        kind = dice.choices(kinds, weights)[0]
+        factor = math.exp(sigma * dice.gauss(0, 1) - sigma**2 / 2)
+        factor *= 1 + drift * math.sin(2 * math.pi * arrival_s / period_s)
+        found.append(TracedRequest(arrival_s, kind.name, kind.exec_s * factor))
+    if not found:
+        raise TraceError(f"{text}: nobody comes; raise rate or seconds")
+    return tuple(found)
+
+
+def _kinds(text: str, where: str) -> list[Kind]:
+    kinds = []
+    for part in text.split("+"):
+        name, _, rest = part.partition("/")
+        time, _, weight = rest.partition("/")
+        try:
+            kinds.append(Kind(name, seconds(time, "run time"), positive(weight or "1", where, "weight")))
+        except ConfigError:
+            raise TraceError(f"{where}: {part!r} must read NAME/TIME/WEIGHT, such as short/10ms/80") from None
+    return kinds
+
+
+def with_slo(trace: Sequence[TracedRequest], slo: str | None) -> tuple[TracedRequest, ...]:
+    """With deadlines by ``100ms`` after arrival, or ``1.5xP99``: so many times the 99th percentile of run times. None:
+    the trace's own. Raises ConfigError where there is neither."""
+    if slo is None:
+        bare = next((r for r in trace if math.isnan(r.deadline_s)), None)
+        if bare is not None:
+            raise ConfigError(f"the request of {bare.arrival_s:g} s has no deadline_s: add the column, or give --slo")
+        return tuple(trace)
+    text = slo.lower()
+    if text.endswith("xp99"):
+        ordered = sorted(r.exec_s for r in trace)
+        factor = seconds(text.removesuffix("xp99"), "--slo")
+        span_s = factor * ordered[min(len(ordered) - 1, math.ceil(0.99 * len(ordered)) - 1)]
+    else:
+        span_s = seconds(text, "--slo")
+    return tuple(replace(r, deadline_s=r.arrival_s + span_s) for r in trace)
+
+
+def intended_of(source: str, slo_s: float, mix: Mapping[str, float]) -> tuple[Intended, ...]:
+    """What a load sends: a file's requests, or those of a drawn process, whose applications come by the weights of
+    ``mix``. Raises TraceError."""
+    if is_drawn(source):
+        arrivals = Arrivals.read(source, Arrivals.values(source))
+        dice = random.Random(f"mix {arrivals.seed}")
+        names, weights = list(mix), list(mix.values())
+        found = tuple(Intended(at_s, dice.choices(names, weights)[0], slo_s) for at_s in arrivals.times())
+    else:
+        found = tuple(
+            Intended(r.arrival_s, r.application, slo_s if math.isnan(r.deadline_s) else r.deadline_s - r.arrival_s)
+            for r in read_trace(source)
+        )
+    if not found:
+        raise TraceError(f"{source}: nobody comes; raise rate or seconds")
+    return found
+
+
+def write_trace(trace: Iterable[TracedRequest]) -> str:
+    """As text that :func:`read_trace` reads to the same requests."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for r in trace:
+        writer.writerow((r.arrival_s, r.application, r.exec_s, "" if math.isnan(r.deadline_s) else r.deadline_s))
+    return out.getvalue()

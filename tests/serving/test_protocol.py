@@ -1,0 +1,183 @@
+"""What clients send is checked, and what goes between processes comes back as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.errors import ConfigError, ServingError
+from slurm_hadar.serving.client import request_body, trace_of
+from slurm_hadar.serving.server.model import ModelInfo, TensorSpec, load_models
+from slurm_hadar.serving.server.protocol import encode, read_request
+from slurm_hadar.serving.server.wire import pack, unpack
+from slurm_hadar.serving.server.worker import measured
+from slurm_hadar.serving.tensors import DATATYPES
+
+INFO = ModelInfo(
+    "m",
+    (TensorSpec("x", "FP32", (-1, 2)), TensorSpec("n", "INT8", (1,)), TensorSpec("b", "BOOL", (1,))),
+    (TensorSpec("y", "FP32", (1,)),),
+)
+MODELS = Path(__file__).parent / "models.py"
+
+
+def _body(**changes: Any) -> dict[str, Any]:
+    good = {
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [[1, 2.5], [3, 4]]},
+            {"name": "n", "datatype": "INT8", "shape": [1], "data": [7]},
+            {"name": "b", "datatype": "BOOL", "shape": [1], "data": [True]},
+        ],
+        "parameters": {"deadline_ms": 50, "application": "chat"}, "id": "one",
+    }  # fmt: skip
+    return good | changes
+
+
+def _with(place: int, **changes: Any) -> dict[str, Any]:
+    body = _body()
+    body["inputs"][place] |= changes
+    return body
+
+
+def test_a_request_is_read() -> None:
+    asked = read_request(json.dumps(_body()).encode(), INFO)
+
+    assert (asked.identity, asked.application, asked.deadline_s) == ("one", "chat", 0.05)
+    assert asked.inputs["x"].tolist() == [[1.0, 2.5], [3.0, 4.0]]
+    assert {name: a.dtype for name, a in asked.inputs.items()} == {"x": np.float32, "n": np.int8, "b": np.bool_}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ([], "JSON object"), (_body(inputs=None), "list of tensors"), (_body(inputs=[]), "takes the inputs b, n, x"),
+        (_body(inputs=_body()["inputs"] * 2), "each once"), (_body(id=7), "id must be"),
+        (_body(parameters=[]), "parameters must be"), (_body(parameters={"deadline_ms": 0}), "deadline_ms"),
+        (_body(parameters={"deadline_ms": True}), "deadline_ms"),
+        (_body(parameters={"deadline_ms": "5"}), "deadline_ms"),
+        (_body(parameters={"application": "a\nb"}), "application"),
+        (_body(parameters={"application": "a" * 65}), "application"),
+        (_with(0, datatype="FP64"), "datatype of x must be FP32"), (_with(0, shape=[2, 3]), "shape of x"),
+        (_with(0, shape=[2]), "shape of x"), (_with(0, shape=[-1, 2]), "whole numbers"),
+        (_with(0, shape=[True, 2]), "whole numbers"),
+        (_with(0, data=[1, 2, 3]), "3 values where shape"), (_with(0, data=[[1], [2, 3, 4]]), "ragged"),
+        (_with(0, data=["a", "b", "c", "d"]), "not all of FP32"), (_with(0, data=[1e300] * 4), "do not fit"),
+        (_with(1, data=[1.5]), "not all of INT8"), (_with(1, data=[300]), "do not fit"),
+        (_with(1, data=[10**30]), "not all of"),
+        (_with(2, data=[1]), "not all of BOOL"), (_with(1, data=7), "must be a list"),
+    ],
+)  # fmt: skip
+def test_faults_are_named(body: Any, told: str) -> None:
+    with pytest.raises(ServingError, match=told) as raised:
+        read_request(json.dumps(body).encode(), INFO)
+    assert raised.value.status == 400
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"inputs": NaN}', b"[" * 100_000])
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    with pytest.raises(ServingError, match="no JSON"):
+        read_request(body, INFO)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON, JSON, JSON)
+def test_nothing_but_refusals_comes_of_what_is_hostile(data: Any, shape: Any, tag: Any, deadline: Any) -> None:
+    body = _with(0, data=data, shape=shape)
+    body["parameters"] = {"application": tag, "deadline_ms": deadline}
+
+    for hostile in (data, body, _body(inputs=data)):
+        try:
+            read_request(json.dumps(hostile).encode(), INFO)
+        except ServingError as error:
+            assert error.status == 400
+
+
+def test_answers_are_json_whatever_the_numbers() -> None:
+    told = json.loads(encode(INFO, "one", {"y": np.array([np.nan, 1.0], np.float32)}, {"batch": 4}))
+
+    assert told["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [2], "data": [None, 1.0]}]
+    assert (told["id"], told["parameters"]) == ("one", {"batch": 4})
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
+def test_tensors_cross_processes(datatype: str, shape: tuple[int, ...]) -> None:
+    array = (np.arange(np.prod(shape, dtype=int)) % 2).astype(DATATYPES[datatype]).reshape(shape)
+    column = array.copy(order="F")
+
+    header, groups = unpack(pack({"kind": "x"}, [{"a": array}, {"b": column}]))
+
+    assert header == {"kind": "x"}
+    for group, name in zip(groups, "ab", strict=True):
+        assert group[name].dtype == array.dtype
+        assert group[name].shape == shape
+        assert (group[name] == array).all()
+
+
+def test_a_clients_body_is_what_the_server_reads() -> None:
+    inputs = {"x": np.ones((1, 2), np.float32), "n": np.array([3], np.int8), "b": np.array([False])}
+
+    asked = read_request(json.dumps(request_body(inputs, "chat", 20)).encode(), INFO)
+
+    assert all((asked.inputs[name] == array).all() for name, array in inputs.items())
+    with pytest.raises(ServingError, match="is of type"):
+        request_body({"x": np.array(["text"])})
+
+
+def test_a_trace_in_words() -> None:
+    told = {"queued_ms": 12.3, "batch": 4, "ran_ms": 31.0, "total_ms": 43.5, "deadline_ms": 100, "on_time": True,
+            "worker": "0.1"}  # fmt: skip
+
+    assert trace_of(told) == "queued 12 ms, batch of 4, ran 31 ms on worker 0.1, deadline 100 ms"
+    assert trace_of(told | {"total_ms": 120, "on_time": False}).endswith("deadline 100 ms, 20 ms late")
+
+
+def test_models_are_built_and_measured() -> None:
+    sleeper, _ = load_models(f"{MODELS}:build")
+    told, examples = measured(sleeper, 2)
+
+    assert told["applications"] == ["short", "long"]
+    assert len(examples) == 2
+    assert np.median(told["singles"]["long"]) > np.median(told["singles"]["short"]) > 0.001
+    assert set(told["batches"]) == {"1", "2"}
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (f"{MODELS}:broken", "no weights"), (f"{MODELS}:nowhere", "nowhere"), (f"{MODELS}", "must be a Python file"),
+        ("nothing.py:build", "must be a Python file"), (f"{MODELS}:Sleeper.infer", "must be a Python file"),
+    ],
+)  # fmt: skip
+def test_models_that_cannot_be_built(source: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_models(source)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"name": "a/b"}, "needs a name"), ({"inputs": []}, "inputs must be"),
+        ({"inputs": [("x", "FP99", [1])]}, "FP99"),
+        ({"outputs": [("y", "FP32", [-5])]}, "at most 8 lengths"), ({"infer": None}, "no method infer"),
+    ],
+)  # fmt: skip
+def test_models_that_say_too_little(changes: dict[str, Any], told: str) -> None:
+    model = load_models(f"{MODELS}:build")[1]
+    for name, value in changes.items():
+        setattr(model, name, value)
+
+    with pytest.raises(ConfigError, match=told):
+        ModelInfo.of(model)

@@ -1,0 +1,168 @@
+"""Who runs next: invariants of every policy, and what Orloj's choice must do."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.serving.scheduling.law import BatchLaw
+from slurm_hadar.serving.scheduling.policy import Setup
+from slurm_hadar.serving.scheduling.registry import Name, scheduler
+from slurm_hadar.serving.scheduling.request import Refusal, Request, Step, Worker
+from slurm_hadar.serving.simulation.run import ServeOptions, simulate
+from slurm_hadar.serving.trace import TracedRequest, drawn, with_slo
+
+LAW = BatchLaw.linear(0.6, 16)
+TWO = {"short": [0.010] * 20, "long": [0.100] * 20}
+
+
+def _request(number: int, application: str, deadline_s: float, model: str = "") -> Request:
+    return Request(number, application, 0.0, deadline_s, model)
+
+
+def test_the_law_of_batches() -> None:
+    assert LAW.factors[1:5] == pytest.approx((1.0, 1.4, 1.8, 2.2))
+    assert LAW.sizes() == (1, 2, 4, 8, 16)
+    assert BatchLaw.linear(0.0, 12).sizes() == (1, 2, 4, 8, 12)
+    assert BatchLaw.measured({1: 0.01, 2: 0.012, 4: 0.011}, 8).factors[1:] == pytest.approx(
+        (1.0, 1.2, 1.2, 1.2, 1.2 + 0.2 / 3, 1.2 + 0.4 / 3, 1.2 + 0.2, 1.2 + 0.8 / 3)
+    )
+    with pytest.raises(ConfigError, match="from 0 to 1"):
+        BatchLaw.linear(1.5, 16)
+
+
+@pytest.mark.parametrize("name", list(Name))
+@given(seed=st.integers(0, 2**32))
+def test_every_request_is_answered_or_given_up_once(name: Name, seed: int) -> None:
+    """Whatever comes; and no batch is larger than allowed or holds a request twice."""
+    dice, now_s, trace = random.Random(seed), 0.0, []
+    for _ in range(dice.randint(1, 60)):
+        now_s += dice.choice([0.0, dice.expovariate(50.0)])
+        exec_s = dice.choice([0.01, 0.1, dice.lognormvariate(-4, 1)])
+        trace.append(TracedRequest(now_s, dice.choice("abc"), exec_s, now_s + dice.uniform(0.0, 0.5)))
+    speeds = tuple(dice.choice([1.0, 0.4]) for _ in range(dice.randint(1, 3)))
+
+    result = simulate(trace, name, ServeOptions(LAW, speeds, profiled=dice.choice([0, 5])))
+
+    ran = [number for batch in result.batches for number in batch.requests]
+    assert len(set(ran)) == len(ran)
+    assert all(1 <= len(batch.requests) <= LAW.largest for batch in result.batches)
+    assert {n for n in range(len(trace)) if not math.isnan(result.ends_s[n])} == set(ran)
+    for worker in {batch.worker for batch in result.batches}:
+        spans = sorted((b.start_s, b.end_s) for b in result.batches if b.worker == worker)
+        assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(spans))
+
+
+def test_short_ones_do_not_wait_for_long_ones() -> None:
+    """A batch holds those only that gain by it."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    for number, application in enumerate(["long", "short", "short", "long", "short", "short"]):
+        scheduled.arrive(_request(number, application, 1.0), 0.0)
+
+    batch = scheduled.choose(0.0, [Worker("w")])
+
+    assert {r.application for r in batch.requests} == {"short"}
+    assert len(batch.requests) == 4
+    assert batch.expected_s == pytest.approx(0.022)
+
+
+def test_a_batch_is_no_larger_than_its_deadlines_allow() -> None:
+    """Three of 10 ms take 18 ms together; with 15 ms left two of them can be served."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    for number in range(3):
+        scheduled.arrive(_request(number, "short", 0.015), 0.0)
+
+    assert len(scheduled.choose(0.0, [Worker("w")]).requests) == 2
+
+
+def test_what_cannot_be_met_is_given_up_at_once() -> None:
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    scheduled.arrive(_request(1, "long", 0.150), 0.0)
+    scheduled.arrive(_request(2, "short", 0.150), 0.0)
+
+    assert scheduled.next_expiry_s() == pytest.approx(0.050)
+    assert scheduled.expire(0.049) == []
+    assert [(r.request.number, r.why) for r in scheduled.expire(0.051)] == [(1, Refusal.HOPELESS)]
+    assert [(r.request.number, r.why) for r in scheduled.expire(0.2)] == [(2, Refusal.TOO_LATE)]
+    assert not scheduled.queued
+
+
+def test_the_faster_worker_gets_what_is_urgent() -> None:
+    """On the slower one it would be late."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    scheduled.arrive(_request(1, "long", 0.15), 0.0)
+    slow, fast = Worker("slow", 0.5), Worker("fast", 1.0)
+
+    assert scheduled.choose(0.0, [slow]) is None
+    assert scheduled.choose(0.0, [slow, fast]).worker is fast
+
+
+def test_models_go_where_they_are_held() -> None:
+    scheduled = scheduler(Name.ORLOJ, {"a": Setup(LAW, 1.0, TWO), "b": Setup(LAW, 1.0, TWO)})
+    scheduled.arrive(_request(1, "long", 1.0, "a"), 0.0)
+    scheduled.arrive(_request(2, "short", 1.0, "b"), 0.0)
+    only_a = Worker("only a", 1.0, frozenset({"a"}))
+
+    first = scheduled.choose(0.0, [only_a])
+    assert (first.model, [r.number for r in first.requests]) == ("a", [1])
+    assert scheduled.choose(0.0, [only_a]) is None
+    assert [r.number for r in scheduled.choose(0.0, [Worker("any")]).requests] == [2]
+
+
+def test_costs_of_several_steps() -> None:
+    """Whose answer is worth something after the deadline is run when the other's is worth nothing any more."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    steps = (Step(0.0, 0.5), Step(1.0, 0.5))
+    scheduled.arrive(Request(1, "long", 0.0, 0.05, "", steps), 0.0)
+    scheduled.arrive(_request(2, "long", 0.05), 0.0)
+
+    assert [r.number for r in scheduled.choose(0.0, [Worker("w")]).requests] == [1]
+
+
+def test_who_has_gone_is_not_run() -> None:
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    request = _request(1, "short", 1.0)
+    scheduled.arrive(request, 0.0)
+
+    assert scheduled.withdraw(request)
+    assert not scheduled.withdraw(request)
+    assert scheduled.choose(0.0, [Worker("w")]) is None
+
+
+def test_an_application_that_became_faster_is_found_out() -> None:
+    """What was known would have all of it given up for ever."""
+    calm = [TracedRequest(n * 0.5, "a", 5.0 if n < 5 else 0.01, n * 0.5 + 1.0) for n in range(100)]
+
+    result = simulate(calm, Name.ORLOJ, ServeOptions(LAW, profiled=5))
+
+    assert result.on_time[60:].all()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "spec", ["poisson:load=0.7,seconds=60", "bursts:load=0.7,seconds=60", "poisson:load=1.1,seconds=60"]
+)
+@pytest.mark.parametrize("slo", ["1.2xP99", "3xP99"])
+def test_two_applications(spec: str, slo: str) -> None:
+    """Never below EDF, and far above those that average."""
+    trace = with_slo(drawn(f"{spec},seed=901"), slo)
+    rates = {name: simulate(trace, name, ServeOptions(LAW)).finish_rate for name in Name}
+
+    assert rates[Name.ORLOJ] >= rates[Name.EDF]
+    assert rates[Name.ORLOJ] > max(rates[n] for n in (Name.CLOCKWORK, Name.NEXUS, Name.CLIPPER))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("slo", ["2xP99", "5xP99"])
+def test_a_static_model_loses_nothing(slo: str) -> None:
+    """Within a point of the best of the others."""
+    trace = with_slo(drawn("poisson:load=1.1,seconds=60,apps=all/20ms,spread=0.02,seed=902"), slo)
+    rates = {name: simulate(trace, name, ServeOptions(LAW)).finish_rate for name in Name}
+
+    assert rates[Name.ORLOJ] >= max(rates.values()) - 0.01

@@ -1,0 +1,273 @@
+"""The server as its users have it: a process with workers, asked over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slurm_hadar.errors import ServingError
+from slurm_hadar.serving.client import ServingClient
+from slurm_hadar.serving.load import run_load
+from slurm_hadar.serving.trace import Intended
+
+MODELS = Path(__file__).parent / "models.py"
+WAIT_S = 60.0
+PATIENT_MS = 60_000.0
+
+
+class Running:
+    """A server with its models ready."""
+
+    def __init__(self, *options: str, function: str = "build") -> None:
+        command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:{function}", "--port", "0"]
+        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        until(lambda: any("serving at" in line for line in self.lines), lambda: self.lines)
+        self.url = re.search(r"https?://[^/]+", next(x for x in self.lines if "serving at" in x))[0]
+
+    def _read(self) -> None:
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    def ready(self) -> Running:
+        until(lambda: any("is ready" in line for line in self.lines), lambda: self.lines)
+        return self
+
+    def workers(self) -> list[dict[str, Any]]:
+        with ServingClient(self.url) as client:
+            return client.status()["workers"]
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+
+def until(done: Callable[[], bool], told: Callable[[], Any] = lambda: "") -> None:
+    end = time.monotonic() + WAIT_S
+    while not done():
+        assert time.monotonic() < end, told()
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    running = Running("--workers", "1", "--slo", "30s", "--max-queue", "5", "--max-body", "10000").ready()
+    yield running
+    with contextlib.suppress(ProcessLookupError):
+        running.end()
+
+
+def _inputs(ms: float, *values: int) -> dict[str, Any]:
+    return {"ms": np.array([ms], np.float32), "values": np.array(values, np.int64)}
+
+
+def test_a_request_and_its_trace(server: Running) -> None:
+    with ServingClient(server.url) as client:
+        answer = client.infer("sleeper", _inputs(1, 2, 3), application="short", deadline_ms=PATIENT_MS)
+
+        assert answer.outputs["sum"].tolist() == [5]
+        assert answer.outputs["sum"].dtype == np.int64
+        assert answer.parameters["on_time"]
+        assert re.fullmatch(
+            r"queued \d+ ms, batch of 1, ran \d+ ms on worker [\d.]+, deadline 60000 ms", answer.trace()
+        )
+        assert [t["name"] for t in client.metadata("sleeper")["inputs"]] == ["ms", "values"]
+        assert {e["parameters"]["application"] for e in client.examples("sleeper")} == {"short", "long"}
+        assert client.ready()
+
+
+def test_refusals(server: Running) -> None:
+    with ServingClient(server.url) as client:
+        for model, inputs, status, told in (
+            ("nobody", _inputs(1), 404, "no such model"),
+            ("sleeper", {"ms": np.array([1])}, 400, "takes the inputs"),
+            ("sleeper", _inputs(-1), 500, "minus one"),
+            ("sleeper", _inputs(1, *range(5000)), 413, "more than 10000 bytes"),
+        ):
+            with pytest.raises(ServingError, match=told) as raised:
+                client.infer(model, inputs, deadline_ms=PATIENT_MS)
+            assert raised.value.status == status
+        with pytest.raises(ServingError, match="cannot be met") as raised:
+            client.infer("sleeper", _inputs(20), application="long", deadline_ms=1)
+        assert raised.value.status == 504
+
+
+def test_strangers_names_are_no_way_in(server: Running) -> None:
+    """A page of another site could lead a browser here under a name of its own."""
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
+    connection.request("GET", "/status", headers={"Host": "evil.example"})
+
+    assert connection.getresponse().status == 421
+
+
+def test_figures_for_prometheus(server: Running) -> None:
+    with ServingClient(server.url) as client:
+        client.infer("sleeper", _inputs(1), application="counted", deadline_ms=PATIENT_MS)
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+
+    assert 'hadar_serving_requests_total{application="counted",model="sleeper",outcome="on_time"} 1.0' in text
+
+
+def test_a_full_queue_is_said_at_once(server: Running) -> None:
+    """And everybody gets one answer."""
+    intended = [Intended(0.0, "long", 30.0)] * 40
+    with ServingClient(server.url) as client:
+        examples = {"long": [e for e in client.examples("sleeper") if e["parameters"]["application"] == "long"]}
+
+    found = run_load(server.url, "sleeper", intended, examples)
+
+    statuses = [sent.status for sent in found.sent]
+    assert set(statuses) == {200, 429}
+    assert found.summary()["finish_rate"] == statuses.count(200) / 40
+
+
+def test_who_goes_leaves_the_queue(server: Running) -> None:
+    body = json.dumps(
+        {"inputs": [{"name": "ms", "datatype": "FP32", "shape": [1], "data": [300]},
+                    {"name": "values", "datatype": "INT64", "shape": [0], "data": []}]}
+    )  # fmt: skip
+    busy, goes = (http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S) for _ in range(2))
+    busy.request("POST", "/v2/models/sleeper/infer", body)
+    goes.request("POST", "/v2/models/sleeper/infer", body)
+    goes.close()
+
+    def gone() -> bool:
+        with ServingClient(server.url) as client:
+            return sum(a["abandoned"] for a in client.status()["applications"]) == 1
+
+    until(gone)
+    assert busy.getresponse().status == 200
+
+
+def test_a_killed_worker_is_replaced(server: Running) -> None:
+    """The request that it ran is tried again, and answered."""
+    pid = server.workers()[0]["pid"]
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with ServingClient(server.url) as client:
+            answers.append(client.infer("sleeper", _inputs(500, 4), deadline_ms=PATIENT_MS))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    until(lambda: server.workers()[0]["state"] == "busy")
+    os.kill(pid, signal.SIGKILL)
+    asking.join(WAIT_S)
+
+    assert answers[0].outputs["sum"].tolist() == [4]
+    assert server.workers()[0]["pid"] != pid
+
+
+def test_a_request_that_kills_workers_is_refused(server: Running) -> None:
+    with ServingClient(server.url) as client:
+        with pytest.raises(ServingError, match="the worker that ran it ended with 3") as raised:
+            client.infer("sleeper", _inputs(-2), deadline_ms=PATIENT_MS)
+        assert raised.value.status == 503
+        until(client.ready)
+        assert client.infer("sleeper", _inputs(1, 1), deadline_ms=PATIENT_MS).outputs["sum"].tolist() == [1]
+
+
+def test_the_end_answers_whom_it_has_accepted(server: Running) -> None:
+    """The last test of this server: at SIGTERM who waits is answered, who comes is refused, no worker stays."""
+    pids = [w["pid"] for w in server.workers()]
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with ServingClient(server.url) as client:
+            answers.append(client.infer("sleeper", _inputs(700, 9), deadline_ms=PATIENT_MS))
+
+    with ServingClient(server.url) as before:
+        assert before.ready()
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: server.workers()[0]["state"] == "busy")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: any("ending" in line for line in server.lines))
+        with pytest.raises(ServingError):
+            before.infer("sleeper", _inputs(1), deadline_ms=PATIENT_MS)
+    asking.join(WAIT_S)
+
+    assert answers[0].outputs["sum"].tolist() == [9]
+    assert server.process.wait(WAIT_S) == 0
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_token_is_needed_by_all_but_health(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef\n")
+    token.chmod(0o600)
+    running = Running("--token-file", str(token))
+    try:
+        with ServingClient(running.url) as stranger:
+            assert stranger.ready() in (True, False)
+            with pytest.raises(ServingError, match="token"):
+                stranger.status()
+        with ServingClient(running.url, "0123456789abcdef") as friend:
+            assert friend.status()["scheduler"] == "orloj"
+    finally:
+        running.end()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate")
+def test_encrypted(tmp_path: Path) -> None:
+    """With a certificate of one's own, which the client is told to trust, and nobody else does."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *names]
+    subprocess.run([*make, "-keyout", key, "-out", cert, "-days", "2"], check=True, capture_output=True)
+    running = Running("--tls-cert", str(cert), "--tls-key", str(key))
+    try:
+        assert running.url.startswith("https://")
+        with ServingClient(running.url, certificates=str(cert)) as client:
+            assert client.status()["scheduler"] == "orloj"
+        with ServingClient(running.url) as stranger, pytest.raises(ServingError, match="certificate"):
+            stranger.status()
+    finally:
+        running.end()
+
+
+@pytest.mark.parametrize(("function", "told"), [("broken", "no weights"), ("dies", "ended with 7")])
+def test_a_model_that_cannot_be_built_ends_the_server(function: str, told: str) -> None:
+    """In one line."""
+    running = Running(function=function)
+
+    assert running.process.wait(WAIT_S) == 1
+    until(lambda: any(told in line for line in running.lines), lambda: running.lines)
+    assert not any("Traceback" in line for line in running.lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--host", "0.0.0.0"], "--token-file"), (["--slo", "soon"], "--slo"),
+        (["--tls-key", str(MODELS)], "go together"),
+        (["--tls-key", str(MODELS), "--tls-cert", str(MODELS)], "cannot be used"),
+    ],
+)  # fmt: skip
+def test_impossible_options(options: list[str], told: str) -> None:
+    command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:build", "--port", "0", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,94 @@
+"""Traces of requests: read, drawn and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_hadar.cli.main import hadar
+from slurm_hadar.errors import ConfigError, TraceError
+from slurm_hadar.serving.trace import drawn, read_trace, with_slo, write_trace
+
+HEAD = "arrival_s,application,exec_s,deadline_s\n"
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    trace = with_slo(drawn("bursts:rate=40,seconds=5,seed=3"), "100ms")
+    file = tmp_path / "trace.csv"
+    file.write_text(write_trace(trace))
+
+    assert read_trace(str(file)) == trace
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("-1,a,1,2", "arrival_s must be from 0"), ("0,a,0,2", "exec_s must be above 0"),
+        ("0,,1,2", "application is empty"),
+        ("5,a,1,2", "lies before arrival_s"), ("0,a,nan,2", "must be a number"), ("0,a,1", "3 fields"),
+    ],
+)  # fmt: skip
+def test_broken_lines_are_named(tmp_path: Path, line: str, told: str) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(HEAD + line + "\n")
+
+    with pytest.raises(TraceError, match=told) as raised:
+        read_trace(str(file))
+    assert f"{file}:2" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "poisson:rate=0", "poisson:seconds=5", "poisson:rate=1e9", "poisson:rate=5,factor=2", "bursts:rate=5,factor=20",
+        "poisson:rate=5,load=1", "poisson:rate=5,apps=a", "poisson:rate=5,spread=-1", "poisson:rate=5,colour=red",
+    ],
+)  # fmt: skip
+def test_impossible_draws(text: str) -> None:
+    with pytest.raises(TraceError):
+        drawn(text)
+
+
+def test_rates_and_shares_are_those_asked_for() -> None:
+    for text in ("poisson:load=0.7,seconds=2000,seed=1", "bursts:load=0.7,seconds=2000,seed=1"):
+        trace = drawn(text)
+        assert len(trace) / 2000 == pytest.approx(25, rel=0.1)
+        assert sum(r.application == "long" for r in trace) / len(trace) == pytest.approx(0.2, abs=0.02)
+        assert sum(r.exec_s for r in trace) / 2000 == pytest.approx(0.7, rel=0.1)
+
+
+def test_deadlines_need_a_source() -> None:
+    with pytest.raises(ConfigError, match="--slo"):
+        with_slo(drawn("poisson:rate=5,seconds=9"), None)
+
+
+def test_the_command_says_it_in_json(tmp_path: Path) -> None:
+    """The keys are a contract."""
+    file = tmp_path / "t.csv"
+    file.write_text(HEAD + "0,a,0.01,0.02\n0,a,0.01,0.5\n0,b,0.1,0.005\n")
+
+    done = CliRunner().invoke(
+        hadar, ["serve", "simulate", "--trace", str(file), "--scheduler", "orloj", "--batch-law", "0.6", "--json", "-"]
+    )
+
+    told = json.loads(done.output)
+    assert told.keys() == {
+        "scheduler", "requests", "finish_rate", "by_application", "rejected", "mean_batch", "decide_us_p99",
+    }  # fmt: skip
+    assert (told["scheduler"], told["requests"], told["rejected"]) == ("orloj", 3, 1)
+    assert told["finish_rate"] == pytest.approx(2 / 3)
+    assert told["by_application"]["a"]["finish_rate"] == 1.0
+
+
+def test_drawn_and_simulated(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    drawing = ["serve", "trace", "poisson:load=0.5,seconds=5,seed=4", "--slo", "2xP99", "--out", str(file)]
+    assert CliRunner().invoke(hadar, drawing).exit_code == 0
+
+    done = CliRunner().invoke(hadar, ["serve", "simulate", "--trace", str(file), "--scheduler", "edf"])
+
+    assert done.exit_code == 0
+    assert "finish rate" in done.output
