@@ -215,8 +215,9 @@ class _Problem:
         for k, t in wide.values():
             slots[t] -= int(self.widths[k]) * parts
         for n in (n for n in self.order.tolist() if n not in wide):
-            part = next(((0, t) for t, free in enumerate(slots) if free and self._may(n, t, level_s)), None)
-            choice = part or self._cheapest(n, level_s, [free // parts for free in slots])
+            choice = next(((0, t) for t, free in enumerate(slots) if free and self._may(n, t, level_s)), None)
+            if choice is None and max(slots) >= parts:
+                choice = self._cheapest(n, level_s, [free // parts for free in slots])
             if choice is not None:
                 chosen[n] = choice
                 slots[choice[1]] -= round(self.widths[choice[0]] * parts)
