@@ -103,6 +103,15 @@ def test_the_pairs_of_largest_sum_are_chosen() -> None:
     assert fifo(snapshot).guests == {"3": "2", "4": "1"}
 
 
+@pytest.mark.parametrize(("unmovable", "guests"), [(None, {"2": "1"}), ("has no checkpoints", {})])
+def test_who_cannot_leave_again_is_no_guest_on_a_slow_gpu(unmovable: str | None, guests: dict[str, str]) -> None:
+    """It would be there to its end."""
+    faster = {"v100": Speed(1.0), "k80": Speed(1.2)}
+    snapshot = cluster(running("1"), job("2", "b", arrival=5.0, speeds=faster, unmovable=unmovable))
+
+    assert fifo(snapshot).guests == guests
+
+
 def test_a_guest_is_left_where_it_is() -> None:
     """The policy is shown one that waits; what comes of it is no change."""
     snapshot = cluster(running("1"), running("2", "b", arrival=5.0, host="1"))
