@@ -35,7 +35,7 @@ from slurm_hadar.policies.toolkit.pairing import on_same_gpu
 from slurm_hadar.testing.snapshots import carry_out, snapshots
 from slurm_hadar.throughput.colocation import both_ways, published
 
-POLICIES = ["hadar", "hadare", "asrpt", "gavel_las", "tiresias", "allox", "srtf", "fifo"]
+POLICIES = ["srtf", *(pytest.param(p, marks=pytest.mark.thorough) for p in ("hadar", "hadare", "gavel_las"))]
 ON_V100 = Placement.of({"n1": {"v100": 1}})
 KEPT: dict[Pairing, Kept] = both_ways({("a", "b", "v100"): (0.9, 0.6), ("a", "a", "v100"): (0.5, 0.5)})
 
