@@ -223,7 +223,7 @@ class _Queue:
     @classmethod
     def of(cls, snapshot: Snapshot, plan: Plan) -> _Queue:
         left_s = np.sort(np.array([_to_go_s(snapshot.job[j]) for j in plan.waits]))
-        gpus = sum(n for there in snapshot.capacity().values() for n in there.values())
+        gpus = max(1, sum(n for there in snapshot.capacity().values() for n in there.values()))
         free_s = min(_to_go_s(snapshot.job[j]) for j in plan.placements)
         return cls(left_s, np.concatenate([[0.0], np.cumsum(left_s)]), free_s, gpus)
 

@@ -112,6 +112,14 @@ def test_who_cannot_leave_again_is_no_guest_on_a_slow_gpu(unmovable: str | None,
     assert fifo(snapshot).guests == guests
 
 
+def test_nobody_is_a_new_guest_on_a_node_that_is_drained() -> None:
+    """Where there is no GPU to hand out at all."""
+    drained = Node("n1", {"v100": 1}, available=False)
+    snapshot = replace(cluster(running("1"), job("2", "b", arrival=5.0)), nodes=(drained,))
+
+    assert fifo(snapshot).guests == {}
+
+
 def test_a_guest_is_left_where_it_is() -> None:
     """The policy is shown one that waits; what comes of it is no change."""
     snapshot = cluster(running("1"), running("2", "b", arrival=5.0, host="1"))
