@@ -105,6 +105,8 @@ class Report:
     closes: the job's steps are done, and this is the copy that goes on to the end of the script.
     forgotten: how many optimizers, schedulers and the like go on in the training but are in no checkpoint.
     retry: the command failed, and this is the how-manieth time that the job goes back into the queue for it (bye only).
+    beside: the jobs that had turns on the same GPU while the steps of ``steps_per_s`` were made, joined by ``+``, "" =
+        none; None if it is not known, or the GPU is the job's own.
     step: the Slurm step that the agent runs in, such as "123.0", so that the checkpoint signal reaches no other step.
     """
 
@@ -133,6 +135,7 @@ class Report:
     closes: bool = False
     forgotten: int | None = None
     retry: int | None = None
+    beside: str | None = None
     step: str | None = None
 
     def __post_init__(self) -> None:
@@ -141,6 +144,8 @@ class Report:
             raise ChannelError("report: token must be 64 lower-case hexadecimal digits")
         if self.step is not None and not _STEP.fullmatch(self.step):
             raise ChannelError(f"report: step must look like 123.0, not {self.step!r:.40}")
+        if self.beside and not all(map(_JOB.fullmatch, self.beside.split("+"))):
+            raise ChannelError(f"report: beside must be ids of jobs joined by +, not {self.beside!r:.40}")
         if self.kind == "bye" and self.exit_code is None:
             raise ChannelError("report: a bye needs the exit_code of the command")
         if self.kind == "saved" and self.saved_step is None:

@@ -15,9 +15,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = [
-    "Basis", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Mix", "NO_NEEDS", "Needs",
-    "Node", "Partition", "Placement", "Plan", "Quota", "Snapshot", "Speed", "Tier", "Wait",
+    "Basis", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Kept", "MOST_SLOW_DOWN", "Mix", "NO_NEEDS",
+    "Needs", "Node", "Pairing", "Partition", "Placement", "Plan", "Quota", "Snapshot", "Speed", "Tier", "Wait",
 ]  # fmt: skip
+
+#: Two workloads (as :func:`slurm_hadar.throughput.table.workload` writes them) on one GPU of a type.
+Pairing = tuple[str, str, str]
+#: The largest ``slow_down`` of a job.
+MOST_SLOW_DOWN = 100.0
+#: What each of the two keeps of its speed alone on that GPU: shares in (0, 1].
+Kept = tuple[float, float]
 
 
 class JobState(enum.StrEnum):
@@ -355,7 +362,9 @@ class Job:
     states it, from earlier runs, and four in five such jobs lie in ``predicted_range``, where that is known; a job that
     goes on is expected to be at least ``outlives`` times what it has done, so that nothing is expected to end for ever.
     ``graph`` names the job's graph where one is known, and its speeds then come with factors from it. ``needs`` is what
-    it takes beside GPUs. ``blocked`` is why a job that waits would not be started this round whatever it was given,
+    it takes beside GPUs. ``slow_down`` is how many times as long an iteration may take beside another job on its GPU as
+    alone there (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None where its GPUs
+    are its own. ``blocked`` is why a job that waits would not be started this round whatever it was given,
     None if nothing is known to keep it; policies are not shown such jobs
     (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of the
     cluster, as the end of a sentence such as "p100 is free, but".
@@ -399,6 +408,8 @@ class Job:
     needs: Needs = NO_NEEDS
     blocked: str | None = None
     reckoned_steps: float = 0.0
+    slow_down: float = 1.0
+    host: str | None = None
     ruled_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -497,7 +508,8 @@ class Snapshot:
 
     ``user_usage`` and ``account_usage`` are the GPU-seconds per GPU type that users and accounts have had lately (older
     ones count less). ``memory`` is what the last plan of the same policy asked to be given back (:class:`Plan`); empty
-    in the first round, and whenever it was lost. ``quotas`` are those that jobs' ``needs`` name.
+    in the first round, and whenever it was lost. ``quotas`` are those that jobs' ``needs`` name. ``pairings`` is what
+    workloads keep of their speeds on one GPU, each pair in either order; empty = no GPU is given to two jobs.
     """
 
     time: float
@@ -509,6 +521,7 @@ class Snapshot:
     account_usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     quotas: tuple[Quota, ...] = ()
+    pairings: Mapping[Pairing, Kept] = field(default_factory=dict)
 
     @functools.cached_property
     def node(self) -> dict[str, Node]:
@@ -570,7 +583,8 @@ class Plan:
 
     ``placements`` names every steerable job that shall run; a steerable job not in it waits, and ``waits`` says why.
     ``prices`` are per (node, GPU type). A plan that ``abstains`` leaves everything to Slurm. ``memory`` comes back in
-    the next snapshot: what a policy may remember, in values that JSON can write.
+    the next snapshot: what a policy may remember, in values that JSON can write. ``guests`` maps jobs that are placed
+    on another's GPU to that job, their host.
     """
 
     policy: str
@@ -580,6 +594,7 @@ class Plan:
     payoffs: Mapping[str, float] = field(default_factory=dict)
     abstains: bool = False
     memory: Mapping[str, Any] = field(default_factory=dict)
+    guests: Mapping[str, str] = field(default_factory=dict)
 
     def placement(self, job_id: str) -> Placement:
         return self.placements.get(job_id, EMPTY)

@@ -23,6 +23,24 @@ def test_passes():
     Path("passes").open("a").write(".")
 """
 
+LOW = """
+import os
+from pathlib import Path
+
+def test_low():
+    Path("niceness").write_text(str(os.nice(0)))
+"""
+LIVE = """
+import pytest, time
+from pathlib import Path
+
+@pytest.mark.slurm
+def test_runs_before_the_other():
+    while not Path("niceness").exists() or not (found := Path("niceness").read_text()):
+        time.sleep(0.05)
+    assert int(found) >= 5
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -47,8 +65,8 @@ def test_what_fails_once_is_run_once_more_alone(folder: Path, capfd: pytest.Capt
 
 def test_what_runs_behind_is_shown_and_tried_again_too(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "test_flaky.py").write_text(FLAKY)
-    (folder / "test_low.py").write_text("import os\ndef test_low():\n    assert os.nice(0) == 19\n")
-    (folder / "test_live.py").write_text("import pytest\n@pytest.mark.slurm\ndef test_right():\n    pass\n")
+    (folder / "test_low.py").write_text(LOW)
+    (folder / "test_live.py").write_text(LIVE)
     assert suites.run([replace(suite("units", "not slurm"), behind=True), suite("live", "slurm")], []) == 0
     said = capfd.readouterr().out
     assert "1 failed, 2 passed" in said and "== what failed of units, once more ==" in said

@@ -21,6 +21,7 @@ from pathlib import Path
 
 CLUSTERS = 4
 BUILD = Path("build/tests")
+_SLOWEST = 15  # tests of each suite whose time is shown
 _FAILED = 1  # pytest's exit code for "some tests failed"; others are faults of the run
 _LOW, _LITTLE = 19, 5  # niceness of what runs behind, and where it cannot be taken back
 
@@ -39,7 +40,7 @@ class Suite:
     def command(self, *options: str) -> list[str]:
         # a cache of its own, since each recalls what failed in it
         cache = f"cache_dir={BUILD / self.name}"
-        return [*self.runner, "pytest", "-m", self.marker, "-o", cache, *options]
+        return [*self.runner, "pytest", "-m", self.marker, "-o", cache, f"--durations={_SLOWEST}", *options]
 
     @property
     def report(self) -> Path:
@@ -94,14 +95,13 @@ def run(suites: list[Suite], options: list[str]) -> int:
 
 def _start(suite: Suite, options: list[str]) -> subprocess.Popen[bytes]:
     with suite.report.open("wb") as file:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             suite.command(*suite.spread, *options),
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=lambda: _prefer(os.getpid(), _LOW),  # this process has no threads
         )
-    _prefer(process.pid, _LOW)
-    return process
 
 
 def _prefer(session: int, nice: int) -> None:

@@ -33,7 +33,8 @@ local PREFIX = "hadar:"
 local MOST_BYTES = 2048 -- of a comment, and of a GPU request that is looked into
 local BLANKS = " \t\n\r\v\f"
 local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "mem", "prefer", "ckpt", "lose", "pin",
-    "weight", "deadline", "requeue_on_timeout", "max_time", "restart", "retry", "fork", "period", "lease", "asked", "key" }
+    "weight", "deadline", "requeue_on_timeout", "max_time", "restart", "retry", "fork", "period", "share",
+    "lease", "asked", "key" }
 local SCHEDULERS = { "lease", "asked" } -- keys that no user writes
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
@@ -70,6 +71,12 @@ local function positive_float(least, most)
         good = good and tonumber(text) >= least and tonumber(text) <= most
         return good or nil, string.format("must be a number from %g to %g", least, most)
     end
+end
+
+local function share(text)
+    if text == "no" then return true end
+    local good, wrong = positive_float(1.01, 100)(text)
+    return good, wrong .. ", or no"
 end
 
 local function yes_no(text)
@@ -226,6 +233,7 @@ local KEYS = {
     retry = { positive_int(2), "2" },
     fork = { fork, "auto" },
     period = { period, "60s" },
+    share = { share, "1.5" },
     lease = { positive_int(5), "10" },
     asked = { asked, "4/2/2/8/0123456789abcdef0123456789abcdef" },
     key = { hash, "0123456789abcdef" },

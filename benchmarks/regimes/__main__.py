@@ -44,9 +44,10 @@ TOO_SLOW = {"240": "hadar:prices=round"}
 @click.option("--results", default="build/regimes.jsonl", show_default=True, type=click.Path(path_type=Path))
 @click.option("--page", "write_page", is_flag=True, help="Write docs/results/regimes.md, .png and .json.")
 @click.option("--out", default="docs/results", type=click.Path(path_type=Path), help="Folder of the page.")
+@click.option("--remark", default="", metavar="TEXT", help="What readers of the page must know of the runs first.")
 def main(
     policies: str, judge: str, pattern: str, quick: bool, full: bool, seeds: int | None, processes: int,
-    limit_s: float, results: Path, write_page: bool, out: Path,
+    limit_s: float, results: Path, write_page: bool, out: Path, remark: str,
 ) -> None:  # fmt: skip
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that are started: each has one core
     cells = [cell for cell in chosen(quick=quick, full=full) if re.search(pattern, cell.name)]
@@ -65,7 +66,7 @@ def main(
     found = Map(row for task in tasks if (row := book.get(task)) is not None)
     click.echo(page.summary(found, judge))
     if write_page:
-        page.write(found, judge, out)
+        page.write(found, judge, out, remark)
 
 
 if __name__ == "__main__":

@@ -57,19 +57,22 @@ def _told(name: str, policy: str, duels: Collection[Duel]) -> str:
     )
 
 
-def read(path: Path) -> tuple[str, Map]:
-    """Who was judged, and the runs, that :func:`write` left."""
+def read(path: Path) -> tuple[str, Map, str]:
+    """Who was judged, the runs, and the remark, that :func:`write` left."""
     content = json.loads(path.read_text(encoding="utf-8"))
     rows = [dict(zip(content["columns"], run, strict=True)) for run in content["runs"]]
-    return content["judged"], Map({k: v for k, v in row.items() if v is not None} for row in rows)
+    found = Map({k: v for k, v in row.items() if v is not None} for row in rows)
+    return content["judged"], found, content.get("remark", "")
 
 
-def write(found: Map, policy: str, out: Path) -> None:
-    """``regimes.md``, ``regimes.png`` and ``regimes.json`` in ``out``."""
+def write(found: Map, policy: str, out: Path, remark: str = "") -> None:
+    """``regimes.md``, ``regimes.png`` and ``regimes.json`` in ``out``. ``remark``: what readers must know of the runs
+    first, such as that they were made before a change of the simulator."""
     runs = [json.dumps([row.get(key) for key in _KEPT], separators=(",", ":")) for row in found.rows]
-    begin = f'{{"judged": {json.dumps(policy)},\n"columns": {json.dumps(list(_KEPT))},\n"runs": [\n'
+    remarked = f'"remark": {json.dumps(remark)},\n' if remark else ""
+    begin = f'{{"judged": {json.dumps(policy)},\n{remarked}"columns": {json.dumps(list(_KEPT))},\n"runs": [\n'
     (out / "regimes.json").write_text(begin + ",\n".join(runs) + "\n]}\n", encoding="utf-8")
-    (out / "regimes.md").write_text(_page(found, policy), encoding="utf-8")
+    (out / "regimes.md").write_text(_page(found, policy, remark), encoding="utf-8")
     _picture(found, out / "regimes.png")
 
 
@@ -77,7 +80,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
 
 
-def _page(found: Map, policy: str) -> str:
+def _page(found: Map, policy: str, remark: str) -> str:
     duels = _duels(found, policy)
     few, many = found.fewest_and_most_seeds
     seeds = f"{few} to {many} seeds each" if few < many else f"{many} seeds each" if many > 1 else "one seed each"
@@ -85,6 +88,7 @@ def _page(found: Map, policy: str) -> str:
     parts = [
         _INTRO.format(cells=_count(found), seeds=seeds, policies=len(found.policies), policy=policy,
                       runs=len(found.rows), count=many, minutes=f"{cpu_min:.0f}"),
+        *([f"**{remark}**"] if remark else []),
         _goals(found, policy, duels),
         "![Average JCT of every policy over the best one in the cell](regimes.png)",
         "## Where it wins and loses\n\n" + _axes(list(duels["avg_jct_s"].values())),

@@ -63,6 +63,10 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--mix", type=click.Choice([str(m) for m in Mix]), help="How all jobs take unlike GPUs."),
             click.option("--fork", type=click.Choice([str(f) for f in Fork]),
                          help="Fork every job whose gang fits on one node into a copy per node."),
+            click.option("--share", is_flag=False, flag_value="beside", type=click.Choice(["beside", "turns"]),
+                         help="Two jobs of one GPU each may share one: beside each other (the default), or by turns."),
+            click.option("--slow-down", type=float, metavar="TIMES",
+                         help="With --share: how many times as long every job may take beside another. Default: 2."),
             click.option("--consolidation", "consolidation_share", type=float, metavar="SHARE",
                          help=f"Of its time that a copy loses to consolidations. Default: {OVERHEAD:g}."),
             click.option("--predictor", metavar="NAME",
@@ -118,6 +122,8 @@ class SceneOptions:
     model: Literal["nodes", "gavel"]
     mix: str | None
     fork: str | None
+    share: Literal["beside", "turns"] | None
+    slow_down: float | None
     consolidation_share: float | None
     predictor: str | None
     history: str | None
@@ -143,7 +149,9 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
     cluster = given.cluster or DEFAULT_CLUSTER
     table = load_table(given.throughputs, gavel=given.model == "gavel")
     earlier = given.history and read_trace(given.history, table, None, types_of, given.seed, gpus_of(cluster))
-    share = given.consolidation_share
+    if given.slow_down is not None and given.share is None:
+        raise click.UsageError("--slow-down without --share: jobs share nothing")
+    lost = given.consolidation_share
     options = SimOptions(
         cluster,
         given.model,
@@ -159,7 +167,9 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
         phase_s=given.phase_s,
         mix=Mix(given.mix) if given.mix else None,
         fork=Fork(given.fork) if given.fork else None,
-        consolidation=Consolidation() if share is None else Consolidation(share),
+        consolidation=Consolidation() if lost is None else Consolidation(lost),
+        share=given.share,
+        slow_down=2.0 if given.slow_down is None else given.slow_down,
         measure=_window(given.measure),
         seed=given.seed,
         predictor=given.predictor,
@@ -174,6 +184,7 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
             round_s=given.round_s or site.round_s,
             event_round_s=site.event_round_s,
             guard=config.guard,
+            slow_down=config.jobs.slow_down if given.slow_down is None else given.slow_down,
             usage_half_life_s=config.fairness.half_life_h * 3600,
             network=network_of(config.network),
         )
@@ -298,6 +309,11 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("decision", f"{1000 * s['decide_mean_s']:.2f} ms",
          f"longest {1000 * s['decide_max_s']:.1f} ms, in all {s['decide_total_s']:.2f} s of CPU"),
     ]  # fmt: skip
+    if "sharing" in s:
+        shared = s["sharing"]
+        rows.append(
+            ("shared", f"{shared['pairs']} times", f"{shared['shared_gpu_s'] / 3600:.1f} GPU-hours with two jobs")
+        )
     if s["unfinished"]:
         rows.append(("not done", str(len(s["unfinished"])), ""))
     return rows

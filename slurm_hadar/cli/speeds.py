@@ -11,6 +11,7 @@ from rich.table import Table
 from slurm_hadar.cli.common import cell, config_options, console, journal_path, json_option, print_json, span
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import journal_copy
+from slurm_hadar.throughput.profiles import Profile, ProfileStore
 from slurm_hadar.throughput.store import EstimateError, Measurement, ThroughputStore
 
 __all__ = ["speeds"]
@@ -28,17 +29,37 @@ def speeds(config: Config, as_json: bool) -> None:
         store = ThroughputStore(journal.connection)
         measured = store.everything()
         errors = store.errors()
+        shared = ProfileStore(journal.connection).everything()
     if as_json:
-        print_json({"measured": [asdict(m) for m in measured], "errors": [_error(e) for e in errors]})
+        told = {"measured": [asdict(m) for m in measured], "errors": [_error(e) for e in errors]}
+        print_json({**told, "shared": [asdict(p) for p in shared]})
         return
-    if not measured:
+    if shared:
+        console().print(_shared_table(shared))
+    if not (measured or shared):
         click.echo("nothing has been measured yet: start jobs through hadar-srun")
         return
-    console().print(_table(measured, errors))
+    if measured:
+        console().print(_table(measured, errors))
 
 
 def _error(error: EstimateError) -> dict[str, object]:
     return {**asdict(error), "relative": error.relative}
+
+
+def _shared_table(shared: list[Profile]) -> Table:
+    """What jobs make on a GPU that they share; ``KEEPS``: of what they make there alone."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("WORKLOAD", "ON A SHARED", "BESIDE", "MEASURED BY"):
+        table.add_column(title)
+    for title in ("STEPS/S", "KEEPS", "SAMPLES", "AGE"):
+        table.add_column(title, justify="right")
+    now = time.time()
+    for p in shared:
+        keeps = f"{100 * p.keeps:.0f} %" if p.beside and p.keeps is not None else "-"
+        who = (cell(p.workload), p.gpu_type, cell(p.beside or "nobody"), cell(p.user))
+        table.add_row(*who, f"{p.steps_per_s:.3g}", keeps, str(p.samples), span(now - p.updated_at))
+    return table
 
 
 def _table(measured: list[Measurement], errors: list[EstimateError]) -> Table:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import console, facts_table, write_json
+from slurm_hadar.cli.common import cell, console, facts_table, plain, write_json
 from slurm_hadar.cluster.emulation import default_factors
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.throughput.table import reference
@@ -16,12 +21,267 @@ from slurm_hadar.tuning.simulation.run import Form, TuningPolicy, TuningResult
 from slurm_hadar.tuning.simulation.run import simulate as run_simulation
 from slurm_hadar.units import lasting
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 __all__ = ["tune"]
+
+_STOP_S = 120.0
+_LINE_S = 30.0
+_MOST_ROWS = 40
 
 
 @click.group()
 def tune() -> None:
     """Trials of hyper-parameters on the GPUs of one allocation."""
+
+
+_ALGORITHMS = ("random", "grid", "tpe", "asha", "sha", "hyperband", "pbt")
+
+
+def _algorithm(_context: click.Context, _param: click.Parameter, text: str) -> str:
+    from slurm_hadar.tuning.session import function_at
+
+    if text not in _ALGORITHMS and ":" not in text:
+        raise click.BadParameter(f"{text!r} is none of {', '.join(_ALGORITHMS)}, nor FILE.py:FUNCTION")
+    return text if text in _ALGORITHMS else function_at(text)
+
+
+_storage = click.option("--storage", default="sqlite:///tune.db", show_default=True, metavar="URL",
+                        help="Optuna's storage of the study.")  # fmt: skip
+_study = click.option("--study", metavar="NAME", help="Of several studies in one storage.")
+_gpus = click.option("--gpus", metavar="N|TYPE:N,...", help="So many of what is here; default: all. Without a GPU: "
+                     "how many trials the CPUs run at once.")  # fmt: skip
+
+
+@tune.command()
+@click.argument("objective", metavar="FILE.py:FUNCTION")
+@click.option("--trials", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many, in all.")
+@click.option("--algorithm", default="tpe", show_default=True, callback=_algorithm, metavar="NAME", help="Who is "
+              f"tried, and who goes on: {', '.join(_ALGORITHMS)}; or FILE.py:FUNCTION, one of your own.")  # fmt: skip
+@_gpus
+@click.option("--metric", metavar="NAME", help="Of a dictionary that the objective returns; else its name in tables.")
+@click.option("--direction", default="minimize", show_default=True, type=click.Choice(["minimize", "maximize"]),
+              help="What is better.")  # fmt: skip
+@click.option("--target", type=float, help="A value that ends the search.")
+@_storage
+@_study
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the sampler.")
+@click.option("--eta", default=3, show_default=True, type=click.IntRange(2, 100), help="Of sha, hyperband and asha: of "
+              "so many at a rung one goes on.")  # fmt: skip
+@click.option("--first-rung", default=1, show_default=True, type=click.IntRange(1, 10**9), help="Of these: the step of "
+              "the report at which the first rung is.")  # fmt: skip
+@click.option("--longest", type=click.IntRange(1, 10**9), help="Of sha and hyperband: the last step that a whole trial "
+              "reports; default: as many rungs as trials allow.")  # fmt: skip
+@click.option("--time-limit", "time_limit_s", type=click.FloatRange(0.1, 1e9), metavar="SECONDS",
+              help="Of a trial's running time; one that takes longer fails.")  # fmt: skip
+@click.option("--group-deadline", "deadline_s", type=click.FloatRange(0.1, 1e9), metavar="SECONDS",
+              help="Of a trial group: who is not done by then is ranked by what it has reported.")  # fmt: skip
+@click.option("--packed", default=2, show_default=True, type=click.IntRange(1, 64), help="The most trials on a GPU.")
+@click.option("--widest", default=4, show_default=True, type=click.IntRange(1, 1024), help="The most GPUs of a trial.")
+@click.option("--speed", "speeds", multiple=True, metavar="TYPE=X", help="Of a GPU type; default: by the published "
+              "table, the median over its workloads.")  # fmt: skip
+@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
+def run(
+    objective: str, storage: str, study: str | None, speeds: tuple[str, ...], json_file: str | None, **options: Any
+) -> None:
+    """Search for good hyper-parameters: an Optuna objective, its trials on the GPUs that are here.
+
+    Within a Slurm job trials are steps on the job's GPUs, else processes of this machine. A study that is there
+    already goes on.
+    """
+    from slurm_hadar.tuning.session import Options, function_at, storage_url
+
+    whole = function_at(objective)
+    name = study or f"{Path(objective.rpartition(':')[0]).stem}-{objective.rpartition(':')[2]}"
+    _run(Options(whole, storage_url(storage), name, **options), speeds, json_file, fresh=True)
+
+
+@tune.command()
+@_storage
+@_study
+@_gpus
+@click.option("--trials", type=click.IntRange(1, 100_000), help="How many, in all; default: as before.")
+@click.option("--target", type=float, help="A value that ends the search; default: as before.")
+@click.option("--speed", "speeds", multiple=True, metavar="TYPE=X", help="Of a GPU type.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
+def resume(
+    storage: str, study: str | None, gpus: str | None, trials: int | None, target: float | None,
+    speeds: tuple[str, ...], json_file: str | None,
+) -> None:  # fmt: skip
+    """Go on with a study that was stopped, or whose tuner has died; finished trials stay as they are."""
+    from dataclasses import replace
+
+    from slurm_hadar.tuning.session import options_of
+
+    options = options_of(storage, study)
+    options = replace(options, trials=trials or options.trials, target=options.target if target is None else target)
+    _run(replace(options, gpus=gpus), speeds, json_file, fresh=False)
+
+
+@tune.command()
+@_storage
+@_study
+@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; - prints it.")
+def status(storage: str, study: str | None, json_file: str | None) -> None:
+    """How a study stands, and whether a tuner is at work on it."""
+    from slurm_hadar.tuning import session
+    from slurm_hadar.tuning.executor.record import folder_of, is_running, read_status
+
+    options = session.options_of(storage, study)
+    folder = folder_of(options.storage, options.study)
+    counts, best = session.standing(options)
+    live = read_status(folder) if is_running(folder) else {}
+    if json_file is not None:
+        write_json(json_file, {"study": options.study, "trials": counts, "best": best, "tuner": live or None})
+        return
+    click.echo(f"study {options.study}: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "no trials"))
+    if best is not None:
+        click.echo(f"best: trial {best['trial']}, {options.metric or 'value'} {best['value']:.6g}")
+    if not live:
+        click.echo(f"no tuner is at work on it; go on with: {_resume(options)}")
+        return
+    click.echo(f"tuner: process {live['pid']} on {live['host']}")
+    console().print(_table(live))
+
+
+@tune.command()
+@_storage
+@_study
+def stop(storage: str, study: str | None) -> None:
+    """End a study's tuner, once its trials have saved; resume goes on with it."""
+    import time
+
+    from slurm_hadar.tuning import session
+    from slurm_hadar.tuning.executor.record import folder_of, is_running, request_stop
+
+    options = session.options_of(storage, study)
+    folder = folder_of(options.storage, options.study)
+    if not is_running(folder):
+        raise ConfigError(f"no tuner is at work on study {options.study}")
+    request_stop(folder)
+    until = time.monotonic() + _STOP_S
+    while is_running(folder):
+        if time.monotonic() > until:
+            raise ConfigError(f"the tuner of {options.study} was asked to stop and has not within {_STOP_S:g} s")
+        time.sleep(0.2)
+    click.echo(f"stopped; go on with: {_resume(options)}")
+
+
+def _resume(options: Any) -> str:
+    return f"hadar tune resume --storage {options.storage} --study {options.study}"
+
+
+def _run(options: Any, speeds: tuple[str, ...], json_file: str | None, fresh: bool) -> None:
+    from slurm_hadar.tuning import session
+
+    with _watching(options.trials, options.metric or "value") as look:
+        ending = session.run(options, _say, look, lambda sites: _speeds(sites.types, speeds), fresh)
+    _show_end(options, ending, json_file)
+    if ending.why == "stopped":
+        _say(f"stopped; go on with: {_resume(options)}")
+
+
+@contextlib.contextmanager
+def _watching(trials: int, metric: str) -> Iterator[Callable[[Any], None]]:
+    """A table that lives, on a terminal; a line now and then anywhere else; the status file, always."""
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from slurm_hadar.tuning.view import snapshot
+
+    live = Live(console=Console(stderr=True), auto_refresh=False, transient=True) if sys.stderr.isatty() else None
+    said_s = time.monotonic()
+
+    def look(executor: Any) -> None:
+        nonlocal said_s
+        stands = snapshot(executor, trials) | {"metric": metric}
+        executor.record.status(**stands)
+        if live is not None:
+            live.update(_table(stands), refresh=True)
+        elif time.monotonic() - said_s > _LINE_S:
+            said_s = time.monotonic()
+            _say(_line(stands))
+
+    with live or contextlib.nullcontext():
+        yield look
+
+
+def _line(stands: dict[str, Any]) -> str:
+    counts, best = stands["counts"], stands["best"]
+    text = f"{counts['ended']} of {stands['trials']} trials are over, {counts['runs']} run on {stands['gpus_busy']} of "
+    text += f"{stands['gpus']} GPUs"
+    if best is not None:
+        text += f"; best {stands.get('metric', 'value')} {best['value']:.6g} (trial {best['trial']})"
+    if stands["group_left_s"] is not None:
+        text += f"; this group needs {lasting(stands['group_left_s'])} or more"
+    return text
+
+
+def _table(stands: dict[str, Any]) -> Table:
+    """One line for each trial that runs or waits."""
+    from rich.table import Table
+
+    table = Table("trial", "state", "width", "GPUs", "step", stands.get("metric", "value"), "ends in", box=None,
+                  title=plain(_line(stands)), title_justify="left")  # fmt: skip
+    for row in stands["rows"][:_MOST_ROWS]:
+        value = "" if row["value"] is None else f"{row['value']:.6g}"
+        ends = "" if row["left_s"] is None else lasting(row["left_s"])
+        table.add_row(str(row["trial"]), row["state"], row["width"], cell(" ".join(row["gpus"])), str(row["step"]),
+                      value, ends)  # fmt: skip
+    return table
+
+
+def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
+    from slurm_hadar.tuning import session
+
+    trials = ending.book.trials()
+    best = session.best_of(trials, ending.book.maximize)
+    states: dict[str, int] = {}
+    for trial in trials:
+        states[trial.state.name.lower()] = states.get(trial.state.name.lower(), 0) + 1
+    command = session.repeat_command(options, best) if best is not None else None
+    picture = _draw(options, ending)
+    if json_file is not None:
+        write_json(json_file, {
+            "ended": ending.why, "trials": states, "resizes": ending.resizes, "folder": str(ending.folder),
+            "best": best and {"trial": best.number, "value": best.value, "parameters": best.parameters},
+            "repeat": command, "picture": None if picture is None else str(picture),
+        })  # fmt: skip
+        if json_file == "-":
+            return
+    click.echo("trials: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
+    if best is None:
+        raise ConfigError(f"no trial has a value; their output is in {ending.folder}/trials")
+    click.echo(f"best: trial {best.number}, {options.metric or 'value'} {best.value:.6g}")
+    console().print(facts_table((name, f"{value!r}", "") for name, value in best.parameters.items()))
+    click.echo(f"to train with it again: {command}")
+    if picture is not None:
+        click.echo(f"what ran where: {picture}")
+
+
+def _draw(options: Any, ending: Any) -> Path | None:
+    """The picture; None where matplotlib is not installed, or nothing has run."""
+    from slurm_hadar.tuning.executor.record import read_events
+
+    events = read_events(ending.folder)
+    if importlib.util.find_spec("matplotlib") is None or not any(event["event"] == "start" for event in events):
+        return None
+    from slurm_hadar.pages.tuning import tuning_picture
+
+    file: Path = ending.folder / "run.png"
+    try:
+        file.write_bytes(tuning_picture(events, ending.book.maximize, options.metric or "value"))
+    except OSError as error:
+        _say(f"{file}: {error.strerror}; there is no picture")
+        return None
+    return file
+
+
+def _say(line: str) -> None:
+    click.echo(f"hadar: {plain(line)}", err=True)
 
 
 @tune.command()
@@ -58,7 +318,12 @@ def simulate(
 
 
 def _pool(gpus: str, speeds: tuple[str, ...]) -> tuple[GpuType, ...]:
-    """With the published speeds of types for which none is given."""
+    types = [t.name for t in parse_pool(gpus, {})]
+    return parse_pool(gpus, _speeds(types, speeds))
+
+
+def _speeds(types: Sequence[str], speeds: tuple[str, ...]) -> dict[str, float]:
+    """The published ones of types for which none is given."""
     given = {}
     for text in speeds:
         name, equals, value = text.partition("=")
@@ -68,9 +333,8 @@ def _pool(gpus: str, speeds: tuple[str, ...]) -> tuple[GpuType, ...]:
             given[name] = 0.0
         if not equals or not 1e-6 <= given[name] <= 1e6:
             raise ConfigError(f"--speed {text!r} must read TYPE=X, a number above 0")
-    types = [t.name for t in parse_pool(gpus, {})]
     published = default_factors(reference(), types)
-    return parse_pool(gpus, {name: published[name] for name in types} | given)
+    return {name: published[name] for name in types} | given
 
 
 def _rows(result: TuningResult) -> list[tuple[str, str, str]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_hadar.model import Fork, Mix
+from slurm_hadar.model import MOST_SLOW_DOWN, Fork, Mix
 
 __all__ = ["KEYS", "MOST_SIZES", "JobComment"]
 
@@ -18,6 +18,7 @@ _KEY_HASH = re.compile(r"[0-9a-f]{16}")
 _COUNT = re.compile(r"[1-9][0-9]{0,14}")
 _SPAN = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd])")
 _MOST_DAYS = 3650
+_LEAST_SLOW_DOWN = 1.01  # who accepts less accepts nothing
 # narrower than fromisoformat: job_submit.lua reads the same grammar without a calendar library
 _TIME = re.compile(
     r"(?:19[7-9]|2\d\d)\d-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)?",
@@ -57,6 +58,7 @@ class JobComment:
     fork: Fork | None = None
     period_steps: int | None = None
     period_s: float | None = None
+    slow_down: float | None = None
     lease: int | None = None
     asked: tuple[int, int, int, int] | None = None
     asked_mac: str | None = None
@@ -178,6 +180,16 @@ def _span_s(text: str) -> float | None:
     return seconds
 
 
+def _share(text: str) -> dict[str, Any]:
+    """How many times as long an iteration may take beside another job; 1 = it shares with nobody."""
+    if text == "no":
+        return {"slow_down": 1.0}
+    try:
+        return _positive_float("slow_down", _LEAST_SLOW_DOWN, MOST_SLOW_DOWN)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or no") from None
+
+
 def _period(text: str) -> dict[str, Any]:
     if _COUNT.fullmatch(text):
         return {"period_steps": int(text)}
@@ -279,6 +291,12 @@ KEYS: Mapping[str, _Key] = {
     ),
     "period": _Key(
         _period, "60s", "how often the copies' weights are consolidated: a span, or steps of the job; default: by cost"
+    ),
+    "share": _Key(
+        _share,
+        "1.5",
+        "may run beside another job on one GPU if its iterations take at most so many times as long as alone there; "
+        "no: never; default: jobs.slow_down of the site",
     ),
     "lease": _Key(
         _positive_int("lease", 5),

@@ -185,6 +185,7 @@ _WRITTEN: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "deadline": ("deadline", lambda when: dt.datetime.fromtimestamp(when, dt.UTC).isoformat()),
     "deadline_after_s": ("deadline", _seconds),
     "max_time_s": ("max_time", _seconds),
+    "slow_down": ("share", lambda times: "no" if times == 1.0 else _plain(times)),
     "period_s": ("period", _seconds),
     "period_steps": ("period", str),
 }

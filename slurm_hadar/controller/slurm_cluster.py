@@ -33,6 +33,7 @@ from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import reference
 
@@ -71,6 +72,7 @@ class SlurmCluster(Cluster[Observation]):
             parts.seal,
             self.isolated,
             lessons,
+            ProfileStore(journal.connection),
         )
         self._observer = Observer(config, sources)
         self._newcomers = Newcomers(parts.backend)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from slurm_hadar.model import Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
+from slurm_hadar.policies.toolkit.pairing import beside
 
 __all__ = ["check_plan"]
 
@@ -18,6 +19,8 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> list[str]:
     * A new placement lies on available nodes that the job's partition and form leave open, is allowed by its form,
       and gives it a speed above zero. A running job may keep what it holds, even on a node that is being drained.
     * On no (node, type) do new placements push the GPUs in use above what the policy may hand out.
+    * A guest is placed on the one GPU of a host that has no other guest and is none itself; both of them accept what
+      that costs their speed.
     * No two copies of one forked job are newly put on the same node.
     * Every active steerable job that is not placed has a Wait, and no placed job has one.
     """
@@ -30,6 +33,7 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> list[str]:
     arena = Arena.of(snapshot)
     problems += _unmoved(arena, plan)
     problems += _over_capacity(arena, plan)
+    problems += _ill_paired(snapshot, plan)
     problems += _doubled_copies(snapshot, plan)
     problems += _unexplained(snapshot, plan)
     return problems
@@ -77,6 +81,8 @@ def _over_capacity(arena: Arena, plan: Plan) -> list[str]:
     used: Counter[tuple[str, str]] = Counter()
     new: set[tuple[str, str]] = set()
     for job_id, placement in [*plan.placements.items(), *arena.bound.items()]:
+        if job_id in plan.guests:
+            continue
         job = arena.snapshot.job.get(job_id)
         for node, gpu_type, count in placement.items():
             used[node, gpu_type] += count
@@ -88,6 +94,24 @@ def _over_capacity(arena: Arena, plan: Plan) -> list[str]:
         for node, gpu_type in sorted(new)
         if used[node, gpu_type] > most.get((node, gpu_type), 0)
     ]
+
+
+def _ill_paired(snapshot: Snapshot, plan: Plan) -> list[str]:
+    problems = []
+    hosts = Counter(plan.guests.values())
+    for guest_id, host_id in plan.guests.items():
+        guest, host = snapshot.job.get(guest_id), snapshot.job.get(host_id)
+        where = plan.placement(guest_id)
+        if guest is None or host is None or host_id in plan.guests or hosts[host_id] > 1:
+            why = "is the guest of a job that can have none"
+        elif where != plan.placement(host_id) or where.workers != 1:
+            why = f"is the guest of {host_id}, but not on its one GPU"
+        elif beside(snapshot, guest, host, where) is None and guest.host != host_id:
+            why = f"is the guest of {host_id}, which they do not both accept"
+        else:
+            continue
+        problems.append(f"job {guest_id}: {why}")
+    return problems
 
 
 def _doubled_copies(snapshot: Snapshot, plan: Plan) -> list[str]:

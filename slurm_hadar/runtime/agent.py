@@ -26,7 +26,7 @@ from pathlib import Path
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch.nested import watched_path
-from slurm_hadar.runtime.launch.turns import FAILED, Reserve, join_in
+from slurm_hadar.runtime.launch.turns import FAILED, Reserve, has_shards, join_in
 
 FORWARDED = (
     signal.SIGTERM,
@@ -162,7 +162,9 @@ class _Task:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
                 from slurm_hadar.runtime import reporter
 
-                reporter.main(read_end, self._run_dir)
+                reporter.main(
+                    read_end, self._run_dir, self._environ.get("HADAR_SHARE") if has_shards(os.environ) else None
+                )
                 code = 0
             except Exception as error:
                 say(f"no more reports from this task: {error}")

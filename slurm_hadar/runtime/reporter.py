@@ -24,6 +24,7 @@ from slurm_hadar import messages
 from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.messages import Order, Report
+from slurm_hadar.runtime.company import Company
 from slurm_hadar.runtime.forks.meeting import write_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
 from slurm_hadar.runtime.joblog import say
@@ -40,9 +41,10 @@ FAREWELL_MS = 1000
 MAX_SPOOL_BYTES = 8 * 2**20
 
 
-def main(pipe: int, run_dir: Path) -> None:
-    """Report until the agent says bye or goes away. ``pipe`` brings the agent's lines."""
-    reporter = Reporter(run_dir)
+def main(pipe: int, run_dir: Path, broker: str | None = None) -> None:
+    """Report until the agent says bye or goes away. ``pipe`` brings the agent's lines; ``broker`` is the socket of that
+    of a GPU which the task shares."""
+    reporter = Reporter(run_dir, broker)
     if os.environ.get(VOUCH_LATER) and os.environ.get("SLURM_PROCID", "0") == "0":
         threading.Thread(target=vouch_later, args=(os.environ,), daemon=True).start()
     try:
@@ -89,7 +91,7 @@ class Meter:
 class Reporter:
     """One job's voice; see the module."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, broker: str | None = None) -> None:
         environ = os.environ
         directory = messages.job_dir(environ)
         job = messages.canonical_job_id(environ)
@@ -104,6 +106,7 @@ class Reporter:
         self._connection = _Connection(Path(environ.get("HADAR_SPOOL") or directory / messages.SPOOL_FILE))
         self._pages: dict[Path, shared.Page] = {}
         self._meter = Meter()
+        self._company = Company(broker, job)
         self._seq = 0
         self._reported_at = 0.0
         self._reported_steps: int | None = None
@@ -187,6 +190,8 @@ class Reporter:
         elif failures > self._failures:
             self._meter.restart()
         self._saves, self._failures = saves, failures
+        if self._company.changed():  # a speed is of one company, or of nobody's
+            self._meter.restart()
         if steps:
             self._meter.add(now, steps)
         due_s = TICK_S if steps != self._reported_steps and self._connection.live else QUIET_S
@@ -236,6 +241,7 @@ class Reporter:
             "consolidate_s": _known(seconds[shared.CONSOLIDATE_S]),
             "closes": bool(words[shared.CLOSES]),
             "forgotten": words[shared.FORGOTTEN] or None,
+            "beside": self._company.now,
             "memory_bytes": _peak_memory_bytes(words[shared.PID]),
         }
 

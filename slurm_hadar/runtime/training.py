@@ -150,7 +150,7 @@ class Run:
         self._made = 0  # turns of this run
         self._in_step = self._wanted = False
         self._resume()
-        link.begin(self.step, self.total_steps)
+        link.begin(self.step, self.total_steps, spec.samples_per_step)
         self._trigger.begin(self.step)
 
     @property

@@ -9,7 +9,7 @@ from typing import Literal
 from slurm_hadar.config import GuardSection
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.graphs.network import Network
-from slurm_hadar.model import Fork, Mix
+from slurm_hadar.model import MOST_SLOW_DOWN, Fork, Mix
 from slurm_hadar.simulator.traces.model import Trace
 from slurm_hadar.simulator.virtual.faults import Faults
 from slurm_hadar.simulator.virtual.forked import Consolidation
@@ -33,6 +33,10 @@ class SimOptions:
     (:class:`slurm_hadar.simulator.virtual.belief.Belief`).
     elastic: an elastic job's speeds at other sizes than the first follow from that one's, as in the live controller
     (``law``), or are the table's where it has them (``table``); a trace's own figures prevail.
+    share: whether two jobs with one GPU each may have the same one, and what each keeps of its speed then: as was
+    published of trainings that run at once (``beside``), or half, as with turns of equal length (``turns``). Who is not
+    among the published pairs shares with nobody: of others nobody knows whether their memory fits. slow_down: how many
+    times as long a job may take beside another, unless the trace says it; 1 = it shares with nobody.
     save_s: how long a save takes, during which starts in the same round wait.
     self_start_s: so long after its arrival Slurm itself starts a job where GPUs are free, unless a round comes first;
     None = it leaves all jobs to the rounds, as where ``job_submit.lua`` gives new jobs a lease.
@@ -75,9 +79,13 @@ class SimOptions:
     network: Network = field(default_factory=Network)
     seed: int = 0
     max_rounds: int = 5_000_000
+    share: Literal["beside", "turns"] | None = None
+    slow_down: float = 2.0
 
     def __post_init__(self) -> None:
         self._require_times()
+        if self.share is not None:
+            self._require_shareable()
         if not 0.0 <= self.unmovable <= 1.0:
             raise ConfigError(f"share of unmovable jobs {self.unmovable:g}: must lie from 0 to 1")
         if not 0.0 <= self.speed_error < math.inf:
@@ -94,6 +102,14 @@ class SimOptions:
             raise ConfigError("a history without a predictor: name the predictor that shall learn from it")
         if not 0.0 <= self.consolidation.overhead < 1.0 or not self.consolidation.period_s > 0:
             raise ConfigError("consolidation: the overhead must lie from 0 to below 1, the period above 0 s")
+
+    def _require_shareable(self) -> None:
+        if not 1.0 <= self.slow_down <= MOST_SLOW_DOWN:
+            raise ConfigError(f"accepted slow-down {self.slow_down:g}: must lie from 1 to {MOST_SLOW_DOWN:g}")
+        others = (("forked jobs", self.fork), ("faults", self.faults.outages), ("self_start_s", self.self_start_s))
+        for name, given in others:
+            if given not in (None, ()):
+                raise ConfigError(f"share with {name}: these are not simulated together; leave one of them out")
 
     def _require_times(self) -> None:
         if not self.round_s > 0:

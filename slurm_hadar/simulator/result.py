@@ -57,7 +57,9 @@ class SimResult:
     """One policy on one trace.
 
     ``decide_s`` is the CPU time of each decision. ``end_s`` is when the simulation ended on the trace's clock.
-    ``unfinished`` maps jobs to the reason why they were not done. ``bounds`` has the lower bounds that were asked for.
+    ``unfinished`` maps jobs to the reason why they were not done. ``sharing`` says, where GPUs were given to two jobs,
+    how (``share``, ``slow_down``), how often a job became another's guest (``pairs``), and for how many seconds GPUs
+    had two (``shared_gpu_s``). ``bounds`` has the lower bounds that were asked for.
     """
 
     setting: Setting
@@ -69,6 +71,7 @@ class SimResult:
     unfinished: Mapping[str, str] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     bounds: Mapping[str, float] = field(default_factory=dict)
+    sharing: Mapping[str, float | str] = field(default_factory=dict)
 
     @property
     def counted(self) -> tuple[JobRow, ...]:
@@ -109,6 +112,7 @@ class SimResult:
             "lower_bound_avg_jct_s": self.bounds.get("avg_jct_s"),
             "unfinished": dict(self.unfinished),
             "assumptions": list(self.assumptions),
+            **({"sharing": dict(self.sharing)} if self.sharing else {}),
         }
 
     def _changes(self) -> dict[str, Any]:

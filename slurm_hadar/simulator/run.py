@@ -23,6 +23,7 @@ from slurm_hadar.simulator.setup import EPOCH, Setup
 from slurm_hadar.simulator.traces.model import Trace
 from slurm_hadar.simulator.virtual.cluster import Observation, Timing, VirtualCluster
 from slurm_hadar.simulator.virtual.forked import ForkedJob, best_rates
+from slurm_hadar.simulator.virtual.shared import SharedCluster
 from slurm_hadar.throughput.table import ReferenceTable, reference
 
 __all__ = ["SimOptions", "bounds_of", "simulate"]
@@ -54,9 +55,13 @@ def bounds_of(
 ) -> dict[str, float]:
     """Lower bounds on what any policy can reach: ``ttd_s`` and, unless ``jct`` is false, ``avg_jct_s``.
 
-    Only the measured jobs count, and of those only the ones that fit somewhere. Raises TraceError or ClusterError.
+    Only the measured jobs count, and of those only the ones that fit somewhere. Empty where jobs may share GPUs, since
+    two on one may do more than one alone. Raises TraceError or ClusterError.
     """
-    setup = Setup(trace, options or SimOptions(), table or reference())
+    options = options or SimOptions()
+    if options.share is not None:
+        return {}
+    setup = Setup(trace, options, table or reference())
     ours = {*setup.counted} - setup.refused.keys()
     jobs = [j for j in setup.jobs if j.job_id in ours]
     copies = {j.job_id: best_rates(j.template, setup.nodes, len(j.copies)) for j in jobs if isinstance(j, ForkedJob)}
@@ -71,9 +76,8 @@ class _Run:
     def __init__(self, trace: Trace, policy: Policy, options: SimOptions, table: ReferenceTable) -> None:
         self.setup = setup = Setup(trace, options, table)
         self.options, self.guard = options, options.guard or unlimited()
-        self.cluster = VirtualCluster(
-            setup.scenario(), _timing(options, policy.at_once_s), self.guard, options.usage_half_life_s
-        )
+        told = setup.scenario(), _timing(options, policy.at_once_s), self.guard, options.usage_half_life_s
+        self.cluster = VirtualCluster(*told) if options.share is None else SharedCluster(*told, setup.pairings())
         self.policy = _Timed(policy)
         self.recorder = _Light(self.cluster)
 
@@ -122,6 +126,7 @@ class _Run:
             end_s=self.cluster.now() - EPOCH,
             unfinished=self._unfinished(),
             assumptions=self._assumptions(),
+            sharing=self._sharing(),
         )
 
     def _unfinished(self) -> dict[str, str]:
@@ -138,6 +143,13 @@ class _Run:
                 why = f"not done after {len(self.recorder.rounds)} rounds"
             unfinished[job.trace.job_id] = f"{why}: {wait.why}" if wait else why
         return unfinished
+
+    def _sharing(self) -> dict[str, float | str]:
+        if not isinstance(self.cluster, SharedCluster):
+            return {}
+        share, slow_down = str(self.options.share), self.options.slow_down
+        found = {"pairs": self.cluster.pairs, "shared_gpu_s": self.cluster.shared_s}
+        return {"share": share, "slow_down": slow_down, **found}
 
     def _assumptions(self) -> tuple[str, ...]:
         lines = list(self.setup.trace.assumptions)

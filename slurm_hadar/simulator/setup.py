@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.graphs.factors import Fleet
-from slurm_hadar.model import Snapshot
+from slurm_hadar.model import Kept, Pairing, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles
 from slurm_hadar.simulator.nodes import cluster_nodes, gpus_by_type
@@ -18,6 +18,7 @@ from slurm_hadar.simulator.virtual.cluster import Scenario
 from slurm_hadar.simulator.virtual.foresight import Foresight
 from slurm_hadar.simulator.virtual.forked import ForkedJob, copies_for
 from slurm_hadar.simulator.virtual.jobs import Terms, VirtualJob, form_of, restart_cost_s
+from slurm_hadar.throughput.colocation import published
 from slurm_hadar.throughput.table import ReferenceTable
 
 __all__ = ["EPOCH", "Setup", "drawn"]
@@ -70,6 +71,16 @@ class Setup:
         players = [c for j in fitting for c in (j.copies if isinstance(j, ForkedJob) else (j,))]
         return Scenario(self.nodes, players, wanted, EPOCH, self.options.faults, self._foresight())
 
+    def pairings(self) -> dict[Pairing, Kept]:
+        """What pairs keep of their speeds on a GPU that they share; empty where none may. Raises TraceError where jobs
+        are forked, by the trace itself."""
+        if self.options.share is None:
+            return {}
+        if any(isinstance(job, ForkedJob) for job in self.jobs):
+            raise TraceError(f"{self.trace.name}: has forked jobs, which share no GPU here; leave --share out")
+        known = {pair: kept for pair, kept in published().items() if pair[2] in self.gpus}
+        return dict.fromkeys(known, (0.5, 0.5)) if self.options.share == "turns" else known
+
     def _foresight(self) -> Foresight | None:
         if self.options.predictor is None:
             return None
@@ -92,6 +103,7 @@ class Setup:
             speed_error=options.speed_error,
             report_s=options.report_s,
             seed=options.seed,
+            slow_down=options.slow_down if job.slow_down is None else job.slow_down,
         )
         if not self.by_node:
             return known

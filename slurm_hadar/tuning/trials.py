@@ -21,12 +21,18 @@ Floats = npt.NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Trial:
     """``budget_s``: run time at width 1 on the fastest type. ``alpha``: by how much each further trial on the same GPU
-    slows this one. ``beta``: by how much each further GPU slows it against perfect scaling. Both are at least 1."""
+    slows this one. ``beta``: by how much each further GPU slows it against perfect scaling. Both are at least 1.
+    ``batch``: what its GPUs share equally, so that it can have no other number of them; 1: it can have one only."""
 
     trial_id: str
     budget_s: float
     alpha: float = 1.0
     beta: float = 1.0
+    batch: int | None = None
+
+    def takes(self, width: Fraction) -> bool:
+        """Whether it can have so many GPUs."""
+        return width <= 1 or self.batch is None or self.batch % int(width) == 0
 
 
 def heights(budgets_s: Floats, alphas: Floats, betas: Floats, width: Fraction) -> Floats:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from slurm_hadar.tuning.pool import GpuType, Limits, fastest_first
-from slurm_hadar.tuning.trials import Trial, heights, packing_limit
+from slurm_hadar.tuning.trials import Trial, height, heights, packing_limit
 
-__all__ = ["Grant", "Level", "static_widths", "water_level"]
+__all__ = ["Grant", "Level", "lower_bound_s", "static_widths", "water_level", "within"]
 
 _PRECISION = 1e-3  # of the level
 _SLACK = 1.1  # who ends so much above the level on a slow type starts there: the level counts on no gaps
@@ -55,16 +55,52 @@ def water_level(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits
     if not trials or not types:
         return Level((None,) * len(trials))
     problem = _Problem(trials, types, limits)
-    low, high = problem.lower_s, problem.upper_s
-    best = problem.fit(high)
-    while high > low * (1 + _PRECISION):
-        middle = (low * high) ** 0.5
-        found = problem.fit(middle)
-        if found is None:
+    wide, level_s = problem.lowest(at_once=False)
+    if len(trials) <= problem.slots:  # where all can start at once, that may end sooner than some after others
+        other, other_s = problem.lowest(at_once=True)
+        if problem.end_s(other) < problem.end_s(wide):
+            wide, level_s = other, other_s
+    return Level(tuple(problem.grants(wide, level_s)), level_s * _SLACK, problem.widths[0])
+
+
+def within(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, deadline_s: float) -> Level:
+    """As :func:`water_level` for a group that ends after ``deadline_s``, whatever has not ended by then: where not all
+    can end by it, the shortest that can are placed as a group of their own, and the others wait for what they leave.
+
+    The number of those is found by bisection: with one trial more a group ends no sooner. Our definition.
+    """
+    order = sorted(range(len(trials)), key=lambda n: trials[n].budget_s)
+
+    def of_shortest(count: int) -> Level:
+        return water_level([trials[n] for n in order[:count]], pool, limits)
+
+    low, high = 1, len(trials)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if of_shortest(middle).end_s <= deadline_s * _SLACK:
             low = middle
         else:
-            best, high = found, middle
-    return Level(tuple(problem.grants(best or {}, high)), high * _SLACK, problem.widths[0])
+            high = middle - 1
+    found = of_shortest(low)
+    grants: list[Grant | None] = [None] * len(trials)
+    for n, grant in zip(order, found.grants, strict=False):
+        grants[n] = grant
+    return Level(tuple(grants), found.end_s, found.part)
+
+
+def lower_bound_s(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits) -> float:
+    """No schedule of one group ends sooner: the longest trial at its best, and all work at its cheapest on all GPUs."""
+    widths = _widths(pool, limits)
+    capacity = sum(t.count * t.speed for t in pool)
+    fastest = max(t.speed for t in pool)
+    longest_s = max(min(height(t, w) for w in widths if t.takes(w)) for t in trials)
+    work_s = sum(min(float(w) * height(t, w) for w in widths if t.takes(w)) for t in trials)
+    return max(longest_s / fastest, work_s / capacity)
+
+
+def _widths(pool: Sequence[GpuType], limits: Limits) -> list[Fraction]:
+    widest = min(limits.widest, max(t.count for t in pool))
+    return [*(Fraction(1, p) for p in range(limits.packed, 1, -1)), *map(Fraction, range(1, widest + 1))]
 
 
 class _Problem:
@@ -81,6 +117,7 @@ class _Problem:
         self.first_whole = int(self.packed > 1)
         self.widths = [Fraction(1, self.packed)] * self.first_whole + whole
         own = np.stack([heights(budgets, alphas, betas, w) for w in self.widths], axis=1)
+        own[~np.array([[t.takes(w) for w in self.widths] for t in trials])] = np.inf
         self.order = np.argsort(-own[:, 0], kind="stable")
         self.seconds = own[:, :, None] / np.array([t.speed for t in types])
         self.small_s = own[:, 0]
@@ -89,13 +126,49 @@ class _Problem:
         self.lower_s = max(float(self.seconds.min(axis=(1, 2)).max()), float(area.sum()) / capacity)
         self.upper_s = max(float(self.seconds[:, 0].sum(axis=0).min()), self.lower_s)
 
-    def fit(self, level_s: float) -> dict[int, tuple[int, int]] | None:
+    @property
+    def slots(self) -> int:
+        """Parts of GPUs, where a GPU has as many as pay."""
+        return sum(self.counts) * round(1 / self.widths[0])
+
+    def lowest(self, at_once: bool) -> tuple[dict[int, tuple[int, int]], float]:
+        """The lowest level, and what :meth:`fit` gives for it."""
+        low, high = self.lower_s, self.upper_s
+        best = self.fit(high, at_once)
+        while high > low * (1 + _PRECISION):
+            middle = (low * high) ** 0.5
+            found = self.fit(middle, at_once)
+            if found is None:
+                low = middle
+            else:
+                best, high = found, middle
+        return best or {}, high
+
+    def end_s(self, wide: Mapping[int, tuple[int, int]]) -> float:
+        """When the last trial ends if the others are put on what ``wide`` leaves, longest first, each where it ends
+        first: an estimate, since nobody is resized."""
+        left = list(self.counts)
+        for k, t in wide.values():
+            left[t] -= int(self.widths[k])
+        parts = round(1 / self.widths[0])
+        free = [(0.0, t) for t, count in enumerate(left) for _ in range(count * parts)]
+        last_s = max((float(self.seconds[n, k, t]) for n, (k, t) in wide.items()), default=0.0)
+        for n in (n for n in self.order.tolist() if n not in wide):
+            if not free:
+                return float("inf")
+            at = min(range(len(free)), key=lambda i: free[i][0] + self.seconds[n, 0, free[i][1]])
+            ends_s = free[at][0] + float(self.seconds[n, 0, free[at][1]])
+            free[at] = (ends_s, free[at][1])
+            last_s = max(last_s, ends_s)
+        return last_s
+
+    def fit(self, level_s: float, at_once: bool) -> dict[int, tuple[int, int]] | None:
         """(width, type) of the trials that have whole GPUs: those that do not end by the level on a part of the
         fastest type, and the longest others for which too few parts of fast GPUs are left; None where it is too low."""
         left = list(self.counts)
         wide: dict[int, tuple[int, int]] = {}
         for n in self.order.tolist():
-            if self.seconds[n, 0, 0] <= level_s and self._rest_fits(level_s, left, wide):
+            if self.seconds[n, 0, 0] <= level_s and self._rest_fits(level_s, left, wide, at_once):
                 return wide
             choice = self._cheapest(n, level_s, left)
             if choice is None:
@@ -115,15 +188,20 @@ class _Problem:
                     best = (cost, int(fitting[0]), t)
         return best and (best[1], best[2])
 
-    def _rest_fits(self, level_s: float, left: Sequence[int], wide: dict[int, tuple[int, int]]) -> bool:
-        """Whether what is left holds the work of the small trials, each on the types that are fast enough for it."""
+    def _rest_fits(
+        self, level_s: float, left: Sequence[int], wide: dict[int, tuple[int, int]], at_once: bool
+    ) -> bool:  # fmt: skip
+        """Whether what is left holds the work of the small trials, each on the types that are fast enough for it;
+        ``at_once``: a part for each of them."""
         small = np.ones(len(self.small_s), bool)
         small[list(wide)] = False
         per_gpu = 1 / float(self.widths[0])
-        room = np.cumsum([count * per_gpu * t.speed * level_s for count, t in zip(left, self.types, strict=True)])
+        each = np.ones_like(self.small_s) if at_once else self.small_s
+        worth = [1.0 if at_once else t.speed * level_s for t in self.types]
+        room = np.cumsum([count * per_gpu * w for count, w in zip(left, worth, strict=True)])
         for t in range(len(self.types)):
             bound = small if t == len(self.types) - 1 else small & (self.seconds[:, 0, t + 1] > level_s)
-            if self.small_s[bound].sum() > room[t] * (1 + 1e-9):
+            if each[bound].sum() > room[t] * (1 + 1e-9):
                 return False
         return True
 

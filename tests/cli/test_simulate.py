@@ -228,3 +228,35 @@ def test_who_cannot_be_moved_speeds_that_are_wrong_and_elastic_sizes(hadar: Any,
     assert fixed["restarts"] == fixed["moves"] == 0 and fixed["avg_jct_s"] != plain["avg_jct_s"]
     assert table["avg_jct_s"] != plain["avg_jct_s"]
     assert hadar(*common, "--unmovable", "2")[0] == 2
+
+
+def test_jobs_share_gpus_and_it_is_told(hadar: Any, tmp_path: Path) -> None:
+    """Two workloads that Gavel measured together; one of the two jobs says how much slower it may become."""
+    path = tmp_path / "t.csv"
+    path.write_text("job_id,arrival_s,gpus,steps,model,batch,share\n1,0,1,400000,resnet18,32,\n2,0,1,4000,lm,10,3\n")
+    given = ("--trace", str(path), "--cluster", "v100:1x1", "--policy", "fifo")
+
+    code, out, err = hadar(*given, "--share", "--json", "-")
+    summary = json.loads(out)
+    assert (code, err) == (0, "") and summary["lower_bound_ttd_s"] is None
+    assert summary["sharing"]["share"] == "beside" and summary["sharing"]["pairs"] == 1
+
+    code, out, _ = hadar(*given, "--share", "turns", "--slow-down", "2")
+    assert code == 0 and "GPU-hours with two jobs" in out and "lower bound" not in out
+    assert "sharing" not in json.loads(hadar(*given, "--json", "-")[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("--slow-down", "2"), "--slow-down without --share"),
+        (("--share", "--slow-down", "0.5"), "accepted slow-down 0.5: must lie from 1 to 100"),
+        (("--share", "--fork", "auto"), "share with forked jobs"),
+        (("--share", "--mtbf", "5"), "share with faults"),
+        (("--share", "often"), "often"),
+    ],
+)
+def test_what_cannot_be_shared_is_said_in_one_line(hadar: Any, trace: str, given: tuple[str, ...], words: str) -> None:
+    code, out, err = hadar("--trace", trace, "--cluster", "v100:1x2", *given)
+
+    assert code in (1, 2) and words in err and "Traceback" not in err + out

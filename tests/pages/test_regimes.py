@@ -167,8 +167,8 @@ def test_who_is_best_and_by_how_much() -> None:
 
 def test_the_page_is_current(tmp_path: Path) -> None:
     """docs/results/regimes.md is what regimes.json gives."""
-    judged, found = page.read(RESULTS / "regimes.json")
-    page.write(found, judged, tmp_path)
+    judged, found, remark = page.read(RESULTS / "regimes.json")
+    page.write(found, judged, tmp_path, remark)
 
     for name in ("regimes.md", "regimes.json"):
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -92,6 +93,26 @@ class _Shared:
 @pytest.fixture
 def shared(make_cluster: Callable[..., Any], short_tmp: Path) -> _Shared:
     return _Shared(make_cluster(nodes="v100:1x1", shards=4), short_tmp)
+
+
+def test_the_controller_learns_what_jobs_keep_beside_each_other(shared: _Shared, poll: Any) -> None:
+    """From what they report, and from whom their broker says that they have turns with; alone once the other ends."""
+    turns, names = shared.folder / "turns", "ab"
+    for n in names:
+        comment = f"--comment=hadar:model=m{n},batch=4"
+        shared.submit("share.sbatch", {"train.py": f"{shared.folder}/job.py {turns} {n}"}, comment)
+
+    def hadar(*words: str) -> Any:
+        return shared.cluster.run([sys.executable, "-m", "slurm_hadar.cli.main", *words], env=shared.env)
+
+    def known() -> set[tuple[str, str]]:
+        hadar("run", "--once")
+        return {(p["workload"], p["beside"]) for p in json.loads(hadar("speeds", "--json").stdout)["shared"]}
+
+    poll(lambda: {("ma:4", "mb:4"), ("mb:4", "ma:4")} <= known(), deadline_s=DEADLINE_S)
+    told = hadar("speeds").stdout
+    assert "KEEPS" in told and "mb:4" in told
+    (shared.folder / "turns.enough").touch()
 
 
 def test_two_jobs_with_shards_of_a_gpu_take_turns_whoever_serves_their_broker(shared: _Shared, poll: Any) -> None:

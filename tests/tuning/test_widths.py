@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.tuning.optimum import optimum_s
+from slurm_hadar.tuning.gpus import Gpus
 from slurm_hadar.tuning.pool import GpuType, Limits, parse_pool
 from slurm_hadar.tuning.resize import grow, shrink
-from slurm_hadar.tuning.simulation.gpus import Gpus
 from slurm_hadar.tuning.simulation.run import Form, TuningPolicy, lower_bound_s, simulate
 from slurm_hadar.tuning.trials import Trial, height, packing_limit
 from slurm_hadar.tuning.widths import Grant, static_widths, water_level

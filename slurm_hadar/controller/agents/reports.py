@@ -30,8 +30,8 @@ _Voice = TypeVar("_Voice", str, tuple[str, str])
 @dataclass(slots=True)
 class JobNews:
     """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock, as is ``done_at``, when
-    it was first heard that all steps are made; ``before`` is the last word of the incarnation before, which a restart
-    between two rounds would else hide."""
+    it was first heard that all steps are made; ``shared_speeds`` are those on a shared GPU, each with its company;
+    ``before`` is the last word of the incarnation before, which a restart between two rounds would else hide."""
 
     report: Report
     heard: float
@@ -45,6 +45,7 @@ class JobNews:
     live: bool = False
     identity: bytes | None = None
     speeds: list[float] = field(default_factory=list)
+    shared_speeds: list[tuple[str, float]] = field(default_factory=list)
     before: JobNews | None = None
 
 
@@ -176,6 +177,13 @@ def _check_order(report: Report, last: Report) -> None:
         raise ChannelError(f"report {report.seq} of job {report.job} came before; dropped")
 
 
+def _keep_speed(news: JobNews, steps_per_s: float, beside: str | None) -> None:
+    if beside is None:
+        news.speeds = [*news.speeds[-31:], steps_per_s]
+    else:
+        news.shared_speeds = [*news.shared_speeds[-31:], (beside, steps_per_s)]
+
+
 def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -> None:
     now = time.time()
     news.report, news.heard, news.live = report, now, live
@@ -188,7 +196,7 @@ def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -
         if news.first_step is None and report.steps > news.first_steps:
             news.first_step = now
     if report.steps_per_s is not None and report.kind == "report":
-        news.speeds = [*news.speeds[-31:], report.steps_per_s]
+        _keep_speed(news, report.steps_per_s, report.beside)
     if report.saved_step is not None and report.saved_step != news.saved_step:
         news.saved_step = report.saved_step
     if report.kind == "saved":

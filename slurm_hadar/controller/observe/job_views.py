@@ -94,6 +94,7 @@ class JobViews:
             prefer=comment.prefer or _NO_TYPES,
             graph=facts.graph.name if facts.graph else "",
             needs=facts.needs,
+            slow_down=self._config.jobs.slow_down if comment.slow_down is None else comment.slow_down,
             blocked=facts.blocked,
             ruled_out=_not_named(comment.types, self._types),
         )

@@ -19,6 +19,7 @@ from slurm_hadar.controller.observe.job_views import JobViews, unreadable_job
 from slurm_hadar.controller.observe.node_views import node_views
 from slurm_hadar.controller.observe.peers import Peers
 from slurm_hadar.controller.observe.records import JobRecords
+from slurm_hadar.controller.observe.shared_speeds import learn_shared
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.prediction.forecasts import Forecaster
@@ -108,6 +109,7 @@ class Observer:
         finder = FactFinder(self._config, self._sources, self._records, view, self._denied, acting_only)
         known = self._facts(finder, view)
         self._estimates.learn(filter(None, known.values()), view.state.time)
+        learn_shared(self._sources, known, view.facts, view.state.time)
         with self._sources.best_effort():
             self._sources.usage.save()
         jobs, stays = self._views(view, known)

@@ -14,6 +14,7 @@ from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.controller.steering.bounds import Lessons
 from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.store import ThroughputStore
 
 __all__ = ["Sources"]
@@ -22,9 +23,9 @@ __all__ = ["Sources"]
 @dataclass
 class Sources:
     """``book``: what jobs report. ``estimator``: carries speeds over from what is known; ``store``: where those that
-    jobs report are filed, None = nowhere. ``records``: as the journal has them. ``usage``: where GPU time is booked.
-    ``forecaster``: says how long jobs will be, None = nobody does. ``seal``: of the notes in jobs' comments.
-    ``quarantine``: where one job's fault stays that job's."""
+    jobs report are filed, ``profiles`` those on shared GPUs, None = nowhere. ``records``: as the journal has them.
+    ``usage``: where GPU time is booked. ``forecaster``: says how long jobs will be, None = nobody does. ``seal``: of
+    the notes in jobs' comments. ``quarantine``: where one job's fault stays that job's."""
 
     book: ReportBook
     estimator: Estimator
@@ -37,3 +38,4 @@ class Sources:
     seal: Seal = field(default_factory=Seal)
     quarantine: Quarantine = field(default_factory=Quarantine)
     lessons: Lessons = field(default_factory=Lessons)
+    profiles: ProfileStore | None = None

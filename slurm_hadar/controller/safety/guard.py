@@ -16,8 +16,12 @@ from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
+from slurm_hadar.policies.toolkit.pairing import on_same_gpu
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
+
+
+_HOST_GONE = "the job beside which it was to run is not there"
 
 
 class ChangeKind(enum.StrEnum):
@@ -43,7 +47,8 @@ class ChangeKind(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Change:
     """What shall happen to one job: from ``old`` to ``new``. ``reason`` is the policy's; ``veto`` is why it is put off
-    instead, "" for a change that may be. ``payoff`` orders changes when not all may be."""
+    instead, "" for a change that may be. ``payoff`` orders changes when not all may be. ``host``: the job on whose GPU
+    it then is a guest."""
 
     kind: ChangeKind
     job_id: str
@@ -53,6 +58,7 @@ class Change:
     payoff: float = 0.0
     price: float | None = None
     veto: str = ""
+    host: str | None = None
 
     @property
     def why(self) -> str:
@@ -62,10 +68,10 @@ class Change:
 
 def changes_of(snapshot: Snapshot, plan: Plan) -> list[Change]:
     """What ``plan`` changes, for every steerable job, in order of arrival."""
-    return [_change(job, plan) for job in snapshot.steerable_jobs]
+    return [_change(snapshot, job, plan) for job in snapshot.steerable_jobs]
 
 
-def _change(job: Job, plan: Plan) -> Change:
+def _change(snapshot: Snapshot, job: Job, plan: Plan) -> Change:
     job_id = job.job_id
     new = plan.placements.get(job_id, EMPTY)
     wait = plan.waits.get(job_id)
@@ -73,12 +79,13 @@ def _change(job: Job, plan: Plan) -> Change:
     payoff = plan.payoffs.get(job_id, 0.0)
     if job.state is not JobState.RUNNING:
         kind = ChangeKind.START if new.shares else ChangeKind.WAIT
-        return Change(kind, job_id, EMPTY, new, why, payoff, price)
+        return Change(kind, job_id, EMPTY, new, why, payoff, price, host=plan.guests.get(job_id))
     old = job.placement
-    kind = ChangeKind.STAY if new == old else ChangeKind.MOVE if new else ChangeKind.PREEMPT
+    stays = new == old and on_same_gpu(snapshot, plan, job)
+    kind = ChangeKind.STAY if stays else ChangeKind.MOVE if new else ChangeKind.PREEMPT
     if kind is ChangeKind.MOVE and not why:
         why = _gain(job, old, new)
-    return Change(kind, job_id, old, new, why, payoff, price)
+    return Change(kind, job_id, old, new, why, payoff, price, host=plan.guests.get(job_id))
 
 
 def _gain(job: Job, old: Placement, new: Placement) -> str:
@@ -120,7 +127,32 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
         else:
             changed += 1
             stops += change.kind.stops
-    return fit(snapshot, changes, vetoed)
+    settled = fit(snapshot, changes, vetoed)
+    return _with_hosts(snapshot, settled) if snapshot.pairings else settled
+
+
+def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:
+    """The same with guests only where their hosts are: where a veto has left a host elsewhere, a guest that runs stays
+    with the host that it has, if that stays, and else ends its run; one that waits waits on."""
+    own = {c.job_id: c.new for c in changes if c.host is None and c.new}
+    taken: set[str] = set()
+    found = []
+    for change in sorted(changes, key=lambda c: c.kind is not ChangeKind.STAY):
+        old = snapshot.job[change.job_id].host
+        if change.kind is ChangeKind.STAY and change.veto:  # it keeps what it has, and that is its old host's
+            change = replace(change, host=old)
+        if change.host is not None and (change.host in taken or own.get(change.host) != change.new):
+            alone = old is None and change.kind is ChangeKind.STAY  # the GPU that it was to share is still its own
+            if alone or (old is not None and old not in taken and own.get(old) == change.old):
+                change = replace(change, kind=ChangeKind.STAY, new=change.old, host=old, veto=_HOST_GONE)
+            else:
+                kind = ChangeKind.PREEMPT if change.old else ChangeKind.WAIT
+                change = replace(change, kind=kind, new=EMPTY, host=None, reason=_HOST_GONE, veto="")
+        if change.host is not None:
+            taken.add(change.host)
+        found.append(change)
+    order = {c.job_id: number for number, c in enumerate(changes)}
+    return sorted(found, key=lambda c: order[c.job_id])
 
 
 def _stretched(snapshot: Snapshot, changes: Sequence[Change], most: float) -> dict[str, str]:
@@ -158,12 +190,12 @@ def _fit(ledger: Ledger, changes: list[Change], vetoed: Mapping[str, str]) -> tu
     decided: dict[str, Change] = {c.job_id: _veto(c, vetoed[c.job_id]) for c in changes if c.job_id in vetoed}
     for change in changes:
         held = decided.get(change.job_id, change)
-        if held.kind is ChangeKind.STAY:
+        if held.kind is ChangeKind.STAY and not _is_guest(ledger.arena.snapshot, held):
             ledger.take(gang(held.old))
     failed: dict[str, str] = {}
     new = [c for c in changes if c.kind is not ChangeKind.WAIT and c.kind is not ChangeKind.STAY and c.kind.occupies]
     for change in sorted(new, key=lambda c: (not c.kind.stops, -c.payoff, c.job_id)):
-        if change.job_id in decided:
+        if change.job_id in decided or change.host is not None:
             continue
         if ledger.has_room(change.new):
             ledger.take(gang(change.new))
@@ -172,6 +204,11 @@ def _fit(ledger: Ledger, changes: list[Change], vetoed: Mapping[str, str]) -> tu
         else:
             decided[change.job_id] = _veto(change, "the GPUs it was to start on did not come free")
     return ([decided.get(c.job_id, c) for c in changes] if decided else changes), failed
+
+
+def _is_guest(snapshot: Snapshot, change: Change) -> bool:
+    """Whether one who stays takes no GPU of its own; one that was to go stays as what it is."""
+    return (snapshot.job[change.job_id].host if change.veto else change.host) is not None
 
 
 def _veto(change: Change, why: str) -> Change:

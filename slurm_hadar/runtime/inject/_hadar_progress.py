@@ -23,6 +23,8 @@ CONSOLIDATION, CONSOLIDATED, CLOSES, FORGOTTEN = range(24, 28)
 # floating-point seconds (-1 = unknown)
 SAVE_S, LOAD_S, PAUSE_S, STALL_S = range(16, 20)
 CONSOLIDATE_S = 28
+# what all workers together take in a step, where that stays the same whatever their number; 0: it does not
+GLOBAL_BATCH = 29
 
 
 class Page:

@@ -32,21 +32,22 @@ class _Finder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                _register(module)
+                register(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _register(module: ModuleType) -> None:
-    register = getattr(module, "register_optimizer_step_post_hook", None)
-    if register is None:
+def register(module: ModuleType) -> None:
+    """Hook into ``torch.optim.optimizer``, which has been imported."""
+    add = getattr(module, "register_optimizer_step_post_hook", None)
+    if add is None:
         sys.stderr.write("hadar: this PyTorch is too old to count steps or to take turns (2.1 or later is needed)\n")
         return
     if os.environ.get("HADAR_RUN_DIR"):
         import _hadar_progress  # type: ignore[import-not-found]
 
-        register(_hadar_progress.count_step)
+        add(_hadar_progress.count_step)
     if os.environ.get("HADAR_SHARE"):
         _take_turns()
 

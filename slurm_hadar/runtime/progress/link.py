@@ -47,11 +47,13 @@ class Link:
         if "HADAR_RUN_DIR" not in os.environ and resumable:
             Signals.listen()
 
-    def begin(self, step: int, total_steps: int) -> None:
+    def begin(self, step: int, total_steps: int, global_batch: int | None = None) -> None:
+        """The loop begins; with ``global_batch`` it makes the same steps with any number of workers."""
         if self._page is None:
             return
         words = self._page.words
         words[self._shared.STEPS], words[self._shared.TOTAL] = step, total_steps
+        words[self._shared.GLOBAL_BATCH] = global_batch or 0
         words[self._shared.RESUMABLE] = int(self._resumable)
 
     def count(self, step: int) -> None:

@@ -26,7 +26,8 @@ class TraceJob:
     ``graph`` says what its workers exchange, as ``graph=`` of a comment does (a file with its whole path). ``asked`` is
     the GPU type it asked for, ``cpus`` and ``memory_gb`` what it asked for in all; "" and 0 = not told. ``types`` and
     ``open_to`` are the GPU types and the nodes of the simulated cluster to which it is bound (None = any);
-    ``partition`` and ``limit_s`` (its time limit) are as Slurm knew them.
+    ``partition`` and ``limit_s`` (its time limit) are as Slurm knew them. ``slow_down`` is how many times as long it
+    may take beside another job on its GPU, 1 = it shares with nobody, None = what the simulation takes.
     """
 
     job_id: str
@@ -58,6 +59,7 @@ class TraceJob:
     open_to: frozenset[str] | None = None
     partition: str = ""
     limit_s: float | None = None
+    slow_down: float | None = None
     start_s: float | None = None
     movable: bool = True
     scaled: Mapping[int, Mapping[str, float]] = field(default_factory=dict)

@@ -9,14 +9,14 @@ from pathlib import Path
 from slurm_hadar.errors import GraphError, TraceError
 from slurm_hadar.fields import number, positive, rows, sizes, whole
 from slurm_hadar.graphs.files import graph_of
-from slurm_hadar.model import Fork, Mix
+from slurm_hadar.model import MOST_SLOW_DOWN, Fork, Mix
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
 __all__ = ["REQUIRED", "looks_like", "read", "write"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "steps")
 OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s", "mix", "nodes", "restart_s", "fork",
-            "group", "graph", "start_s", "movable")  # fmt: skip
+            "group", "graph", "start_s", "movable", "share")  # fmt: skip
 _RATE = "steps_per_s:"
 _MOVABLE = {"yes": True, "no": False}
 
@@ -71,6 +71,7 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
         graph=_graph(given["graph"], where, folder, gangs) if "graph" in given else "",
         start_s=_cost(given["start_s"], where, "start_s") if "start_s" in given else None,
         movable=_movable(given.get("movable", "yes"), where),
+        slow_down=_share(given["share"], where) if "share" in given else None,
         scaled=scaled,
     )
 
@@ -97,6 +98,14 @@ def _movable(text: str, where: str) -> bool:
     if text not in _MOVABLE:
         raise TraceError(f"{where}: movable must be one of {', '.join(_MOVABLE)}, not {text!r}")
     return _MOVABLE[text]
+
+
+def _share(text: str, where: str) -> float:
+    """As ``share=`` of a comment."""
+    slow_down = 1.0 if text == "no" else number(text, where, "share")
+    if text != "no" and not 1.0 < slow_down <= MOST_SLOW_DOWN:
+        raise TraceError(f"{where}: share must be no, or a number above 1 of at most {MOST_SLOW_DOWN:g}, not {text!r}")
+    return slow_down
 
 
 def _graph(text: str, where: str, folder: Path, gangs: Sequence[int]) -> str:
@@ -160,6 +169,7 @@ def write(trace: Trace) -> str:
             j.graph,
             j.start_s,
             None if j.movable else "no",
+            None if j.slow_down is None else "no" if j.slow_down == 1.0 else repr(j.slow_down),
         )
         gpus = "+".join(map(str, j.sizes or (j.workers,)))
         own = (*(j.steps_per_s.get(t) for t in types), *(j.scaled.get(n, {}).get(t) for t, n in sized))

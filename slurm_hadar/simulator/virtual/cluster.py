@@ -387,12 +387,15 @@ class VirtualCluster(Cluster[Observation]):
 
     def _leave(self, job: VirtualJob, now: float) -> None:
         """Note what the job held, and that it holds it no more."""
-        for node, gpu_type, count in job.placement.items():
-            self.intervals.append(Interval(job.trace.job_id, node, gpu_type, count, job.held, now))
+        self._note(job, now)
         self._book(job, now)
         for gpu_type, count in job.by_type.items():
             self.busy[gpu_type] -= count
         del self._running[job.job_id]
+
+    def _note(self, job: VirtualJob, now: float) -> None:
+        for node, gpu_type, count in job.placement.items():
+            self.intervals.append(Interval(job.trace.job_id, node, gpu_type, count, job.owned, now))
 
     def _book_running(self) -> None:
         for job in self._running.values():

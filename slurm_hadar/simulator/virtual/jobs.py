@@ -34,7 +34,7 @@ def restart_cost_s(model: str) -> float:
 class Terms:
     """What starting and stopping a job takes: what a restart and the first start cost; whether it can be moved once it
     runs; and how wrong its speeds are (:class:`Belief`, drawn by ``seed``) until it reports, ``report_s`` after a start
-    or with its first step, if that is later."""
+    or with its first step, if that is later; and how many times as long it may take beside another job."""
 
     restart_s: float = 0.0
     start_s: float = 0.0
@@ -42,16 +42,18 @@ class Terms:
     speed_error: float = 0.0
     report_s: float = 0.0
     seed: int = 0
+    slow_down: float = 1.0
 
 
 class VirtualJob:
     """One job's state. Times are on the virtual clock; ``done`` steps are as of the last start or stop. ``idle`` is how
-    a policy sees the job while it does not run, ``template`` what it truly is."""
+    a policy sees the job while it does not run, ``template`` what it truly is. ``host`` is the job on whose GPU it is a
+    guest; since ``owned`` it holds GPUs that are its own."""
 
     __slots__ = (
         "_fixed", "attained_s", "belief", "booked", "busy", "by_type", "completion", "done", "finish", "first_start",
-        "held", "held_s", "idle", "job_id", "lost_steps", "made_of", "moves", "placement", "preemptions", "rate",
-        "since", "started", "starts", "template", "terms", "total", "trace", "workers",
+        "held", "held_s", "host", "idle", "job_id", "lost_steps", "made_of", "moves", "owned", "placement",
+        "preemptions", "rate", "since", "started", "starts", "template", "terms", "total", "trace", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +69,8 @@ class VirtualJob:
         self.workers = self.starts = self.moves = self.preemptions = 0
         self.by_type: dict[str, int] = {}
         self.busy: dict[str, float] = {}
-        self.rate = self.since = self.held = self.booked = self.finish = 0.0
+        self.rate = self.since = self.held = self.owned = self.booked = self.finish = 0.0
+        self.host: str | None = None
         self.started: float | None = None
         self.first_start: float | None = None
         self.completion: float | None = None
@@ -85,6 +88,7 @@ class VirtualJob:
             "scaled": {n: rates.of(trace, n) for n in form.sizes if n != trace.workers},
             "restart_cost_s": terms.restart_s,
             "weight": trace.weight,
+            "slow_down": terms.slow_down,
             "graph": Path(trace.graph).name if trace.graph.endswith(".toml") else trace.graph,
             "time_limit_s": trace.limit_s,
             "deadline": None if trace.deadline_s is None else origin + trace.arrival_s + trace.deadline_s,
@@ -174,6 +178,7 @@ class VirtualJob:
             placement=self.placement,
             restarts=self.starts - 1,
             unmovable=unmovable,
+            host=self.host,
             attained_s=self.attained_s + (now - self.held) * self.workers,
         )
 
@@ -181,12 +186,18 @@ class VirtualJob:
         """Hold ``placement`` from ``now`` on, and make steps ``delay_s`` later."""
         self.placement, self.by_type, self.workers = placement, placement.by_type, placement.workers
         self.rate = self.template.rate(placement)
-        self.started = self.held = self.booked = now
+        self.started = self.held = self.owned = self.booked = now
         self.since = now + delay_s
         self.finish = self.since + (self.total - self.done) / self.rate
         self.starts += 1
         if self.first_start is None:
             self.first_start = now
+
+    def slow(self, now: float, kept: float) -> None:
+        """From ``now`` on make steps at this share of the speed that it has alone."""
+        self.done, self.since = self.done_at(now), max(self.since, now)
+        self.rate = self.template.rate(self.placement) * kept
+        self.finish = self.since + (self.total - self.done) / self.rate
 
     def stop(self, now: float) -> None:
         """Give up all GPUs; what was done by ``now`` is saved."""

@@ -64,6 +64,7 @@ def goes_on(live: Any, job: str, poll: Any) -> None:
     restarts = int(live.field(job, "Restarts"))
 
     def steps() -> bool:
+        assert live.state_of(job) not in ("COMPLETED", "FAILED"), "it was over before it could be moved"
         news = live.news(job)
         report = news.report if news is not None else None
         ahead = report is not None and (report.steps or 0) > (report.saved_step or 0)
@@ -80,7 +81,8 @@ def result_of(live: Any, job: str, log: Path) -> tuple[dict[str, Any], list[dict
 
 
 def undisturbed(command: list[str], log: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The same training without Slurm, controller and moves."""
+    """The same training without Slurm, controller and moves: before the job is submitted, which else could be over by
+    the time that it is to be moved."""
     done = subprocess.run(
         [*command, f"--log={log}"],
         env=environment(),
@@ -101,10 +103,10 @@ def test_moved_three_times_between_gpu_types_is_bit_identical(live: Any, poll: A
     arguments = f"--steps={steps} --seed=3 --log-every=1 --log={log}"
     controller = live.controller(channel=True)
     training = ONE.format(script=script, arguments=arguments)
-    job = live.submit("--gres=gpu:1", comment=comment(steps), script=training, env=environment())
     expected = undisturbed(
         [sys.executable, str(script), f"--steps={steps}", "--seed=3", "--log-every=1"], live.work / "undisturbed.jsonl"
     )
+    job = live.submit("--gres=gpu:1", comment=comment(steps), script=training, env=environment())
     for node in ("p100-2", "k80-1", "v100-1"):
         goes_on(live, job, poll)
         if node == "v100-1":
@@ -130,16 +132,16 @@ def test_a_gang_moved_to_other_nodes_is_bit_identical(live: Any, poll: Any) -> N
     log = live.work / "moved.jsonl"
     arguments = f"--steps={steps} --seed=5 --log-every=1 --log={log}"
     controller = live.controller(channel=True)
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node=2", "--standalone", "--"]
+    expected = undisturbed(
+        [*torchrun, str(script), f"--steps={steps}", "--seed=5", "--log-every=1"], live.work / "undisturbed.jsonl"
+    )
     job = live.submit(
         "--gres=gpu:2",
         "--time=60",
         comment=comment(steps, "nodes=1-2"),
         script=GANG.format(script=script, arguments=arguments),
         env=environment(),
-    )
-    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node=2", "--standalone", "--"]
-    expected = undisturbed(
-        [*torchrun, str(script), f"--steps={steps}", "--seed=5", "--log-every=1"], live.work / "undisturbed.jsonl"
     )
     for where in ({"p100-1": 1, "p100-2": 1}, {"v100-1": 2}):
         goes_on(live, job, poll)
@@ -161,11 +163,11 @@ def test_a_library_training_is_moved_by_its_callback(live: Any, poll: Any, libra
     log = live.work / "moved.jsonl"
     arguments = f"--steps={steps} --seed=3 --log-every=1 --log={log}"
     controller = live.controller(channel=True)
-    job = live.submit(
-        "--gres=gpu:1", comment=comment(steps), script=ONE.format(script=script, arguments=arguments), env=environment()
-    )
     expected = undisturbed(
         [sys.executable, str(script), f"--steps={steps}", "--seed=3", "--log-every=1"], live.work / "undisturbed.jsonl"
+    )
+    job = live.submit(
+        "--gres=gpu:1", comment=comment(steps), script=ONE.format(script=script, arguments=arguments), env=environment()
     )
     goes_on(live, job, poll)
     live.hurry()

@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from slurm_hadar.tuning.pool import GpuType
 from slurm_hadar.tuning.widths import Grant
 
-__all__ = ["Gpus"]
+__all__ = ["Gpus", "Place"]
+
+#: A GPU of the pool: its type and its number among those, from 0.
+Place = tuple[str, int]
 
 
 class Gpus:
     """The GPUs of a pool, one by one. A GPU has a part of one trial, several parts (at most ``packed``), or nothing."""
 
     def __init__(self, pool: Sequence[GpuType], packed: int) -> None:
-        self._packed = packed
+        self.packed = packed
         self._parts: dict[str, list[dict[str, Fraction]]] = {t.name: [{} for _ in range(t.count)] for t in pool}
 
-    def take(self, trial: str, grant: Grant) -> bool:
-        """Give a trial what it is granted; whether there is room for it. Parts go where most parts are already."""
+    def take(self, trial: str, grant: Grant, near: Iterable[Place] = ()) -> bool:
+        """Give a trial what it is granted; whether there is room for it. Best one of the GPUs ``near``, so that it need
+        not move; else parts go where most parts are already."""
         gpus = self._parts[grant.gpu_type]
+        mine = {index for name, index in near if name == grant.gpu_type}
+        order = sorted(range(len(gpus)), key=lambda n: n not in mine)
         if grant.width >= 1:
-            free = [held for held in gpus if not held][: int(grant.width)]
+            free = [gpus[n] for n in order if not gpus[n]][: int(grant.width)]
             if len(free) < grant.width:
                 return False
             for held in free:
                 held[trial] = Fraction(1)
             return True
-        open_to = [held for held in gpus if len(held) < self._packed and sum(held.values()) + grant.width <= 1]
+        open_to = [n for n in order if len(gpus[n]) < self.packed and sum(gpus[n].values()) + grant.width <= 1]
         if not open_to:
             return False
-        max(open_to, key=len)[trial] = grant.width
+        gpus[max(open_to, key=lambda n: (n in mine, len(gpus[n])))][trial] = grant.width
         return True
 
     def leave(self, trial: str) -> None:
         for gpus in self._parts.values():
             for held in gpus:
                 held.pop(trial, None)
+
+    def places(self, trial: str) -> tuple[Place, ...]:
+        """The GPUs that a trial has, or has a part of."""
+        return tuple((name, n) for name, gpus in self._parts.items() for n, held in enumerate(gpus) if trial in held)
 
     @property
     def busy(self) -> int:

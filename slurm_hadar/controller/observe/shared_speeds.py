@@ -1,0 +1,41 @@
+"""What jobs that have turns on one GPU report of their speeds: filed with whose company they had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.steering.rules import NodeBook
+from slurm_hadar.model import JobState
+
+__all__ = ["learn_shared"]
+
+
+def learn_shared(sources: Sources, known: Mapping[str, JobFacts | None], nodes: NodeBook, now: float) -> None:
+    """File the speeds of jobs with shards on one node of one GPU type. Of a job that names another as its company it is
+    believed where that is a job of the same user on the same node; more than one other is nobody's profile."""
+    if sources.profiles is None:
+        return
+    for job_id, facts in known.items():
+        if facts is not None and facts.job.state is JobState.RUNNING and facts.job.shares:
+            with sources.quarantine.over(job_id, "learning from it"):
+                _learn_of(sources, facts, known, nodes, now)
+
+
+def _learn_of(
+    sources: Sources, facts: JobFacts, known: Mapping[str, JobFacts | None], nodes: NodeBook, now: float
+) -> None:
+    job, news = facts.job, sources.book.get(facts.job.job_id)
+    node = nodes.get(job.nodes[0]) if len(job.nodes) == 1 else None
+    if news is None or news.report.restart != job.restarts or node is None or node.gpu_type is None:
+        return
+    told, news.shared_speeds = news.shared_speeds, []
+    for company, steps_per_s in told:
+        other = known.get(company) if company else None
+        if company and (other is None or (other.job.user, other.job.nodes) != (job.user, job.nodes)):
+            continue
+        beside = "" if other is None else other.workload(1)
+        if sources.profiles is not None:
+            with sources.best_effort():
+                sources.profiles.record(facts.workload(1), beside, node.gpu_type, job.user, steps_per_s, now)

@@ -1,0 +1,249 @@
+"""Two jobs on one GPU: who of those that wait runs beside whom, after a policy has given out whole GPUs.
+
+Many trainings leave half of a GPU idle, and two of them on one then do more than one alone. A policy gives out whole
+GPUs and knows nothing of this; a job that runs beside another is shown to it as one that waits, which by and by is
+nearer to its end. What its plan leaves waiting is then matched with what it lets run.
+
+What a pair is worth is our definition, and speaks of the sum of completion times, as Hadar's prices do: by how much
+that sum falls in a second of two jobs together. Of two jobs and one GPU it is exact. A guest that ends before its host
+has T to do, and would else wait D; what it does brings its end nearer by more than that, since it need not wait. One
+that ends after its host goes on alone then, and is held up as whoever is behind that. On a cluster of G GPUs every job
+behind the guest is nearer to its end, and every job behind the host is held up, by one G-th::
+
+    gain = w_g own + n_g / G kept_g - (w_h + n_h / G) (1 - kept_h)
+    own  = kept_g (1 + D / T) - 1        if the guest ends first
+           kept_g - (1 - kept_h)         else
+
+with w the jobs' weights, n_g and n_h the others that wait and have more to do than the guest, and than the host, kept_h
+what the host keeps of its speed, and kept_g what the guest does of that on its fastest GPU type, less what a move there
+costs it. D is what shorter jobs that wait have to do, over G, and the rest of the job that will be done first. Of all
+pairs that gain, those of the largest sum are chosen (an assignment, in O(jobs^3) at worst).
+
+Pairs are of jobs with one GPU each: of gangs there are no published figures (Gavel's table has none above zero).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from slurm_hadar.model import EMPTY, Job, JobState, Kept, Placement, Plan, Snapshot, Tier
+from slurm_hadar.policies.toolkit.admission import refusals
+from slurm_hadar.policies.toolkit.arena import open_nodes
+from slurm_hadar.throughput.table import workload
+
+__all__ = ["UNKNOWN_RUNTIME_S", "beside", "on_same_gpu", "with_guests"]
+
+#: Run time on its best type that is assumed of a job whose steps nobody states or predicts, where nothing else is said.
+UNKNOWN_RUNTIME_S = 3600.0
+
+_Allocate = Callable[[Any, Snapshot], Plan]
+_Array = np.ndarray[Any, np.dtype[np.float64]]
+_ROUNDING = 1e-9
+
+
+def beside(snapshot: Snapshot, guest: Job, host: Job, where: Placement) -> Kept | None:
+    """What guest and host keep of their speeds together on the one GPU of ``where``; None if that is not known, or
+    less than one of them accepts."""
+    (gpu_type,) = where.by_type
+    pair = workload(guest.model, guest.batch), workload(host.model, host.batch), gpu_type
+    kept = snapshot.pairings.get(pair)
+    if kept is None or not (_may_share(guest) and _may_share(host)):
+        return None
+    accepted = kept[0] * guest.slow_down >= 1 - _ROUNDING and kept[1] * host.slow_down >= 1 - _ROUNDING
+    return kept if accepted else None
+
+
+def on_same_gpu(snapshot: Snapshot, plan: Plan, job: Job) -> bool:
+    """Whether a running job that the plan leaves at its placement goes on on the very GPU that it has.
+
+    Placements count GPUs and do not name them. So it is the same one if the job's company stays the same, if the host
+    that it was the guest of leaves, or if its new host comes to that place in this round.
+    """
+    host = plan.guests.get(job.job_id)
+    return host == job.host or _takes_over(snapshot, plan, job, host)
+
+
+def _takes_over(snapshot: Snapshot, plan: Plan, job: Job, host: str | None) -> bool:
+    """Whether the job's GPU is its own to hold, alone or with a new host."""
+    if job.host is not None and job.host not in plan.guests and plan.placement(job.host) == job.placement:
+        return False
+    if host is None:
+        return True
+    new = snapshot.job[host]
+    return new.placement != job.placement or new.host == job.job_id
+
+
+def with_guests(allocate: _Allocate) -> _Allocate:
+    """``allocate`` of a policy that gives out whole GPUs, made to put jobs that wait beside jobs that run where the
+    snapshot knows pairings. Where it knows none, it is as it was."""
+
+    @functools.wraps(allocate)
+    def allocate_with_guests(self: Any, snapshot: Snapshot) -> Plan:
+        if not snapshot.pairings:
+            return allocate(self, snapshot)
+        shown, fixed = _without_guests(snapshot)
+        plan = allocate(self, replace(shown, pairings={}))  # one policy may ask another in its turn
+        return plan if plan.abstains else _paired(snapshot, plan, fixed)
+
+    return allocate_with_guests
+
+
+def _without_guests(snapshot: Snapshot) -> tuple[Snapshot, dict[str, str]]:
+    """The jobs as a policy sees them that knows no guests: as jobs that wait. A guest that must keep its place is not
+    shown, and keeps its host there too; those are what else is returned."""
+    fixed = {j.job_id: j.host for j in snapshot.jobs if j.host is not None and j.steerable and not j.movable}
+    bound = {host: guest for guest, host in fixed.items()}
+    jobs = []
+    for job in snapshot.jobs:
+        if job.job_id in fixed:
+            continue
+        if job.host is not None and job.steerable and job.running:
+            job = replace(job, state=JobState.PENDING, placement=EMPTY, started=None, host=None)
+        elif job.job_id in bound and job.movable:
+            job = replace(job, unmovable=f"job {bound[job.job_id]} runs on its GPU too, and must keep its place")
+        jobs.append(job)
+    return snapshot.with_jobs(jobs), fixed
+
+
+def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str]) -> Plan:
+    """The plan with its guests. Those whom the cluster would refuse for something else than GPUs are left out."""
+    best = _Matching.of(snapshot, plan, frozenset(fixed.values())).best()
+    guests = {**fixed, **{guest: host for guest, (host, _) in best.items()}}
+    found = _with(plan, guests, {guest: gain for guest, (_, gain) in best.items()})
+    refused = {r.job_id for r in refusals(snapshot, found)}
+    if refused:
+        staying = {g: h for g, h in guests.items() if g in fixed or snapshot.job[g].host == h}
+        found = _with(plan, staying, {})
+    return found
+
+
+def _with(plan: Plan, guests: Mapping[str, str], gains: Mapping[str, float]) -> Plan:
+    placements = {**plan.placements, **{guest: plan.placements[host] for guest, host in guests.items()}}
+    waits = {job_id: wait for job_id, wait in plan.waits.items() if job_id not in guests}
+    return replace(plan, placements=placements, waits=waits, payoffs={**plan.payoffs, **gains}, guests=dict(guests))
+
+
+def _may_share(job: Job) -> bool:
+    return job.slow_down > 1 and job.fork is None and 1 in job.form.gang_sizes
+
+
+@dataclass(frozen=True)
+class _Matching:
+    """Who may be whose guest, and what that gains."""
+
+    snapshot: Snapshot
+    plan: Plan
+    guests: tuple[Job, ...]
+    hosts: tuple[Job, ...]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, plan: Plan, taken: frozenset[str]) -> _Matching:
+        hosts = [snapshot.job[j] for j, p in plan.placements.items() if p.workers == 1 and j not in taken]
+        waiting = (snapshot.job[j] for j, wait in plan.waits.items() if wait.tier is not Tier.CANNOT_RUN)
+        free = (JobState.PENDING, JobState.RUNNING)
+        able = (j for j in waiting if _may_share(j) and j.state in free and j.movable and j.blocked is None)
+        guests = [j for j in able if j.placement or not j.running]  # of some it is not known yet where they run
+        return cls(snapshot, plan, tuple(guests), tuple(j for j in hosts if _may_share(j)))
+
+    def best(self) -> dict[str, tuple[str, float]]:
+        """The pairs of the largest gain in all: guests with their hosts, and what each pair gains."""
+        if not self.guests or not self.hosts:
+            return {}
+        from scipy.optimize import linear_sum_assignment  # only who shares pays for SciPy
+
+        gains = self._gains()
+        chosen = zip(*linear_sum_assignment(np.maximum(gains, 0.0), maximize=True), strict=True)
+        return {self.guests[g].job_id: (self.hosts[h].job_id, float(gains[g, h])) for g, h in chosen if gains[g, h] > 0}
+
+    def _gains(self) -> _Array:
+        """By guest and host; minus infinity for pairs that cannot be."""
+        queue = _Queue.of(self.snapshot, self.plan)
+        places = [self.plan.placements[h.job_id] for h in self.hosts]
+        host_s = np.array([_to_go_s(h) for h in self.hosts])
+        host_weights = np.array([h.weight for h in self.hosts])
+        gains = np.full((len(self.guests), len(self.hosts)), -np.inf)
+        kept_by: dict[tuple[str, float], tuple[_Array, _Array]] = {}
+        for row, guest in enumerate(self.guests):
+            likeness = workload(guest.model, guest.batch), guest.slow_down
+            if likeness not in kept_by:
+                kept_by[likeness] = self._kept(guest, places)
+            kept, host_keeps = kept_by[likeness]
+            kept = kept * self._relative(guest, places)
+            possible = kept > 0
+            if not possible.any():
+                continue
+            to_go_s, speed = _to_go_s(guest), np.where(possible, kept, 1.0)
+            guest_ends, host_ends = to_go_s / speed, host_s / host_keeps
+            together_s = np.maximum(self.snapshot.round_s, np.minimum(guest_ends, host_ends))
+            speed = speed * (1 - np.minimum(1.0, self._delays_s(guest, places) / together_s))
+            first = guest_ends <= host_ends
+            own = np.where(first, speed * (1 + queue.wait_s(to_go_s) / to_go_s) - 1, speed - (1 - host_keeps))
+            held_up = host_weights + queue.behind(host_s) - (to_go_s > host_s) / queue.gpus
+            gain = guest.weight * own + queue.behind(to_go_s) * speed - held_up * (1 - host_keeps)
+            gains[row] = np.where(possible, gain, -np.inf)
+        return gains
+
+    def _kept(self, guest: Job, places: Sequence[Placement]) -> tuple[_Array, _Array]:
+        """What such a guest keeps beside each host, 0 where it cannot be; and what the host does, 1 there."""
+        pairs = [beside(self.snapshot, guest, host, p) for host, p in zip(self.hosts, places, strict=True)]
+        return np.array([p[0] if p else 0.0 for p in pairs]), np.array([p[1] if p else 1.0 for p in pairs])
+
+    def _relative(self, guest: Job, places: Sequence[Placement]) -> _Array:
+        """How fast the guest alone is at the hosts' places, against its fastest type; 0 where it may not be."""
+        best = guest.best_rate()
+        of = {p: guest.rate(p) / best if best > 0 and _admits(self.snapshot, guest, p) else 0.0 for p in {*places}}
+        return np.array([of[p] for p in places])
+
+    def _delays_s(self, guest: Job, places: Sequence[Placement]) -> _Array:
+        """What it costs the guest to get to each host."""
+        away_s = guest.restart_cost_s if guest.running or guest.done_steps > 0 else 0.0
+        delays = np.full(len(places), away_s)
+        for column, host in enumerate(self.hosts):
+            if guest.running and guest.placement == places[column]:
+                same = guest.host == host.job_id or _takes_over(self.snapshot, self.plan, guest, host.job_id)
+                delays[column] = 0.0 if same else away_s
+        return delays
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """What waits, in ascending order of what is left of each; and how long the first GPU is not free."""
+
+    left_s: _Array
+    ahead_s: _Array
+    free_s: float
+    gpus: int
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, plan: Plan) -> _Queue:
+        left_s = np.sort(np.array([_to_go_s(snapshot.job[j]) for j in plan.waits]))
+        gpus = sum(n for there in snapshot.capacity().values() for n in there.values())
+        free_s = min(_to_go_s(snapshot.job[j]) for j in plan.placements)
+        return cls(left_s, np.concatenate([[0.0], np.cumsum(left_s)]), free_s, gpus)
+
+    def behind(self, left_s: Any) -> Any:
+        """How many have more to do, for each GPU."""
+        return (len(self.left_s) - np.searchsorted(self.left_s, left_s, side="right")) / self.gpus
+
+    def wait_s(self, left_s: float) -> float:
+        """How long one with so much to do would wait."""
+        return float(self.ahead_s[np.searchsorted(self.left_s, left_s, side="left")]) / self.gpus + self.free_s
+
+
+def _admits(snapshot: Snapshot, job: Job, where: Placement) -> bool:
+    if job.running and job.placement == where:
+        return job.rate(where) > 0
+    there = (n for n in where.nodes if n in snapshot.node and snapshot.node[n].available)
+    open_ = {*where.nodes} == {*there} & open_nodes(snapshot, job)
+    return open_ and job.form.refusal(where) is None and job.rate(where) > 0
+
+
+def _to_go_s(job: Job) -> float:
+    """What is left of a job, in seconds on its fastest GPU type."""
+    rate = job.best_rate()
+    return job.steps_to_go(rate, UNKNOWN_RUNTIME_S) / rate if rate > 0 else UNKNOWN_RUNTIME_S

@@ -1,0 +1,52 @@
+"""Which other jobs have turns on the GPU that a task shares, as its broker says."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from slurm_hadar.errors import ChannelError
+
+__all__ = ["Company"]
+
+LOOK_S = 2.0
+_LABEL = re.compile(r"job ([1-9]\d{0,17}(?:_\d{1,9})?)(?: |$)")
+
+
+class Company:
+    """Looked at every :data:`LOOK_S`: who has had a turn since the last look counts, so that one who loads data, or
+    waits for memory, does not. ``broker`` is its socket; None = the task has a GPU of its own."""
+
+    def __init__(self, broker: str | None, job: str) -> None:
+        self._path = Path(broker) if broker else None
+        self._job = job
+        self._turns: dict[str, int] | None = None
+        self._looked_at = 0.0
+        #: Ids of the other jobs, joined by ``+`` ("" = none); None where that is not known.
+        self.now: str | None = None
+
+    def changed(self) -> bool:
+        """Look, if it is time; whether the company is another one now."""
+        if self._path is None or time.monotonic() - self._looked_at < LOOK_S:
+            return False
+        before, self.now = self.now, self._seen(self._path)
+        self._looked_at = time.monotonic()
+        return self.now != before
+
+    def _seen(self, path: Path) -> str | None:
+        from slurm_hadar.sharing.broker.looking import status_of  # what tasks with GPUs of their own need not load
+
+        before, self._turns = self._turns, None
+        try:
+            sessions = status_of(path)["sessions"]
+            self._turns = {str(one["session"]): int(one["turns"]) for one in sessions}
+            labels = {str(one["session"]): str(one["label"]) for one in sessions}
+        except (ChannelError, KeyError, TypeError, ValueError):  # it is changing hands, or is no broker of ours
+            return None
+        if before is None:
+            return None
+        active = [name for name, turns in self._turns.items() if turns > before.get(name, turns)]
+        found = [_LABEL.match(labels[name]) for name in active]
+        jobs = {match[1] for match in found if match}
+        return None if None in found else "+".join(sorted(jobs - {self._job}))

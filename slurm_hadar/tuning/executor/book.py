@@ -1,0 +1,245 @@
+"""The study: Optuna's, with its samplers, pruners and storage as they are. The tuner alone writes it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from slurm_hadar.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["Algorithm", "Book", "End", "Report", "finite", "pruner_of", "sampler_of"]
+
+RUN = "hadar:run"  # a study's attribute: how it is run
+_LOCK_S = 5.0
+_PATIENCE_S = 120.0
+_T = TypeVar("_T")
+
+
+class Algorithm(StrEnum):
+    """Who proposes trials, and who of them goes on. Where it says Optuna, that is Optuna's, as it is."""
+
+    RANDOM = "random"
+    GRID = "grid"
+    TPE = "tpe"
+    ASHA = "asha"
+    SHA = "sha"
+    HYPERBAND = "hyperband"
+    PBT = "pbt"
+
+
+class End(StrEnum):
+    """How a trial has ended: Optuna's states of finished trials."""
+
+    COMPLETE = "COMPLETE"
+    PRUNED = "PRUNED"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An intermediate value, at a step of the objective's own count."""
+
+    step: int
+    value: float
+
+
+def sampler_of(algorithm: Algorithm, seed: int | None) -> optuna.samplers.BaseSampler:
+    """Optuna's sampler for an algorithm."""
+    from optuna import samplers
+
+    if algorithm is Algorithm.GRID:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is young
+            return samplers.BruteForceSampler(seed=seed)
+    if algorithm is Algorithm.TPE:
+        return samplers.TPESampler(seed=seed, constant_liar=True)
+    return samplers.RandomSampler(seed=seed)
+
+
+def pruner_of(algorithm: Algorithm, eta: int, first_rung: int) -> optuna.pruners.BasePruner:
+    """Optuna's pruner for an algorithm; rungs at which trials wait for each other are the tuner's."""
+    from optuna import pruners
+
+    if algorithm is Algorithm.ASHA:
+        return pruners.SuccessiveHalvingPruner(min_resource=first_rung, reduction_factor=eta)
+    return pruners.NopPruner()
+
+
+class Book:
+    """An Optuna study, opened to be run. ``say`` is told where it has to wait for the storage.
+
+    Raises StoreError where the storage cannot be used, ConfigError where the study is another one.
+    """
+
+    def __init__(self, study: optuna.Study, say: Callable[[str], None]) -> None:
+        self.study, self._say = study, say
+        self._trials: dict[int, optuna.Trial] = {}
+        self._steps: dict[int, set[int]] = {}
+        import optuna
+
+        self.maximize = study.direction == optuna.study.StudyDirection.MAXIMIZE
+        self.exhausted = False  # the sampler has nothing new
+        study.stop = self._exhaust  # type: ignore[method-assign] # what a sampler calls, and Optuna allows in its own loop
+
+    def _exhaust(self) -> None:
+        self.exhausted = True
+
+    @classmethod
+    def open(
+        cls, url: str, name: str, direction: Literal["minimize", "maximize"], sampler: Any, pruner: Any,
+        say: Callable[[str], None],
+    ) -> Book:  # fmt: skip
+        """The study of this name, made if it is not there."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with _told(url):
+            storage = _storage(url)
+            study = optuna.create_study(
+                storage=storage, sampler=sampler, pruner=pruner, study_name=name, direction=direction,
+                load_if_exists=True,
+            )  # fmt: skip
+            return cls(study, say)
+
+    def run_options(self) -> dict[str, Any] | None:
+        """How the study was begun; None if it is new, or not of ours."""
+        return self._patiently(lambda: self.study.user_attrs.get(RUN))
+
+    def note_run_options(self, options: dict[str, Any]) -> None:
+        self._patiently(lambda: self.study.set_user_attr(RUN, options))
+
+    def ask(self, attributes: dict[str, Any] | None = None, parameters: dict[str, Any] | None = None) -> int:
+        """A new trial's number; ``parameters`` that are given are not drawn."""
+
+        if parameters is not None:
+            self._patiently(lambda: self.study.enqueue_trial(parameters))
+        trial = self._patiently(self.study.ask)
+        self._trials[trial.number] = trial
+        for key, value in (attributes or {}).items():
+            self.attribute(trial.number, key, value)
+        return trial.number
+
+    def take_up(self, trial: optuna.trial.FrozenTrial) -> None:
+        """A trial that an earlier tuner has left."""
+        import optuna
+
+        def taken() -> None:
+            if trial.state == optuna.trial.TrialState.WAITING:
+                self._set_state(trial, optuna.trial.TrialState.RUNNING)
+            self._trials[trial.number] = optuna.Trial(self.study, trial._trial_id)  # noqa: SLF001 (Optuna has no other name)
+
+        self._patiently(taken)
+        self._steps[trial.number] = set(trial.intermediate_values)
+
+    def lay_down(self, number: int) -> None:
+        """Nobody runs this trial for now: it is not left as if it ran."""
+        import optuna
+
+        frozen = self._patiently(lambda: self.study.get_trials(deepcopy=False)[number])
+        if not frozen.state.is_finished():
+            self._patiently(lambda: self._set_state(frozen, optuna.trial.TrialState.WAITING))
+
+    def _set_state(self, trial: optuna.trial.FrozenTrial, state: Any) -> None:
+        storage, number = self.study._storage, trial._trial_id  # noqa: SLF001 (Optuna has no other name)
+        storage.set_trial_state_values(number, state)
+
+    def suggest(self, number: int, kind: str, name: str, arguments: dict[str, Any]) -> Any:
+        """What Optuna's trial suggests. Raises ValueError for what it refuses."""
+        trial = self._trials[number]
+        suggest: dict[str, Callable[..., Any]] = {
+            "float": trial.suggest_float, "int": trial.suggest_int, "categorical": trial.suggest_categorical,
+        }  # fmt: skip
+        return self._patiently(lambda: suggest[kind](name, **arguments))
+
+    def report(self, number: int, report: Report) -> bool:
+        """Whether it is new; a step that is reported again counts once."""
+        known = self._steps.setdefault(number, set())
+        if report.step in known:
+            return False
+        self._patiently(lambda: self._trials[number].report(report.value, report.step))
+        known.add(report.step)
+        return True
+
+    def should_prune(self, number: int) -> bool:
+        return self._patiently(lambda: self._trials[number].should_prune())
+
+    def attribute(self, number: int, key: str, value: Any) -> None:
+        self._patiently(lambda: self._trials[number].set_user_attr(key, value))
+
+    def tell(self, number: int, end: End, value: float | None = None) -> None:
+        """A trial has ended; without a value a pruned one has that of its last report, as in Optuna."""
+        import optuna
+
+        state = optuna.trial.TrialState[end]
+
+        def told() -> None:
+            self.study.tell(number, None if state == optuna.trial.TrialState.FAIL else value, state=state)
+
+        self._patiently(told)
+        self._trials.pop(number, None)
+
+    def trials(self) -> list[optuna.trial.FrozenTrial]:
+        return self._patiently(lambda: self.study.get_trials(deepcopy=False))
+
+    def better(self, one: float, other: float) -> bool:
+        return one > other if self.maximize else one < other
+
+    def reaches(self, value: float, target: float) -> bool:
+        return value >= target if self.maximize else value <= target
+
+    def _patiently(self, do: Callable[[], _T]) -> _T:
+        """Wait for a storage that others hold, or whose disk is full; a call that failed has changed nothing."""
+        until, told = time.monotonic() + _PATIENCE_S, False
+        while True:
+            try:
+                with _told("the study's storage"):
+                    return do()
+            except StoreError as error:
+                if not error.passes or time.monotonic() > until:
+                    raise
+                if not told:
+                    self._say(f"{error}; waiting for it")
+                    told = True
+                time.sleep(0.5)
+
+
+def _storage(url: str) -> Any:
+    import optuna
+
+    if url.startswith("sqlite:"):
+        return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _LOCK_S}})
+    return url
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Optuna's and SQLAlchemy's errors of the storage, as ours."""
+    import optuna
+    import sqlalchemy.exc
+
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
+        cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
+        original = getattr(cause, "orig", None) or cause or error
+        text = str(original).splitlines()[0]
+        passes = any(word in text for word in ("is locked", "is full", "disk I/O", "busy"))
+        raise StoreError(f"{what}: {text}", passes=passes) from error
+    except optuna.exceptions.DuplicatedStudyError as error:
+        raise ConfigError(str(error)) from error
+
+
+def finite(value: Any) -> float | None:
+    """A value that a trial can have; None for any other."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)

@@ -1,0 +1,260 @@
+"""Starts and ends the processes of trials: forked on this machine, as job steps in an allocation."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.runtime.launcher import clean
+from slurm_hadar.tuning.executor.site import Site
+from slurm_hadar.tuning.trial.wire import VARIABLE, Spec
+
+__all__ = ["Ended", "Launcher", "LocalLauncher", "SlurmLauncher", "imports_of"]
+
+#: A run of a trial: its number, and how often it was started before.
+Run = tuple[int, int]
+#: What takes long to import, and does nothing else; by the package that a study names. PyTorch loads its compiler with
+#: the first optimizer.
+_PRELOADED = {
+    name: (name,) for name in ("numpy", "optuna", "torchvision", "lightning", "transformers", "sklearn", "pandas")
+} | {
+    "torch": ("torch", "torch._dynamo", "torch.distributed.checkpoint"),
+    "slurm_hadar": ("slurm_hadar.runtime.training",),
+}
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_ROOT = str(Path(__file__).resolve().parents[3])
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """All processes of a run are over; ``code``: of the first that failed, or 0 (negative: its signal)."""
+
+    run: Run
+    code: int
+
+
+class Launcher(Protocol):
+    """``files``: what becomes readable when :meth:`ended` has something to tell."""
+
+    def start(self, run: Run, site: Site, specs: Sequence[Spec], log: Path) -> None: ...
+    def files(self) -> Sequence[int]: ...
+    def ended(self) -> list[Ended]: ...
+    def kill(self, run: Run, step: str | None) -> None: ...
+    def close(self) -> None: ...
+
+
+def imports_of(file: Path) -> set[str]:
+    """The packages that a Python file imports anywhere. Raises ConfigError where it cannot be read as Python."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+@dataclass
+class _Ranks:
+    pids: dict[int, int | None] = field(default_factory=dict)  # code, None while it runs
+    expected: int = 0
+    killed: bool = False
+
+
+class LocalLauncher:
+    """By a zygote (:mod:`slurm_hadar.tuning.trial.zygote`); one that has died is followed by another, and with it have
+    ended the trials that it had."""
+
+    def __init__(self, imports: set[str], threads: int) -> None:
+        self._modules = [module for name, modules in _PRELOADED.items() if name in imports for module in modules]
+        self._environ = dict(os.environ)
+        self._environ.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
+        paths = [_ROOT, *self._environ.get("PYTHONPATH", "").split(os.pathsep)]
+        self._environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
+        self._buffer = b""
+        self._asked: list[Run] = []  # whose pid is not known yet
+        self._runs: dict[Run, _Ranks] = {}
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._living()  # it imports while the study is opened
+
+    def start(self, run: Run, site: Site, specs: Sequence[Spec], log: Path) -> None:
+        """Fork a process for each rank. The output goes to ``log``."""
+        assert site.node is None
+        zygote = self._living()
+        assert zygote.stdin is not None
+        self._runs[run] = _Ranks(expected=len(specs))
+        for spec in specs:
+            request = {"spec": spec.text(), "environ": self._environ, "log": str(log)}
+            self._asked.append(run)
+            with contextlib.suppress(BrokenPipeError):  # seen at its stdout, too
+                zygote.stdin.write(json.dumps(request).encode() + b"\n")
+                zygote.stdin.flush()
+
+    def _living(self) -> subprocess.Popen[bytes]:
+        if self._zygote is None:
+            command = [sys.executable, "-m", "slurm_hadar.tuning.trial.zygote", *self._modules]
+            self._zygote = subprocess.Popen(
+                command, env=self._environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+            )
+            assert self._zygote.stdout is not None
+            os.set_blocking(self._zygote.stdout.fileno(), False)
+        return self._zygote
+
+    def files(self) -> Sequence[int]:
+        return [] if self._zygote is None or self._zygote.stdout is None else [self._zygote.stdout.fileno()]
+
+    def ended(self) -> list[Ended]:
+        """What has ended since the last call."""
+        if self._zygote is None or self._zygote.stdout is None:
+            return []
+        try:
+            data = os.read(self._zygote.stdout.fileno(), 65536)
+        except BlockingIOError:
+            return []
+        if not data:
+            return self._all_gone()
+        self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "pid" in said:
+                ranks = self._runs.get(self._asked.pop(0))
+                if ranks is not None:
+                    ranks.pids[said["pid"]] = None
+                    if ranks.killed:
+                        _kill_group(said["pid"])
+            else:
+                self._note(said["ended"], said["code"])
+        return self._complete()
+
+    def _note(self, pid: int, code: int) -> None:
+        for ranks in self._runs.values():
+            if ranks.pids.get(pid, 0) is None:
+                ranks.pids[pid] = code
+                _kill_group(pid)  # what it has left behind
+                if code:
+                    _kill_others(ranks)
+
+    def _complete(self) -> list[Ended]:
+        found = []
+        for run, ranks in list(self._runs.items()):
+            codes = list(ranks.pids.values())
+            if len(codes) == ranks.expected and None not in codes:
+                del self._runs[run]
+                found.append(Ended(run, next((code for code in codes if code), 0)))
+        return found
+
+    def _all_gone(self) -> list[Ended]:
+        assert self._zygote is not None
+        for ranks in self._runs.values():
+            _kill_others(ranks)
+        self._zygote.wait()
+        found = [Ended(run, -signal.SIGKILL) for run in self._runs]
+        self._zygote, self._buffer = None, b""
+        self._runs.clear()
+        self._asked.clear()
+        return found
+
+    def kill(self, run: Run, step: str | None) -> None:  # noqa: ARG002 (Slurm's)
+        """End its processes at once."""
+        if (ranks := self._runs.get(run)) is not None:
+            ranks.killed = True
+            _kill_others(ranks)
+
+    def close(self) -> None:
+        for ranks in self._runs.values():
+            _kill_others(ranks)
+        if self._zygote is not None:
+            assert self._zygote.stdin is not None and self._zygote.stdout is not None
+            self._zygote.kill()
+            with contextlib.suppress(BrokenPipeError):
+                self._zygote.stdin.close()
+            self._zygote.stdout.close()
+            self._zygote.wait()
+
+
+def _kill_others(ranks: _Ranks) -> None:
+    for pid, code in ranks.pids.items():
+        if code is None:
+            _kill_group(pid)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+class SlurmLauncher:
+    """Each run is a job step on the node of its GPUs; the GPUs of a node are shared out by us among its steps."""
+
+    def __init__(self, gpus_on_node: Mapping[str, int], threads: int) -> None:
+        self._gpus_on_node = gpus_on_node
+        self._environ = dict(os.environ)
+        clean(self._environ)
+        self._environ.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
+        paths = [_ROOT, *self._environ.get("PYTHONPATH", "").split(os.pathsep)]
+        self._environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
+        self._prctl = ctypes.CDLL(None).prctl
+        self._steps: dict[Run, tuple[subprocess.Popen[bytes], int]] = {}
+
+    def start(self, run: Run, site: Site, specs: Sequence[Spec], log: Path) -> None:
+        """srun, with a task for each rank."""
+        assert site.node is not None
+        command = [
+            "srun", "--overlap", "--nodes=1", f"--ntasks={len(specs)}", f"--nodelist={site.node}",
+            f"--gres=gpu:{self._gpus_on_node[site.node]}", "--gpu-bind=none", "--overcommit", "--mem=0",
+            "--kill-on-bad-exit=1", f"--job-name=trial-{run[0]}", "--input=none",
+            sys.executable, "-m", "slurm_hadar.tuning.trial.worker",
+        ]  # fmt: skip
+        environ = {**self._environ, VARIABLE: specs[0].text()}
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
+                preexec_fn=lambda: self._prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
+            )  # fmt: skip
+        self._steps[run] = process, os.pidfd_open(process.pid)
+
+    def files(self) -> Sequence[int]:
+        return [pidfd for _, pidfd in self._steps.values()]
+
+    def ended(self) -> list[Ended]:
+        """What has ended since the last call."""
+        found = []
+        for run, (process, pidfd) in list(self._steps.items()):
+            if process.poll() is not None:
+                os.close(pidfd)
+                del self._steps[run]
+                code = process.returncode
+                found.append(Ended(run, 128 - code if code > 128 else code))
+        return found
+
+    def kill(self, run: Run, step: str | None) -> None:
+        """End the step at once."""
+        if run in self._steps:
+            if step is not None:
+                subprocess.Popen(["scancel", "--signal=KILL", step], stdin=subprocess.DEVNULL)
+            else:  # it has not begun
+                self._steps[run][0].kill()
+
+    def close(self) -> None:
+        for process, pidfd in self._steps.values():
+            process.terminate()
+            process.wait()
+            os.close(pidfd)

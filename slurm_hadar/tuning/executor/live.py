@@ -1,0 +1,76 @@
+"""A trial as the executor sees it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from slurm_hadar.tuning.executor.meter import Meter
+from slurm_hadar.tuning.gpus import Place
+from slurm_hadar.tuning.widths import Grant
+
+__all__ = ["Live", "Stage", "Why"]
+
+
+class Stage(Enum):
+    """WAITING: for GPUs. RUNNING: it has some, or is about to. AT_RUNG: it has come as far as it was to, and has no
+    process. ENDED: Optuna knows how."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    AT_RUNG = auto()
+    ENDED = auto()
+
+
+class Why(Enum):
+    """Why a process was told to end."""
+
+    RESIZE = auto()
+    RUNG = auto()
+    STOP = auto()
+    TIME = auto()
+
+
+@dataclass
+class Live:
+    """``until``: the step of the report at which it has come to its rung; None: it runs to its own end.
+
+    ``process``: of the run under way (trial, run). ``at``: the GPUs that the run is on, ``grant`` as what.
+    ``run``: how often it has been started. ``crashes``: ends that nobody asked for, since it last made progress.
+    """
+
+    number: int
+    until: int | None = None
+    stage: Stage = Stage.WAITING
+    meter: Meter = field(default_factory=Meter)
+    run: int = -1
+    process: tuple[int, int] | None = None
+    at: tuple[Place, ...] = ()
+    grant: Grant | None = None
+    why: Why | None = None
+    asked_s: float = 0.0  # when it was told to end
+    outcome: dict[str, Any] | None = None
+    sender: bytes | None = None
+    step: str | None = None  # Slurm's
+    crashes: int = 0
+    steps_at_crash: int = 0
+    value: float | None = None
+    started_s: float = 0.0
+    ran_s: float = 0.0
+    resize_from_s: float | None = None  # a resize is under way since then
+    first_steps: int | None = None  # of the run under way, as it told them first
+
+    @property
+    def name(self) -> str:
+        """As the allocator calls it."""
+        return str(self.number)
+
+    @property
+    def active(self) -> bool:
+        return self.stage in (Stage.WAITING, Stage.RUNNING)
+
+    def running_s(self) -> float:
+        """Seconds with a process, in all of this tuner's time."""
+        return self.ran_s + (time.monotonic() - self.started_s if self.process is not None else 0.0)

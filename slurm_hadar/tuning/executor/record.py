@@ -1,0 +1,131 @@
+"""What a tuner leaves on disk beside the study: who it is, how it stands, what ran where, each trial's log."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from slurm_hadar.errors import ConfigError, StoreError
+
+__all__ = ["Record", "folder_of", "read_events", "read_status", "request_stop", "sqlite_file"]
+
+EVENTS, STATUS, LOCK, STOP = "events.jsonl", "status.json", "lock", "stop"
+_ODD = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of an SQLite URL, None of any other."""
+    prefix = "sqlite:///"
+    return Path(url.removeprefix(prefix)).absolute() if url.startswith(prefix) else None
+
+
+def folder_of(url: str, study: str) -> Path:
+    """Where everything of a study stands that is not in its storage."""
+    file = sqlite_file(url)
+    base = file.with_name(f"{file.name}.hadar") if file is not None else Path.cwd() / "hadar-tune"
+    return base / _ODD.sub("_", study)
+
+
+class Record:
+    """One tuner's; a second one for the same study is refused (ConfigError). What cannot be written is told once by
+    ``say``, and stops no trial."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self.folder, self._say, self._told = folder, say, False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            who = read_status(folder)
+            raise ConfigError(
+                f"another tuner is at work on this study: process {who.get('pid', '?')} on {who.get('host', '?')}; "
+                "see it with hadar tune status, end it with hadar tune stop"
+            ) from None
+        (folder / STOP).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def trial_folder(self, number: int) -> Path:
+        """A trial's checkpoints and its log."""
+        return self.folder / "trials" / str(number)
+
+    def event(self, what: str, **said: Any) -> None:
+        """One line of what happened, with the time."""
+        with self._best_effort(), (self.folder / EVENTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": time.time(), "event": what, **said}) + "\n")
+
+    def status(self, **said: Any) -> None:
+        """How the tuner stands now; a reader sees the old or the new."""
+        new = self.folder / f".{STATUS}"
+        with self._best_effort():
+            who = {"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
+            new.write_text(json.dumps({**who, **said}) + "\n", encoding="utf-8")
+            new.replace(self.folder / STATUS)
+
+    @property
+    def stop_requested(self) -> bool:
+        return (self.folder / STOP).exists()
+
+    @contextlib.contextmanager
+    def _best_effort(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                self._say(f"{self.folder}: {error.strerror}; the trials go on, their times are not recorded")
+
+
+def request_stop(folder: Path) -> None:
+    """Ask a study's tuner to end; it may be on another node."""
+    (folder / STOP).touch()
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a tuner holds the study (of this node, or where the file system knows of locks of others)."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """What the tuner said last; empty if there is nothing."""
+    try:
+        found = json.loads((folder / STATUS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """All events; a line that a kill or a full disk has cut counts for nothing."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in (folder / EVENTS).read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and "time" in event and "event" in event:
+                    found.append(event)
+    return found

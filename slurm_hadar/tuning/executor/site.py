@@ -1,0 +1,186 @@
+"""The GPUs that a tuner has: those of this machine, or of the Slurm allocation that it runs in."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.runtime.launch import nodelist
+from slurm_hadar.tuning.pool import GpuType, parse_pool
+
+__all__ = ["Site", "Sites", "in_allocation", "sites_here"]
+
+EMULATED = "slot"
+_CALL_S = 30.0
+_DETAIL = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) .*?GRES=(\S*)", re.MULTILINE)
+_GRES = re.compile(r"gpu(?::([^:(,]+))?:(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """GPUs of one type on one node, by their place among those that we have there. ``name`` is what the allocator
+    calls them: a trial is on one node, so that GPUs of two nodes are two kinds to it. ``node`` is None here and now."""
+
+    name: str
+    gpu_type: str
+    gpus: tuple[int, ...]
+    node: str | None = None
+    cpus: int = 1
+
+
+@dataclass(frozen=True)
+class Sites:
+    """All that a tuner has. ``emulated``: there is no GPU, trials share the machine's CPUs."""
+
+    sites: tuple[Site, ...]
+    emulated: bool = False
+    speeds: Mapping[str, float] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Site:
+        return next(site for site in self.sites if site.name == name)
+
+    @property
+    def count(self) -> int:
+        return sum(len(site.gpus) for site in self.sites)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(site.gpu_type for site in self.sites))
+
+    def pool(self) -> tuple[GpuType, ...]:
+        """As the allocator sees them."""
+        best = max((self.speeds.get(t, 1.0) for t in self.types), default=1.0)
+        return tuple(
+            GpuType(site.name, len(site.gpus), self.speeds.get(site.gpu_type, 1.0) / best) for site in self.sites
+        )
+
+    def with_speeds(self, speeds: Mapping[str, float]) -> Sites:
+        return replace(self, speeds=speeds)
+
+
+def in_allocation(environ: Mapping[str, str]) -> bool:
+    """Whether trials are to be job steps: this runs in a job of Slurm's, and there is an srun."""
+    return bool(environ.get("SLURM_JOB_ID")) and shutil.which("srun") is not None
+
+
+def sites_here(wanted: str | None, environ: Mapping[str, str]) -> Sites:
+    """What ``--gpus`` asks for of what is there: a number, or ``TYPE:N,...``; None: all there are.
+
+    Where the machine has no GPU the number says how many trials it pretends to have GPUs for. Raises ConfigError.
+    """
+    if in_allocation(environ):
+        return _chosen(_allocated(environ), wanted)
+    found = _local(environ)
+    if found:
+        return _chosen(found, wanted)
+    if wanted is None:
+        raise ConfigError("this machine has no GPU: say with --gpus N how many trials its CPUs shall run at once")
+    counts = {EMULATED: _number(wanted)} if wanted.isdecimal() else _typed(wanted)
+    sites, first = [], 0
+    for name, count in counts.items():
+        sites.append(Site(name, name, tuple(range(first, first + count)), cpus=os.cpu_count() or 1))
+        first += count
+    return Sites(tuple(sites), emulated=True)
+
+
+def _number(text: str) -> int:
+    if not 1 <= int(text) <= 4096:
+        raise ConfigError(f"--gpus {text}: from 1 to 4096")
+    return int(text)
+
+
+def _typed(text: str) -> dict[str, int]:
+    return {t.name: t.count for t in parse_pool(text, {})}
+
+
+def _chosen(found: Sequence[Site], wanted: str | None) -> Sites:
+    there: dict[str, int] = {}
+    for site in found:
+        there[site.gpu_type] = there.get(site.gpu_type, 0) + len(site.gpus)
+    total = sum(there.values())
+    if wanted is None:
+        return Sites(tuple(found))
+    if wanted.isdecimal():
+        if not 1 <= int(wanted) <= total:
+            raise ConfigError(f"--gpus {wanted}: there are {total} GPUs here")
+        budget, any_left = dict(there), int(wanted)
+    else:
+        budget = _typed(wanted)
+        for name, count in budget.items():
+            if count > there.get(name, 0):
+                raise ConfigError(f"--gpus {name}:{count}: there are {there.get(name, 0)} GPUs of this type here")
+        any_left = sum(budget.values())
+    taken = []
+    for site in found:
+        count = min(len(site.gpus), budget.get(site.gpu_type, 0), any_left)
+        if count:
+            taken.append(replace(site, gpus=site.gpus[:count]))
+            budget[site.gpu_type] -= count
+            any_left -= count
+    return Sites(tuple(taken))
+
+
+def _local(environ: Mapping[str, str]) -> list[Site]:
+    """GPUs of this machine, by nvidia-smi; only those of CUDA_VISIBLE_DEVICES where that is set."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=_CALL_S, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return []
+    names = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        numbers = [int(n) for n in visible.split(",") if n.isdecimal() and int(n) < len(names)]
+        names = [names[n] for n in numbers]
+    by_type: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        short = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-") or "gpu"
+        by_type.setdefault(short, []).append(index)
+    return [Site(name, name, tuple(own), cpus=os.cpu_count() or 1) for name, own in by_type.items()]
+
+
+def _allocated(environ: Mapping[str, str]) -> list[Site]:
+    """GPUs of the job, node by node, as ``scontrol show job -d`` has them."""
+    job = environ["SLURM_JOB_ID"]
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "job", "-d", job], capture_output=True, text=True, timeout=_CALL_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"scontrol does not say what job {job} has: {error}") from None
+    sites = sites_of(done.stdout)
+    if not sites:
+        raise ConfigError(f"job {job} has no GPUs: submit it with --gres=gpu:N or --gpus=N")
+    return sites
+
+
+def sites_of(text: str) -> list[Site]:
+    """The GPUs in what ``scontrol show job -d`` prints."""
+    sites = []
+    for nodes, cpu_ids, gres in _DETAIL.findall(text):
+        for node in nodelist.expand(nodes):
+            first = 0
+            for kind, count in _GRES.findall(re.sub(r"\(.*?\)", "", gres)):
+                name = kind or "gpu"
+                own = tuple(range(first, first + int(count)))
+                sites.append(Site(f"{name}@{node}", name, own, node, _cpus(cpu_ids)))
+                first += int(count)
+    return sites
+
+
+def _cpus(ids: str) -> int:
+    total = 0
+    for part in ids.split(","):
+        low, _, high = part.partition("-")
+        if low.isdecimal():
+            total += int(high or low) - int(low) + 1
+    return max(1, total)

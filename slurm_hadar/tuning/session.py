@@ -1,0 +1,289 @@
+"""A tuning run from its options to its result: what ``hadar tune run`` and ``resume`` do."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from slurm_hadar.errors import ConfigError, StoreError
+from slurm_hadar.tuning.algorithms import search, take_up
+from slurm_hadar.tuning.executor.book import Algorithm, Book, pruner_of, sampler_of
+from slurm_hadar.tuning.executor.executor import Executor, Settings, Stopped
+from slurm_hadar.tuning.executor.launch import Launcher, LocalLauncher, SlurmLauncher, imports_of
+from slurm_hadar.tuning.executor.profile import Profiles
+from slurm_hadar.tuning.executor.record import Record, folder_of, sqlite_file
+from slurm_hadar.tuning.executor.site import Sites, in_allocation, sites_here
+from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.trial.worker import load_objective
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+__all__ = ["Ending", "Options", "Result", "best_of", "function_at", "options_of", "repeat_command", "run", "standing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a study is run with; all but ``gpus`` is kept in the study, for ``resume``. ``objective``: FILE:FUNCTION,
+    the file by its whole path."""
+
+    objective: str
+    storage: str
+    study: str
+    trials: int = 20
+    algorithm: str = "tpe"
+    metric: str | None = None
+    direction: str = "minimize"
+    target: float | None = None
+    seed: int | None = None
+    eta: int = 3
+    first_rung: int = 1
+    longest: int | None = None
+    time_limit_s: float | None = None
+    deadline_s: float | None = None
+    packed: int = 2
+    widest: int = 4
+    gpus: str | None = None
+
+    @property
+    def file(self) -> Path:
+        return Path(self.objective.rpartition(":")[0])
+
+    @property
+    def function(self) -> str:
+        return self.objective.rpartition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run has ended: ``why`` is done, target, or stopped."""
+
+    why: str
+    book: Book
+    folder: Path
+    resizes: int
+
+
+def function_at(text: str) -> str:
+    """``study.py:objective`` with the file's whole path. Raises ConfigError where there is no such function."""
+    import ast
+
+    name, colon, function = text.rpartition(":")
+    if not colon or not name or not function.isidentifier():
+        raise ConfigError(f"{text!r} must read FILE.py:FUNCTION, as in study.py:objective")
+    file = Path(name).resolve()
+    imports_of(file)
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+    names |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    names |= {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom | ast.Import) for a in n.names}
+    if function not in names:
+        raise ConfigError(f"{file} defines no {function}; it defines {', '.join(sorted(names)) or 'nothing'}")
+    return f"{file}:{function}"
+
+
+def storage_url(text: str) -> str:
+    """An SQLite file by its whole path, so that the study is found from any directory."""
+    file = sqlite_file(text)
+    return text if file is None else f"sqlite:///{file}"
+
+
+def options_of(storage: str, study: str | None) -> Options:
+    """What a study of ours was begun with. Raises ConfigError where there is none."""
+    import optuna
+
+    url = storage_url(storage)
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        raise ConfigError(f"{file}: there is no such study; begin one with hadar tune run")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    names = _reading(url, lambda: optuna.get_all_study_names(url))
+    if study is None:
+        if len(names) != 1:
+            raise ConfigError(f"{storage} has {len(names)} studies ({', '.join(names)}): choose one with --study")
+        study = names[0]
+    if study not in names:
+        raise ConfigError(f"{storage} has no study {study}; it has {', '.join(names) or 'none'}")
+    said = _reading(url, lambda: optuna.load_study(study_name=study, storage=url).user_attrs.get("hadar:run"))
+    if not isinstance(said, Mapping):
+        raise ConfigError(f"study {study} of {storage} was not begun with hadar tune run")
+    known = {f.name for f in fields(Options)}
+    return Options(**{k: v for k, v in said.items() if k in known} | {"storage": url, "study": study})
+
+
+def standing(options: Options) -> tuple[dict[str, int], dict[str, Any] | None]:
+    """How many trials are in which state, and the best of them, as the storage has it."""
+    import optuna
+
+    study = _reading(options.storage, lambda: optuna.load_study(study_name=options.study, storage=options.storage))
+    trials = _reading(options.storage, lambda: study.get_trials(deepcopy=False))
+    counts: dict[str, int] = {}
+    for trial in trials:
+        counts[trial.state.name.lower()] = counts.get(trial.state.name.lower(), 0) + 1
+    best = best_of(trials, options.direction == "maximize")
+    if best is None:
+        return counts, None
+    return counts, {"trial": best.number, "value": best.value, "parameters": best.parameters}
+
+
+def _reading(url: str, read: Callable[[], Any]) -> Any:
+    import sqlalchemy.exc
+    from optuna.exceptions import StorageInternalError
+
+    try:
+        return read()
+    except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
+        text = str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()[0]
+        raise StoreError(f"{url}: {text}") from error
+
+
+def run(
+    options: Options, say: Callable[[str], None], look: Callable[[Executor], None] | None = None,
+    speeds: Callable[[Sites], Mapping[str, float]] | None = None, fresh: bool = True,
+) -> Ending:  # fmt: skip
+    """Run the study to its end, its target, or until it is told to stop. Raises HadarError.
+
+    ``speeds``: of GPU types, of those that are there. ``fresh``: the study need not be there.
+    """
+    imports = imports_of(options.file)
+    sites = sites_here(options.gpus, os.environ)
+    if speeds is not None:
+        sites = sites.with_speeds(speeds(sites))
+    folder = folder_of(options.storage, options.study)
+    record = Record(folder, say)
+    launcher = _launcher(sites, imports)
+    try:
+        book = _open(options, say, fresh)
+        profiles = Profiles()
+        family = f"{options.file}:{options.function}"
+        profile = profiles.of(family)
+        hooked = bool({"slurm_hadar", "lightning", "transformers"} & imports)
+        settings = Settings(
+            options.file, options.function, options.metric, options.target, options.time_limit_s,
+            options.packed, options.widest, hooked, look,
+        )  # fmt: skip
+        executor = Executor(
+            book, sites, launcher, record, profile, settings, say,
+            everywhere=any(site.node is not None for site in sites.sites),
+        )  # fmt: skip
+        why = "done"
+        record.event("began", gpus=sites.count)
+        try:
+            with _stopping(executor):
+                what = Search(
+                    algorithm_of(options), options.trials, options.eta, options.first_rung, options.longest,
+                    options.deadline_s, options.seed,
+                )  # fmt: skip
+                if ":" in options.algorithm:
+                    take_up(executor)
+                    load_objective(*options.algorithm.rsplit(":", 1))(executor)
+                else:
+                    search(executor, what)
+        except (Stopped, KeyboardInterrupt):
+            why = "target" if executor.reached is not None else "stopped"
+        finally:
+            executor.close()
+            profiles.keep(family, profile)
+            record.event("ended", why=why)
+        return Ending(why, book, folder, executor.resizes)
+    finally:
+        launcher.close()
+        record.close()
+
+
+def _open(options: Options, say: Callable[[str], None], fresh: bool) -> Book:
+    algorithm = algorithm_of(options)
+    book = Book.open(
+        options.storage, options.study, "maximize" if options.direction == "maximize" else "minimize",
+        sampler_of(algorithm, options.seed),
+        pruner_of(algorithm, options.eta, options.first_rung), say,
+    )  # fmt: skip
+    known = book.run_options()
+    if known is None:
+        if book.trials():
+            raise ConfigError(f"study {options.study} of {options.storage} was not begun with hadar tune run")
+    else:
+        for name in ("objective", "algorithm", "direction"):
+            if known.get(name) != getattr(options, name):
+                raise ConfigError(
+                    f"study {options.study} was begun with {name} {known.get(name)}, not {getattr(options, name)}: "
+                    "take another --study or --storage"
+                )
+        if fresh:
+            say(f"study {options.study} is there already, with {len(book.trials())} trials: it goes on")
+    book.note_run_options({k: v for k, v in asdict(options).items() if k not in ("storage", "study", "gpus")})
+    return book
+
+
+def _launcher(sites: Sites, imports: set[str]) -> Launcher:
+    if in_allocation(os.environ):
+        on_node: dict[str, int] = {}
+        for site in sites.sites:
+            assert site.node is not None
+            on_node[site.node] = on_node.get(site.node, 0) + max(site.gpus) + 1 - min(site.gpus)
+        return SlurmLauncher(on_node, max(1, min(s.cpus for s in sites.sites) // max(1, sites.count)))
+    return LocalLauncher(imports, (os.cpu_count() or 1) // sites.count)
+
+
+def algorithm_of(options: Options) -> Algorithm:
+    """Whose sampler and pruner; one of the user's own has random ones, which draw what it does not set."""
+    return Algorithm.RANDOM if ":" in options.algorithm else Algorithm(options.algorithm)
+
+
+@contextlib.contextmanager
+def _stopping(executor: Executor) -> Iterator[None]:
+    """SIGTERM and SIGINT end the run after all have saved; a second SIGINT as ever."""
+
+    def asked(number: int, _frame: FrameType | None) -> None:
+        if executor.stop_asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        executor.stop_asked = True
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The best trial: of those that are complete, or if there is none, of all by their last reports."""
+
+    number: int
+    value: float
+    parameters: dict[str, Any]
+    complete: bool
+
+
+def best_of(trials: list[FrozenTrial], maximize: bool) -> Result | None:
+    """The best of a study's trials; None where none has a value."""
+    found = []
+    for trial in trials:
+        value = trial.value if trial.state.name == "COMPLETE" else None
+        reports = [v for v in trial.intermediate_values.values() if math.isfinite(v)]
+        if value is None and reports and trial.state.name != "FAIL":
+            value = trial.intermediate_values[max(s for s, v in trial.intermediate_values.items() if math.isfinite(v))]
+        if value is not None:
+            found.append(Result(trial.number, value, trial.params, trial.state.name == "COMPLETE"))
+    ranked = sorted(found, key=lambda r: (not r.complete, -r.value if maximize else r.value, r.number))
+    return ranked[0] if ranked else None
+
+
+def repeat_command(options: Options, result: Result) -> str:
+    """A command that trains with a trial's parameters; needs Optuna and nothing else of a study."""
+    import shlex
+
+    code = (
+        f"import optuna, {options.file.stem} as study; "
+        f"print(study.{options.function}(optuna.trial.FixedTrial({result.parameters!r})))"
+    )
+    return f"cd {shlex.quote(str(options.file.parent))} && python -c {shlex.quote(code)}"

@@ -1,0 +1,81 @@
+"""The trial that an objective is given: Optuna's, as far as an objective needs it, answered by the tuner."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_hadar.tuning.trial.wire import Line, TunerGone
+
+__all__ = ["Paused", "RemoteTrial"]
+
+
+class Paused(BaseException):
+    """The trial has come to its rung, or shall end: nothing is left to do in this process."""
+
+
+class RemoteTrial:
+    """What ``optuna.trial.Trial`` has for an objective: ``suggest_*``, ``report``, ``should_prune``, ``params``,
+    ``number`` and user attributes, with Optuna's meanings. All ranks of a trial have one; they get the same values,
+    rank 0 alone reports, and ``should_prune`` is asked by all of them together.
+    """
+
+    def __init__(self, line: Line, number: int, rank: int, gang: Any) -> None:
+        self.number = number
+        self._line, self._rank, self._gang = line, rank, gang
+        self.params: dict[str, Any] = {}
+
+    def _suggest(self, kind: str, name: str, **arguments: Any) -> Any:
+        value = self._line.ask("suggest", kind=kind, name=str(name), arguments=arguments)
+        self.params[name] = value
+        return value
+
+    def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> Any:
+        return self._suggest("float", name, low=float(low), high=float(high), step=step, log=log)
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> Any:
+        return self._suggest("int", name, low=int(low), high=int(high), step=int(step), log=log)
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """One of ``choices``: None, truth values, numbers and texts, as Optuna asks for."""
+        if any(c is not None and not isinstance(c, bool | int | float | str) for c in choices):
+            raise ValueError(f"choices of {name!r} must be None, bool, int, float or str")
+        return self._suggest("categorical", name, choices=list(choices))
+
+    def report(self, value: float, step: int) -> None:
+        """As Optuna's. A step that was reported before the trial was moved counts once."""
+        if self._rank == 0:
+            said = float(value)
+            told = said if math.isfinite(said) else str(said)
+            self._follow(self._asked("report", value=told, step=int(step)))
+
+    def should_prune(self) -> bool:
+        """As Optuna's."""
+        answer = self._asked("should_prune") if self._rank == 0 else None
+        if self._gang is not None:
+            answer = self._gang.broadcast(answer)
+        if self._rank == 0:
+            self._follow(answer)
+        return bool(answer == "prune")
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        if self._rank == 0:
+            self._line.ask("attribute", key=str(key), value=value)
+
+    def _asked(self, op: str, **said: Any) -> Any:
+        """Where the tuner is gone the trial is to save and end, as at a rung."""
+        try:
+            return self._line.ask(op, **said)
+        except TunerGone:
+            return "pause"
+
+    def _follow(self, answer: Any) -> None:
+        """At its rung a loop of ``slurm_hadar.train`` saves when this step is over; any other objective ends here."""
+        if answer != "pause":
+            return
+        if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None):
+            raise Paused
+        os.kill(os.getpid(), signal.SIGTERM)

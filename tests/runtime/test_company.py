@@ -1,0 +1,53 @@
+"""Which other jobs have turns on a shared GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar.errors import ChannelError
+from slurm_hadar.runtime import company
+from slurm_hadar.runtime.company import Company
+
+
+class _Broker:
+    """Says what it is told to, each time that it is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sessions: list[tuple[str, str, int]] | None = []
+        monkeypatch.setattr("slurm_hadar.sharing.broker.looking.status_of", self.status)
+        monkeypatch.setattr(company, "LOOK_S", 0.0)
+
+    def status(self, _path: Path) -> dict[str, Any]:
+        if self.sessions is None:
+            raise ChannelError("no broker answers")
+        return {"sessions": [{"session": s, "label": label, "turns": t} for s, label, t in self.sessions]}
+
+
+def test_who_has_had_turns_since_the_last_look_is_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = _Broker(monkeypatch)
+    seen = Company("/socket", "7")
+    told = []
+    for sessions in (
+        [("1", "job 7 mine", 1), ("2", "job 8_2 other", 1), ("3", "job 9", 4)],  # the first look compares with nothing
+        [("1", "job 7 mine", 2), ("2", "job 8_2 other", 2), ("3", "job 9", 4)],
+        [("1", "job 7 mine", 3), ("2", "job 8_2 other", 3), ("3", "job 9", 4)],
+        [("1", "job 7 mine", 4), ("2", "job 8_2 other", 4), ("3", "job 9", 5)],
+        [("1", "job 7 mine", 5)],
+        [("1", "job 7 mine", 6), ("4", "my own label", 1)],
+        [("1", "job 7 mine", 7), ("4", "my own label", 2)],
+        None,
+    ):
+        broker.sessions = sessions
+        told.append((seen.changed(), seen.now))
+
+    assert told == [(False, None), (True, "8_2"), (False, "8_2"), (True, "8_2+9"), (True, ""), (False, ""),
+                    (True, None), (False, None)]  # fmt: skip
+
+
+def test_a_gpu_of_its_own_has_no_company() -> None:
+    seen = Company(None, "7")
+
+    assert not seen.changed() and seen.now is None

@@ -1,0 +1,156 @@
+"""Two jobs on one virtual GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.config import GuardSection
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.model import Fork
+from slurm_hadar.policies import registry
+from slurm_hadar.simulator.options import SimOptions
+from slurm_hadar.simulator.run import bounds_of, simulate
+from slurm_hadar.simulator.traces import Trace, TraceJob, table_csv
+from slurm_hadar.simulator.virtual.faults import Faults, Outage
+from slurm_hadar.throughput.colocation import published
+
+Make = Callable[..., Any]
+ONE = SimOptions("v100:1x1", restart_s=0.0)
+A, B = "a3c", "cyclegan"
+KEPT = published()[A, B, "v100"]
+
+
+def test_each_makes_the_steps_that_the_pair_keeps(job: Make, trace: Make) -> None:
+    """Both start at once; when the shorter one ends, the other one has the GPU."""
+    jobs = trace(job("1", v100=1, steps=2e4, model=B), job("2", v100=1, steps=1e4, model=A))
+
+    result = simulate(jobs, registry.get("fifo"), replace(ONE, share="beside", slow_down=10.0))
+
+    second, first = (row.completion_s for row in result.jobs)
+    assert first == pytest.approx(1e4 / KEPT[0])
+    assert second == pytest.approx(first + 2e4 - first * KEPT[1])
+    assert result.sharing["pairs"] == 1 and result.sharing["shared_gpu_s"] == pytest.approx(first)
+    assert sum(i.end_s - i.start_s for i in result.intervals) == pytest.approx(second)  # of one GPU
+    assert result.summary()["gru"] == pytest.approx(1.0)
+
+
+def test_a_host_that_ends_first_leaves_the_gpu_to_its_guest(job: Make, trace: Make) -> None:
+    jobs = trace(job("1", v100=1, steps=1e5, model=B), job("2", 5.0, v100=1, steps=1e6, model=A))
+
+    result = simulate(jobs, registry.get("fifo"), replace(ONE, share="beside", slow_down=10.0))
+
+    start = result.jobs[1].first_start_s
+    assert start is not None
+    first = start + (1e5 - start) / KEPT[1]
+    assert result.jobs[0].completion_s == pytest.approx(first)
+    assert result.jobs[1].completion_s == pytest.approx(first + 1e6 - (first - start) * KEPT[0])
+    assert result.jobs[1].restarts == 0
+
+
+def test_by_turns_each_has_half(job: Make, trace: Make) -> None:
+    """Which is worth it for a short job behind a long one."""
+    jobs = trace(job("1", v100=1, steps=1e5, model=B), *(job(str(n), 5.0, v100=1, steps=1e3, model=A) for n in (2, 3)))
+
+    result = simulate(jobs, registry.get("fifo"), replace(ONE, share="turns"))
+
+    assert result.sharing["pairs"] == 2
+    assert result.jobs[0].completion_s == pytest.approx(1e5 + 2e3)
+    assert result.jobs[1].completion_s == pytest.approx(360.0 + 2e3)
+
+
+def test_who_accepts_nothing_is_alone(job: Make, trace: Make) -> None:
+    """By the trace's own word, or the simulation's."""
+    both = [job(str(n), v100=1, steps=1e4, model=A) for n in (1, 2)]
+    unwilling = trace(replace(both[0], slow_down=1.0), replace(both[1], slow_down=10.0))
+    whole = simulate(trace(*both), registry.get("fifo"), ONE)
+
+    for jobs, times in ((unwilling, 10.0), (trace(*both), 1.0)):
+        shared = simulate(jobs, registry.get("fifo"), replace(ONE, share="beside", slow_down=times))
+        assert [r.completion_s for r in shared.jobs] == [r.completion_s for r in whole.jobs]
+
+
+@given(
+    st.sampled_from(sorted({(a, b) for a, b, t in published() if t == "v100"})),
+    st.tuples(st.floats(500, 5e4), st.floats(500, 5e4)),
+    st.sampled_from(["beside", "turns"]),
+)
+def test_two_jobs_are_never_worse_off_for_it(pair: tuple[str, str], steps: tuple[float, float], share: Any) -> None:
+    """One GPU: what the rule says of two jobs is exact, so that the sum of their completion times never grows."""
+    names = [(name.partition(":")[0], name.partition(":")[2]) for name in pair]
+    jobs = [
+        TraceJob(str(n), 0.0, model, int(batch) if batch else None, 1, size, steps_per_s={"v100": 1.0})
+        for n, ((model, batch), size) in enumerate(zip(names, steps, strict=True))
+    ]
+    options = replace(ONE, slow_down=100.0)
+    whole, shared = (
+        simulate(Trace("t", "drawn", tuple(jobs)), registry.get("fifo"), given_)
+        for given_ in (options, replace(options, share=share))
+    )
+
+    total = [sum(row.jct_s or math.inf for row in result.jobs) for result in (whole, shared)]
+    assert total[1] <= total[0] + 1e-3
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 5e3), st.floats(10, 1e4), st.sampled_from([A, B, "lm"]), st.sampled_from([1, 1, 2])),
+        min_size=1,
+        max_size=7,
+    ),
+    st.sampled_from(["srtf", "fifo", "tiresias"]),
+    st.booleans(),
+)
+def test_nothing_is_lost_and_nobody_is_slower_than_he_accepts(
+    drawn: list[tuple[float, float, str, int]], policy: str, guarded: bool
+) -> None:
+    """Under any limits of a site every job is done, no sooner than alone and with its steps made."""
+    jobs = [
+        TraceJob(str(n), at_s, model, 20 if model == "lm" else None, workers, steps, steps_per_s={"v100": 1.0},
+                 nodes=(1, 1))
+        for n, (at_s, steps, model, workers) in enumerate(sorted(drawn))
+    ]  # fmt: skip
+    guard = GuardSection(max_preemptions=1, min_run_s=600.0, max_changed_share=0.5) if guarded else None
+    options = SimOptions("v100:2x2", share="beside", slow_down=2.0, guard=guard)
+
+    result = simulate(Trace("t", "drawn", tuple(jobs)), registry.get(policy), options)
+
+    assert result.unfinished == {}
+    for row, asked in zip(result.jobs, sorted(jobs, key=lambda j: j.arrival_s), strict=True):
+        alone_s = asked.steps
+        held_s = sum(row.gpu_s.values()) / asked.workers
+        assert row.jct_s is not None and row.jct_s >= alone_s * (1 - 1e-9) - 1e-6
+        # at most twice as long as alone, and restarts of 30 s
+        assert held_s <= 2.0 * alone_s + 60.0 * (row.restarts + 1)
+    gru = result.summary()["gru"]
+    assert gru is not None and gru <= 1 + 1e-9
+
+
+def test_what_is_not_simulated_together_is_refused() -> None:
+    for fault in (
+        {"fork": Fork.AUTO},
+        {"faults": Faults((Outage("v100-1", 1.0, 2.0),))},
+        {"self_start_s": 60.0},
+    ):
+        with pytest.raises(ConfigError, match="leave one of them out"):
+            SimOptions(share="beside", **fault)
+    with pytest.raises(ConfigError, match="accepted slow-down"):
+        SimOptions(share="beside", slow_down=0.5)
+
+
+def test_no_bounds_are_told_that_two_on_a_gpu_could_beat(job: Make, trace: Make) -> None:
+    assert bounds_of(trace(job("1", v100=1)), replace(ONE, share="beside")) == {}
+
+
+def test_the_column_share_is_read_and_written(job: Make, trace: Make) -> None:
+    jobs = trace(*(job(str(n), v100=1, slow_down=times) for n, times in enumerate((None, 1.0, 1.5))))
+
+    again = table_csv.read(table_csv.write(jobs).splitlines(), "t")
+
+    assert [j.slow_down for j in again.jobs] == [None, 1.0, 1.5]

@@ -1,0 +1,64 @@
+"""Speeds of jobs on GPUs that they share."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.errors import StoreError
+from slurm_hadar.throughput.profiles import ProfileStore
+
+
+@pytest.fixture
+def store() -> ProfileStore:
+    return ProfileStore(sqlite3.connect(":memory:"))
+
+
+def test_a_pair_is_known_once_both_were_measured_together_and_alone(store: ProfileStore) -> None:
+    for workload, beside, rate in (("a", "", 10.0), ("b", "", 4.0), ("a", "b", 6.0)):
+        store.record(workload, beside, "v100", "alice", rate, 1.0)
+    assert store.pairings("alice") == {}
+
+    store.record("b", "a", "v100", "alice", 5.0, 1.0)
+
+    assert store.pairings("alice") == {("a", "b", "v100"): (0.6, 1.0), ("b", "a", "v100"): (1.0, 0.6)}
+    assert store.pairings("bob") == {}
+
+
+def test_users_and_gpu_types_are_told_apart(store: ProfileStore) -> None:
+    """And a new measurement counts half, as with speeds of whole GPUs."""
+    store.record("a", "", "v100", "alice", 10.0, 1.0)
+    store.record("a", "", "v100", "alice", 20.0, 2.0)
+    store.record("a", "", "v100", "bob", 1.0, 1.0)
+    store.record("a", "", "k80", "alice", 2.0, 1.0)
+    store.record("a", "b", "k80", "alice", 1.0, 1.0)
+
+    told = {(p.gpu_type, p.user, p.beside): (p.steps_per_s, p.samples, p.keeps) for p in store.everything()}
+    assert told == {
+        ("k80", "alice", ""): (2.0, 1, 1.0),
+        ("k80", "alice", "b"): (1.0, 1, 0.5),
+        ("v100", "alice", ""): (15.0, 2, 1.0),
+        ("v100", "bob", ""): (1.0, 1, 1.0),
+    }
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "a", "b"]), st.floats(allow_nan=True))))
+def test_whatever_is_reported_shares_are_shares(told: list[tuple[str, str, float]]) -> None:
+    store = ProfileStore(sqlite3.connect(":memory:"))
+    for workload, beside, rate in told:
+        store.record(workload, beside, "v100", "alice", rate, 1.0)
+
+    assert all(0 < share <= 1 for kept in store.pairings("alice").values() for share in kept)
+
+
+def test_a_database_that_cannot_be_written_is_told(store: ProfileStore) -> None:
+    connection = sqlite3.connect(":memory:")
+    broken = ProfileStore(connection)
+    connection.execute("DROP TABLE sharing_profile")
+
+    with pytest.raises(StoreError, match="profiles of jobs that share GPUs"):
+        broken.record("a", "", "v100", "alice", 1.0, 1.0)
+    assert store.everything() == []
