@@ -6,6 +6,7 @@
     python -m benchmarks.serving decide                              CPU time of decisions at 1,000 queued
     python -m benchmarks.serving server                              what the server itself costs
     python -m benchmarks.serving beside                              a training on the same GPU, by turns
+    python -m benchmarks.serving faults   [--seconds N] [--seed N]   a live server, and everything that goes wrong
     python -m benchmarks.serving page                                docs/results/serving.md from serving.json
 
 The first three write docs/results/serving.json. Constants were chosen on seeds 0 to 3; reported are 100 and above.
@@ -29,6 +30,7 @@ import numpy as np
 
 from benchmarks.serving import page as pages
 from benchmarks.serving.beside import measure as share_gpu
+from benchmarks.serving.faults import campaign
 from benchmarks.serving.knowing import Blind, Oracle
 from benchmarks.serving.server import measure
 from slurm_hadar.serving.scheduling.law import BatchLaw
@@ -185,6 +187,17 @@ def beside(seconds: float) -> None:
         found = share_gpu(seconds, Path(folder))
     click.echo(", ".join(f"{what} {figure:.3f}" for what, figure in found.items()))
     _keep("beside", found)
+
+
+@main.command()
+@click.option("--seconds", default=60.0, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+def faults(seconds: float, seed: int) -> None:
+    """Workers killed and stopped, clients that vanish or dawdle, floods, what is no request; 1 on a finding."""
+    found = campaign(seconds, seed)
+    click.echo(json.dumps(found, indent=1))
+    _keep("faults", found)
+    raise SystemExit(1 if found["wrong"] else 0)
 
 
 @main.command()

@@ -29,8 +29,8 @@ _SEEN = "bursts:load=0.7,seconds=150,seed=100"
 
 INTRO = """# Serving, measured
 
-Made by `python -m benchmarks.serving finish`, `kinds`, `drift`, `decide`, `server` and `beside`, then `page`, from
-[serving.json](serving.json). What the scheduler does, and what of it is the paper's: [../serving.md](../serving.md).
+Made by `python -m benchmarks.serving finish`, `kinds`, `drift`, `decide`, `server`, `beside` and `faults`, then `page`,
+from [serving.json](serving.json). What the scheduler does, and what of it is the paper's: [../serving.md](../serving.md).
 
 All but the last section is simulation: one worker, a batch of k takes (0.6 + 0.4 k) times as long as its longest
 request, at most 16 requests. Load is the arrival rate times the mean run time: without batches 1 would be the most.
@@ -91,6 +91,15 @@ at a load of 0.3, deadline 150 ms. Finish rates of the server, iterations per se
 2 points less at most, and 60 % of its own speed.
 
 """
+FAULTS_INTRO = """
+## Faults
+
+`python -m benchmarks.serving faults`: workers are killed and stopped (`--hang 2s`), clients vanish, dawdle, flood and
+send what is no request, while an honest one sends on. It must get one answer to each request (a result, or 429, 503,
+504), and the server must be empty and ready afterwards. Two workers in such trouble answer little in time; that is not
+the point.
+
+"""
 
 
 def write(found: Mapping[str, Any]) -> None:
@@ -118,6 +127,13 @@ def write(found: Mapping[str, Any]) -> None:
     if "beside" in found:
         text += BESIDE_INTRO + "| | |\n| --- | --- |\n"
         text += "".join(f"| {what} | {figure:.3f} |\n" for what, figure in found["beside"].items())
+    if "faults" in found:
+        kept = found["faults"]
+        done = ", ".join(f"{count} x {name.replace('_', ' ')}" for name, count in sorted(kept["faults"].items()))
+        answers = ", ".join(f"{count} x {status}" for status, count in sorted(kept["statuses"].items()))
+        wrong = "; ".join(kept["wrong"]) or "nothing"
+        text += FAULTS_INTRO + f"Faults: {done}. Answers to {kept['requests']} requests: {answers}. "
+        text += f"The server grew by {kept['grown_mb']} MB. Found wrong: {wrong}.\n"
     (RESULTS / "serving.md").write_text(text, encoding="utf-8")
     (RESULTS / "serving_finish.png").write_bytes(_finish_picture(finish["rates"]))
     results = {n: simulate(with_slo(drawn(_SEEN), "2xP99"), n, ServeOptions(BatchLaw.linear(0.6, 16))) for n in Name}
