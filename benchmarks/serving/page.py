@@ -33,7 +33,7 @@ Made by `python -m benchmarks.serving finish`, `kinds`, `drift`, `decide`, `serv
 from [serving.json](serving.json). What the scheduler does, and what of it is the paper's:
 [../serving.md](../serving.md).
 
-Down to the section on drift all is simulation: one worker, a batch of k takes (0.6 + 0.4 k) times as long as its longest
+Down to the drift all is simulation: one worker, a batch of k takes (0.6 + 0.4 k) times as long as its longest
 request, at most 16 requests. Load is the arrival rate times the mean run time: without batches 1 would be the most.
 Each scheduler is told 50 run times of each application beforehand. A finish rate is the share of all requests
 answered within their deadlines; means over seeds {first} to {last}, on which nothing was chosen.
