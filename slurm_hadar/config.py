@@ -138,7 +138,7 @@ class JobsSection(_Section):
     restart_cost_s: float = Field(30.0, ge=0, description="cost of a restart until one is measured")
     slow_down: float = Field(
         1.0, ge=1, le=100, description="how many times as long an iteration may take beside another job on "
-        "one GPU, of jobs without `share=`; 1 = such a job shares with nobody"
+        "one GPU, of jobs without `share=`; 1 = such a job shares with nobody; acts in simulations and replays so far"
     )  # fmt: skip
     retry_failed_restart: bool = Field(
         True, description="a job that fails within 2 s of a restart is put back into the queue, once"

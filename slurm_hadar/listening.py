@@ -63,7 +63,9 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}; see --listen") from None
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another one"
+        ) from None
 
 
 def shown(host: str, listening: socket.socket) -> str:

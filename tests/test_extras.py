@@ -11,7 +11,7 @@ import pytest
 
 BASE = ("click", "rich", "pydantic", "numpy", "pyzmq", "tenacity", "ClusterShell")
 HEAVY = ("torch", "scipy", "sklearn", "pandas", "matplotlib", "prometheus_client", "starlette", "jinja2", "uvicorn",
-         "textual", "safetensors", "cloudpickle", "optuna")  # fmt: skip
+         "textual", "safetensors", "cloudpickle", "aiohttp", "httptools", "uvloop", "optuna")  # fmt: skip
 #: Python in which nothing of an extra can be imported, as after ``pip install slurm_hadar``
 BARE = f"""
 import sys
@@ -50,7 +50,7 @@ def test_the_job_side_needs_no_extra() -> None:
 
 def test_commands_of_people_need_no_extra() -> None:
     """In one process: what cannot be imported cannot be by the next command either."""
-    commands = ["config", "explain", "history", "logs", "predict", "queue", "speeds", "status", "submit"]
+    commands = ["config", "explain", "history", "logs", "predict", "queue", "serve", "speeds", "status", "submit"]
     done = bare(
         "from slurm_hadar.cli.main import main\n"
         f"for command in {commands!r}:\n"

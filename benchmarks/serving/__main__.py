@@ -5,6 +5,8 @@
     python -m benchmarks.serving drift    [--seeds N] [--first N]    8 hours in which run times swing
     python -m benchmarks.serving decide                              CPU time of decisions at 1,000 queued
     python -m benchmarks.serving server                              what the server itself costs
+    python -m benchmarks.serving beside                              a training on the same GPU, by turns
+    python -m benchmarks.serving faults   [--seconds N] [--seed N]   a live server, and everything that goes wrong
     python -m benchmarks.serving page                                docs/results/serving.md from serving.json
 
 The first three write docs/results/serving.json. Constants were chosen on seeds 0 to 3; reported are 100 and above.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +29,8 @@ import click
 import numpy as np
 
 from benchmarks.serving import page as pages
+from benchmarks.serving.beside import measure as share_gpu
+from benchmarks.serving.faults import campaign
 from benchmarks.serving.knowing import Blind, Oracle
 from benchmarks.serving.server import measure
 from slurm_hadar.serving.scheduling.law import BatchLaw
@@ -172,6 +177,27 @@ def server(seconds: float) -> None:
     for name, figures in found.items():
         click.echo(f"{name}: " + ", ".join(f"{what} {figure:.3g}" for what, figure in figures.items()))
     _keep("server", found)
+
+
+@main.command()
+@click.option("--seconds", default=40.0, show_default=True)
+def beside(seconds: float) -> None:
+    """A server and a training on one pretended GPU, by turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = share_gpu(seconds, Path(folder))
+    click.echo(", ".join(f"{what} {figure:.3f}" for what, figure in found.items()))
+    _keep("beside", found)
+
+
+@main.command()
+@click.option("--seconds", default=60.0, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+def faults(seconds: float, seed: int) -> None:
+    """Workers killed and stopped, clients that vanish or dawdle, floods, what is no request; 1 on a finding."""
+    found = campaign(seconds, seed)
+    click.echo(json.dumps(found, indent=1))
+    _keep("faults", found)
+    raise SystemExit(1 if found["wrong"] else 0)
 
 
 @main.command()

@@ -29,10 +29,11 @@ _SEEN = "bursts:load=0.7,seconds=150,seed=100"
 
 INTRO = """# Serving, measured
 
-Made by `python -m benchmarks.serving finish`, `kinds`, `drift`, `decide` and `server`, then `page`, from
-[serving.json](serving.json). What the scheduler does, and what of it is the paper's: [../serving.md](../serving.md).
+Made by `python -m benchmarks.serving finish`, `kinds`, `drift`, `decide`, `server`, `beside` and `faults`, then `page`,
+from [serving.json](serving.json). What the scheduler does, and what of it is the paper's:
+[../serving.md](../serving.md).
 
-All but the last section is simulation: one worker, a batch of k takes (0.6 + 0.4 k) times as long as its longest
+Down to the drift all is simulation: one worker, a batch of k takes (0.6 + 0.4 k) times as long as its longest
 request, at most 16 requests. Load is the arrival rate times the mean run time: without batches 1 would be the most.
 Each scheduler is told 50 run times of each application beforehand. A finish rate is the share of all requests
 answered within their deadlines; means over seeds {first} to {last}, on which nothing was chosen.
@@ -82,6 +83,24 @@ answers the same JSON itself; client, server and worker on two cores that were b
 less than 1 ms above no model, and 2,000 requests/s on two free cores.
 
 """
+BESIDE_INTRO = """
+## Beside a training
+
+`python -m benchmarks.serving beside`: server and training under `hadar share run --policy priority`, the server's class
+with 9 times the weight. The GPU is pretended (its work is slept): iterations of 20 ms, requests of 5 and 50 ms, 80:20,
+at a load of 0.3, deadline 150 ms. Finish rates of the server, iterations per second of the training. The goals were
+2 points less at most, and 60 % of its own speed.
+
+"""
+FAULTS_INTRO = """
+## Faults
+
+`python -m benchmarks.serving faults`: workers are killed and stopped (`--hang 2s`), clients vanish, dawdle, flood and
+send what is no request, while an honest one sends on. It must get one answer to each request (a result, or 429, 503,
+504), and the server must be empty and ready afterwards. Two workers in such trouble answer little in time; that is not
+the point.
+
+"""
 
 
 def write(found: Mapping[str, Any]) -> None:
@@ -106,6 +125,16 @@ def write(found: Mapping[str, Any]) -> None:
         text += SERVER_INTRO + "| | " + " | ".join(kinds) + " |\n| --- |" + " --- |" * len(kinds) + "\n"
         for what in found["server"][kinds[0]]:
             text += f"| {what} | " + " | ".join(f"{found['server'][kind][what]:.3g}" for kind in kinds) + " |\n"
+    if "beside" in found:
+        text += BESIDE_INTRO + "| | |\n| --- | --- |\n"
+        text += "".join(f"| {what} | {figure:.3f} |\n" for what, figure in found["beside"].items())
+    if "faults" in found:
+        kept = found["faults"]
+        done = ", ".join(f"{count} x {name.replace('_', ' ')}" for name, count in sorted(kept["faults"].items()))
+        answers = ", ".join(f"{count} x {status}" for status, count in sorted(kept["statuses"].items()))
+        wrong = "; ".join(kept["wrong"]) or "nothing"
+        text += FAULTS_INTRO + f"Faults: {done}. Answers to {kept['requests']} requests: {answers}. "
+        text += f"The server grew by {kept['grown_mb']} MB. Found wrong: {wrong}.\n"
     (RESULTS / "serving.md").write_text(text, encoding="utf-8")
     (RESULTS / "serving_finish.png").write_bytes(_finish_picture(finish["rates"]))
     results = {n: simulate(with_slo(drawn(_SEEN), "2xP99"), n, ServeOptions(BatchLaw.linear(0.6, 16))) for n in Name}
@@ -117,7 +146,7 @@ def _table(rates: Mapping[str, Mapping[str, list[float]]], former: tuple[float, 
     slos = list(next(iter(rates.values())))
     text = "| scheduler | " + " | ".join(f"{s} x" for s in slos) + " |\n| --- |" + " --- |" * len(slos) + "\n"
     best = {s: max(statistics.fmean(of[s]) for of in rates.values()) for s in slos}
-    for name, of in rates.items():
+    for name, of in ((str(n), rates[str(n)]) for n in Name):
         cells = [statistics.fmean(of[s]) for s in slos]
         marked = (f"**{c:.3f}**" if c >= best[s] - 1e-9 else f"{c:.3f}" for c, s in zip(cells, slos, strict=True))
         text += f"| `{name}` | " + " | ".join(marked) + " |\n"
@@ -133,7 +162,7 @@ def _missed(rates: Mapping[str, Any]) -> str:
             mean = statistics.fmean(seeds)
             if round(mean, 2) < goal:
                 found.append(f"{load} at {slo} x ({mean:.3f} for {goal:.2f})")
-    return f"Missed: {'; '.join(found)}." if found else "It is reached everywhere, rounded to its two digits."
+    return f"Missed:\n{'; '.join(found)}." if found else "It is reached everywhere, rounded to its two digits."
 
 
 def _gains(rates: Mapping[str, Any]) -> str:
@@ -159,7 +188,7 @@ def _finish_picture(rates: Mapping[str, Any]) -> bytes:
     look = Look.of(False)
     with drawing(look, 1, len(rates), 11.0, 3.6) as (_, axes, out):
         for axis, (load, of) in zip(np.ravel(axes), rates.items(), strict=True):
-            for place, (name, cells) in enumerate(of.items()):
+            for place, (name, cells) in enumerate((str(n), of[str(n)]) for n in Name):
                 slos = [float(s) for s in cells]
                 means = [statistics.fmean(c) for c in cells.values()]
                 axis.plot(slos, means, color=look.colour(place), marker="o", ms=3, label=name)
@@ -207,5 +236,5 @@ def _batches_picture(results: Mapping[Name, ServeResult]) -> bytes:
             axis.set_xlim(0, 2000)
             axis.set_ylim(0, 16.5)
             axis.set_ylabel(f"{name}\nbatch")
-        np.ravel(axes)[-1].set_xlabel("ms in a burst; blue: short requests only, red: a long one among them")
+        np.ravel(axes)[-1].set_xlabel("ms in a burst; blue: short requests only, orange: a long one among them")
     return out.getvalue()

@@ -14,9 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from slurm_hadar.cli.common import console, facts_table, policy_settings, write_json
 from slurm_hadar.config import load
+from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.observe.job_graphs import network_of
 from slurm_hadar.forks import OVERHEAD
-from slurm_hadar.model import Fork, Mix
+from slurm_hadar.model import Fork, Kept, Mix, Pairing
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.options import DEFAULT_CLUSTER, SimOptions
@@ -27,6 +28,7 @@ from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace, table_csv
 from slurm_hadar.simulator.virtual.faults import Faults, draw_faults, read_faults
 from slurm_hadar.simulator.virtual.forked import Consolidation
+from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.table import ReferenceTable
 from slurm_hadar.units import lasting
 
@@ -67,6 +69,8 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="Two jobs of one GPU each may share one: beside each other (the default), or by turns."),
             click.option("--slow-down", type=float, metavar="TIMES",
                          help="With --share: how many times as long every job may take beside another. Default: 2."),
+            click.option("--profiles", "profiles_file", type=click.Path(path_type=Path), metavar="JOURNAL",
+                         help="With --share: a controller's journal.db; what its jobs measured of pairs goes first."),
             click.option("--consolidation", "consolidation_share", type=float, metavar="SHARE",
                          help=f"Of its time that a copy loses to consolidations. Default: {OVERHEAD:g}."),
             click.option("--predictor", metavar="NAME",
@@ -124,6 +128,7 @@ class SceneOptions:
     fork: str | None
     share: Literal["beside", "turns"] | None
     slow_down: float | None
+    profiles_file: Path | None
     consolidation_share: float | None
     predictor: str | None
     history: str | None
@@ -149,8 +154,8 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
     cluster = given.cluster or DEFAULT_CLUSTER
     table = load_table(given.throughputs, gavel=given.model == "gavel")
     earlier = given.history and read_trace(given.history, table, None, types_of, given.seed, gpus_of(cluster))
-    if given.slow_down is not None and given.share is None:
-        raise click.UsageError("--slow-down without --share: jobs share nothing")
+    if given.share is None and (given.slow_down is not None or given.profiles_file is not None):
+        raise click.UsageError("--slow-down or --profiles without --share: jobs share nothing")
     lost = given.consolidation_share
     options = SimOptions(
         cluster,
@@ -169,6 +174,7 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
         fork=Fork(given.fork) if given.fork else None,
         consolidation=Consolidation() if lost is None else Consolidation(lost),
         share=given.share,
+        pairings=_measured_pairs(given.profiles_file),
         slow_down=2.0 if given.slow_down is None else given.slow_down,
         measure=_window(given.measure),
         seed=given.seed,
@@ -189,6 +195,14 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
             network=network_of(config.network),
         )
     return table, options
+
+
+def _measured_pairs(journal: Path | None) -> dict[Pairing, Kept]:
+    """What jobs have measured of pairs under a controller. Raises StoreError."""
+    if journal is None:
+        return {}
+    with journal_copy(journal) as copy:
+        return ProfileStore(copy.connection).pairings(None)
 
 
 def gpus_of(cluster: str) -> int:

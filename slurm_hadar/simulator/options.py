@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from slurm_hadar.config import GuardSection
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.graphs.network import Network
-from slurm_hadar.model import MOST_SLOW_DOWN, Fork, Mix
+from slurm_hadar.model import MOST_SLOW_DOWN, Fork, Kept, Mix, Pairing
 from slurm_hadar.simulator.traces.model import Trace
 from slurm_hadar.simulator.virtual.faults import Faults
 from slurm_hadar.simulator.virtual.forked import Consolidation
@@ -36,7 +37,8 @@ class SimOptions:
     share: whether two jobs with one GPU each may have the same one, and what each keeps of its speed then: as was
     published of trainings that run at once (``beside``), or half, as with turns of equal length (``turns``). Who is not
     among the published pairs shares with nobody: of others nobody knows whether their memory fits. slow_down: how many
-    times as long a job may take beside another, unless the trace says it; 1 = it shares with nobody.
+    times as long a job may take beside another, unless the trace says it; 1 = it shares with nobody. pairings: what was
+    measured of pairs, which goes before what was published.
     save_s: how long a save takes, during which starts in the same round wait.
     self_start_s: so long after its arrival Slurm itself starts a job where GPUs are free, unless a round comes first;
     None = it leaves all jobs to the rounds, as where ``job_submit.lua`` gives new jobs a lease.
@@ -81,6 +83,7 @@ class SimOptions:
     max_rounds: int = 5_000_000
     share: Literal["beside", "turns"] | None = None
     slow_down: float = 2.0
+    pairings: Mapping[Pairing, Kept] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._require_times()

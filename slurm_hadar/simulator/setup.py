@@ -78,7 +78,8 @@ class Setup:
             return {}
         if any(isinstance(job, ForkedJob) for job in self.jobs):
             raise TraceError(f"{self.trace.name}: has forked jobs, which share no GPU here; leave --share out")
-        known = {pair: kept for pair, kept in published().items() if pair[2] in self.gpus}
+        both = {**published(), **self.options.pairings}
+        known = {pair: kept for pair, kept in both.items() if pair[2] in self.gpus}
         return dict.fromkeys(known, (0.5, 0.5)) if self.options.share == "turns" else known
 
     def _foresight(self) -> Foresight | None:

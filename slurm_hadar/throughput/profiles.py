@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -66,11 +67,14 @@ class ProfileStore:
             ).fetchall()
         return [Profile(*row) for row in rows]
 
-    def pairings(self, user: str) -> dict[Pairing, Kept]:
+    def pairings(self, user: str | None) -> dict[Pairing, Kept]:
         """What pairs of the user's workloads keep of their speeds, in either order; those of which both were measured,
-        together and alone. More than was made alone counts as all of it."""
-        own = (p for p in self.everything() if p.user == user and p.beside and p.keeps is not None)
-        kept = {(p.workload, p.beside, p.gpu_type): min(1.0, p.keeps or 0.0) for p in own}
+        together and alone. More than was made alone counts as all of it. None = of all users, in the mean over them."""
+        of_users: dict[Pairing, list[float]] = {}
+        for p in self.everything():
+            if p.beside and p.keeps is not None and user in (p.user, None):
+                of_users.setdefault((p.workload, p.beside, p.gpu_type), []).append(min(1.0, p.keeps))
+        kept = {pair: statistics.fmean(shares) for pair, shares in of_users.items()}
         return {
             (one, other, gpu_type): (share, kept[other, one, gpu_type])
             for (one, other, gpu_type), share in kept.items()

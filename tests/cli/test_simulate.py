@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from slurm_hadar.controller.journal import Journal
+from slurm_hadar.throughput.profiles import ProfileStore
 
 KEYS = {
     "policy", "seed", "cluster", "jobs", "avg_jct_s", "p50_jct_s", "p95_jct_s", "max_jct_s", "ttd_s", "gru", "cru",
@@ -246,10 +250,25 @@ def test_jobs_share_gpus_and_it_is_told(hadar: Any, tmp_path: Path) -> None:
     assert "sharing" not in json.loads(hadar(*given, "--json", "-")[1])
 
 
+def test_what_jobs_measured_of_each_other_goes_into_a_simulation(hadar: Any, tmp_path: Path) -> None:
+    """As a controller files it, of a model that nobody has published anything of."""
+    path, journal = tmp_path / "t.csv", tmp_path / "journal.db"
+    path.write_text("job_id,arrival_s,gpus,steps,model,steps_per_s:v100\n1,0,1,20000,mine,1\n2,0,1,10000,mine,1\n")
+    with closing(Journal(journal)) as opened:
+        for beside, rate in (("", 10.0), ("mine", 8.0)):
+            ProfileStore(opened.connection).record("mine", beside, "v100", "alice", rate, 1.0)
+    given = ("--trace", str(path), "--cluster", "v100:1x1", "--policy", "fifo", "--share", "--json", "-")
+
+    pairs = [json.loads(hadar(*given, *more)[1])["sharing"]["pairs"] for more in ((), ("--profiles", str(journal)))]
+
+    assert pairs == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("--slow-down", "2"), "--slow-down without --share"),
+        (("--slow-down", "2"), "--slow-down or --profiles without --share"),
+        (("--share", "--profiles", "/nowhere/journal.db"), "/nowhere/journal.db"),
         (("--share", "--slow-down", "0.5"), "accepted slow-down 0.5: must lie from 1 to 100"),
         (("--share", "--fork", "auto"), "share with forked jobs"),
         (("--share", "--mtbf", "5"), "share with faults"),

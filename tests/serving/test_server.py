@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from slurm_hadar.errors import ServingError
-from slurm_hadar.serving.client import ServingClient
+from slurm_hadar.serving.client import ServingClient, request_body
 from slurm_hadar.serving.load import run_load
 from slurm_hadar.serving.trace import Intended
 
@@ -49,9 +49,12 @@ class Running:
         until(lambda: any("is ready" in line for line in self.lines), lambda: self.lines)
         return self
 
-    def workers(self) -> list[dict[str, Any]]:
+    def status(self) -> dict[str, Any]:
         with ServingClient(self.url) as client:
-            return client.status()["workers"]
+            return client.status()
+
+    def workers(self) -> list[dict[str, Any]]:
+        return self.status()["workers"]
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -103,6 +106,7 @@ def test_refusals(server: Running) -> None:
             with pytest.raises(ServingError, match=told) as raised:
                 client.infer(model, inputs, deadline_ms=PATIENT_MS)
             assert raised.value.status == status
+        client.infer("sleeper", _inputs(20), application="long", deadline_ms=PATIENT_MS)  # else the next is a probe
         with pytest.raises(ServingError, match="cannot be met") as raised:
             client.infer("sleeper", _inputs(20), application="long", deadline_ms=1)
         assert raised.value.status == 504
@@ -129,31 +133,28 @@ def test_figures_for_prometheus(server: Running) -> None:
 def test_a_full_queue_is_said_at_once(server: Running) -> None:
     """And everybody gets one answer."""
     intended = [Intended(0.0, "long", 30.0)] * 40
-    with ServingClient(server.url) as client:
-        examples = {"long": [e for e in client.examples("sleeper") if e["parameters"]["application"] == "long"]}
-
-    found = run_load(server.url, "sleeper", intended, examples)
+    found = run_load(server.url, "sleeper", intended, {"long": [request_body(_inputs(1000))]})
 
     statuses = [sent.status for sent in found.sent]
     assert set(statuses) == {200, 429}
     assert found.summary()["finish_rate"] == statuses.count(200) / 40
 
 
+def _abandoned(server: Running) -> int:
+    return sum(a["abandoned"] for a in server.status()["applications"])
+
+
 def test_who_goes_leaves_the_queue(server: Running) -> None:
-    body = json.dumps(
-        {"inputs": [{"name": "ms", "datatype": "FP32", "shape": [1], "data": [300]},
-                    {"name": "values", "datatype": "INT64", "shape": [0], "data": []}]}
-    )  # fmt: skip
+    body = json.dumps(request_body(_inputs(2000)))
+    before = _abandoned(server)
     busy, goes = (http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S) for _ in range(2))
     busy.request("POST", "/v2/models/sleeper/infer", body)
+    until(lambda: server.workers()[0]["state"] == "busy")
     goes.request("POST", "/v2/models/sleeper/infer", body)
+    until(lambda: server.status()["queued"] == 1)
     goes.close()
 
-    def gone() -> bool:
-        with ServingClient(server.url) as client:
-            return sum(a["abandoned"] for a in client.status()["applications"]) == 1
-
-    until(gone)
+    until(lambda: _abandoned(server) == before + 1)
     assert busy.getresponse().status == 200
 
 
@@ -164,7 +165,7 @@ def test_a_killed_worker_is_replaced(server: Running) -> None:
 
     def ask() -> None:
         with ServingClient(server.url) as client:
-            answers.append(client.infer("sleeper", _inputs(500, 4), deadline_ms=PATIENT_MS))
+            answers.append(client.infer("sleeper", _inputs(1500, 4), deadline_ms=PATIENT_MS))
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -185,14 +186,15 @@ def test_a_request_that_kills_workers_is_refused(server: Running) -> None:
         assert client.infer("sleeper", _inputs(1, 1), deadline_ms=PATIENT_MS).outputs["sum"].tolist() == [1]
 
 
-def test_the_end_answers_whom_it_has_accepted(server: Running) -> None:
-    """The last test of this server: at SIGTERM who waits is answered, who comes is refused, no worker stays."""
+def test_the_end_answers_whom_it_has_accepted() -> None:
+    """At SIGTERM who waits is answered, who comes is refused, and no worker stays."""
+    server = Running().ready()
     pids = [w["pid"] for w in server.workers()]
     answers: list[Any] = []
 
     def ask() -> None:
         with ServingClient(server.url) as client:
-            answers.append(client.infer("sleeper", _inputs(700, 9), deadline_ms=PATIENT_MS))
+            answers.append(client.infer("sleeper", _inputs(1500, 9), deadline_ms=PATIENT_MS))
 
     with ServingClient(server.url) as before:
         assert before.ready()

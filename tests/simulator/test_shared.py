@@ -154,3 +154,13 @@ def test_the_column_share_is_read_and_written(job: Make, trace: Make) -> None:
     again = table_csv.read(table_csv.write(jobs).splitlines(), "t")
 
     assert [j.slow_down for j in again.jobs] == [None, 1.0, 1.5]
+
+
+def test_measured_pairs_go_before_published_ones(job: Make, trace: Make) -> None:
+    """Also of models of which nothing was published."""
+    jobs = trace(job("1", v100=1, steps=2e4, model="x"), job("2", v100=1, steps=1e4, model="y"))
+    measured = {("y", "x", "v100"): (0.8, 0.9), ("x", "y", "v100"): (0.9, 0.8)}
+
+    result = simulate(jobs, registry.get("fifo"), replace(ONE, share="beside", pairings=measured))
+
+    assert result.jobs[1].completion_s == pytest.approx(1e4 / 0.8)

@@ -26,6 +26,9 @@ def test_a_pair_is_known_once_both_were_measured_together_and_alone(store: Profi
 
     assert store.pairings("alice") == {("a", "b", "v100"): (0.6, 1.0), ("b", "a", "v100"): (1.0, 0.6)}
     assert store.pairings("bob") == {}
+    for workload, beside, rate in (("a", "", 10.0), ("b", "", 4.0), ("a", "b", 10.0), ("b", "a", 2.0)):
+        store.record(workload, beside, "v100", "bob", rate, 1.0)
+    assert store.pairings(None)["a", "b", "v100"] == (0.8, 0.75)
 
 
 def test_users_and_gpu_types_are_told_apart(store: ProfileStore) -> None:

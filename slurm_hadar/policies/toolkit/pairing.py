@@ -194,10 +194,11 @@ class _Matching:
         return np.array([p[0] if p else 0.0 for p in pairs]), np.array([p[1] if p else 1.0 for p in pairs])
 
     def _relative(self, guest: Job, places: Sequence[Placement]) -> _Array:
-        """How fast the guest alone is at the hosts' places, against its fastest type; 0 where it may not be."""
-        best = guest.best_rate()
+        """How fast the guest alone is at the hosts' places, against its fastest type; 0 where it may not be. One that
+        could not be moved any more would be there to its end, and goes to its fastest type only."""
+        best, least = guest.best_rate(), 0.0 if guest.unmovable is None else 1.0 - _ROUNDING
         of = {p: guest.rate(p) / best if best > 0 and _admits(self.snapshot, guest, p) else 0.0 for p in {*places}}
-        return np.array([of[p] for p in places])
+        return np.array([of[p] if of[p] >= least else 0.0 for p in places])
 
     def _delays_s(self, guest: Job, places: Sequence[Placement]) -> _Array:
         """What it costs the guest to get to each host."""
@@ -222,7 +223,7 @@ class _Queue:
     @classmethod
     def of(cls, snapshot: Snapshot, plan: Plan) -> _Queue:
         left_s = np.sort(np.array([_to_go_s(snapshot.job[j]) for j in plan.waits]))
-        gpus = sum(n for there in snapshot.capacity().values() for n in there.values())
+        gpus = max(1, sum(n for there in snapshot.capacity().values() for n in there.values()))
         free_s = min(_to_go_s(snapshot.job[j]) for j in plan.placements)
         return cls(left_s, np.concatenate([[0.0], np.cumsum(left_s)]), free_s, gpus)
 

@@ -34,7 +34,7 @@ class Latencies:
         times = np.unique(np.concatenate([knowledge.of(a).times_s for a in (*applications, "")]))
         self._grid = times[np.unique(np.linspace(0, len(times) - 1, _GRID).astype(int))]
         self._steps = np.diff(self._grid)
-        self._log_cdf: dict[str, Any] = {}
+        self._log_cdf = {a: self._log(a) for a in applications}
         self._longest: dict[tuple[tuple[str, int], ...], float] = {}
 
     def expected_s(self, counts: Mapping[str, int], size: int) -> float:
@@ -42,15 +42,15 @@ class Latencies:
         key = tuple(counts.items())
         found = self._longest.get(key)
         if found is None:
-            reached = np.exp(sum(n * self._log(application) for application, n in key))
+            for application in counts.keys() - self._log_cdf.keys():
+                self._log_cdf[application] = self._log(application)
+            reached = np.exp(sum(n * self._log_cdf[application] for application, n in key))
             found = self._longest[key] = float(self._grid[0] + self._steps @ (1.0 - reached[:-1]))
         return found * self._factors[size]
 
     def _log(self, application: str) -> Any:
-        if application not in self._log_cdf:
-            cdf = self._knowledge.of(application).cdf_at(self._grid)
-            self._log_cdf[application] = np.log(np.maximum(cdf, 1e-300))
-        return self._log_cdf[application]
+        """Logarithms of its distribution function on the grid."""
+        return np.log(np.maximum(self._knowledge.of(application).cdf_at(self._grid), 1e-300))
 
     def worth(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> float:
         """What is expected to be saved by running them together now: for requests of the ordinary cost, how many end in
@@ -124,6 +124,7 @@ class Orloj(Policy):
         self._latencies = Latencies(knowledge, self.setup.law.factors, applications)
         self._heap = ScoreHeap(self.queued, self._scores(), 1.0 / (WAITS * knowledge.overall.mean_s), now_s)
         self._ends = sorted((self.latest_start_s(r), number) for number, r in self.queued.items())
+        self.propose(now_s, 1.0)  # what the next decision needs is worked out now
 
     def _scores(self) -> Callable[[Request, float], ScoreTable]:
         tables: dict[tuple[str, tuple[Step, ...]], ScoreTable] = {}

@@ -6,10 +6,12 @@ python -m slurm_hadar.serving.server.worker ADDRESS NAME FILE.py:build LARGEST
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from slurm_hadar.errors import ConfigError, HadarError, reason_of
 from slurm_hadar.serving.server.model import ModelInfo, ServedModel, Tensors, load_models
 from slurm_hadar.serving.server.wire import pack, unpack
 from slurm_hadar.serving.tensors import DATATYPES
+from slurm_hadar.sharing import iteration
 
 __all__ = ["main", "measured"]
 
@@ -52,9 +55,12 @@ def _work(socket: Any, source: str, largest: int) -> None:
         told.append(found)
         groups.extend(examples)
     socket.send_multipart(pack({"kind": "ready", "models": told}, groups))
+    turn = iteration if os.environ.get("HADAR_SHARE") else nullcontext  # of a GPU that others share: a batch is a turn
     while True:
         header, requests = unpack([frame.buffer for frame in socket.recv_multipart(copy=False)])
-        socket.send_multipart(_run(models[header["model"]], header["batch"], requests), copy=False)
+        with turn():
+            frames = _run(models[header["model"]], header["batch"], requests)
+        socket.send_multipart(frames, copy=False)
 
 
 def _run(model: ServedModel, number: int, requests: list[dict[str, Any]]) -> list[Any]:

@@ -35,7 +35,7 @@ from slurm_hadar.policies.toolkit.pairing import on_same_gpu
 from slurm_hadar.testing.snapshots import carry_out, snapshots
 from slurm_hadar.throughput.colocation import both_ways, published
 
-POLICIES = ["hadar", "hadare", "asrpt", "gavel_las", "tiresias", "allox", "srtf", "fifo"]
+POLICIES = ["srtf", *(pytest.param(p, marks=pytest.mark.thorough) for p in ("hadar", "hadare", "gavel_las"))]
 ON_V100 = Placement.of({"n1": {"v100": 1}})
 KEPT: dict[Pairing, Kept] = both_ways({("a", "b", "v100"): (0.9, 0.6), ("a", "a", "v100"): (0.5, 0.5)})
 
@@ -101,6 +101,23 @@ def test_the_pairs_of_largest_sum_are_chosen() -> None:
     snapshot = cluster(*hosts, job("3", "c", arrival=3.0), job("4", "d", arrival=4.0), gpus=2, pairings=pairings)
 
     assert fifo(snapshot).guests == {"3": "2", "4": "1"}
+
+
+@pytest.mark.parametrize(("unmovable", "guests"), [(None, {"2": "1"}), ("has no checkpoints", {})])
+def test_who_cannot_leave_again_is_no_guest_on_a_slow_gpu(unmovable: str | None, guests: dict[str, str]) -> None:
+    """It would be there to its end."""
+    faster = {"v100": Speed(1.0), "k80": Speed(1.2)}
+    snapshot = cluster(running("1"), job("2", "b", arrival=5.0, speeds=faster, unmovable=unmovable))
+
+    assert fifo(snapshot).guests == guests
+
+
+def test_nobody_is_a_new_guest_on_a_node_that_is_drained() -> None:
+    """Where there is no GPU to hand out at all."""
+    drained = Node("n1", {"v100": 1}, available=False)
+    snapshot = replace(cluster(running("1"), job("2", "b", arrival=5.0)), nodes=(drained,))
+
+    assert fifo(snapshot).guests == {}
 
 
 def test_a_guest_is_left_where_it_is() -> None:
