@@ -11,7 +11,7 @@ import pytest
 
 BASE = ("click", "rich", "pydantic", "numpy", "pyzmq", "tenacity", "ClusterShell")
 HEAVY = ("torch", "scipy", "sklearn", "pandas", "matplotlib", "prometheus_client", "starlette", "jinja2", "uvicorn",
-         "textual", "safetensors", "cloudpickle", "aiohttp", "httptools", "uvloop")  # fmt: skip
+         "textual", "safetensors", "cloudpickle", "aiohttp", "httptools", "uvloop", "optuna")  # fmt: skip
 #: Python in which nothing of an extra can be imported, as after ``pip install slurm_hadar``
 BARE = f"""
 import sys

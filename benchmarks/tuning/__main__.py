@@ -83,9 +83,11 @@ def _unlike(groups: int, dice: random.Random) -> None:
 def _decision(dice: random.Random) -> None:
     trials = _group(dice, 1000)
     pool = (GpuType("fast", 32), GpuType("slow", 32, 0.3))
-    began = time.process_time()
-    level = water_level(trials, pool, Limits(2, 4))
-    took_ms = (time.process_time() - began) * 1e3
+    took_ms = float("inf")
+    for _ in range(5):  # the quickest: what others do on the machine is none of it
+        began = time.process_time()
+        level = water_level(trials, pool, Limits(2, 4))
+        took_ms = min(took_ms, (time.process_time() - began) * 1e3)
     held = sum((grant.width for grant in level.grants if grant is not None), Fraction(0))
     print(f"1,000 trials on 64 GPUs: {took_ms:.1f} ms of CPU, {float(held):g} GPUs given")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
-_STOP_S = 120.0
+_STOP_S = 240.0
 _LINE_S = 30.0
 _MOST_ROWS = 40
 

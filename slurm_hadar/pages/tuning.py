@@ -128,6 +128,6 @@ def _gantt(axis: Any, look: Look, runs: Sequence[Stay], lanes: Sequence[str], un
                 axis.annotate(str(stay.trial), (left, bottom + size / 2), xytext=(2, 0), fontsize=7,
                               textcoords="offset points", va="center", annotation_clip=True)  # fmt: skip
     axis.set_yticks(range(len(lanes)), lanes)
-    axis.set_ylim(len(lanes) - 0.5, -0.5)
+    axis.set_ylim(max(1, len(lanes)) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     axis.set_title("trials on GPUs (numbers are trials; a bar over several GPUs is one trial's)")

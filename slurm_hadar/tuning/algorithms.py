@@ -108,6 +108,10 @@ def _halving(executor: Executor, what: Search, index: int, bracket: Bracket) -> 
     """One bracket of successive halving: the way to each rung is a leg."""
     book = executor.book
     members = [t.number for t in book.trials() if t.user_attrs.get(BRACKET) == index]
+    for trial in book.trials():  # made by others, or by a tuner that died while it made them
+        if len(members) < bracket.trials and BRACKET not in trial.user_attrs and not trial.state.is_finished():
+            book.attribute(trial.number, BRACKET, index)
+            members.append(trial.number)
     while len(members) < bracket.trials:
         members.append(book.ask({BRACKET: index}))
     for rung in bracket.rungs:

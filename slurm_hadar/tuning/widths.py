@@ -117,7 +117,8 @@ class _Problem:
         self.first_whole = int(self.packed > 1)
         self.widths = [Fraction(1, self.packed)] * self.first_whole + whole
         own = np.stack([heights(budgets, alphas, betas, w) for w in self.widths], axis=1)
-        own[~np.array([[t.takes(w) for w in self.widths] for t in trials])] = np.inf
+        if any(t.batch is not None for t in trials):
+            own[~np.array([[t.takes(w) for w in self.widths] for t in trials])] = np.inf
         self.order = np.argsort(-own[:, 0], kind="stable")
         self.seconds = own[:, :, None] / np.array([t.speed for t in types])
         self.small_s = own[:, 0]
@@ -214,8 +215,9 @@ class _Problem:
         for k, t in wide.values():
             slots[t] -= int(self.widths[k]) * parts
         for n in (n for n in self.order.tolist() if n not in wide):
-            part = next(((0, t) for t, free in enumerate(slots) if free and self._may(n, t, level_s)), None)
-            choice = part or self._cheapest(n, level_s, [free // parts for free in slots])
+            choice = next(((0, t) for t, free in enumerate(slots) if free and self._may(n, t, level_s)), None)
+            if choice is None and max(slots) >= parts:
+                choice = self._cheapest(n, level_s, [free // parts for free in slots])
             if choice is not None:
                 chosen[n] = choice
                 slots[choice[1]] -= round(self.widths[choice[0]] * parts)

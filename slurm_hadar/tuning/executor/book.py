@@ -87,6 +87,7 @@ class Book:
         import optuna
 
         self.maximize = study.direction == optuna.study.StudyDirection.MAXIMIZE
+        self.impatient = False  # it has been waited for in vain
         self.exhausted = False  # the sampler has nothing new
         study.stop = self._exhaust  # type: ignore[method-assign] # what a sampler calls, and Optuna allows in its own loop
 
@@ -198,7 +199,7 @@ class Book:
 
     def _patiently(self, do: Callable[[], _T]) -> _T:
         """Wait for a storage that others hold, or whose disk is full; a call that failed has changed nothing."""
-        until, told = time.monotonic() + _PATIENCE_S, False
+        until, told = time.monotonic() + (0.0 if self.impatient else _PATIENCE_S), False
         while True:
             try:
                 with _told("the study's storage"):

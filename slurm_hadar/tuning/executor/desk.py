@@ -69,6 +69,10 @@ class Desk:
         said = {"ok": value} if error is None else {"error": error}
         self.socket.send_multipart([message.sender, b"", json.dumps(said).encode()])
 
+    def say_gone(self, message: Message) -> None:
+        """Nobody answers this process any more: it saves, and ends."""
+        self.socket.send_multipart([message.sender, b"", json.dumps({"gone": True}).encode()])
+
     def tell_to_stop(self, sender: bytes) -> None:
         """A process saves at its next boundary, and ends."""
         self.socket.send_multipart([sender, json.dumps({"do": "stop"}).encode()])

@@ -32,7 +32,9 @@ from slurm_hadar.tuning.widths import lower_bound_s
 __all__ = ["Executor", "Group", "Leg", "Settings", "Stopped"]
 
 TICK_S = 0.5
-_GRACE_S = 30.0
+_LOOK_S = 1.0
+_GRACE_S = 120.0  # a large model takes long to save
+_END_S = 30.0
 _SOLO_S = 15.0
 _REST = 3.0
 _MOST_CRASHES = 3
@@ -144,6 +146,7 @@ class Executor:
         self.current: Group | None = None
         self.stop_asked = False
         self.reached: int | None = None  # the trial that has reached the target
+        self._reached_value: float | None = None
         self.began_s = time.monotonic()
         self.resizes = 0
         self.best: dict[str, Any] | None = None  # trial and value, reports counted
@@ -153,7 +156,7 @@ class Executor:
         self._allocator = self._new_allocator()
         self._sockets = Path("/tmp") / f"{FOLDER}tune-{os.getpid()}-{self._desk.token[:8]}"
         self._meet = Path(tempfile.gettempdir())
-        self._ticked_s = 0.0
+        self._ticked_s = self._looked_s = 0.0
         self._changed = False
         self._failures = 0
         self._warm = False  # what is started only once is there
@@ -190,7 +193,8 @@ class Executor:
                 self._tick()
                 if self.stop_asked or self.reached is not None:
                     raise Stopped
-        except (Stopped, HadarError, KeyboardInterrupt):
+        except BaseException as error:
+            self.book.impatient = isinstance(error, HadarError)
             self.wind_down()
             raise
         finally:
@@ -213,7 +217,7 @@ class Executor:
         live = self.lives.get(message.trial)
         if live is None or live.process != (message.trial, message.run):
             if message.asks:
-                self._desk.answer(message, error="this run of the trial is over")
+                self._desk.say_gone(message)
             return
         if not message.asks:
             self._beat(live, message)
@@ -221,6 +225,7 @@ class Executor:
         try:
             self._desk.answer(message, self._answer(live, message))
         except HadarError:
+            self._desk.say_gone(message)  # so that it saves: the run is over
             raise
         except Exception as error:  # Optuna's words for what the objective asks
             self._desk.answer(message, error=str(error))
@@ -256,7 +261,7 @@ class Executor:
                 self.record.event("value", trial=live.number, step=step, value=value)
             target = self.settings.target
             if target is not None and value is not None and self.book.reaches(value, target) and self.reached is None:
-                self.reached = live.number
+                self.reached, self._reached_value = live.number, value
         if live.until is not None and step >= live.until and live.why is None:
             live.why, live.asked_s = Why.RUNG, now
         return "pause" if live.why is Why.RUNG else "go"
@@ -301,8 +306,8 @@ class Executor:
         self._shared_anew()
         self._changed = True
         self.record.event("end", trial=live.number, run=ended.run[1], why=_why(why, outcome, ended.code))
-        if self.reached == live.number and live.value is not None:
-            self._over(live, End.COMPLETE, live.value)
+        if self.reached == live.number and self._reached_value is not None:
+            self._over(live, End.COMPLETE, self._reached_value)
         elif outcome is not None and outcome["state"] != "paused":
             self._outcome(live, outcome, width, mates)
         elif why is Why.TIME:
@@ -537,14 +542,15 @@ class Executor:
         limit_s, group = self.settings.time_limit_s, self.current
         for live in [live for live in self.lives.values() if live.process is not None]:
             if limit_s is not None and live.running_s() > limit_s:
-                live.why = None
+                live.why = None if live.why is not Why.TIME else live.why
                 self._ask_to_end(live, Why.TIME)
             if live.why is not None and now - live.asked_s > (5.0 if live.why is Why.TIME else _GRACE_S):
                 assert live.process is not None
                 self._launcher.kill(live.process, live.step)
         if group is not None and group.late:
             self._deadline(group)
-        self._look()
+        if now - self._looked_s >= _LOOK_S:
+            self._look()
 
     def _deadline(self, group: Group) -> None:
         """Who is not done is as if at its rung."""
@@ -558,6 +564,7 @@ class Executor:
                 self._allocator.leave(live.name)
 
     def _look(self) -> None:
+        self._looked_s = time.monotonic()
         if self.settings.look is not None:
             self.settings.look(self)
 
@@ -571,13 +578,15 @@ class Executor:
         while any(live.process is not None for live in self.lives.values()):
             with contextlib.suppress(HadarError):
                 self._hear()
+            if time.monotonic() > until + _END_S:
+                break  # a node that does not answer; its processes hear nobody any more, and end
             if time.monotonic() > until:
                 for live in self.lives.values():
                     if live.process is not None:
                         self._launcher.kill(live.process, live.step)
-        for live in self.lives.values():
-            if live.stage is not Stage.ENDED:
-                with contextlib.suppress(HadarError):
+        with contextlib.suppress(HadarError):
+            for live in self.lives.values():
+                if live.stage is not Stage.ENDED:
                     self.book.lay_down(live.number)
 
     def close(self) -> None:

@@ -86,6 +86,8 @@ class Line:
             if os.getppid() != self._parent or time.monotonic() > until:
                 raise TunerGone("the tuner does not answer")
         answer = json.loads(self._socket.recv())
+        if "gone" in answer:
+            raise TunerGone("the tuner has given this run up")
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer.get("ok")

@@ -200,7 +200,8 @@ def _beat(spec: Spec, rank: int, pages: Path) -> None:
             page = _hadar_progress.Page(file)
         said = _progress(page) if page is not None and page.ready else {}
         socket.send_string(json.dumps({**head, **said}))
-        if socket.poll(round(1000 * BEAT_S)) and json.loads(socket.recv()).get("do") == "stop":
+        wait_s = BEAT_S if said else BEAT_S / 5  # a short trial shall be known before its first rung
+        if socket.poll(round(1000 * wait_s)) and json.loads(socket.recv()).get("do") == "stop":
             os.kill(os.getpid(), signal.SIGTERM)
         if os.getppid() != parent:  # the tuner is gone; a loop of ours saves and ends
             os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,202 @@
+"""What the executor decides by: rungs, brackets, rates, overheads, sites; no process, no Optuna study."""
+
+from __future__ import annotations
+
+import json
+import random
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.tuning.algorithms import brackets_of, promoted
+from slurm_hadar.tuning.allocator import Allocator
+from slurm_hadar.tuning.executor.book import Algorithm
+from slurm_hadar.tuning.executor.launch import imports_of
+from slurm_hadar.tuning.executor.meter import Meter
+from slurm_hadar.tuning.executor.profile import Profile, Profiles
+from slurm_hadar.tuning.executor.record import folder_of, read_events
+from slurm_hadar.tuning.executor.site import sites_here, sites_of
+from slurm_hadar.tuning.pool import GpuType, Limits
+from slurm_hadar.tuning.population import perturbed
+from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.trials import Trial
+from slurm_hadar.tuning.widths import water_level, within
+
+
+def test_successive_halving_leaves_one() -> None:
+    (bracket,) = brackets_of(Search(Algorithm.SHA, 81))
+    assert bracket.trials == 81 and bracket.rungs == (1, 3, 9, 27)
+    (bracket,) = brackets_of(Search(Algorithm.SHA, 81, first_rung=2, longest=20))
+    assert bracket.rungs == (2, 6)
+
+
+def test_hyperbands_brackets() -> None:
+    """Those of the paper's example, R = 81 and eta = 3, but for what it rounds otherwise."""
+    found = brackets_of(Search(Algorithm.HYPERBAND, 143, longest=81))
+    assert [b.trials for b in found] == [81, 34, 15, 8, 5]
+    assert [b.rungs for b in found] == [(1, 3, 9, 27), (3, 9, 27), (9, 27), (27,), ()]
+
+
+@given(st.integers(1, 500), st.integers(2, 5), st.sampled_from((Algorithm.SHA, Algorithm.HYPERBAND)))
+def test_brackets_have_all_trials(trials: int, eta: int, algorithm: Algorithm) -> None:
+    found = brackets_of(Search(algorithm, trials, eta))
+    assert sum(b.trials for b in found) == trials and all(b.trials > 0 for b in found)
+    assert all(list(b.rungs) == sorted(set(b.rungs)) for b in found)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.integers(2, 5), st.booleans())
+def test_the_best_are_promoted(values: list[float], eta: int, maximize: bool) -> None:
+    go_on = promoted(list(enumerate(values)), len(values), eta, maximize)
+    assert len(go_on) == max(1, len(values) // eta)
+    sign = -1 if maximize else 1
+    others = [v for n, v in enumerate(values) if n not in go_on]
+    assert not others or max(sign * values[n] for n in go_on) <= min(sign * v for v in others)
+
+
+def test_a_meter_counts_settled_stretches_only() -> None:
+    meter = Meter()
+    meter.stretch((1, 1))
+    for second in range(10):  # the first steps take ten times as long
+        meter.beat(max(0, (second - 3) * 10), 1000, True, 64, float(second))
+    assert meter.rate == pytest.approx(10.0) and meter.left(None) == 940
+    meter.stretch((1, 2))
+    assert meter.rate is None
+    for second in range(10, 20):
+        meter.beat(60 + (second - 10) * 5, 1000, True, 64, float(second))
+    assert meter.rates == {(1, 1): pytest.approx(10.0), (1, 2): pytest.approx(5.0)}
+
+
+def test_a_rung_is_so_many_steps_away() -> None:
+    meter = Meter()
+    meter.stretch((1, 1))
+    for steps in (0, 50, 100, 150):
+        meter.beat(steps, 1000, True, 0, steps / 10)
+        if steps == 100:
+            meter.reported(2, 10.0)
+    assert meter.left(6) == 150 and meter.left(100) == 850 and meter.left(None) == 850
+
+
+def test_overheads_are_medians_of_what_was_seen(tmp_path: Path) -> None:
+    profile = Profile()
+    for beside in (5.0, 8.0, 10.0):
+        profile.saw_packed(10.0, beside, 2)
+    profile.saw_wide(10.0, 32.0, 4)
+    profile.saw_resize(1.5)
+    profile.did_not_fit(3)
+    assert profile.alpha == pytest.approx(1.25) and profile.beta == pytest.approx((40 / 32) ** (1 / 3))
+    profiles = Profiles(tmp_path / "deep" / "tuning.json")
+    profiles.keep("a", profile)
+    profiles.keep("b", Profile())
+    assert profiles.of("a") == profile and profile.packed == 2
+    assert profiles.of("c") == Profile()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "nonsense", '{"a": 3}', '{"a": {"alphas": "x", "packed": -1}}'])
+def test_a_damaged_memory_is_nothing_known(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tuning.json").write_text(text)
+    assert Profiles(tmp_path / "tuning.json").of("a") == Profile()
+
+
+def test_the_gpus_of_an_allocation() -> None:
+    """As Slurm 22.05 prints them: of two types on one node, and alike on two."""
+    text = """
+   NumNodes=3 NumCPUs=8
+     Nodes=both CPU_IDs=0-1,4 Mem=100 GRES=gpu:v100:2(IDX:0-1),gpu:k80:1(IDX:2)
+     Nodes=n[1-2] CPU_IDs=0 Mem=100 GRES=gpu:p100:4(IDX:0-3)
+   MinCPUsNode=1
+"""
+    found = [(s.name, s.gpu_type, s.gpus, s.node, s.cpus) for s in sites_of(text)]
+    assert found == [
+        ("v100@both", "v100", (0, 1), "both", 3), ("k80@both", "k80", (2,), "both", 3),
+        ("p100@n1", "p100", (0, 1, 2, 3), "n1", 1), ("p100@n2", "p100", (0, 1, 2, 3), "n2", 1),
+    ]  # fmt: skip
+
+
+def test_slots_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    assert sites_here("3", {}).emulated and sites_here("3", {}).count == 3
+    assert [site.gpus for site in sites_here("a:2,b:1", {}).sites] == [(0, 1), (2,)]
+    for wanted in (None, "0", "a"):
+        with pytest.raises(ConfigError):
+            sites_here(wanted, {})
+
+
+def test_imports_are_read_not_made(tmp_path: Path) -> None:
+    file = tmp_path / "study.py"
+    file.write_text("import torch.nn, os\ndef f():\n    from slurm_hadar import sharing\n    from . import x\n")
+    assert imports_of(file) == {"torch", "os", "slurm_hadar"}
+    file.write_text("def f(:")
+    with pytest.raises(ConfigError):
+        imports_of(file)
+
+
+def test_records_that_were_cut(tmp_path: Path) -> None:
+    folder = folder_of(f"sqlite:///{tmp_path}/a.db", "s/../t")
+    assert folder == tmp_path / "a.db.hadar" / "s_.._t"
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").write_text(json.dumps({"time": 1, "event": "began"}) + '\n{"time": 2, "ev\n[]\n')
+    assert read_events(folder) == [{"time": 1, "event": "began"}]
+
+
+def test_parameters_are_perturbed_within_their_bounds() -> None:
+    def bounds(low: float, high: float, step: Any = None, log: bool = False) -> SimpleNamespace:
+        return SimpleNamespace(low=low, high=high, step=step, log=log)
+
+    distributions = {"lr": bounds(1e-4, 1.0, log=True), "n": bounds(2, 10, step=2), "m": bounds(0.0, 0.9),
+                     "c": SimpleNamespace(choices=("a", "b"))}  # fmt: skip
+    trial: Any = SimpleNamespace(params={"lr": 0.9, "n": 8, "m": 0.5, "c": "a"}, distributions=distributions)
+    for seed in range(200):
+        found = perturbed(trial, random.Random(seed))
+        assert 1e-4 <= found["lr"] <= 1.0 and 0 <= found["m"] <= 0.9 and found["c"] in "ab"
+        assert found["n"] in (2, 4, 6, 8, 10) and isinstance(found["n"], int)
+    assert perturbed(trial, random.Random(1)) == perturbed(trial, random.Random(1))
+
+
+POOL = (GpuType("g", 4),)
+
+
+def test_widths_divide_the_batch() -> None:
+    """Three GPUs cannot share 32 samples; one that is made for one GPU gets one."""
+    widths = [g.width for g in water_level([Trial("a", 100.0, batch=32)], (GpuType("g", 3),), Limits(1, 4)).grants if g]
+    assert widths == [2]
+    (grant,) = water_level([Trial("a", 100.0, batch=1)], POOL, Limits(2, 4)).grants
+    assert grant is not None and grant.width <= 1
+
+
+def test_within_a_deadline_the_shortest_come_first() -> None:
+    trials = [Trial("long", 1000.0, batch=1), Trial("a", 10.0), Trial("b", 12.0), Trial("c", 11.0), Trial("d", 13.0)]
+    grants = within(trials, POOL, Limits(1, 1), deadline_s=20.0).grants
+    assert grants[0] is None and all(grants[1:])
+
+
+def test_all_at_once_where_that_ends_sooner() -> None:
+    """Twenty-seven almost equal trials, four on each of eight GPUs: none waits for another round."""
+    trials = [Trial(str(n), 300.0 + n, alpha=1.03, batch=1) for n in range(27)]
+    assert all(water_level(trials, (GpuType("g", 8),), Limits(4, 1)).grants)
+
+
+def test_a_change_in_place_is_no_restart() -> None:
+    """Who is left alone on its GPU has all of it; who must move to grow is started anew."""
+    allocator = Allocator((GpuType("g", 1),), Limits(2, 1), resize_s=1e9)
+    allocator.submit([Trial("a", 10.0, 1.3), Trial("b", 20.0, 1.3)], 0.0)
+    assert {run.grant.width for run in allocator.start(0.0)} == {Fraction(1, 2)}
+    allocator.leave("a")
+    ((run, anew),) = allocator.resize(5.0)
+    assert run.trial.trial_id == "b" and run.grant.width == 1 and not anew
+    assert allocator.resize(5.0, fixed={"b"}) == []
+
+
+def test_fewer_on_a_gpu_from_now_on() -> None:
+    allocator = Allocator((GpuType("g", 2),), Limits(2, 1))
+    allocator.submit([Trial(str(n), 10.0, 1.1) for n in range(4)], 0.0)
+    assert len(allocator.start(0.0)) == 4
+    allocator.pack_no_more_than(1)
+    allocator.leave("0")
+    allocator.submit([Trial("new", 10.0, 1.1)], 1.0)
+    assert not [run for run in allocator.start(1.0) if len(allocator.gpus.places("new")) and run.grant.width < 1]
