@@ -145,8 +145,9 @@ def test_a_trial_that_is_killed_goes_on(tuner: Any, study: Study) -> None:
     ],
 )
 def test_bad_trials_cost_themselves_only(tuner: Any, study: Study, returned: str, said: str) -> None:
+    limit_s = "8" if "sleep" in returned else "120"  # a busy machine takes long to begin
     code, out, err = tuner("run", study(PLAIN, returned=returned), "--trials", "4", "--algorithm", "grid", "--gpus",
-                           "2", "--time-limit", "3", "--json", "-")  # fmt: skip
+                           "2", "--time-limit", limit_s, "--json", "-")  # fmt: skip
     assert code == 0, err
     states = {t.params["x"]: t for t in tuner.trials()}
     assert states[0].state == STATES.COMPLETE and all(states[x].state == STATES.FAIL for x in (1, 2, 3))
@@ -168,13 +169,18 @@ def test_memory_that_does_not_do_for_two(tuner: Any, study: Study) -> None:
 import slurm_hadar, os, pathlib, time
 def objective(trial):
     x = trial.suggest_int("x", 0, 9)
-    here = pathlib.Path(os.environ["HADAR_JOB_DIR"]).parent / ("on" + os.environ["CUDA_VISIBLE_DEVICES"])
+    folder = pathlib.Path(os.environ["HADAR_JOB_DIR"]).parent
+    here, met = folder / ("on" + os.environ["CUDA_VISIBLE_DEVICES"]), folder / "met"
     if here.exists():
+        met.touch()
         raise MemoryError
     here.touch()
-    for step in range(1, 8):
+    until = time.monotonic() + 60
+    for step in range(1, 10**6):
         time.sleep(0.3)
         trial.report(x, step)
+        if met.exists() or time.monotonic() > until:
+            break
     here.unlink()
     return x
 """
