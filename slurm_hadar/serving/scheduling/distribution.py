@@ -70,7 +70,7 @@ class Distribution:
 def longest_of(members: Iterable[tuple[Distribution, int]], atoms: int | None = None) -> Distribution:
     """Of the longest of independent times, so many of each distribution: the product of their distribution functions.
 
-    ``atoms`` bounds how many it has. [Order statistics; facts of Orloj 3.3 (1), our reconstruction.]
+    ``atoms`` bounds how many it has. [Order statistics; our reconstruction of Orloj, docs/serving.md.]
     """
     counted = [(d, n) for d, n in members if n]
     grid = np.unique(np.concatenate([np.asarray(d.times_s) for d, _ in counted]))

@@ -18,7 +18,7 @@ MOST = 1024
 class BatchLaw:
     """A batch of k takes ``factors[k]`` times as long as its longest request alone; ``factors[0]`` is not used.
 
-    [Our reconstruction of Orloj, facts 3.3 (1): L_B = f(k) max l.]
+    [Our reconstruction of Orloj (docs/serving.md): L_B = f(k) max l.]
     """
 
     factors: tuple[float, ...]

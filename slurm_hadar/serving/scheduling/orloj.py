@@ -69,7 +69,7 @@ class Latencies:
 
 
 class Orloj(Policy):
-    """The reconstruction of facts 3.3 (1) to (4), but that one order serves all batch sizes: by the score of a request
+    """Our reconstruction, in which one order serves all batch sizes: by the score of a request
     that runs alone, of those that a batch of the size could serve in time (no worse than an order for each size by
     simulation, and a fifth of the work). docs/serving.md says what is whose."""
 

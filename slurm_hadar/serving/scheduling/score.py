@@ -1,8 +1,8 @@
 """The waiting-cost score: what it is expected to cost more if a request waits, per second of expected work.
 
 Cost-based scheduling (Peha and Tobagi) with a waiting time of exponential length, rate b, as in iCBS (Chi, Moon and
-Hacigumus, VLDB 2011). How Orloj forms it is not known to us in detail: the formulas are our reconstruction (facts 3.3
-(2) there). For run times l_i with probabilities g_i, and costs c_j from D + o_j on, at slack s = D - t:
+Hacigumus, VLDB 2011). How Orloj forms it is not known to us in detail: the formulas are our reconstruction
+(docs/serving.md). For run times l_i with probabilities g_i, and costs c_j from D + o_j on, at slack s = D - t:
 
     p = 1/E[L] sum_j c_j sum_{l_i <= s + o_j} g_i exp(-b (s + o_j - l_i)) = exp(b t) alpha,
     alpha = exp(-b D) K(s),
