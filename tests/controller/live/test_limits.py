@@ -195,7 +195,8 @@ def test_what_is_blocked_costs_others_nothing(live: Any, poll: Any, kind: str) -
     assert [live.state_of(job) for job in others] == ["RUNNING"] * 3, live.cluster.run(["squeue"]).stdout
     tasks = [j.job_id for j in live.backend.read_jobs() if (j.array_id or j.job_id) in blocked]
     waiting = [j for j in tasks if live.state_of(j) == "PENDING"]
-    assert len(waiting) == (4 if kind != "throttle" else 3) and words in why(live, waiting[0])
+    assert len(waiting) == (4 if kind != "throttle" else 3)
+    rounds_until(controller, lambda: words in why(live, waiting[0]), poll, 40)  # Slurm gives its reasons when it looks
     if kind == "reservation":
         live.cluster.run(["scontrol", "update", "ReservationName=later", "StartTime=now"], check=True)
     else:
