@@ -126,7 +126,7 @@ def resume(
 def status(storage: str, study: str | None, json_file: str | None) -> None:
     """How a study stands, and whether a tuner is at work on it."""
     from slurm_hadar.tuning import session
-    from slurm_hadar.tuning.executor.record import folder_of, is_running, read_status
+    from slurm_hadar.tuning.study.record import folder_of, is_running, read_status
 
     options = session.options_of(storage, study)
     folder = folder_of(options.storage, options.study)
@@ -153,7 +153,7 @@ def stop(storage: str, study: str | None) -> None:
     import time
 
     from slurm_hadar.tuning import session
-    from slurm_hadar.tuning.executor.record import folder_of, is_running, request_stop
+    from slurm_hadar.tuning.study.record import folder_of, is_running, request_stop
 
     options = session.options_of(storage, study)
     folder = folder_of(options.storage, options.study)
@@ -264,7 +264,7 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
 
 def _draw(options: Any, ending: Any) -> Path | None:
     """The picture; None where matplotlib is not installed, or nothing has run."""
-    from slurm_hadar.tuning.executor.record import read_events
+    from slurm_hadar.tuning.study.record import read_events
 
     events = read_events(ending.folder)
     if importlib.util.find_spec("matplotlib") is None or not any(event["event"] == "start" for event in events):

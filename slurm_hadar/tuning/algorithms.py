@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slurm_hadar.tuning.executor.book import Algorithm, Book, End
-from slurm_hadar.tuning.executor.executor import Executor, Leg
+from slurm_hadar.tuning.executor.executor import Executor
+from slurm_hadar.tuning.executor.group import Leg
 from slurm_hadar.tuning.population import breed
 from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.study.book import Algorithm, Book, End
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_hadar.tuning.executor.book import Algorithm
+from slurm_hadar.tuning.study.book import Algorithm
 
 __all__ = ["Search"]
 

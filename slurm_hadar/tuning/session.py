@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.tuning.algorithms import search, take_up
-from slurm_hadar.tuning.executor.book import Algorithm, Book, pruner_of, sampler_of
-from slurm_hadar.tuning.executor.executor import Executor, Settings, Stopped
+from slurm_hadar.tuning.executor.executor import Executor, Stopped
 from slurm_hadar.tuning.executor.launch import Launcher, LocalLauncher, SlurmLauncher, imports_of
-from slurm_hadar.tuning.executor.profile import Profiles
-from slurm_hadar.tuning.executor.record import Record, folder_of, sqlite_file
 from slurm_hadar.tuning.executor.site import Sites, in_allocation, sites_here
+from slurm_hadar.tuning.executor.state import Settings, State
 from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.study.book import Algorithm, Book, pruner_of, sampler_of
+from slurm_hadar.tuning.study.profile import Profiles
+from slurm_hadar.tuning.study.record import Record, folder_of, sqlite_file
 from slurm_hadar.tuning.trial.worker import load_objective
 
 if TYPE_CHECKING:
@@ -167,12 +168,10 @@ def run(
         hooked = bool({"slurm_hadar", "lightning", "transformers"} & imports)
         settings = Settings(
             options.file, options.function, options.metric, options.target, options.time_limit_s,
-            options.packed, options.widest, hooked, look,
+            options.packed, options.widest, hooked,
         )  # fmt: skip
-        executor = Executor(
-            book, sites, launcher, record, profile, settings, say,
-            everywhere=any(site.node is not None for site in sites.sites),
-        )  # fmt: skip
+        state = State(book, sites, record, profile, settings, say)
+        executor = Executor(state, launcher, look, everywhere=any(site.node is not None for site in sites.sites))
         why = "done"
         record.event("began", gpus=sites.count)
         try:
@@ -187,7 +186,7 @@ def run(
                 else:
                     search(executor, what)
         except (Stopped, KeyboardInterrupt):
-            why = "target" if executor.reached is not None else "stopped"
+            why = "target" if state.reached is not None else "stopped"
         finally:
             executor.close()
             profiles.keep(family, profile)

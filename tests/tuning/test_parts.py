@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.tuning.algorithms import brackets_of, promoted
 from slurm_hadar.tuning.allocator import Allocator
-from slurm_hadar.tuning.executor.book import Algorithm
 from slurm_hadar.tuning.executor.launch import imports_of
 from slurm_hadar.tuning.executor.meter import Meter
-from slurm_hadar.tuning.executor.profile import Profile, Profiles
-from slurm_hadar.tuning.executor.record import folder_of, read_events
 from slurm_hadar.tuning.executor.site import sites_here, sites_of
 from slurm_hadar.tuning.pool import GpuType, Limits
 from slurm_hadar.tuning.population import perturbed
 from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.study.book import Algorithm
+from slurm_hadar.tuning.study.profile import Profile, Profiles
+from slurm_hadar.tuning.study.record import folder_of, read_events
 from slurm_hadar.tuning.trials import Trial
 from slurm_hadar.tuning.widths import water_level, within
 

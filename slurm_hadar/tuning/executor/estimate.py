@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from slurm_hadar.tuning.allocator import Allocator
 from slurm_hadar.tuning.executor.live import Live
-from slurm_hadar.tuning.executor.profile import Profile
 from slurm_hadar.tuning.pool import Limits
+from slurm_hadar.tuning.study.profile import Profile
 from slurm_hadar.tuning.trials import Trial, packing_limit
 
 __all__ = ["Estimates"]
