@@ -59,6 +59,8 @@ _gpus = click.option("--gpus", metavar="N|TYPE:N,...", help="So many of what is 
 @click.option("--trials", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many, in all.")
 @click.option("--algorithm", default="tpe", show_default=True, callback=_algorithm, metavar="NAME", help="Who is "
               f"tried, and who goes on: {', '.join(_ALGORITHMS)}; or FILE.py:FUNCTION, one of your own.")  # fmt: skip
+@click.option("--sampler", default="random", show_default=True, type=click.Choice(["random", "tpe"]), help="Who is "
+              "tried, with sha, hyperband and asha; tpe learns from the brackets before.")  # fmt: skip
 @_gpus
 @click.option("--metric", metavar="NAME", help="Of a dictionary that the objective returns; else its name in tables.")
 @click.option("--direction", default="minimize", show_default=True, type=click.Choice(["minimize", "maximize"]),

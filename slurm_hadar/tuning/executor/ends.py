@@ -51,6 +51,8 @@ class Ends:
         elif why is Why.RUNG or (outcome is not None and live.until is not None and why is None):
             live.stage = Stage.AT_RUNG
             state.allocator.leave(live.name)
+        elif why is Why.LOST:
+            self.again(live)
         elif why is None:
             self._crashed(live, ended.code)
 

@@ -16,6 +16,7 @@ from slurm_hadar.tuning.executor.hearing import Hearing
 from slurm_hadar.tuning.executor.launch import Launcher
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
 from slurm_hadar.tuning.executor.runs import Runs
+from slurm_hadar.tuning.executor.site import Sites
 from slurm_hadar.tuning.executor.state import State
 from slurm_hadar.tuning.study.book import End
 from slurm_hadar.tuning.widths import lower_bound_s
@@ -25,6 +26,7 @@ __all__ = ["Executor", "Stopped"]
 TICK_S = 0.5
 _LOOK_S = 1.0
 _END_S = 30.0
+_SURVEY_S = 60.0
 
 
 class Stopped(Exception):
@@ -41,17 +43,20 @@ class Executor:
     At the end of the block all of the group have come to their rung, or have ended. Raises Stopped where the run ends
     before that, and HadarError where it cannot go on; either way the trials were saved first, and are Optuna's WAITING.
 
-    ``look`` is called now and then, to show how it stands. ``everywhere``: trials are on other nodes, too.
+    ``look`` is called now and then, to show how it stands. ``survey`` says which GPUs there are now, where that may
+    change, None where nothing tells; then trials are on other nodes, too.
     """
 
     def __init__(
-        self, state: State, launcher: Launcher, look: Callable[[Executor], None] | None = None, everywhere: bool = False
-    ) -> None:
+        self, state: State, launcher: Launcher, look: Callable[[Executor], None] | None = None,
+        survey: Callable[[], Sites | None] | None = None,
+    ) -> None:  # fmt: skip
         self.state, self.book, self.record = state, state.book, state.record
         self.stop_asked = False
         self.began_s = time.monotonic()
         self._launcher, self._show = launcher, look
-        self._desk = Desk(everywhere)
+        self._survey, self._surveyed_s = survey, self.began_s
+        self._desk = Desk(everywhere=survey is not None)
         self._hearing, self._ends = Hearing(state, self._desk), Ends(state)
         self._runs = Runs(state, self._desk, launcher)
         self._ticked_s = self._looked_s = 0.0
@@ -98,6 +103,10 @@ class Executor:
         for message in self._desk.messages():
             self._hearing.message(message)
         for ended in self._launcher.ended():
+            live = self.state.lives[ended.run[0]]
+            self._runs.clear(live)
+            if live.why is None and live.outcome is None:  # perhaps its node has died
+                self._look_for_gpus()
             self._ends.ended(ended)
 
     def _feed(self, group: Group) -> None:
@@ -123,8 +132,24 @@ class Executor:
         self._runs.enforce()
         if group.late:
             self._deadline(group)
+        if self._survey is not None and now - self._surveyed_s > _SURVEY_S:
+            self._look_for_gpus()
         if now - self._looked_s >= _LOOK_S:
             self._look()
+
+    def _look_for_gpus(self) -> None:
+        """The allocation may have lost a node, or got one."""
+        self._surveyed_s = time.monotonic()
+        found = self._survey() if self._survey is not None else None
+        state = self.state
+        if found is None or found.sites == state.sites.sites:
+            return
+        gone = [site.name for site in state.sites.sites if site not in found.sites]
+        come = [site.name for site in found.sites if site not in state.sites.sites]
+        words = [f"{', '.join(names)} {verb}" for names, verb in ((gone, "lost"), (come, "found")) if names]
+        state.say(f"the job's GPUs have changed: {'; '.join(words)}; {found.count} GPUs now")
+        self.record.event("gpus", gone=gone, come=come, count=found.count)
+        self._runs.lose(state.use(found))
 
     def _deadline(self, group: Group) -> None:
         """Who is not done is as if at its rung."""

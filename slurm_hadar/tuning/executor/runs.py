@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_hadar.sharing.broker.looking import FOLDER
@@ -22,6 +23,7 @@ _GRACE_S = 120.0  # a large model takes long to save
 _TIME_GRACE_S = 5.0  # of one whose time is over
 _SOLO_S = 15.0
 _REST = 3.0
+_WEIGH_S = 1.0
 
 
 class Runs:
@@ -30,19 +32,24 @@ class Runs:
     def __init__(self, state: State, desk: Desk, launcher: Launcher) -> None:
         self._state, self._desk, self._launcher = state, desk, launcher
         self.resizes = 0
+        self._weighed_s = -_WEIGH_S
         self._sockets = Path("/tmp") / f"{FOLDER}tune-{os.getpid()}-{desk.token[:8]}"
         self._meet = Path(tempfile.gettempdir())
 
     def reconcile(self, warm: bool) -> None:
-        """What runs becomes what the allocator says. ``warm``: a start costs what it always will."""
+        """What runs becomes what the allocator says; at once where something has changed, else now and then, since
+        trials come nearer to their ends. ``warm``: a start costs what it always will."""
         state, group, now = self._state, self._state.group, time.monotonic()
         assert group is not None
         allocator = state.allocator
         if state.changed:
-            state.changed = False
             allocator.resize_s = state.profile.resize_s
             if allocator.waiting:
                 state.submit([])
+            state.changed = False
+        elif now - self._weighed_s < _WEIGH_S:
+            return
+        self._weighed_s = now
         for run in allocator.start(now):
             state.lives[int(run.trial.trial_id)].stage = Stage.RUNNING
         if not group.to_come and state.estimates.refresh(group.members, allocator):
@@ -65,9 +72,10 @@ class Runs:
         return live.meter.resumable and live.process is not None and live.meter.rate is not None and long_enough
 
     def _free(self, live: Live) -> bool:
-        """Whether nobody is on its GPUs but who will share them; and whether a GPU's first trial has run long enough
-        alone to tell what it costs to have another one beside it."""
+        """Whether nobody is on its GPUs but who will share them; and whether the trial that has run longest has done so
+        long enough alone to tell what it costs to have another one beside it."""
         state, allocator = self._state, self._state.allocator
+        first = min(state.running(), key=lambda other: other.started_s, default=None)
         wanted = allocator.gpus.places(live.name)
         width = allocator.running[live.name].grant.width
         for other in state.running():
@@ -77,7 +85,7 @@ class Runs:
             if width >= 1 or not stays or other.why is Why.RESIZE:
                 return False
             unmeasured = not state.profile.alphas and (1, 1) not in other.meter.rates
-            if unmeasured and time.monotonic() - other.started_s < _SOLO_S:
+            if other is first and unmeasured and time.monotonic() - other.started_s < _SOLO_S:
                 return False
         return True
 
@@ -119,6 +127,11 @@ class Runs:
         """Where the ranks of a run find each other."""
         return self._meet / f"hadar-meet-{self._desk.token[:16]}-{live.number}-{live.run}"
 
+    def clear(self, live: Live) -> None:
+        """Remove what the processes of a run leave that were killed."""
+        with contextlib.suppress(OSError):
+            self._meeting(live).unlink()
+
     def ask_to_end(self, live: Live, why: Why) -> None:
         """It saves at its next boundary, and ends."""
         if live.process is None or live.why is not None:
@@ -139,6 +152,16 @@ class Runs:
                 self.ask_to_end(live, Why.TIME)
             if live.why is not None and now - live.asked_s > (_TIME_GRACE_S if live.why is Why.TIME else _GRACE_S):
                 self.kill(live)
+
+    def lose(self, lives: Sequence[Live]) -> None:
+        """Their GPUs are not there any more: they wait for others, from their last checkpoints."""
+        for live in lives:
+            if live.process is None:
+                live.stage = Stage.WAITING
+                self._state.submit([live])
+            else:
+                live.why, live.asked_s = Why.LOST, time.monotonic()
+                self._launcher.kill(live.process, None)  # the node may not answer any more
 
     def kill(self, live: Live) -> None:
         """At once."""

@@ -63,12 +63,20 @@ class State:
         limits = Limits(packed, self.settings.widest if self.settings.hooked else 1)
         return Allocator(self.sites.pool(), limits, self.profile.resize_s)
 
+    def use(self, sites: Sites) -> list[Live]:
+        """These GPUs from now on; those whose GPUs are not among them, which have none now."""
+        self.sites, self.changed = sites, True
+        self.estimates.know(dict(sites.speeds))
+        return [self.lives[int(name)] for name in self.allocator.change_pool(sites.pool())]
+
     def submit(self, lives: list[Live]) -> None:
-        """They wait for GPUs, beside those that do already."""
+        """They wait for GPUs, beside those that do already; all are judged by what is known now."""
         group = self.group
         assert group is not None
         self.estimates.refresh(group.members, self.allocator)
-        trials = [self.estimates.trial(live, group.members) for live in lives]
+        waiting = [self.lives[int(trial.trial_id)] for trial, _ in self.allocator.waiting]
+        trials = [self.estimates.trial(live, group.members) for live in (*waiting, *lives)]
+        self.changed = True
         self.allocator.submit(trials, time.monotonic(), group.deadline_s)
 
     def running(self) -> list[Live]:
