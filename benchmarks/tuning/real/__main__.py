@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from benchmarks.tuning.real.others import PERTURBED_EVERY
 from benchmarks.tuning.real.tasks import REPORTS, TASKS, write_data
 
 _LONGEST_S = 500.0
+_TOO_LONG = {"target_s": None, "ran_s": _LONGEST_S, "best": None}
 _POPULATION = 8
 #: By algorithm: trials, where their hyper-parameters come from, and what ``hadar tune run`` is told.
 _ALGORITHMS: dict[str, tuple[int, str, tuple[str, ...]]] = {
@@ -106,8 +108,8 @@ def _run(case: Case, ray_python: str | None) -> dict[str, Any]:
         else:
             python = sys.executable if case.system == "optuna" else str(ray_python)
             told = [case.system, case.algorithm, str(case.seed), str(trials), str(target)]
-            done = _called([python, "-m", "benchmarks.tuning.real.others", *told], environ)
-            found = json.loads(done.stdout.splitlines()[-1])
+            said = _called([python, "-m", "benchmarks.tuning.real.others", *told], environ)
+            found = json.loads(said.splitlines()[-1]) if said is not None else dict(_TOO_LONG)
         used_s = sum(float(file.read_text() or 0) for file in busy.iterdir())
         found |= {"gpu_use": used_s / (len(GPUS) * found.pop("ran_s")), "load_before": load}
         return {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()} | {
@@ -115,22 +117,32 @@ def _run(case: Case, ray_python: str | None) -> dict[str, Any]:
         }
 
 
-def _called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: {done.stderr[-3000:]}")
-    return done
+def _called(command: list[str], environ: dict[str, str]) -> str | None:
+    """What it prints; None where it took too long, and was ended."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    try:
+        out, err = process.communicate(timeout=_LONGEST_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: {err[-3000:]}")
+    return out
 
 
 def _hadar(told: list[str], target: float, folder: Path, environ: dict[str, str]) -> dict[str, Any]:
     """From the tuner's first act to the report that reaches the target."""
     study = Path(__file__).with_name("study.py")
-    _called(
+    said = _called(
         [sys.executable, "-m", "slurm_hadar.cli.main", "tune", "run", f"{study}:objective", *told, "--gpus",
          ",".join(f"{kind}:{GPUS.count(kind)}" for kind in dict.fromkeys(GPUS)), "--speed", "slow=0.5", "--longest",
          str(REPORTS), "--storage", f"sqlite:///{folder}/study.db", "--json", f"{folder}/result.json"],
         environ,
     )  # fmt: skip
+    if said is None:
+        return dict(_TOO_LONG)
     (file,) = folder.glob("*.hadar/*/events.jsonl")
     events = [json.loads(line) for line in file.read_text().splitlines()]
     values = [event for event in events if event["event"] == "value"]
