@@ -124,7 +124,7 @@ class PyslurmBackend(CliBackend):
         began = time.monotonic()
         now = time.time()
         answer = self._retry(self._worker.ask, "read")
-        jobs = self._jobs(answer["jobs"])
+        jobs = self._with_gpu_numbers(self._jobs(answer["jobs"]))
         used: dict[str, dict[str, int]] = {}
         shared: set[str] = set()
         for job in answer["jobs"]:

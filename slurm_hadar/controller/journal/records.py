@@ -108,6 +108,7 @@ class JobRecord:
     forgotten: int = 0
     retries: int = 0
     retry_after: float = 0.0
+    shards: int = 0
 
     @property
     def stage(self) -> Stage:

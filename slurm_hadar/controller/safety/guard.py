@@ -48,7 +48,7 @@ class ChangeKind(enum.StrEnum):
 class Change:
     """What shall happen to one job: from ``old`` to ``new``. ``reason`` is the policy's; ``veto`` is why it is put off
     instead, "" for a change that may be. ``payoff`` orders changes when not all may be. ``host``: the job on whose GPU
-    it then is a guest."""
+    it then is a guest. ``shards``: of how many shards of its GPU Slurm is told, 0 = as many as its owner asked for."""
 
     kind: ChangeKind
     job_id: str
@@ -59,6 +59,7 @@ class Change:
     price: float | None = None
     veto: str = ""
     host: str | None = None
+    shards: int = 0
 
     @property
     def why(self) -> str:
@@ -127,8 +128,7 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
         else:
             changed += 1
             stops += change.kind.stops
-    settled = fit(snapshot, changes, vetoed)
-    return _with_hosts(snapshot, settled) if snapshot.pairings else settled
+    return fit(snapshot, changes, vetoed)
 
 
 def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:
@@ -181,7 +181,7 @@ def fit(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]
     while True:
         settled, failed = _fit(Ledger(arena, arena.capacity), pending, vetoed)
         if not failed:
-            return settled
+            return _with_hosts(snapshot, settled) if snapshot.pairings else settled
         vetoed.update(failed)
 
 

@@ -179,6 +179,10 @@ class QuotaBook:
         asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(per_node * nodes + per_gpu * gpus)}
         return all(asked[limit.what] <= limit.most for limit in self._limits_of(job) if limit.what in asked)
 
+    def may_have_shards(self, job: SlurmJob, shards: int) -> bool:
+        """Whether the owner may ask for so many shards of a GPU in one job."""
+        return all(shards <= limit.most for limit in self._limits_of(job) if limit.what == "gres/shard")
+
     def _licences(self, job: SlurmJob) -> Iterator[Draw]:
         if "|" in job.licenses:
             return  # one of several: which, Slurm chooses

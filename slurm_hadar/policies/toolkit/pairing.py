@@ -31,12 +31,12 @@ from typing import Any
 
 import numpy as np
 
-from slurm_hadar.model import EMPTY, Job, JobState, Kept, Placement, Plan, Snapshot, Tier
+from slurm_hadar.model import EMPTY, Job, JobState, Kept, Pairing, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.toolkit.admission import refusals
 from slurm_hadar.policies.toolkit.arena import open_nodes
 from slurm_hadar.throughput.table import workload
 
-__all__ = ["UNKNOWN_RUNTIME_S", "beside", "on_same_gpu", "with_guests"]
+__all__ = ["UNKNOWN_RUNTIME_S", "beside", "on_same_gpu", "shares_kept", "with_guests"]
 
 #: Run time on its best type that is assumed of a job whose steps nobody states or predicts, where nothing else is said.
 UNKNOWN_RUNTIME_S = 3600.0
@@ -50,12 +50,25 @@ def beside(snapshot: Snapshot, guest: Job, host: Job, where: Placement) -> Kept 
     """What guest and host keep of their speeds together on the one GPU of ``where``; None if that is not known, or
     less than one of them accepts."""
     (gpu_type,) = where.by_type
-    pair = workload(guest.model, guest.batch), workload(host.model, host.batch), gpu_type
-    kept = snapshot.pairings.get(pair)
+    kept = snapshot.pairings.get((_likeness(guest), _likeness(host), gpu_type))
     if kept is None or not (_may_share(guest) and _may_share(host)):
         return None
     accepted = kept[0] * guest.slow_down >= 1 - _ROUNDING and kept[1] * host.slow_down >= 1 - _ROUNDING
     return kept if accepted else None
+
+
+def shares_kept(pairings: Mapping[Pairing, Kept], jobs: Mapping[str, Job]) -> dict[str, float]:
+    """What guests and hosts among ``jobs``, by id, keep of their speeds now; of those alone, and of pairs that are not
+    known, nothing is said."""
+    found: dict[str, float] = {}
+    for guest in jobs.values():
+        host = jobs.get(guest.host or "")
+        if host is None or not guest.placement:
+            continue
+        kept = pairings.get((_likeness(guest), _likeness(host), next(iter(guest.placement.by_type))))
+        if kept is not None:
+            found[guest.job_id], found[host.job_id] = kept
+    return found
 
 
 def on_same_gpu(snapshot: Snapshot, plan: Plan, job: Job) -> bool:
@@ -128,6 +141,10 @@ def _with(plan: Plan, guests: Mapping[str, str], gains: Mapping[str, float]) -> 
     return replace(plan, placements=placements, waits=waits, payoffs={**plan.payoffs, **gains}, guests=dict(guests))
 
 
+def _likeness(job: Job) -> str:
+    return job.pairs_as or workload(job.model, job.batch)
+
+
 def _may_share(job: Job) -> bool:
     return job.slow_down > 1 and job.fork is None and 1 in job.form.gang_sizes
 
@@ -169,7 +186,7 @@ class _Matching:
         gains = np.full((len(self.guests), len(self.hosts)), -np.inf)
         kept_by: dict[tuple[str, float], tuple[_Array, _Array]] = {}
         for row, guest in enumerate(self.guests):
-            likeness = workload(guest.model, guest.batch), guest.slow_down
+            likeness = _likeness(guest), guest.slow_down
             if likeness not in kept_by:
                 kept_by[likeness] = self._kept(guest, places)
             kept, host_keeps = kept_by[likeness]

@@ -1,0 +1,125 @@
+"""Jobs with shards of GPUs as a policy sees them: who is whose guest, and what pairs keep of their speeds.
+
+A policy puts two jobs on one GPU at most, a host and its guest (:mod:`slurm_hadar.policies.toolkit.pairing`). Slurm
+gives shards to whoever asks for them: a GPU with other company than that is left to Slurm as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from slurm_hadar.config import SharedGpus
+from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.steering.rules import NodeBook
+from slurm_hadar.model import MOST_SLOW_DOWN, Job, Kept, Pairing
+from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.throughput.colocation import published
+
+__all__ = ["UserPairings", "accepted_slow_down", "likeness", "on_gpus", "pairings", "with_company"]
+
+_HALF: Kept = (0.5, 0.5)
+_SEP = "\x1f"
+
+
+def on_gpus(jobs: Iterable[SlurmJob]) -> dict[tuple[str, int | None], list[SlurmJob]]:
+    """Who has a part of which GPU, by node and number (None = nobody knows which), who has been there longest first."""
+    found: dict[tuple[str, int | None], list[SlurmJob]] = {}
+    for job in jobs:
+        if job.shares and job.nodes and job.state.active:
+            for node in job.nodes:
+                found.setdefault((node, job.gpu_number), []).append(job)
+    return {gpu: sorted(there, key=lambda j: (j.start or 0.0, j.raw_id)) for gpu, there in found.items()}
+
+
+def _misfits(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> tuple[dict[str, str], dict[str, str]]:
+    """The hosts of guests; and why others that could be steered are not: for their company on their GPU."""
+    hosts: dict[str, str] = {}
+    pinned: dict[str, str] = {}
+    gpus = on_gpus(jobs)
+    unknown = {node for node, number in gpus if number is None}
+    for (node, _), there in gpus.items():
+        ours = [job.job_id for job in there if (facts := known.get(job.job_id)) is not None and facts.pinned is None]
+        if node in unknown:
+            pinned.update(dict.fromkeys(ours, f"has a part of a GPU of {node}, and Slurm does not say of which"))
+        elif len(there) == 2 and len(ours) == 2:
+            hosts[ours[1]] = ours[0]
+        elif len(there) > 1:
+            for job_id in ours:
+                others = ", ".join(job.job_id for job in there if job.job_id != job_id)
+                left = "more than two jobs" if len(there) > 2 else "a job that is left to it"
+                pinned[job_id] = f"shares its GPU with {others}; Slurm has put {left} there"
+    return hosts, pinned
+
+
+def likeness(facts: JobFacts) -> str:
+    """What pairings call the job: brokers give turns to jobs of one user, and so only those are paired."""
+    return f"{facts.job.user}{_SEP}{facts.workload(1)}"
+
+
+def accepted_slow_down(facts: JobFacts, site: float, nodes: NodeBook) -> float:
+    """How many times as long the job's iterations may take: what its owner says, else the site; where neither says
+    anything, what it asked for. One that asks for 1 of 4 shards of a GPU asks for a quarter of its time."""
+    if not facts.job.shards:
+        return 1.0  # Slurm cannot make its GPU a shared one
+    if facts.comment.slow_down is not None:
+        return facts.comment.slow_down
+    if site > 1:
+        return site
+    per_gpu = [nodes[n].per_gpu for n in (facts.job.nodes or facts.form.nodes or nodes) if nodes[n].per_gpu]
+    return min(MOST_SLOW_DOWN, max(1.0, min(per_gpu, default=1) / max(1, facts.record.shards)))
+
+
+@dataclass(frozen=True)
+class UserPairings(Mapping[Pairing, Kept]):
+    """What two jobs of one user keep of their speeds: as was measured of that user's jobs, else ``prior``."""
+
+    likenesses: frozenset[str]
+    gpu_types: frozenset[str]
+    measured: Mapping[str, Mapping[Pairing, Kept]]
+    prior: SharedGpus
+
+    def __getitem__(self, pair: Pairing) -> Kept:
+        one, other, gpu_type = pair
+        (user, _, first), (others_user, _, second) = one.partition(_SEP), other.partition(_SEP)
+        if user != others_user or gpu_type not in self.gpu_types or not {one, other} <= self.likenesses:
+            raise KeyError(pair)
+        bare = first, second, gpu_type
+        known = self.measured.get(user, {}).get(bare)
+        if known is None:
+            known = _HALF if self.prior is SharedGpus.TURNS else published()[bare]
+        return known
+
+    def __iter__(self) -> Iterator[Pairing]:
+        every = ((a, b, t) for a in self.likenesses for b in self.likenesses for t in self.gpu_types)
+        return (pair for pair in every if self.get(pair) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return bool(self.likenesses)
+
+
+def pairings(jobs: Iterable[Job], nodes: NodeBook, sources: Sources, prior: SharedGpus) -> Mapping[Pairing, Kept]:
+    """Of the jobs that may share a GPU; empty where none may."""
+    named = {job.pairs_as: job.user for job in jobs if job.pairs_as and job.pinned is None}
+    if not named:
+        return {}
+    measured: dict[str, Mapping[Pairing, Kept]] = {}
+    if sources.profiles is not None:
+        with sources.best_effort():
+            measured = {user: sources.profiles.pairings(user) for user in set(named.values())}
+    types = frozenset(node.gpu_type for node in nodes.values() if node.gpu_type and node.per_gpu)
+    return UserPairings(frozenset(named), types, measured, prior)
+
+
+def with_company(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> dict[str, JobFacts | None]:
+    """The facts with hosts, and with those left to Slurm whose company a policy could not have chosen."""
+    hosts, pinned = _misfits(known, jobs)
+    found = dict(known)
+    for job_id, facts in known.items():
+        if facts is not None and (job_id in hosts or job_id in pinned):
+            found[job_id] = replace(facts, host=hosts.get(job_id), pinned=facts.pinned or pinned.get(job_id))
+    return found
