@@ -92,9 +92,13 @@ class _Seats:
         return self._beside(change, job, gpus, asked, partner)
 
     def _alone(self, change: Change, job: SlurmJob, gpus: _Gpus, asked: int) -> tuple[Change, str]:
-        """For a GPU of its own: more shards than are free where somebody is."""
+        """For a GPU of its own: more shards than are free where somebody is. Half of the GPU at least, so that the next
+        one needs no more than one shard above that, and all of them can have guests; all of it where the job shares
+        with nobody."""
         used = [max(gpus.before[n], gpus.after[n]) for n in range(len(gpus.after)) if gpus.in_use(n)]
-        shards = max(asked, 1 + max(used, default=0))
+        shares = self._seen.snapshot.job[job.job_id].slow_down > 1
+        wanted = max(asked, gpus.per_gpu // 2 if shares else gpus.per_gpu)
+        shards = max(wanted if self._may_have(job, wanted) else asked, 1 + max(used, default=0))
         if shards > asked and not self._may_have(job, shards):
             return change, f"its owner may not ask for the {shards} shards that keep it off a GPU that is in use"
         free = next((n for n in range(len(gpus.after)) if not gpus.in_use(n)), None)

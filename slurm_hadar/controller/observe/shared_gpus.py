@@ -1,7 +1,8 @@
 """Jobs with shards of GPUs as a policy sees them: who is whose guest, and what pairs keep of their speeds.
 
 A policy puts two jobs on one GPU at most, a host and its guest (:mod:`slurm_hadar.policies.toolkit.pairing`). Slurm
-gives shards to whoever asks for them: a GPU with other company than that is left to Slurm as a whole.
+gives shards to whoever asks for them: of several who came by themselves the first is the host. Who is on a GPU together
+with a job that is left to Slurm is left to it, too.
 """
 
 from __future__ import annotations
@@ -43,13 +44,11 @@ def _misfits(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> 
         ours = [job.job_id for job in there if (facts := known.get(job.job_id)) is not None and facts.pinned is None]
         if node in unknown:
             pinned.update(dict.fromkeys(ours, f"has a part of a GPU of {node}, and Slurm does not say of which"))
-        elif len(there) == 2 and len(ours) == 2:
-            hosts[ours[1]] = ours[0]
-        elif len(there) > 1:
-            for job_id in ours:
-                others = ", ".join(job.job_id for job in there if job.job_id != job_id)
-                left = "more than two jobs" if len(there) > 2 else "a job that is left to it"
-                pinned[job_id] = f"shares its GPU with {others}; Slurm has put {left} there"
+        elif len(there) == len(ours):
+            hosts.update(dict.fromkeys(ours[1:], ours[0]))
+        else:
+            left = ", ".join(job.job_id for job in there if job.job_id not in ours)
+            pinned.update(dict.fromkeys(ours, f"shares its GPU with {left}, which is left to Slurm"))
     return hosts, pinned
 
 

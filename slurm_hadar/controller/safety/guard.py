@@ -141,7 +141,8 @@ def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:
         old = snapshot.job[change.job_id].host
         if change.kind is ChangeKind.STAY and change.veto:  # it keeps what it has, and that is its old host's
             change = replace(change, host=old)
-        if change.host is not None and (change.host in taken or own.get(change.host) != change.new):
+        crowded = change.host in taken and change.host != old
+        if change.host is not None and (crowded or own.get(change.host) != change.new):
             alone = old is None and change.kind is ChangeKind.STAY  # the GPU that it was to share is still its own
             if alone or (old is not None and old not in taken and own.get(old) == change.old):
                 change = replace(change, kind=ChangeKind.STAY, new=change.old, host=old, veto=_HOST_GONE)

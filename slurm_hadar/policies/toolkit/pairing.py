@@ -125,14 +125,48 @@ def _without_guests(snapshot: Snapshot) -> tuple[Snapshot, dict[str, str]]:
 
 def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str]) -> Plan:
     """The plan with its guests. Those whom the cluster would refuse for something else than GPUs are left out."""
-    best = _Matching.of(snapshot, plan, frozenset(fixed.values())).best()
+    crowds = _crowds(snapshot)
+    best = _Matching.of(snapshot, plan, frozenset([*fixed.values(), *crowds])).best()
     guests = {**fixed, **{guest: host for guest, (host, _) in best.items()}}
+    for host, others in crowds.items():
+        guests.update(_staying(snapshot, plan, host, [g for g in others if g not in guests], fixed))
     found = _with(plan, guests, {guest: gain for guest, (_, gain) in best.items()})
     refused = {r.job_id for r in refusals(snapshot, found)}
     if refused:
         staying = {g: h for g, h in guests.items() if g in fixed or snapshot.job[g].host == h}
         found = _with(plan, staying, {})
     return found
+
+
+def _crowds(snapshot: Snapshot) -> dict[str, list[str]]:
+    """Hosts with several guests, which no plan makes: who gives out parts of GPUs by himself does. Guests that have run
+    longest first."""
+    found: dict[str, list[Job]] = {}
+    for job in snapshot.jobs:
+        if job.host is not None and job.steerable and job.running:
+            found.setdefault(job.host, []).append(job)
+    return {
+        host: [j.job_id for j in sorted(guests, key=lambda j: (j.started or 0.0, j.job_id))]
+        for host, guests in found.items()
+        if len(guests) > 1
+    }
+
+
+def _staying(
+    snapshot: Snapshot, plan: Plan, host: str, guests: Sequence[str], fixed: Mapping[str, str]
+) -> dict[str, str]:
+    """Those of a crowd for whom there is nothing better, as long as all accept what so many leave each of them: by
+    turns, the time over their number."""
+    jobs = snapshot.job
+    if plan.placement(host) != jobs[host].placement:
+        return {}
+    there = [jobs[host], *(jobs[g] for g, h in fixed.items() if h == host)]
+    stay: dict[str, str] = {}
+    for guest in guests:
+        together = [*there, jobs[guest]]
+        if guest not in plan.placements and all(len(together) <= j.slow_down + _ROUNDING for j in together):
+            stay[guest], there = host, together
+    return stay
 
 
 def _with(plan: Plan, guests: Mapping[str, str], gains: Mapping[str, float]) -> Plan:
