@@ -227,7 +227,11 @@ class QuotaBook:
     def _drawn(self, limit: Limit, job: SlurmJob, record: JobRecord) -> Iterator[Draw]:
         kind, _, gpu_type = limit.what.partition("gres/gpu")[2].partition(":")
         each, per = 1.0, "job"
-        if limit.what.startswith("gres/gpu") and not kind:
+        if job.shards and limit.what.startswith("gres/gpu"):
+            return  # shards are a kind of their own
+        if job.shards and limit.what == "gres/shard":
+            each = float(record.shards or job.shards)
+        elif limit.what.startswith("gres/gpu") and not kind:
             per = gpu_type or "gpu"
         elif limit.what == "node":
             per = "node"
