@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from slurm_hadar.controller.act.seats import seated
+from slurm_hadar.controller.answers.view import recorded_lines, recorded_nodes
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import ChangeKind
+from slurm_hadar.controller.words import sharing
 from slurm_hadar.model import JobState, Snapshot
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
@@ -153,3 +155,23 @@ def test_a_limit_on_shards_is_not_gone_beyond(shared: Callable[..., Shared]) -> 
     (change,) = [c for c in changes if c.job_id == second]
     assert cluster.job(first).shards == 2
     assert change.kind is ChangeKind.WAIT and "may not ask for the 3 shards" in change.veto
+
+
+def test_people_see_who_has_a_gpu_with_whom_and_what_that_costs(shared: Callable[..., Shared]) -> None:
+    """In the journal's queue, on the nodes, and in the decision."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    host = cluster.submit()
+    cluster.controller.run_round()
+    guest = cluster.submit(SHORT)
+    cluster.controller.run_round()
+    cluster.controller.run_round()
+    journal = cluster.bench.journal
+
+    lines = {line.job_id: line for line in recorded_lines(journal.queue_holding())}
+    assert lines[guest].shares == {"gpu": 0, "with": [host], "keeps": 0.5, "known_by": "turns"}
+    assert sharing(lines[host].shares) == f"GPU 0 with {guest}, keeps 50 % of its speed (turns)"
+    (node,) = recorded_nodes(journal)
+    assert node.free("v100") == 0 and [count for _, _, count in node.holders] == [1, 0]
+    (start,) = [e for e in journal.history(guest) if e.get("kind") == "start"]
+    assert start["why"] == f"on one GPU with job {host}: it keeps 50 % of its speed, that one 50 %"
+    assert journal.job(guest).company == lines[guest].shares

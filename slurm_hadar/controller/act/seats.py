@@ -1,7 +1,7 @@
 """On which GPU of its node Slurm puts a job with shards, and of how many shards it is told so that it is the right one.
 
 Slurm takes a node list, and no GPU. On the node it gives the first GPU, by number, with as many shards free as the job
-asks for (seen on 22.05 to 26.05). So the number of shards decides: one that is to have a GPU for itself asks for more
+asks for (seen on 22.05). So the number of shards decides: one that is to have a GPU for itself asks for more
 than is free on those that are in use; one that is to run beside another asks for all that is left there, so that no
 third job comes to them. Never does a job ask for less than its owner wrote. Our definition.
 """

@@ -109,6 +109,7 @@ class JobRecord:
     retries: int = 0
     retry_after: float = 0.0
     shards: int = 0
+    company: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     @property
     def stage(self) -> Stage:

@@ -19,7 +19,7 @@ from slurm_hadar.controller.observe.job_views import JobViews, unreadable_job
 from slurm_hadar.controller.observe.node_views import node_views
 from slurm_hadar.controller.observe.peers import Peers
 from slurm_hadar.controller.observe.records import JobRecords
-from slurm_hadar.controller.observe.shared_gpus import pairings, with_company
+from slurm_hadar.controller.observe.shared_gpus import note_company, pairings, with_company
 from slurm_hadar.controller.observe.shared_speeds import learn_shared
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
@@ -114,9 +114,9 @@ class Observer:
         with self._sources.best_effort():
             self._sources.usage.save()
         jobs, stays = self._views(view, known)
-        return Observation(
-            self._snapshot(view, jobs, finder), view, self.records, ended, tuple(self._records.events), stays, failed
-        )
+        snapshot = self._snapshot(view, jobs, finder)
+        note_company(known, view.active.values(), view.facts, snapshot.pairings)
+        return Observation(snapshot, view, self.records, ended, tuple(self._records.events), stays, failed)
 
     def _begin(self, view: SlurmView) -> None:
         """Another round: what is gone is forgotten, and more may be known."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from slurm_hadar.config import SharedGpus
 from slurm_hadar.controller.observe.job_facts import JobFacts
@@ -18,7 +19,16 @@ from slurm_hadar.model import MOST_SLOW_DOWN, Job, Kept, Pairing
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.colocation import published
 
-__all__ = ["UserPairings", "accepted_slow_down", "likeness", "on_gpus", "pairings", "with_company"]
+__all__ = [
+    "UserPairings",
+    "accepted_slow_down",
+    "companies",
+    "likeness",
+    "note_company",
+    "on_gpus",
+    "pairings",
+    "with_company",
+]
 
 _HALF: Kept = (0.5, 0.5)
 _SEP = "\x1f"
@@ -90,6 +100,12 @@ class UserPairings(Mapping[Pairing, Kept]):
             known = _HALF if self.prior is SharedGpus.TURNS else published()[bare]
         return known
 
+    def known_by(self, pair: Pairing) -> str:
+        """``measured`` here, or what is assumed: ``turns`` or ``beside``."""
+        user, _, first = pair[0].partition(_SEP)
+        bare = first, pair[1].partition(_SEP)[2], pair[2]
+        return "measured" if bare in self.measured.get(user, {}) else self.prior.value
+
     def __iter__(self) -> Iterator[Pairing]:
         every = ((a, b, t) for a in self.likenesses for b in self.likenesses for t in self.gpu_types)
         return (pair for pair in every if self.get(pair) is not None)
@@ -112,6 +128,38 @@ def pairings(jobs: Iterable[Job], nodes: NodeBook, sources: Sources, prior: Shar
             measured = {user: sources.profiles.pairings(user) for user in set(named.values())}
     types = frozenset(node.gpu_type for node in nodes.values() if node.gpu_type and node.per_gpu)
     return UserPairings(frozenset(named), types, measured, prior)
+
+
+def companies(jobs: Iterable[SlurmJob]) -> dict[str, dict[str, Any]]:
+    """Who has which GPU together with whom: ``gpu`` is its number on the node, None where nobody knows it, ``with`` are
+    the ids of the others there."""
+    found = {}
+    for (_, number), there in on_gpus(jobs).items():
+        for job in there:
+            others = [other.job_id for other in there if other is not job] if number is not None else []
+            found[job.job_id] = {"gpu": number, "with": others, "keeps": None, "known_by": ""}
+    return found
+
+
+def note_company(
+    known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob], types: NodeBook, pairings: Mapping[Pairing, Kept]
+) -> None:
+    """Into the records of those who share a GPU: with whom, what they keep of their speeds, and how that is known."""
+    company = companies(jobs)
+    for job_id, facts in known.items():
+        if facts is None:
+            continue
+        shares = company.get(job_id)
+        if shares is not None and shares["with"] and isinstance(pairings, UserPairings):
+            others = [known.get(other) for other in shares["with"]]
+            gpu_type = types[facts.job.nodes[0]].gpu_type or ""
+            if len(others) > 1 and pairings.prior is SharedGpus.TURNS:
+                shares |= {"keeps": 1 / (1 + len(others)), "known_by": pairings.prior.value}
+            elif len(others) == 1 and others[0] is not None:
+                pair = likeness(facts), likeness(others[0]), gpu_type
+                if (kept := pairings.get(pair)) is not None:
+                    shares |= {"keeps": kept[0], "known_by": pairings.known_by(pair)}
+        facts.record.company = shares or {}
 
 
 def with_company(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> dict[str, JobFacts | None]:

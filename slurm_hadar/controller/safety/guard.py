@@ -16,7 +16,7 @@ from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
-from slurm_hadar.policies.toolkit.pairing import on_same_gpu
+from slurm_hadar.policies.toolkit.pairing import on_same_gpu, shares_kept
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
 
@@ -78,6 +78,8 @@ def _change(snapshot: Snapshot, job: Job, plan: Plan) -> Change:
     wait = plan.waits.get(job_id)
     why, price = (wait.why, wait.price) if wait else ("", None)
     payoff = plan.payoffs.get(job_id, 0.0)
+    if job_id in plan.guests and job.host != plan.guests[job_id]:
+        why = why or _company(snapshot, job, plan)
     if job.state is not JobState.RUNNING:
         kind = ChangeKind.START if new.shares else ChangeKind.WAIT
         return Change(kind, job_id, EMPTY, new, why, payoff, price, host=plan.guests.get(job_id))
@@ -87,6 +89,16 @@ def _change(snapshot: Snapshot, job: Job, plan: Plan) -> Change:
     if kind is ChangeKind.MOVE and not why:
         why = _gain(job, old, new)
     return Change(kind, job_id, old, new, why, payoff, price, host=plan.guests.get(job_id))
+
+
+def _company(snapshot: Snapshot, guest: Job, plan: Plan) -> str:
+    host, where = snapshot.job[plan.guests[guest.job_id]], plan.placements[guest.job_id]
+    there = replace(guest, host=host.job_id, placement=where)
+    kept = shares_kept(snapshot.pairings, {guest.job_id: there, host.job_id: host})
+    if not kept:
+        return f"on one GPU with job {host.job_id}"
+    mine, its = (f"{100 * kept[j.job_id]:.0f} %" for j in (guest, host))
+    return f"on one GPU with job {host.job_id}: it keeps {mine} of its speed, that one {its}"
 
 
 def _gain(job: Job, old: Placement, new: Placement) -> str:
