@@ -306,8 +306,8 @@ KEYS: Mapping[str, _Key] = {
     "asked": _Key(
         _asked,
         "4/2/2/8/0123456789abcdef0123456789abcdef",
-        "written by the scheduler when it gives the job nodes: GPUs, nodes, tasks and CPUs that its owner asked for, "
-        "and a seal without which nobody believes them",
+        "written by the scheduler when it gives the job nodes: GPUs (or shards of one), nodes, tasks and CPUs that its "
+        "owner asked for, and a seal without which nobody believes them",
     ),
     "key": _Key(_hash, "0123456789abcdef", "written by hadar-srun: fingerprint of the job's report token"),
 }
