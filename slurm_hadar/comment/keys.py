@@ -62,6 +62,7 @@ class JobComment:
     lease: int | None = None
     asked: tuple[int, int, int, int] | None = None
     asked_mac: str | None = None
+    needs_mib: tuple[int, int] | None = None
     key: str | None = None
 
 
@@ -228,6 +229,13 @@ def _asked(text: str) -> dict[str, Any]:
     return {"asked": (workers, nodes, tasks, cpus), "asked_mac": match[2]}
 
 
+def _needs(text: str) -> dict[str, Any]:
+    persistent, plus, ephemeral = text.partition("+")
+    if not plus or not all(len(n) <= 9 and n.isascii() and n.isdecimal() for n in (persistent, ephemeral)):
+        raise ValueError("must be two whole numbers of MiB, persistent and ephemeral memory")
+    return {"needs_mib": (int(persistent), int(ephemeral))}
+
+
 def _hash(text: str) -> dict[str, Any]:
     if not _KEY_HASH.fullmatch(text):
         raise ValueError("must be 16 hexadecimal digits")
@@ -308,6 +316,11 @@ KEYS: Mapping[str, _Key] = {
         "4/2/2/8/0123456789abcdef0123456789abcdef",
         "written by the scheduler when it gives the job nodes: GPUs (or shards of one), nodes, tasks and CPUs that its "
         "owner asked for, and a seal without which nobody believes them",
+    ),
+    "needs": _Key(
+        _needs,
+        "600+3000",
+        "written by the scheduler for a job with shards: MiB of persistent and of ephemeral memory that its like took",
     ),
     "key": _Key(_hash, "0123456789abcdef", "written by hadar-srun: fingerprint of the job's report token"),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slurm_hadar.comment import read
 from slurm_hadar.controller.act.seats import seated
 from slurm_hadar.controller.answers.view import recorded_lines, recorded_nodes
 from slurm_hadar.controller.observe.observer import Observation
@@ -18,6 +19,8 @@ from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.testing.fake_slurm import FakeSlurm
+from slurm_hadar.throughput.profiles import ProfileStore
+from tests.controller.scripted import report
 
 LONG, SHORT = "hadar:model=resnet50,batch=32,steps=2000000,ckpt=yes", "hadar:model=resnet18,batch=32,steps=200,ckpt=yes"
 
@@ -175,3 +178,26 @@ def test_people_see_who_has_a_gpu_with_whom_and_what_that_costs(shared: Callable
     (start,) = [e for e in journal.history(guest) if e.get("kind") == "start"]
     assert start["why"] == f"on one GPU with job {host}: it keeps 50 % of its speed, that one 50 %"
     assert journal.job(guest).company == lines[guest].shares
+
+
+def test_the_next_job_of_a_family_is_told_what_the_family_took(shared: Callable[..., Shared]) -> None:
+    """With a margin, in its comment, when it is given its GPU; another user's is not."""
+    cluster = shared({"v100-1": ("v100", 4)})
+    first = cluster.submit(SHORT)
+    cluster.controller.run_round()
+    sizes = {"persistent_bytes": 500 << 20, "ephemeral_bytes": 1000 << 20, "iter_s": 0.125}
+    report(cluster.bench, first, steps=10, steps_per_s=8.0, beside="", **sizes)
+    cluster.controller.run_round()
+    (needs,) = ProfileStore(cluster.bench.journal.connection).needs()
+    assert (needs.workload, needs.user, needs.iter_s, needs.persistent_bytes) == (
+        "resnet18:32",
+        "alice",
+        0.125,
+        500 << 20,
+    )
+
+    second, foreign = cluster.submit(SHORT), cluster.submit(SHORT, user="bob")
+    cluster.controller.run_round()
+
+    assert read(cluster.job(second).comment)[0].needs_mib == (550, 1100)
+    assert cluster.job(foreign).state is JobState.RUNNING and "needs=" not in cluster.job(foreign).comment

@@ -100,7 +100,8 @@ def test_the_controller_learns_what_jobs_keep_beside_each_other(shared: _Shared,
     turns, names = shared.folder / "turns", "ab"
     for n in names:
         comment = f"--comment=hadar:model=m{n},batch=4"
-        shared.submit("share.sbatch", {"train.py": f"{shared.folder}/job.py {turns} {n}"}, comment)
+        memory = f"HADAR_SHARE_PERSISTENT=600M hadar-srun -- python {shared.folder}/job.py {turns} {n}"
+        shared.submit("share.sbatch", {"hadar-srun -- python train.py": memory}, comment)
 
     def hadar(*words: str) -> Any:
         return shared.cluster.run([sys.executable, "-m", "slurm_hadar.cli.main", *words], env=shared.env)
@@ -110,6 +111,8 @@ def test_the_controller_learns_what_jobs_keep_beside_each_other(shared: _Shared,
         return {(p["workload"], p["beside"]) for p in json.loads(hadar("speeds", "--json").stdout)["shared"]}
 
     poll(lambda: {("ma:4", "mb:4"), ("mb:4", "ma:4")} <= known(), deadline_s=DEADLINE_S)
+    needs = {n["workload"]: n for n in json.loads(hadar("speeds", "--json").stdout)["needs"]}
+    assert needs["ma:4"]["iter_s"] > 0.002 and needs["ma:4"]["persistent_bytes"] == 600_000_000  # as declared: no GPU
     told = hadar("speeds").stdout
     assert "KEEPS" in told and "mb:4" in told
     (shared.folder / "turns.enough").touch()

@@ -110,6 +110,8 @@ class JobRecord:
     retry_after: float = 0.0
     shards: int = 0
     company: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    needs_mib: Sequence[int] = ()
+    needs_filed: int = 0
 
     @property
     def stage(self) -> Stage:

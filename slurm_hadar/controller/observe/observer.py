@@ -19,7 +19,7 @@ from slurm_hadar.controller.observe.job_views import JobViews, unreadable_job
 from slurm_hadar.controller.observe.node_views import node_views
 from slurm_hadar.controller.observe.peers import Peers
 from slurm_hadar.controller.observe.records import JobRecords
-from slurm_hadar.controller.observe.shared_gpus import note_company, pairings, with_company
+from slurm_hadar.controller.observe.shared_gpus import note_company, note_needs, pairings, with_company
 from slurm_hadar.controller.observe.shared_speeds import learn_shared
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
@@ -111,6 +111,7 @@ class Observer:
         known = self._facts(finder, view)
         self._estimates.learn(filter(None, known.values()), view.state.time)
         learn_shared(self._sources, known, view.facts, view.state.time)
+        note_needs(known, self._sources)
         with self._sources.best_effort():
             self._sources.usage.save()
         jobs, stays = self._views(view, known)

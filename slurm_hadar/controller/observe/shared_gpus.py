@@ -7,6 +7,7 @@ with a job that is left to Slurm is left to it, too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from slurm_hadar.config import SharedGpus
 from slurm_hadar.controller.observe.job_facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeBook
-from slurm_hadar.model import MOST_SLOW_DOWN, Job, Kept, Pairing
+from slurm_hadar.model import MOST_SLOW_DOWN, Job, JobState, Kept, Pairing
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.colocation import published
 
@@ -25,6 +26,7 @@ __all__ = [
     "companies",
     "likeness",
     "note_company",
+    "note_needs",
     "on_gpus",
     "pairings",
     "with_company",
@@ -32,6 +34,7 @@ __all__ = [
 
 _HALF: Kept = (0.5, 0.5)
 _SEP = "\x1f"
+_MARGIN = 1.1  # Salus' released code adds 10 % to persistent memory, and 5 % to both
 
 
 def on_gpus(jobs: Iterable[SlurmJob]) -> dict[tuple[str, int | None], list[SlurmJob]]:
@@ -50,7 +53,8 @@ def _misfits(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> 
     pinned: dict[str, str] = {}
     gpus = on_gpus(jobs)
     unknown = {node for node, number in gpus if number is None}
-    for (node, _), there in gpus.items():
+    for (node, _), everybody in gpus.items():
+        there = [job for job in everybody if job.state is not JobState.COMPLETING]
         ours = [job.job_id for job in there if (facts := known.get(job.job_id)) is not None and facts.pinned is None]
         if node in unknown:
             pinned.update(dict.fromkeys(ours, f"has a part of a GPU of {node}, and Slurm does not say of which"))
@@ -160,6 +164,24 @@ def note_company(
                 if (kept := pairings.get(pair)) is not None:
                     shares |= {"keeps": kept[0], "known_by": pairings.known_by(pair)}
         facts.record.company = shares or {}
+
+
+def note_needs(known: Mapping[str, JobFacts | None], sources: Sources) -> None:
+    """Into the records of jobs with shards that wait: what those of their user and workload took of a GPU's memory, on
+    the type where that was most, and a margin."""
+    waiting = [f for f in known.values() if f is not None and f.job.shards and f.job.state is JobState.PENDING]
+    if sources.profiles is None or not waiting:
+        return
+    most: dict[tuple[str, str], tuple[int, int]] = {}
+    with sources.best_effort():
+        for needs in sources.profiles.needs():
+            if needs.persistent_bytes is not None and needs.ephemeral_bytes is not None:
+                low = most.get((needs.user, needs.workload), (0, 0))
+                sizes = max(low[0], needs.persistent_bytes), max(low[1], needs.ephemeral_bytes)
+                most[needs.user, needs.workload] = sizes
+    for facts in waiting:
+        taken = most.get((facts.job.user, facts.workload(1)), ())
+        facts.record.needs_mib = [math.ceil(_MARGIN * size / 2**20) for size in taken]
 
 
 def with_company(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> dict[str, JobFacts | None]:

@@ -37,7 +37,9 @@ __all__ = [
     "unreadable",
 ]
 
-_NO_SHARDS = "asks for shards, of which no node has the same number on each of its GPUs"
+_NO_SHARDS = (
+    "asks for shards, of which no node has as many on each of its GPUs, or Slurm does not say which GPUs are in use"
+)
 _CONSTRAINT = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
 TRANSIENT_HOLDS = ("BadConstraints",)
 LAUNCH_FAILED = "launch failed requeued held"
@@ -114,7 +116,7 @@ def node_facts(nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None =
             frozenset(node.features),
             frozenset(node.partitions),
             len(types) > 1,
-            node.shards // gpus if len(types) == 1 and node.shards % gpus == 0 else 0,
+            node.shards // gpus if len(types) == 1 and node.shards % gpus == 0 and node.whole is not None else 0,
         )
     return facts
 

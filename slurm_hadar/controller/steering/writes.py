@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from slurm_hadar.comment import read, with_asked
+from slurm_hadar.comment import read, with_asked, with_needs
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering.time_limits import run_in_all_s
@@ -74,12 +74,15 @@ def free(job: SlurmJob, record: JobRecord) -> Write:
 
 
 def _mark(job: SlurmJob, record: JobRecord, seal: Seal) -> tuple[tuple[str, str], ...]:
-    """A word in the job's own comment that its nodes are ours, and what its owner asked for: without it, who has lost
+    """A word in the job's own comment that its nodes are ours, what its owner asked for, and what its like took of a
+    shared GPU's memory: without it, who has lost
     the journal would take them for the owner's wish, and never give the job others. Sealed, since it is given back with
     this controller's rights."""
     shape = (record.shards or record.workers, record.nodes, record.tasks, record.cpus)
-    text = with_asked(job.comment, shape, seal.of(job.job_id, job.user, shape))
-    return (("Comment", text),) if text is not None else ()
+    text = with_asked(job.comment, shape, seal.of(job.job_id, job.user, shape)) or job.comment
+    if len(record.needs_mib) == 2:
+        text = with_needs(text, (record.needs_mib[0], record.needs_mib[1]))
+    return (("Comment", text),) if text != job.comment else ()
 
 
 def _limit(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:

@@ -164,6 +164,9 @@ def _staying(
     stay: dict[str, str] = {}
     for guest in guests:
         together = [*there, jobs[guest]]
+        (gpu_type,) = plan.placement(host).by_type
+        if snapshot.pairings.get((_likeness(jobs[guest]), _likeness(jobs[host]), gpu_type)) is None:
+            continue
         if guest not in plan.placements and all(len(together) <= j.slow_down + _ROUNDING for j in together):
             stay[guest], there = host, together
     return stay
