@@ -98,13 +98,15 @@ def shared(make_cluster: Callable[..., Any], short_tmp: Path) -> _Shared:
 def test_the_controller_learns_what_jobs_keep_beside_each_other(shared: _Shared, poll: Any) -> None:
     """From what they report, and from whom their broker says that they have turns with; alone once the other ends."""
     turns, names = shared.folder / "turns", "ab"
+
+    def hadar(*words: str) -> Any:
+        return shared.cluster.run([sys.executable, "-m", "slurm_hadar.cli.main", *words], env=shared.env)
+
+    hadar("run", "--once")  # jobs that start before any controller has been there report to nobody
     for n in names:
         comment = f"--comment=hadar:model=m{n},batch=4"
         memory = f"HADAR_SHARE_PERSISTENT=600M hadar-srun -- python {shared.folder}/job.py {turns} {n}"
         shared.submit("share.sbatch", {"hadar-srun -- python train.py": memory}, comment)
-
-    def hadar(*words: str) -> Any:
-        return shared.cluster.run([sys.executable, "-m", "slurm_hadar.cli.main", *words], env=shared.env)
 
     def known() -> set[tuple[str, str]]:
         hadar("run", "--once")
