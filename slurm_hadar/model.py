@@ -550,7 +550,13 @@ class Snapshot:
         return replace(self, jobs=tuple(jobs))
 
     def without(self, reasons: Mapping[str, str]) -> Snapshot:
-        """The same with these jobs pinned, each for its reason; what they hold counts as taken."""
+        """The same with these jobs pinned, each for its reason, and with them who shares a GPU with one of them; what they
+        hold counts as taken."""
+        reasons = dict(reasons)
+        for job in [j for j in self.jobs if j.host is not None] * 2:  # twice: others may be guests of the same host
+            for one, other in ((job.job_id, job.host), (job.host, job.job_id)):
+                if one in reasons and other is not None:
+                    reasons.setdefault(other, f"shares its GPU with job {one}, which is left alone")
         jobs = [replace(j, pinned=reasons[j.job_id]) if j.job_id in reasons else j for j in self.jobs]
         held: dict[str, dict[str, int]] = {}
         for job in self.jobs:

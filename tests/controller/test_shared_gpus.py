@@ -201,3 +201,19 @@ def test_the_next_job_of_a_family_is_told_what_the_family_took(shared: Callable[
 
     assert read(cluster.job(second).comment)[0].needs_mib == (550, 1100)
     assert cluster.job(foreign).state is JobState.RUNNING and "needs=" not in cluster.job(foreign).comment
+
+
+def test_who_is_left_alone_takes_his_company_with_him(shared: Callable[..., Shared]) -> None:
+    """A guest, or its host, that a policy fails on: their GPU counts as taken, once."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    host = cluster.submit()
+    cluster.controller.run_round()
+    guest = cluster.submit(SHORT)
+    cluster.controller.run_round()
+    snapshot: Snapshot = cluster.controller.run_round().seen.snapshot
+
+    for one, other in ((guest, host), (host, guest)):
+        left = snapshot.without({one: "it fails"})
+        assert (left.job[one].pinned, left.job[other].pinned is None) == ("it fails", False)
+        assert left.node["v100-1"].taken == {"v100": 1}
+        assert check_plan(left, registry.get("srtf").allocate(left)) == []

@@ -22,10 +22,10 @@ def shared(make_cluster: Callable[..., Any], make_live: Callable[[Any], Any]) ->
     return make_live(make_cluster(nodes="v100:1x2", shards=4))
 
 
-def part(live: Any, job: str) -> tuple[int, int] | None:
-    """Number of the GPU and shards of it; None while it waits."""
+def part(live: Any, job: str) -> tuple[int, int]:
+    """Number of the GPU and shards of it; of a job that waits -1 and 0."""
     found = re.search(r" Nodes=\S+ CPU_IDs=\S+ Mem=\d+ GRES=shard:(?:\w+:)?(\d+)\(IDX:(\d+)\)", live.show(job))
-    return (int(found[2]), int(found[1])) if found else None
+    return (int(found[2]), int(found[1])) if found else (-1, 0)
 
 
 def test_hosts_guests_and_whole_gpus_in_one_queue(shared: Any, poll: Any) -> None:
