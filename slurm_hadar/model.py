@@ -550,8 +550,8 @@ class Snapshot:
         return replace(self, jobs=tuple(jobs))
 
     def without(self, reasons: Mapping[str, str]) -> Snapshot:
-        """The same with these jobs pinned, each for its reason, and with them who shares a GPU with one of them; what they
-        hold counts as taken."""
+        """The same with these jobs pinned, each for its reason, and with them who shares a GPU with one of them; what
+        they hold counts as taken."""
         reasons = dict(reasons)
         for job in [j for j in self.jobs if j.host is not None] * 2:  # twice: others may be guests of the same host
             for one, other in ((job.job_id, job.host), (job.host, job.job_id)):
