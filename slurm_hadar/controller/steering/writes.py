@@ -75,9 +75,8 @@ def free(job: SlurmJob, record: JobRecord) -> Write:
 
 def _mark(job: SlurmJob, record: JobRecord, seal: Seal) -> tuple[tuple[str, str], ...]:
     """A word in the job's own comment that its nodes are ours, what its owner asked for, and what its like took of a
-    shared GPU's memory: without it, who has lost
-    the journal would take them for the owner's wish, and never give the job others. Sealed, since it is given back with
-    this controller's rights."""
+    shared GPU's memory. Without the first two, who has lost the journal would take the nodes for the owner's wish, and
+    never give the job others. Sealed, since it is given back with this controller's rights."""
     shape = (record.shards or record.workers, record.nodes, record.tasks, record.cpus)
     text = with_asked(job.comment, shape, seal.of(job.job_id, job.user, shape)) or job.comment
     if len(record.needs_mib) == 2:
