@@ -150,7 +150,7 @@ def test_two_jobs_with_shards_of_a_gpu_take_turns_whoever_serves_their_broker(sh
     assert not list((shared.folder / "share").glob("*gpu0"))
 
 
-def test_a_shared_gpu_is_no_free_gpu_and_its_jobs_are_left_to_slurm(shared: _Shared, poll: Any) -> None:
+def test_a_gpu_of_which_a_job_has_a_shard_is_no_free_gpu(shared: _Shared, poll: Any) -> None:
     sleeper = ["sbatch", "--parsable", "--requeue", "--mem=100M", "-o", "/dev/null", "--comment=hadar:"]
     part = shared.cluster.run([*sleeper, "--gres=shard:1", "--wrap", "sleep 300"], env=shared.env).stdout.strip()
     poll(lambda: shared.state(part) == "RUNNING", deadline_s=DEADLINE_S)
@@ -160,7 +160,7 @@ def test_a_shared_gpu_is_no_free_gpu_and_its_jobs_are_left_to_slurm(shared: _Sha
     explained = shared.cluster.run([*hadar, "explain", part], env=shared.env).stdout
 
     assert " 0 start" in run.stderr and shared.state(whole) == "PENDING"
-    assert f"job {part} is left to Slurm: asks for a part of a GPU (shard:1)" in explained
+    assert explained.startswith(f"job {part} runs.") and re.search(r"^  shares +GPU 0 alone$", explained, re.MULTILINE)
 
 
 def test_several_commands_share_the_gpu_of_one_job(shared: _Shared, poll: Any) -> None:
