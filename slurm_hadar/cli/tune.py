@@ -59,6 +59,8 @@ _gpus = click.option("--gpus", metavar="N|TYPE:N,...", help="So many of what is 
 @click.option("--trials", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many, in all.")
 @click.option("--algorithm", default="tpe", show_default=True, callback=_algorithm, metavar="NAME", help="Who is "
               f"tried, and who goes on: {', '.join(_ALGORITHMS)}; or FILE.py:FUNCTION, one of your own.")  # fmt: skip
+@click.option("--sampler", default="random", show_default=True, type=click.Choice(["random", "tpe"]), help="Who is "
+              "tried, with sha, hyperband and asha; tpe learns from the brackets before.")  # fmt: skip
 @_gpus
 @click.option("--metric", metavar="NAME", help="Of a dictionary that the objective returns; else its name in tables.")
 @click.option("--direction", default="minimize", show_default=True, type=click.Choice(["minimize", "maximize"]),
@@ -126,7 +128,7 @@ def resume(
 def status(storage: str, study: str | None, json_file: str | None) -> None:
     """How a study stands, and whether a tuner is at work on it."""
     from slurm_hadar.tuning import session
-    from slurm_hadar.tuning.executor.record import folder_of, is_running, read_status
+    from slurm_hadar.tuning.study.record import folder_of, is_running, read_status
 
     options = session.options_of(storage, study)
     folder = folder_of(options.storage, options.study)
@@ -153,7 +155,7 @@ def stop(storage: str, study: str | None) -> None:
     import time
 
     from slurm_hadar.tuning import session
-    from slurm_hadar.tuning.executor.record import folder_of, is_running, request_stop
+    from slurm_hadar.tuning.study.record import folder_of, is_running, request_stop
 
     options = session.options_of(storage, study)
     folder = folder_of(options.storage, options.study)
@@ -264,7 +266,7 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
 
 def _draw(options: Any, ending: Any) -> Path | None:
     """The picture; None where matplotlib is not installed, or nothing has run."""
-    from slurm_hadar.tuning.executor.record import read_events
+    from slurm_hadar.tuning.study.record import read_events
 
     events = read_events(ending.folder)
     if importlib.util.find_spec("matplotlib") is None or not any(event["event"] == "start" for event in events):

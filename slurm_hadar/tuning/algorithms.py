@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slurm_hadar.tuning.executor.book import Algorithm, Book, End
-from slurm_hadar.tuning.executor.executor import Executor, Leg
+from slurm_hadar.tuning.executor.executor import Executor
+from slurm_hadar.tuning.executor.group import Leg
 from slurm_hadar.tuning.population import breed
 from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.study.book import Algorithm, Book, End
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -41,9 +42,11 @@ def search(executor: Executor, what: Search) -> None:
                 group.follow(breed(executor, what, slot))
         return
     if what.algorithm in (Algorithm.SHA, Algorithm.HYPERBAND):
-        with executor.group(what.deadline_s) as group:
-            for index, bracket in enumerate(brackets_of(what)):
-                group.follow(_halving(executor, what, index, bracket))
+        brackets = list(enumerate(brackets_of(what)))
+        for together in [[one] for one in brackets] if what.learns else [brackets]:
+            with executor.group(what.deadline_s) as group:
+                for index, bracket in together:
+                    group.follow(_halving(executor, what, index, bracket))
         return
     _all_at_once(executor, what)
 
@@ -112,8 +115,7 @@ def _halving(executor: Executor, what: Search, index: int, bracket: Bracket) -> 
         if len(members) < bracket.trials and BRACKET not in trial.user_attrs and not trial.state.is_finished():
             book.attribute(trial.number, BRACKET, index)
             members.append(trial.number)
-    while len(members) < bracket.trials:
-        members.append(book.ask({BRACKET: index}))
+    members += book.ask_many(bracket.trials - len(members), {BRACKET: index})
     for rung in bracket.rungs:
         yield _leg(book, members, rung)
         values = [(t.number, v) for t in _of(book, members) if (v := _value_at(t, rung)) is not None]

@@ -79,8 +79,9 @@ class Allocator:
 
     def submit(self, trials: Sequence[Trial], now_s: float, deadline_s: float | None = None) -> None:
         """These wait from now on, beside those that do already: with what each would be given, in the order in which
-        they start. With a deadline (of the caller's clock) those come first that can end by then."""
-        everyone = [*(trial for trial, _ in self.waiting), *trials]
+        they start. Of one that waits already more is known now. With a deadline (of the caller's clock) those come
+        first that can end by then."""
+        everyone = list({trial.trial_id: trial for trial in (*(t for t, _ in self.waiting), *trials)}.values())
         if self.policy.plain:
             self.waiting = [(trial, None) for trial in everyone]
             return
@@ -94,6 +95,20 @@ class Allocator:
         """From now on no more trials come onto one GPU; who shares one already goes on."""
         self.limits = replace(self.limits, packed=min(trials, self.limits.packed))
         self.gpus.packed = self.limits.packed
+
+    def change_pool(self, pool: Sequence[GpuType]) -> list[str]:
+        """Other GPUs from now on: the trials whose GPUs are not there any more, which have none now."""
+        before = {t.name: t.count for t in self.pool}
+        kept = {t.name for t in pool if before.get(t.name) == t.count}
+        lost = [name for name, run in self.running.items() if run.grant.gpu_type not in kept]
+        for name in lost:
+            self.leave(name)
+        self.pool = pool
+        self.gpus.change(pool, kept)
+        self._speed = {t.name: t.speed for t in pool}
+        for run in self.running.values():
+            run.speed = self._speed[run.grant.gpu_type]
+        return lost
 
     def withdraw(self, trial_id: str) -> None:
         """A trial waits no more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 
 from slurm_hadar.tuning.pool import GpuType
@@ -39,6 +39,13 @@ class Gpus:
             return False
         gpus[max(open_to, key=lambda n: (n in mine, len(gpus[n])))][trial] = grant.width
         return True
+
+    def change(self, pool: Sequence[GpuType], kept: Collection[str]) -> None:
+        """Other GPUs from now on; who is on one of the types ``kept`` stays there."""
+        new: dict[str, list[dict[str, Fraction]]] = {
+            t.name: [{} for _ in range(t.count)] for t in pool if t.name not in kept
+        }
+        self._parts = {t.name: self._parts[t.name] if t.name in kept else new[t.name] for t in pool}
 
     def leave(self, trial: str) -> None:
         for gpus in self._parts.values():

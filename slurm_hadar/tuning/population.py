@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_hadar.tuning.executor.book import End
-from slurm_hadar.tuning.executor.executor import Executor, Leg
+from slurm_hadar.tuning.executor.executor import Executor
+from slurm_hadar.tuning.executor.group import Leg
 from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.study.book import End
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.tuning.algorithms import search, take_up
-from slurm_hadar.tuning.executor.book import Algorithm, Book, pruner_of, sampler_of
-from slurm_hadar.tuning.executor.executor import Executor, Settings, Stopped
+from slurm_hadar.tuning.executor.executor import Executor, Stopped
 from slurm_hadar.tuning.executor.launch import Launcher, LocalLauncher, SlurmLauncher, imports_of
-from slurm_hadar.tuning.executor.profile import Profiles
-from slurm_hadar.tuning.executor.record import Record, folder_of, sqlite_file
 from slurm_hadar.tuning.executor.site import Sites, in_allocation, sites_here
+from slurm_hadar.tuning.executor.state import Settings, State
 from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.study.book import Algorithm, Book, Sampler, pruner_of, sampler_of
+from slurm_hadar.tuning.study.profile import Profiles
+from slurm_hadar.tuning.study.record import Record, folder_of, sqlite_file
 from slurm_hadar.tuning.trial.worker import load_objective
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Options:
     study: str
     trials: int = 20
     algorithm: str = "tpe"
+    sampler: str = Sampler.RANDOM
     metric: str | None = None
     direction: str = "minimize"
     target: float | None = None
@@ -59,6 +61,10 @@ class Options:
     @property
     def function(self) -> str:
         return self.objective.rpartition(":")[2]
+
+
+_OPEN_TO_SAMPLERS = (Algorithm.SHA, Algorithm.HYPERBAND, Algorithm.ASHA)
+_DEFAULTS = {f.name: f.default for f in fields(Options)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +159,12 @@ def run(
     ``speeds``: of GPU types, of those that are there. ``fresh``: the study need not be there.
     """
     imports = imports_of(options.file)
-    sites = sites_here(options.gpus, os.environ)
-    if speeds is not None:
-        sites = sites.with_speeds(speeds(sites))
+
+    def found(wanted: str | None) -> Sites:
+        sites = sites_here(wanted, os.environ)
+        return sites if speeds is None else sites.with_speeds(speeds(sites))
+
+    sites = found(options.gpus)
     folder = folder_of(options.storage, options.study)
     record = Record(folder, say)
     launcher = _launcher(sites, imports)
@@ -167,19 +176,17 @@ def run(
         hooked = bool({"slurm_hadar", "lightning", "transformers"} & imports)
         settings = Settings(
             options.file, options.function, options.metric, options.target, options.time_limit_s,
-            options.packed, options.widest, hooked, look,
+            options.packed, options.widest, hooked,
         )  # fmt: skip
-        executor = Executor(
-            book, sites, launcher, record, profile, settings, say,
-            everywhere=any(site.node is not None for site in sites.sites),
-        )  # fmt: skip
+        state = State(book, sites, record, profile, settings, say)
+        executor = Executor(state, launcher, look, _survey(options, found) if in_allocation(os.environ) else None)
         why = "done"
         record.event("began", gpus=sites.count)
         try:
             with _stopping(executor):
                 what = Search(
                     algorithm_of(options), options.trials, options.eta, options.first_rung, options.longest,
-                    options.deadline_s, options.seed,
+                    options.sampler == Sampler.TPE, options.deadline_s, options.seed,
                 )  # fmt: skip
                 if ":" in options.algorithm:
                     take_up(executor)
@@ -187,7 +194,7 @@ def run(
                 else:
                     search(executor, what)
         except (Stopped, KeyboardInterrupt):
-            why = "target" if executor.reached is not None else "stopped"
+            why = "target" if state.reached is not None else "stopped"
         finally:
             executor.close()
             profiles.keep(family, profile)
@@ -200,9 +207,11 @@ def run(
 
 def _open(options: Options, say: Callable[[str], None], fresh: bool) -> Book:
     algorithm = algorithm_of(options)
+    if options.sampler != Sampler.RANDOM and algorithm not in _OPEN_TO_SAMPLERS:
+        raise ConfigError(f"--sampler {options.sampler}: {options.algorithm} draws its trials itself; leave it out")
     book = Book.open(
         options.storage, options.study, "maximize" if options.direction == "maximize" else "minimize",
-        sampler_of(algorithm, options.seed),
+        sampler_of(algorithm, Sampler(options.sampler), options.seed),
         pruner_of(algorithm, options.eta, options.first_rung), say,
     )  # fmt: skip
     known = book.run_options()
@@ -210,10 +219,10 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool) -> Book:
         if book.trials():
             raise ConfigError(f"study {options.study} of {options.storage} was not begun with hadar tune run")
     else:
-        for name in ("objective", "algorithm", "direction"):
-            if known.get(name) != getattr(options, name):
+        for name in ("objective", "algorithm", "sampler", "direction"):
+            if (before := known.get(name, _DEFAULTS[name])) != getattr(options, name):
                 raise ConfigError(
-                    f"study {options.study} was begun with {name} {known.get(name)}, not {getattr(options, name)}: "
+                    f"study {options.study} was begun with {name} {before}, not {getattr(options, name)}: "
                     "take another --study or --storage"
                 )
         if fresh:
@@ -224,12 +233,20 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool) -> Book:
 
 def _launcher(sites: Sites, imports: set[str]) -> Launcher:
     if in_allocation(os.environ):
-        on_node: dict[str, int] = {}
-        for site in sites.sites:
-            assert site.node is not None
-            on_node[site.node] = on_node.get(site.node, 0) + max(site.gpus) + 1 - min(site.gpus)
-        return SlurmLauncher(on_node, max(1, min(s.cpus for s in sites.sites) // max(1, sites.count)))
+        return SlurmLauncher(max(1, min(s.cpus for s in sites.sites) // max(1, sites.count)))
     return LocalLauncher(imports, (os.cpu_count() or 1) // sites.count)
+
+
+def _survey(options: Options, found: Callable[[str | None], Sites]) -> Callable[[], Sites | None]:
+    """What the job has now, or all of it where that is less than ``--gpus`` asks for; None where Slurm does not say."""
+
+    def survey() -> Sites | None:
+        for wanted in dict.fromkeys((options.gpus, None)):
+            with contextlib.suppress(ConfigError):
+                return found(wanted)
+        return None
+
+    return survey
 
 
 def algorithm_of(options: Options) -> Algorithm:

@@ -18,7 +18,7 @@ _NAMES = {Stage.WAITING: "waits", Stage.RUNNING: "runs", Stage.AT_RUNG: "at its 
 def snapshot(executor: Executor, trials: int) -> dict[str, Any]:
     """Trials that run or wait with their widths, counts, the best value yet, and how long the group may still take.
     ``trials``: how many there will be."""
-    group = executor.current
+    state, group = executor.state, executor.state.group
     members = group.members if group is not None else []
     rows = [
         {
@@ -29,10 +29,10 @@ def snapshot(executor: Executor, trials: int) -> dict[str, Any]:
         }
         for live in members if live.active
     ]  # fmt: skip
-    counts = {name: sum(live.stage is stage for live in executor.lives.values()) for stage, name in _NAMES.items()}
-    busy = {place for live in executor.lives.values() if live.process is not None for place in live.at}
+    counts = {name: sum(live.stage is stage for live in state.lives.values()) for stage, name in _NAMES.items()}
+    busy = {place for live in state.running() for place in live.at}
     return {
-        "state": "running", "trials": trials, "counts": counts, "rows": rows, "gpus": executor.sites.count,
-        "gpus_busy": len(busy), "best": executor.best, "resizes": executor.resizes,
+        "state": "running", "trials": trials, "counts": counts, "rows": rows, "gpus": state.sites.count,
+        "gpus_busy": len(busy), "best": state.best, "resizes": executor.resizes,
         "group_left_s": executor.expected_s(), "ran_s": time.monotonic() - executor.began_s,
     }  # fmt: skip

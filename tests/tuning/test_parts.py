@@ -16,15 +16,19 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.tuning.algorithms import brackets_of, promoted
 from slurm_hadar.tuning.allocator import Allocator
-from slurm_hadar.tuning.executor.book import Algorithm
+from slurm_hadar.tuning.executor.estimate import Estimates
 from slurm_hadar.tuning.executor.launch import imports_of
+from slurm_hadar.tuning.executor.live import Live
 from slurm_hadar.tuning.executor.meter import Meter
-from slurm_hadar.tuning.executor.profile import Profile, Profiles
-from slurm_hadar.tuning.executor.record import folder_of, read_events
 from slurm_hadar.tuning.executor.site import sites_here, sites_of
 from slurm_hadar.tuning.pool import GpuType, Limits
 from slurm_hadar.tuning.population import perturbed
 from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.study.book import Algorithm
+from slurm_hadar.tuning.study.profile import Profile, Profiles
+from slurm_hadar.tuning.study.record import folder_of, read_events
+from slurm_hadar.tuning.trial.wire import Spec
+from slurm_hadar.tuning.trial.worker import prepare
 from slurm_hadar.tuning.trials import Trial
 from slurm_hadar.tuning.widths import water_level, within
 
@@ -200,3 +204,62 @@ def test_fewer_on_a_gpu_from_now_on() -> None:
     allocator.leave("0")
     allocator.submit([Trial("new", 10.0, 1.1)], 1.0)
     assert not [run for run in allocator.start(1.0) if len(allocator.gpus.places("new")) and run.grant.width < 1]
+
+
+def test_a_node_that_is_lost_takes_its_trials_only() -> None:
+    """Those on it have nothing any more, and wait for what is left; the others stay where they are."""
+    pool = (GpuType("v100@a", 2), GpuType("p100@b", 2, 0.5))
+    allocator = Allocator(pool, Limits(1, 1))
+    allocator.submit([Trial(str(n), 10.0, batch=1) for n in range(4)], 0.0)
+    on = {run.trial.trial_id: run.grant.gpu_type for run in allocator.start(0.0)}
+    places = {name: allocator.gpus.places(name) for name in on}
+    lost = allocator.change_pool((GpuType("p100@b", 2),))
+    assert set(lost) == {name for name, kind in on.items() if kind == "v100@a"} and len(lost) == 2
+    assert all(allocator.gpus.places(name) == (() if name in lost else places[name]) for name in on)
+    assert all(run.speed == 1.0 for run in allocator.running.values())
+    allocator.submit([Trial(name, 5.0, batch=1) for name in lost], 1.0)
+    assert allocator.start(1.0) == []
+    assert allocator.change_pool((GpuType("p100@b", 2), GpuType("v100@c", 2))) == []
+    allocator.submit([], 2.0)
+    assert {run.grant.gpu_type for run in allocator.start(2.0)} == {"v100@c"}
+
+
+def test_what_waits_is_judged_by_what_is_known_now() -> None:
+    """Submitted once more it waits once, with its new length."""
+    allocator = Allocator(POOL, Limits(1, 4))
+    allocator.submit([Trial("a", 60.0)], 0.0)
+    allocator.submit([Trial("a", 1.0)], 0.0)
+    assert [trial.budget_s for trial, _ in allocator.waiting] == [1.0]
+
+
+def live(number: int, steps: int, rate: float | None) -> Live:
+    """A trial whose reports come every ten steps, thirty in all."""
+    found = Live(number, until=3)
+    if steps:
+        found.meter.stretch((1, 1))
+        found.meter.beat(steps, 30, True, 0, 0.0)
+        found.meter.reported(steps // 10, 0.0)
+    if rate is not None:
+        found.meter.rates[1, 1] = rate
+    return found
+
+
+def test_a_trial_of_which_nothing_is_known_is_as_the_others() -> None:
+    """As long as they are in all, not as what is left of them; at their pace where its own is not known."""
+    estimates = Estimates(Profile(), {})
+    known, promoted_one, new = live(0, 20, 10.0), live(1, 10, None), live(2, 0, None)
+    group = [known, promoted_one, new]
+    assert [estimates.trial(one, group).budget_s for one in group] == pytest.approx([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_one_process_alone_is_not_distributed(world: int, tmp_path: Path) -> None:
+    """Libraries that see a rank look for the others."""
+    spec = Spec("", "", "", 3, 1, "study.py", "objective", str(tmp_path), (1,) * world, "v100", world, 0)
+    environ = {"CUDA_VISIBLE_DEVICES": "4,5,6", "RANK": "7", "SLURM_JOB_ID": "1"}
+    prepare(environ, spec, 0, tmp_path)
+    assert environ["CUDA_VISIBLE_DEVICES"].startswith("5") and "SLURM_JOB_ID" not in environ
+    assert {name: environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")} == (
+        {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} if world == 2 else
+        dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    )  # fmt: skip

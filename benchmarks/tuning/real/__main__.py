@@ -1,119 +1,181 @@
 """Time to the same target: ``hadar tune`` against Optuna with a process for each GPU, and against Ray Tune.
 
-    python -m benchmarks.tuning.real [--seeds N] [--ray PYTHON] [--out FILE]
+    python -m benchmarks.tuning.real [--tasks cnn,language,autoencoder] [--algorithms sha,tpe-hyperband,asha,pbt]
+        [--first-seed N] [--seeds N] [--ray PYTHON] [--out FILE] [--for SECONDS]
 
-Eight emulated GPUs of two types (:mod:`benchmarks.tuning.real.workload`). All have the same trials in the same order;
-what they learn of the overheads in one run is forgotten before the next. ``--ray``: a Python that has Ray (pip install
-"ray[tune]"), which is nothing that the project needs.
+Eight emulated GPUs of two types (:mod:`benchmarks.tuning.real.device`), three tasks
+(:mod:`benchmarks.tuning.real.tasks`). With sha and asha all have the same trials in the same order; with the others
+each has its sampler, from the same seed. What is learnt of the overheads in one run is forgotten before the next.
+Optuna has no population based training. ``--ray``: a Python that has Ray (pip install "ray[tune]"), which is nothing
+that the project needs. What stands in ``--out`` already is not run again; ``--for`` ends it after so many seconds,
+between two runs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from benchmarks.tuning.real.workload import write_data
+from benchmarks.tuning.real.device import GPUS
+from benchmarks.tuning.real.others import PERTURBED_EVERY
+from benchmarks.tuning.real.tasks import REPORTS, TASKS, write_data
 
-GPUS = 8
-_LONGEST_S = 400.0
+_LONGEST_S = 500.0
+_TOO_LONG = {"target_s": None, "ran_s": _LONGEST_S, "best": None}
+_POPULATION = 8
+#: By algorithm: trials, where their hyper-parameters come from, and what ``hadar tune run`` is told.
+_ALGORITHMS: dict[str, tuple[int, str, tuple[str, ...]]] = {
+    "sha": (27, "number", ("--algorithm", "sha")),
+    "tpe-hyperband": (42, "sampler", ("--algorithm", "hyperband", "--sampler", "tpe")),
+    "asha": (27, "number", ("--algorithm", "asha")),
+    "pbt": (_POPULATION * 4, "shapeless", ("--algorithm", "pbt", "--first-rung", str(PERTURBED_EVERY))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run."""
+
+    system: str
+    task: str
+    algorithm: str
+    seed: int
 
 
 @click.command(help=__doc__)
+@click.option("--tasks", default=",".join(TASKS), show_default=True)
+@click.option("--algorithms", default=",".join(_ALGORITHMS), show_default=True)
+@click.option("--first-seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(min=1))
-@click.option("--trials", default=27, show_default=True, type=click.IntRange(min=1))
-@click.option("--target", default=0.035, show_default=True)
-@click.option("--algorithms", default="sha,asha", show_default=True)
 @click.option("--ray", "ray_python", help="A Python that has Ray.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write all figures as JSON.")
-def main(seeds: int, trials: int, target: float, algorithms: str, ray_python: str | None, out: Path | None) -> None:
-    others = ["optuna", *(["ray"] if ray_python else [])]
-    rows: list[dict[str, Any]] = []
-    for algorithm in algorithms.split(","):
-        for seed in range(seeds):
-            for system in ("hadar", *others):
-                row = {"system": system, "algorithm": algorithm, "seed": seed}
-                rows.append(row | _run(system, algorithm, seed, trials, target, ray_python))
-                print(json.dumps(rows[-1]), flush=True)
-                if out is not None:
-                    out.write_text(json.dumps({"trials": trials, "target": target, "rows": rows}, indent=1) + "\n")
-    _show(rows, others)
+@click.option("--only", help="One of hadar, optuna, ray.")
+@click.option("--out", type=click.Path(path_type=Path), help="All figures as JSON; it goes on from there.")
+@click.option("--for", "for_s", default=float("inf"), help="Start no run after so many seconds.")
+def main(
+    tasks: str, algorithms: str, first_seed: int, seeds: int, ray_python: str | None, only: str | None,
+    out: Path | None, for_s: float,
+) -> None:  # fmt: skip
+    began = time.monotonic()
+    systems = ["hadar", "optuna", *(["ray"] if ray_python else [])] if only is None else [only]
+    rows: list[dict[str, Any]] = json.loads(out.read_text()) if out is not None and out.exists() else []
+    done = {Case(*(row[name] for name in ("system", "task", "algorithm", "seed"))) for row in rows}
+    for case in _cases(systems, tasks.split(","), algorithms.split(","), range(first_seed, first_seed + seeds)):
+        if case in done:
+            continue
+        if time.monotonic() - began > for_s:
+            break
+        rows.append(asdict(case) | _run(case, ray_python))
+        print(json.dumps(rows[-1]), flush=True)
+        if out is not None:
+            out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    _show(rows)
 
 
-def _run(
-    system: str, algorithm: str, seed: int, trials: int, target: float, ray_python: str | None
-) -> dict[str, Any]:  # fmt: skip
+def _cases(systems: Iterable[str], tasks: Iterable[str], algorithms: Iterable[str], seeds: Iterable[int]) -> list[Case]:
+    """Seed by seed, so that what is there after any time compares all."""
+    cases = [Case(s, t, a, n) for n in seeds for t in tasks for a in algorithms for s in systems]
+    return [case for case in cases if (case.system, case.algorithm) != ("optuna", "pbt")]
+
+
+def _run(case: Case, ray_python: str | None) -> dict[str, Any]:
+    trials, drawn, words = _ALGORITHMS[case.algorithm]
+    target = TASKS[case.task].target
     with tempfile.TemporaryDirectory() as folder:
         busy = Path(folder) / "busy"
         busy.mkdir()
         write_data(Path(folder) / "digits.pt")
         environ = {
-            **os.environ, "BENCH_DATA": f"{folder}/digits.pt", "BENCH_BUSY": str(busy), "BENCH_SEED": str(seed),
-            "XDG_STATE_HOME": folder, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd()),
+            **os.environ, "BENCH_DATA": f"{folder}/digits.pt", "BENCH_BUSY": str(busy), "BENCH_SEED": str(case.seed),
+            "BENCH_TASK": case.task, "BENCH_DRAW": drawn, "XDG_STATE_HOME": folder, "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path.cwd()),
         }  # fmt: skip
-        began = time.monotonic()
-        if system == "hadar":
-            found = _hadar(algorithm, trials, target, Path(folder), environ)
+        load, began = os.getloadavg()[0], time.monotonic()
+        if case.system == "hadar":
+            told = ["--trials", str(trials), *words, "--seed", str(case.seed), "--target", str(target)]
+            found = _hadar(told, target, Path(folder), environ)
         else:
-            python = sys.executable if system == "optuna" else str(ray_python)
-            words = [system, algorithm, str(seed), str(trials), str(target)]
-            done = _called([python, "-m", "benchmarks.tuning.real.others", *words], environ)
-            found = json.loads(done.stdout.splitlines()[-1])
+            python = sys.executable if case.system == "optuna" else str(ray_python)
+            told = [case.system, case.algorithm, str(case.seed), str(trials), str(target)]
+            said = _called([python, "-m", "benchmarks.tuning.real.others", *told], environ)
+            found = json.loads(said.splitlines()[-1]) if said is not None else dict(_TOO_LONG)
         used_s = sum(float(file.read_text() or 0) for file in busy.iterdir())
-        ran_s = found.pop("ran_s")
-        return found | {"gpu_use": used_s / (GPUS * ran_s), "wall_s": time.monotonic() - began}
+        found |= {"gpu_use": used_s / (len(GPUS) * found.pop("ran_s")), "load_before": load}
+        return {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()} | {
+            "wall_s": round(time.monotonic() - began, 1)
+        }
 
 
-def _called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: {done.stderr[-3000:]}")
-    return done
+def _called(command: list[str], environ: dict[str, str]) -> str | None:
+    """What it prints; None where it took too long, and was ended."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    try:
+        out, err = process.communicate(timeout=_LONGEST_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: {err[-3000:]}")
+    return out
 
 
-def _hadar(algorithm: str, trials: int, target: float, folder: Path, environ: dict[str, str]) -> dict[str, Any]:
+def _hadar(told: list[str], target: float, folder: Path, environ: dict[str, str]) -> dict[str, Any]:
     """From the tuner's first act to the report that reaches the target."""
     study = Path(__file__).with_name("study.py")
-    _called(
-        [sys.executable, "-m", "slurm_hadar.cli.main", "tune", "run", f"{study}:objective", "--trials", str(trials),
-         "--algorithm", algorithm, "--gpus", "fast:4,slow:4", "--speed", "slow=0.5", "--longest", "27", "--target",
-         str(target), "--storage", f"sqlite:///{folder}/study.db", "--json", f"{folder}/result.json"],
+    said = _called(
+        [sys.executable, "-m", "slurm_hadar.cli.main", "tune", "run", f"{study}:objective", *told, "--gpus",
+         ",".join(f"{kind}:{GPUS.count(kind)}" for kind in dict.fromkeys(GPUS)), "--speed", "slow=0.5", "--longest",
+         str(REPORTS), "--storage", f"sqlite:///{folder}/study.db", "--json", f"{folder}/result.json"],
         environ,
     )  # fmt: skip
+    if said is None:
+        return dict(_TOO_LONG)
     (file,) = folder.glob("*.hadar/*/events.jsonl")
     events = [json.loads(line) for line in file.read_text().splitlines()]
     values = [event for event in events if event["event"] == "value"]
     hit = next((event for event in values if event["value"] <= target), None)
-    began = events[0]["time"]
-    ran_s = (hit or events[-1])["time"] - began
+    ran_s = (hit or events[-1])["time"] - events[0]["time"]
     best = min(event["value"] for event in values)
     resizes = json.loads((folder / "result.json").read_text())["resizes"]
     return {"target_s": hit and ran_s, "ran_s": ran_s, "best": best, "resizes": resizes}
 
 
-def _show(rows: list[dict[str, Any]], others: list[str]) -> None:
-    """Ratios by algorithm, over the seeds for which both have reached the target."""
-    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
-        own = {row["seed"]: row for row in rows if (row["system"], row["algorithm"]) == ("hadar", algorithm)}
-        for other in others:
-            theirs = {row["seed"]: row for row in rows if (row["system"], row["algorithm"]) == (other, algorithm)}
-            both = [s for s in own if own[s]["target_s"] and theirs[s]["target_s"]]
-            if not both:
-                print(f"{algorithm}: no seed in which both hadar and {other} reached the target")
+def _show(rows: list[dict[str, Any]]) -> None:
+    """Ratios over the seeds: of time where both have reached the target, of GPU use in any case."""
+    cells = dict.fromkeys((row["task"], row["algorithm"]) for row in rows)
+    for task, algorithm in cells:
+        mine = [row for row in rows if (row["task"], row["algorithm"]) == (task, algorithm)]
+        own = {row["seed"]: row for row in mine if row["system"] == "hadar"}
+        for other in ("optuna", "ray"):
+            theirs = {row["seed"]: row for row in mine if row["system"] == other and row["seed"] in own}
+            if not theirs:
                 continue
-            faster = statistics.geometric_mean(theirs[s]["target_s"] / own[s]["target_s"] for s in both)
-            use = statistics.geometric_mean(own[s]["gpu_use"] / theirs[s]["gpu_use"] for s in both)
+            both = [s for s in theirs if own[s]["target_s"] and theirs[s]["target_s"]]
+            faster = _mean(theirs[s]["target_s"] / own[s]["target_s"] for s in both)
+            use = _mean(own[s]["gpu_use"] / theirs[s]["gpu_use"] for s in theirs)
+            reached = [sum(bool(side[s]["target_s"]) for s in theirs) for side in (own, theirs)]
             print(
-                f"{algorithm}: {faster:.2f} x as fast as {other}, GPU use {use:.2f} x, {len(both)} of {len(own)} seeds"
+                f"{task}, {algorithm}: {faster:.2f} x as fast as {other} ({len(both)} seeds; target reached in "
+                f"{reached[0]} and {reached[1]} of {len(theirs)}), GPU use {use:.2f} x"
             )
+
+
+def _mean(ratios: Iterable[float]) -> float:
+    found = list(ratios)
+    return statistics.geometric_mean(found) if found else float("nan")
 
 
 if __name__ == "__main__":

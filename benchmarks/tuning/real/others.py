@@ -16,10 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-GPUS = ("fast",) * 4 + ("slow",) * 4
+from benchmarks.tuning.real.device import GPUS
+
+PERTURBED_EVERY = 3  # reports, of population based training
+WORST = 1e3
 
 
-def by_optuna(algorithm: str, trials: int, target: float) -> dict[str, Any]:
+def by_optuna(algorithm: str, seed: int, trials: int, target: float) -> dict[str, Any]:
     """``study.optimize`` in eight processes on one SQLite file, which is how Optuna documents it."""
     import optuna
 
@@ -29,15 +32,16 @@ def by_optuna(algorithm: str, trials: int, target: float) -> dict[str, Any]:
     began = time.time()
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.tuning.real.others", "worker", algorithm, url, str(trials)],
+            [sys.executable, "-m", "benchmarks.tuning.real.others", "worker", algorithm, str(seed * 100 + number), url,
+             str(trials)],
             env={**os.environ, "HADAR_GPU_TYPE": kind, "OMP_NUM_THREADS": "1"},
         )
-        for kind in GPUS
-    ]
-    took_s, best = None, 1.0
+        for number, kind in enumerate(GPUS)
+    ]  # fmt: skip
+    took_s, best = None, WORST
     while any(w.poll() is None for w in workers) and took_s is None:
         time.sleep(0.2)
-        best = min([v for t in study.get_trials(deepcopy=False) for v in t.intermediate_values.values()] or [1.0])
+        best = min([v for t in study.get_trials(deepcopy=False) for v in t.intermediate_values.values()] or [WORST])
         if best <= target:
             took_s = time.time() - began
     for worker in workers:
@@ -45,17 +49,20 @@ def by_optuna(algorithm: str, trials: int, target: float) -> dict[str, Any]:
     return {"target_s": took_s, "ran_s": time.time() - began, "best": best}
 
 
-def worker(algorithm: str, url: str, trials: int) -> None:
+def worker(algorithm: str, seed: int, url: str, trials: int) -> None:
     import optuna
 
     from benchmarks.tuning.real.study import objective
-    from benchmarks.tuning.real.workload import REPORTS
+    from benchmarks.tuning.real.tasks import REPORTS
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruner: Any = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
-    if algorithm == "sha":
+    if algorithm in ("sha", "tpe-hyperband"):
         pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=REPORTS, reduction_factor=3)
-    study = optuna.load_study(study_name="s", storage=url, pruner=pruner)
+    sampler: Any = optuna.samplers.RandomSampler(seed=seed)
+    if algorithm == "tpe-hyperband":
+        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    study = optuna.load_study(study_name="s", storage=url, pruner=pruner, sampler=sampler)
     finished = optuna.study.MaxTrialsCallback(trials, states=None)
     study.optimize(objective, callbacks=[finished])
 
@@ -64,18 +71,12 @@ def by_ray(algorithm: str, seed: int, trials: int, target: float) -> dict[str, A
     """Ray Tune's schedulers, one GPU for each trial."""
     import ray
     from ray import tune
-    from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
-
-    from benchmarks.tuning.real.workload import REPORTS
 
     ray.init(num_cpus=64, num_gpus=len(GPUS), include_dashboard=False, log_to_driver=False, configure_logging=False)
-    scheduler: Any = ASHAScheduler(max_t=REPORTS, grace_period=1, reduction_factor=3)
-    if algorithm == "sha":
-        scheduler = HyperBandScheduler(max_t=REPORTS, reduction_factor=3)
-    found: dict[str, float] = {"best": 1.0}
+    found: dict[str, float] = {"best": WORST}
     began = time.time()
 
-    class Stop(tune.Stopper):  # type: ignore[misc]
+    class Stop(tune.Stopper):  # type: ignore[misc,unused-ignore]  # Ray is there or not
         def __call__(self, _trial: str, result: dict[str, Any]) -> bool:
             found["best"] = min(found["best"], result["error"])
             if result["error"] <= target:
@@ -85,16 +86,52 @@ def by_ray(algorithm: str, seed: int, trials: int, target: float) -> dict[str, A
         def stop_all(self) -> bool:
             return "target_s" in found
 
+    space, config = _ray_search(algorithm, seed, trials)
     tuner = tune.Tuner(
-        tune.with_resources(ray_trial, {"cpu": 1, "gpu": 1}),
-        param_space={"number": tune.grid_search(list(range(trials))), "seed": seed},
-        tune_config=tune.TuneConfig(metric="error", mode="min", scheduler=scheduler),
+        tune.with_resources(ray_trial, {"cpu": 1, "gpu": 1}), param_space=space,
+        tune_config=tune.TuneConfig(metric="error", mode="min", **config),
         run_config=tune.RunConfig(stop=Stop(), verbose=0, storage_path=tempfile.mkdtemp()),
-    )
+    )  # fmt: skip
     tuner.fit()
     ran_s = time.time() - began
     ray.shutdown()
     return {"target_s": found.get("target_s"), "ran_s": ran_s, "best": found["best"]}
+
+
+def _ray_search(algorithm: str, seed: int, trials: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The search space, and who searches it."""
+    from ray import tune
+    from ray.tune import schedulers
+    from ray.tune.search.optuna import OptunaSearch
+
+    from benchmarks.tuning.real.tasks import REPORTS, Range, task_here
+
+    numbered = {"number": tune.grid_search(list(range(trials))), "seed": seed}
+    if algorithm == "asha":
+        return numbered, {"scheduler": schedulers.ASHAScheduler(max_t=REPORTS, grace_period=1, reduction_factor=3)}
+    if algorithm == "sha":
+        return numbered, {"scheduler": schedulers.HyperBandScheduler(max_t=REPORTS, reduction_factor=3)}
+    space: dict[str, Any] = {}
+    for name, one in task_here().space.items():
+        if isinstance(one, Range):
+            space[name] = (tune.loguniform if one.log else tune.uniform)(one.low, one.high)
+        else:
+            space[name] = tune.choice(list(one.of)) if algorithm == "tpe-hyperband" else one.of[1]
+    if algorithm == "tpe-hyperband":
+        return space, {
+            "scheduler": schedulers.HyperBandScheduler(max_t=REPORTS, reduction_factor=3),
+            "search_alg": OptunaSearch(seed=seed), "num_samples": trials,
+        }  # fmt: skip
+    import random
+
+    random.seed(seed)
+    mutated: dict[str, Any] = {name: one for name, one in space.items() if isinstance(one, tune.search.sample.Domain)}
+    return {**space, "until": REPORTS}, {
+        "scheduler": schedulers.PopulationBasedTraining(
+            time_attr="training_iteration", perturbation_interval=PERTURBED_EVERY, hyperparam_mutations=mutated
+        ),
+        "num_samples": 8,
+    }
 
 
 def ray_trial(config: dict[str, Any]) -> None:
@@ -102,16 +139,17 @@ def ray_trial(config: dict[str, Any]) -> None:
     import ray
     import torch
     from ray import tune
-    from torch import nn
     from torch.utils.data import DataLoader
 
-    from benchmarks.tuning.real.study import SPEEDS
-    from benchmarks.tuning.real.workload import BATCH, REPORTS, STEPS, Device, data, draw, error, network
+    from benchmarks.tuning.real.device import Device
+    from benchmarks.tuning.real.study import judge
+    from benchmarks.tuning.real.tasks import BATCH, REPORTS, STEPS, draw, task_here
 
-    drawn = draw(config["seed"], config["number"])
-    device = Device(SPEEDS[GPUS[int(ray.get_gpu_ids()[0])]])
-    trained, judged = data()
-    model = network(drawn)
+    task = task_here()
+    drawn = draw(task, config["seed"], config["number"]) if "number" in config else config
+    device = Device(GPUS[int(ray.get_gpu_ids()[0])])
+    trained, judged = task.data()
+    model = task.network(drawn)
     optimizer = torch.optim.SGD(model.parameters(), lr=drawn["lr"], momentum=drawn["momentum"])
     first, before = 0, tune.get_checkpoint()
     if before is not None:
@@ -119,36 +157,34 @@ def ray_trial(config: dict[str, Any]) -> None:
             saved = torch.load(Path(folder) / "state.pt")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
+        optimizer.param_groups[0].update(lr=drawn["lr"], momentum=drawn["momentum"])
         first = saved["report"]
     loader = DataLoader(trained, batch_size=BATCH, shuffle=True, drop_last=True)
     batches = iter(loader)
     for report in range(first, REPORTS):
         for _ in range(STEPS):
-            try:
-                x, y = next(batches)
-            except StopIteration:
+            batch = next(batches, None)
+            if batch is None:
                 batches = iter(loader)
-                x, y = next(batches)
+                batch = next(batches)
             with device.step():
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(model(x), y).backward()
+                task.loss(model, *batch).backward()
                 optimizer.step()
         device.note()
         with tempfile.TemporaryDirectory() as folder:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "report": report + 1}
             torch.save(state, Path(folder) / "state.pt")
-            tune.report({"error": error(model, judged)}, checkpoint=tune.Checkpoint.from_directory(folder))
+            tune.report({"error": judge(task, model, judged)}, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 def main(words: list[str]) -> None:
     if words[0] == "worker":
-        worker(words[1], words[2], int(words[3]))
+        worker(words[1], int(words[2]), words[3], int(words[4]))
         return
     kind, algorithm, seed, trials, target = words[0], words[1], int(words[2]), int(words[3]), float(words[4])
-    if kind == "optuna":
-        print(json.dumps(by_optuna(algorithm, trials, target)))
-    else:
-        print(json.dumps(by_ray(algorithm, seed, trials, target)))
+    run = by_optuna if kind == "optuna" else by_ray
+    print(json.dumps(run(algorithm, seed, trials, target)))
 
 
 if __name__ == "__main__":

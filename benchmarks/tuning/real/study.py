@@ -1,4 +1,8 @@
-"""The objective, as one writes it for ``hadar tune`` and for Optuna alone: one process trains with it on any GPUs."""
+"""The objective, as one writes it for ``hadar tune`` and for Optuna alone: one process trains with it on any GPUs.
+
+``BENCH_DRAW`` says where a trial's hyper-parameters come from: ``number`` (everybody's the same, in the same order),
+``sampler`` (Optuna's), or ``shapeless`` (Optuna's, all models alike, as population based training needs).
+"""
 
 from __future__ import annotations
 
@@ -15,21 +19,19 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 import slurm_hadar
-from benchmarks.tuning.real.workload import BATCH, REPORTS, STEPS, Device, data, draw, error, network
+from benchmarks.tuning.real.device import Device
+from benchmarks.tuning.real.tasks import BATCH, REPORTS, STEPS, Choice, Range, Task, draw, task_here
 from slurm_hadar import sharing
-
-SPEEDS = {"fast": 1.0, "slow": 0.5}
 
 
 def objective(trial: Any) -> float:
-    """Trains as the trial's number says; reports the error of each epoch."""
-    config = draw(int(os.environ["BENCH_SEED"]), trial.number)
-    for name, value in config.items():
-        trial.suggest_float(name, value, value)
+    """Trains, and reports the error every :data:`STEPS` steps."""
+    task = task_here()
+    config = suggested(task, trial)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    device = Device(SPEEDS[os.environ["HADAR_GPU_TYPE"]], world, sharing.iteration)
-    trained, judged = data()
-    model = network(config)
+    device = Device(os.environ["HADAR_GPU_TYPE"], world, sharing.iteration)
+    trained, judged = task.data()
+    model = task.network(config)
     wrapped = nn.parallel.DistributedDataParallel(model) if world > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=config["momentum"])
     sampler: Any = DistributedSampler(trained, num_replicas=world, rank=rank, drop_last=True)
@@ -37,16 +39,45 @@ def objective(trial: Any) -> float:
     run = slurm_hadar.train(
         wrapped, optimizer, total_steps=REPORTS * STEPS, loader=loader, global_batch=BATCH, save_every_s=None
     )
+    optimizer.param_groups[0].update(lr=config["lr"], momentum=config["momentum"])  # of a copied one
     wrong = 1.0
-    for x, y in run:
+    for batch in run:
         with device.step():
             optimizer.zero_grad()
-            nn.functional.cross_entropy(wrapped(x), y).backward()
+            task.loss(wrapped, *batch).backward()
             optimizer.step()
         if (run.step + 1) % STEPS == 0:
             device.note()
-            wrong = error(model, judged)
+            wrong = judge(task, model, judged)
             trial.report(wrong, (run.step + 1) // STEPS)
             if trial.should_prune():
                 raise optuna.TrialPruned
     return wrong
+
+
+def judge(task: Task, model: nn.Module, judged: Any) -> float:
+    """The error; a training that has gone astray has a large one."""
+    model.eval()
+    with torch.no_grad():
+        found = float(task.error(model, *judged.tensors))
+    model.train()
+    return min(found, 1e3) if found == found else 1e3
+
+
+def suggested(task: Task, trial: Any) -> dict[str, Any]:
+    """A trial's hyper-parameters, which the study knows of in any case."""
+    how = os.environ["BENCH_DRAW"]
+    if how == "number":
+        fixed = draw(task, int(os.environ["BENCH_SEED"]), trial.number)
+        for name, value in fixed.items():
+            trial.suggest_float(name, value, value)
+        return fixed
+    config: dict[str, Any] = {}
+    for name, one in task.space.items():
+        if isinstance(one, Range):
+            config[name] = trial.suggest_float(name, one.low, one.high, log=one.log)
+        elif isinstance(one, Choice) and how == "sampler":
+            config[name] = trial.suggest_categorical(name, list(one.of))
+        else:
+            config[name] = one.of[1]
+    return config

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from slurm_hadar.tuning.allocator import Allocator
 from slurm_hadar.tuning.executor.live import Live
-from slurm_hadar.tuning.executor.profile import Profile
 from slurm_hadar.tuning.pool import Limits
+from slurm_hadar.tuning.study.profile import Profile
 from slurm_hadar.tuning.trials import Trial, packing_limit
 
 __all__ = ["Estimates"]
@@ -21,8 +21,12 @@ class Estimates:
 
     def __init__(self, profile: Profile, speeds: Mapping[str, float]) -> None:
         self._profile = profile
-        self._speeds, self._best = speeds, max(speeds.values(), default=1.0)
+        self.know(speeds)
         self._learnt: set[tuple[int, tuple[int, int]]] = set()
+
+    def know(self, speeds: Mapping[str, float]) -> None:
+        """The GPU types that there are now."""
+        self._speeds, self._best = speeds, max(speeds.values(), default=1.0)
 
     def packing(self, limits: Limits) -> int:
         """How many trials on a GPU pay, by the marginal benefit."""
@@ -67,12 +71,21 @@ class Estimates:
         return self._speeds.get(kind, self._best) / self._best
 
     def trial(self, live: Live, group: Sequence[Live]) -> Trial:
-        """As the allocator sees it; of one that has not begun the length is that of the others."""
+        """As the allocator sees it; what is not known of one is as with the others."""
         left_s = self.left_s(live)
         if left_s is None:
-            known = [s for other in group if (s := self.left_s(other)) is not None]
-            left_s = statistics.fmean(known) if known else _UNKNOWN_S
+            left_s = self._as_others(live, group)
         return Trial(live.name, left_s, self._profile.alpha, self._profile.beta, live.meter.batch or 1)
+
+    def _as_others(self, live: Live, group: Sequence[Live]) -> float:
+        """Seconds left of one whose pace, and perhaps whose length, is not known yet."""
+        known = [other for other in group if self.alone(other) is not None]
+        paces_s = [self._factor(other) / alone for other in known if (alone := self.alone(other)) is not None]
+        left = live.meter.left(live.until)
+        lengths = [steps for other in known if (steps := other.meter.whole(live.until)) is not None]
+        if not paces_s or (left is None and not lengths):
+            return _UNKNOWN_S
+        return max((statistics.fmean(lengths) if left is None else left) * statistics.fmean(paces_s), 1e-3)
 
     def refresh(self, group: Sequence[Live], allocator: Allocator) -> bool:
         """Tell the allocator what is left of those that run; whether that is known of all."""

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -204,8 +204,7 @@ def _kill_group(pid: int) -> None:
 class SlurmLauncher:
     """Each run is a job step on the node of its GPUs; the GPUs of a node are shared out by us among its steps."""
 
-    def __init__(self, gpus_on_node: Mapping[str, int], threads: int) -> None:
-        self._gpus_on_node = gpus_on_node
+    def __init__(self, threads: int) -> None:
         self._environ = dict(os.environ)
         clean(self._environ)
         self._environ.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
@@ -219,7 +218,7 @@ class SlurmLauncher:
         assert site.node is not None
         command = [
             "srun", "--overlap", "--nodes=1", f"--ntasks={len(specs)}", f"--nodelist={site.node}",
-            f"--gres=gpu:{self._gpus_on_node[site.node]}", "--gpu-bind=none", "--overcommit", "--mem=0",
+            f"--gres=gpu:{site.on_node}", "--gpu-bind=none", "--overcommit", "--mem=0",
             "--kill-on-bad-exit=1", f"--job-name=trial-{run[0]}", "--input=none",
             sys.executable, "-m", "slurm_hadar.tuning.trial.worker",
         ]  # fmt: skip

@@ -25,12 +25,13 @@ class Stage(Enum):
 
 
 class Why(Enum):
-    """Why a process was told to end."""
+    """Why a process was told to end. LOST: its GPUs are not ours any more, as of a node that has died."""
 
     RESIZE = auto()
     RUNG = auto()
     STOP = auto()
     TIME = auto()
+    LOST = auto()
 
 
 @dataclass

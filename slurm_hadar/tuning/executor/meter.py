@@ -70,6 +70,11 @@ class Meter:
         """Of the present stretch; None until it is known."""
         return None if self._key is None else self.rates.get(self._key)
 
+    def whole(self, until: int | None) -> int | None:
+        """Steps from the very first one to the report of step ``until``, or to the loop's end."""
+        left = self.left(until)
+        return None if left is None else self.steps + left
+
     def left(self, until: int | None) -> int | None:
         """Steps to the report of step ``until``, or to the loop's end; None where nothing says."""
         to_end = None if self.total is None else max(0, self.total - self.steps)

@@ -24,13 +24,15 @@ _GRES = re.compile(r"gpu(?::([^:(,]+))?:(\d+)")
 @dataclass(frozen=True, slots=True)
 class Site:
     """GPUs of one type on one node, by their place among those that we have there. ``name`` is what the allocator
-    calls them: a trial is on one node, so that GPUs of two nodes are two kinds to it. ``node`` is None here and now."""
+    calls them: a trial is on one node, so that GPUs of two nodes are two kinds to it. ``node`` is None here and now.
+    ``on_node``: how many GPUs of all types the job has there."""
 
     name: str
     gpu_type: str
     gpus: tuple[int, ...]
     node: str | None = None
     cpus: int = 1
+    on_node: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,11 +170,12 @@ def sites_of(text: str) -> list[Site]:
     sites = []
     for nodes, cpu_ids, gres in _DETAIL.findall(text):
         for node in nodelist.expand(nodes):
-            first = 0
-            for kind, count in _GRES.findall(re.sub(r"\(.*?\)", "", gres)):
+            first, kinds = 0, _GRES.findall(re.sub(r"\(.*?\)", "", gres))
+            on_node = sum(int(count) for _, count in kinds)
+            for kind, count in kinds:
                 name = kind or "gpu"
                 own = tuple(range(first, first + int(count)))
-                sites.append(Site(f"{name}@{node}", name, own, node, _cpus(cpu_ids)))
+                sites.append(Site(f"{name}@{node}", name, own, node, _cpus(cpu_ids), on_node))
                 first += int(count)
     return sites
 

@@ -70,9 +70,13 @@ def prepare(environ: MutableMapping[str, str], spec: Spec, rank: int, pages: Pat
     own = [visible[n] if n < len(visible) else str(n) for n in spec.gpus]
     environ.update(
         CUDA_VISIBLE_DEVICES=",".join(own), HADAR_GPU_TYPE=spec.gpu_type, HADAR_JOB_DIR=spec.folder,
-        SLURM_RESTART_COUNT=str(spec.run), HADAR_RUN_DIR=str(pages), RANK=str(rank), LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(spec.world), LOCAL_WORLD_SIZE=str(spec.world),
+        SLURM_RESTART_COUNT=str(spec.run), HADAR_RUN_DIR=str(pages),
     )  # fmt: skip
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": spec.world, "LOCAL_WORLD_SIZE": spec.world}
+    for name, value in ranks.items():
+        environ.pop(name, None)  # one alone is not distributed: Hugging Face's Trainer would look for the others
+        if spec.world > 1:
+            environ[name] = str(value)
     environ.pop("HADAR_SHARE", None)
     if spec.share is not None and spec.world == 1:
         environ.update(HADAR_SHARE=spec.share, HADAR_SHARE_LABEL=f"trial {spec.trial}")
@@ -198,6 +202,7 @@ def _beat(spec: Spec, rank: int, pages: Path) -> None:
     while True:
         if page is None and file.exists():
             page = _hadar_progress.Page(file)
+            shutil.rmtree(pages, ignore_errors=True)  # both ends have it open; at a rung this process ends by a signal
         said = _progress(page) if page is not None and page.ready else {}
         socket.send_string(json.dumps({**head, **said}))
         wait_s = BEAT_S if said else BEAT_S / 5  # a short trial shall be known before its first rung

@@ -1,0 +1,74 @@
+"""Trial groups: trials whose end together counts, in the legs in which they are to run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from slurm_hadar.tuning.executor.live import Live, Stage
+
+__all__ = ["Group", "Leg"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Trials that run to the report of step ``until``, or to their own end."""
+
+    trials: tuple[int, ...]
+    until: int | None
+
+
+@dataclass
+class Group:
+    """Trials whose end together counts. ``to_come``: how many more are asked for as GPUs come free. ``courses`` run
+    beside each other, each in legs (trials, and the report to which they run), the next of which it names when the
+    trials of the one before are all done: brackets, say. ``lives``: of the whole search."""
+
+    lives: dict[int, Live]
+    deadline_s: float | None = None  # of time.monotonic()
+    members: list[Live] = field(default_factory=list)
+    to_come: int = 0
+    new: Callable[[], int | None] | None = None
+    _legs: list[tuple[Iterator[Leg], list[Live]]] = field(default_factory=list)
+
+    def submit(self, number: int, until: int | None = None) -> Live:
+        """A trial of the study is to run, to the report of step ``until`` or to its own end."""
+        live = self.lives.setdefault(number, Live(number))
+        live.until, live.stage = until, Stage.WAITING
+        if live not in self.members:
+            self.members.append(live)
+        return live
+
+    def follow(self, course: Iterator[Leg]) -> None:
+        """One more course."""
+        self._legs.append((course, []))
+
+    def next_legs(self) -> list[Live]:
+        """Who is to run now, since its course has got so far."""
+        found: list[Live] = []
+        going = []
+        for course, leg in self._legs:
+            while not any(live.active for live in leg):
+                said = next(course, None)
+                if said is None:
+                    break
+                leg = [] if self.late else [self.submit(number, said.until) for number in said.trials]
+                found += leg
+            else:
+                going.append((course, leg))
+        self._legs = going
+        return found
+
+    def feed(self, new: Callable[[], int | None], count: int) -> None:
+        """So many more trials, each made by ``new`` (None: there are no more) when GPUs are free for it."""
+        self.new, self.to_come = new, count
+
+    @property
+    def late(self) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline_s is not None and time.monotonic() > self.deadline_s
+
+    @property
+    def over(self) -> bool:
+        return not self.to_come and not self._legs and not any(live.active for live in self.members)

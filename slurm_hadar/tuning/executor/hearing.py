@@ -1,0 +1,96 @@
+"""What trials ask and tell while they run, and the answers."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from slurm_hadar.errors import HadarError
+from slurm_hadar.tuning.executor.desk import Desk, Message
+from slurm_hadar.tuning.executor.live import Live, Why
+from slurm_hadar.tuning.executor.state import State
+from slurm_hadar.tuning.study.book import Report, finite
+
+__all__ = ["Hearing"]
+
+
+class Hearing:
+    """Of the run that a trial has now alone; a process of an earlier one is told that nobody answers it any more."""
+
+    def __init__(self, state: State, desk: Desk) -> None:
+        self._state, self._desk = state, desk
+        self.warm = False  # what is started only once is there
+
+    def message(self, message: Message) -> None:
+        """Answer it, if it asks. Raises StoreError where the study cannot be written."""
+        live = self._state.lives.get(message.trial)
+        if live is None or live.process != (message.trial, message.run):
+            if message.asks:
+                self._desk.say_gone(message)
+            return
+        if not message.asks:
+            self._beat(live, message)
+            return
+        try:
+            self._desk.answer(message, self._answer(live, message))
+        except HadarError:
+            self._desk.say_gone(message)  # so that it saves: the run is over
+            raise
+        except Exception as error:  # Optuna's words for what the objective asks
+            self._desk.answer(message, error=str(error))
+
+    def _answer(self, live: Live, message: Message) -> Any:
+        said, book = message.said, self._state.book
+        match message.op:
+            case "hello":
+                live.step, self.warm = said.get("step") or live.step, True
+            case "suggest":
+                return book.suggest(live.number, said["kind"], said["name"], said["arguments"])
+            case "report":
+                return self._report(live, int(said["step"]), finite(said["value"]), str(said["value"]))
+            case "should_prune":
+                if live.why is Why.RUNG:
+                    return "pause"
+                return "prune" if book.should_prune(live.number) else "go"
+            case "attribute":
+                book.attribute(live.number, said["key"], said["value"])
+            case "end":
+                if live.outcome is None or said.get("state") == "failed":
+                    live.outcome = said
+            case _:
+                raise ValueError(f"unknown question {message.op}")
+        return None
+
+    def _report(self, live: Live, step: int, value: float | None, text: str) -> str:
+        state, now = self._state, time.monotonic()
+        live.meter.reported(step, now)
+        if state.book.report(live.number, Report(step, float(text) if value is None else value)):
+            if value is not None:
+                state.valued(live, value)
+                state.record.event("value", trial=live.number, step=step, value=value)
+            if state.hits(value) and state.reached is None:
+                state.reached, state.reached_value = live.number, value
+        if live.until is not None and step >= live.until and live.why is None:
+            live.why, live.asked_s = Why.RUNG, now
+        return "pause" if live.why is Why.RUNG else "go"
+
+    def _beat(self, live: Live, message: Message) -> None:
+        said = message.said
+        if message.rank == 0:
+            live.sender = message.sender
+            if live.why not in (None, Why.RUNG):  # it was told before it could hear
+                self._desk.tell_to_stop(message.sender)
+        if message.rank != 0 or "steps" not in said:
+            return
+        now = time.monotonic()
+        known = live.meter.total is not None
+        live.meter.beat(said["steps"], said["total"], said["resumable"], said["batch"], now)
+        if live.first_steps is None:
+            live.first_steps = live.meter.steps
+        elif live.resize_from_s is not None and live.meter.steps > live.first_steps and live.why is None:
+            self._state.profile.saw_resize(now - live.resize_from_s)
+            live.resize_from_s = None
+        if live.meter.steps > live.steps_at_crash:
+            live.crashes = 0
+        self._state.changed |= not known
+        self._state.changed |= self._state.estimates.learn(live)

@@ -1,0 +1,195 @@
+"""Starts, moves and ends the runs of trials, as the allocator decides."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_hadar.sharing.broker.looking import FOLDER
+from slurm_hadar.tuning.executor.desk import Desk
+from slurm_hadar.tuning.executor.launch import Launcher
+from slurm_hadar.tuning.executor.live import Live, Stage, Why
+from slurm_hadar.tuning.executor.site import Site
+from slurm_hadar.tuning.executor.state import State
+from slurm_hadar.tuning.trial.wire import Spec
+
+__all__ = ["Runs"]
+
+_GRACE_S = 120.0  # a large model takes long to save
+_TIME_GRACE_S = 5.0  # of one whose time is over
+_SOLO_S = 15.0
+_REST = 3.0
+_WEIGH_S = 1.0
+
+
+class Runs:
+    """``resizes``: trials that were started anew for another width."""
+
+    def __init__(self, state: State, desk: Desk, launcher: Launcher) -> None:
+        self._state, self._desk, self._launcher = state, desk, launcher
+        self.resizes = 0
+        self._weighed_s = -_WEIGH_S
+        self._sockets = Path("/tmp") / f"{FOLDER}tune-{os.getpid()}-{desk.token[:8]}"
+        self._meet = Path(tempfile.gettempdir())
+
+    def reconcile(self, warm: bool) -> None:
+        """What runs becomes what the allocator says; at once where something has changed, else now and then, since
+        trials come nearer to their ends. ``warm``: a start costs what it always will."""
+        state, group, now = self._state, self._state.group, time.monotonic()
+        assert group is not None
+        allocator = state.allocator
+        if state.changed:
+            allocator.resize_s = state.profile.resize_s
+            if allocator.waiting:
+                state.submit([])
+            state.changed = False
+        elif now - self._weighed_s < _WEIGH_S:
+            return
+        self._weighed_s = now
+        for run in allocator.start(now):
+            state.lives[int(run.trial.trial_id)].stage = Stage.RUNNING
+        if not group.to_come and state.estimates.refresh(group.members, allocator):
+            fixed = {live.name for live in group.members if not self._settled(live, now)}
+            for run, anew in allocator.resize(now, fixed):
+                live = state.lives[int(run.trial.trial_id)]
+                if anew:
+                    self.ask_to_end(live, Why.RESIZE)
+                else:
+                    live.grant = run.grant
+        for name in list(allocator.running):
+            live = state.lives[int(name)]
+            if live.process is None and live.stage is Stage.RUNNING and self._free(live):
+                self._launch(live, warm)
+
+    def _settled(self, live: Live, now: float) -> bool:
+        """Whether a trial may be resized: it resumes, how fast it goes as it is has been seen, and the start of this
+        run is not most of what it has cost."""
+        long_enough = now - live.started_s > _REST * self._state.profile.resize_s
+        return live.meter.resumable and live.process is not None and live.meter.rate is not None and long_enough
+
+    def _free(self, live: Live) -> bool:
+        """Whether nobody is on its GPUs but who will share them; and whether the trial that has run longest has done so
+        long enough alone to tell what it costs to have another one beside it."""
+        state, allocator = self._state, self._state.allocator
+        first = min(state.running(), key=lambda other: other.started_s, default=None)
+        wanted = allocator.gpus.places(live.name)
+        width = allocator.running[live.name].grant.width
+        for other in state.running():
+            if other is live or not set(other.at) & set(wanted):
+                continue
+            stays = other.name in allocator.running and allocator.gpus.places(other.name) == wanted
+            if width >= 1 or not stays or other.why is Why.RESIZE:
+                return False
+            unmeasured = not state.profile.alphas and (1, 1) not in other.meter.rates
+            if other is first and unmeasured and time.monotonic() - other.started_s < _SOLO_S:
+                return False
+        return True
+
+    def _launch(self, live: Live, warm: bool) -> None:
+        state = self._state
+        run = state.allocator.running[live.name]
+        places = state.allocator.gpus.places(live.name)
+        site = state.sites[run.grant.gpu_type]
+        folder = state.record.trial_folder(live.number)
+        folder.mkdir(parents=True, exist_ok=True)
+        live.run = _next_run(folder)
+        specs = self._specs(live, site, tuple(site.gpus[index] for _, index in places), folder)
+        if live.resize_from_s is None and warm:  # the first start costs as much, but for the save
+            live.resize_from_s = time.monotonic()
+        live.process, live.at, live.grant = (live.number, live.run), places, run.grant
+        live.started_s, live.why, live.outcome = time.monotonic(), None, None
+        live.sender, live.step, live.first_steps = None, None, None
+        self._launcher.start(live.process, site, specs, folder / "log")
+        state.record.event(
+            "start", trial=live.number, run=live.run, width=str(run.grant.width), type=site.gpu_type,
+            gpus=[f"{site.name}:{gpu}" for gpu in specs[0].gpus],
+        )  # fmt: skip
+        state.shared_anew()
+
+    def _specs(self, live: Live, site: Site, gpus: tuple[int, ...], folder: Path) -> list[Spec]:
+        """One for each process."""
+        settings, desk, world = self._state.settings, self._desk, len(gpus)
+        share = str(self._sockets / f"gpu{gpus[0]}") if self._state.allocator.limits.packed > 1 and world == 1 else None
+        return [
+            Spec(
+                desk.address, desk.server_key, desk.token, live.number, live.run, str(settings.file), settings.function,
+                str(folder), gpus, site.gpu_type, world, rank if site.node is None else None, share,
+                str(self._meeting(live)),
+            )
+            for rank in range(world)
+        ]  # fmt: skip
+
+    def _meeting(self, live: Live) -> Path:
+        """Where the ranks of a run find each other."""
+        return self._meet / f"hadar-meet-{self._desk.token[:16]}-{live.number}-{live.run}"
+
+    def clear(self, live: Live) -> None:
+        """Remove what the processes of a run leave that were killed."""
+        with contextlib.suppress(OSError):
+            self._meeting(live).unlink()
+
+    def ask_to_end(self, live: Live, why: Why) -> None:
+        """It saves at its next boundary, and ends."""
+        if live.process is None or live.why is not None:
+            return
+        live.why, live.asked_s = why, time.monotonic()
+        if why is Why.RESIZE:
+            live.resize_from_s = live.asked_s
+            self.resizes += 1
+        if live.sender is not None:
+            self._desk.tell_to_stop(live.sender)
+
+    def enforce(self) -> None:
+        """Whose time is over is told so; who was told to end, and has not in good time, is killed."""
+        limit_s, now = self._state.settings.time_limit_s, time.monotonic()
+        for live in self._state.running():
+            if limit_s is not None and live.running_s() > limit_s:
+                live.why = None if live.why is not Why.TIME else live.why
+                self.ask_to_end(live, Why.TIME)
+            if live.why is not None and now - live.asked_s > (_TIME_GRACE_S if live.why is Why.TIME else _GRACE_S):
+                self.kill(live)
+
+    def lose(self, lives: Sequence[Live]) -> None:
+        """Their GPUs are not there any more: they wait for others, from their last checkpoints."""
+        for live in lives:
+            if live.process is None:
+                live.stage = Stage.WAITING
+                self._state.submit([live])
+            else:
+                live.why, live.asked_s = Why.LOST, time.monotonic()
+                self._launcher.kill(live.process, None)  # the node may not answer any more
+
+    def kill(self, live: Live) -> None:
+        """At once."""
+        assert live.process is not None
+        self._launcher.kill(live.process, live.step)
+
+    def stop_all(self) -> float:
+        """All save and end; until when (of time.monotonic()) that may take."""
+        for live in self._state.lives.values():
+            self.ask_to_end(live, Why.STOP)
+            if live.why is not Why.STOP:
+                live.asked_s = time.monotonic()
+        return time.monotonic() + _GRACE_S
+
+    def close(self) -> None:
+        """Remove the sockets of brokers."""
+        with contextlib.suppress(OSError):
+            for file in self._sockets.iterdir():
+                file.unlink()
+            self._sockets.rmdir()
+
+
+def _next_run(folder: Path) -> int:
+    """How often the trial was started before, by any tuner; its checkpoints of a later run count first."""
+    file = folder / "runs"
+    try:
+        run = int(file.read_text())
+    except (OSError, ValueError):
+        run = 0
+    file.write_text(f"{run + 1}\n")
+    return run

@@ -1,0 +1,78 @@
+"""A search for hyper-parameters in a job whose size the controller changes: it goes on with the GPUs it is given."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slurm, pytest.mark.thorough]
+pytest.importorskip("optuna")
+
+ROOT = Path(__file__).resolve().parents[3]
+DEADLINE_S = 240.0
+#: Saves at SIGTERM and goes on, as a loop of ours does; endless until there is a file ``go``.
+STUDY = """
+import os, pathlib, signal, time
+
+def objective(trial):
+    x = trial.suggest_float("x", 0.0, 1.0)
+    saved = pathlib.Path(os.environ["HADAR_JOB_DIR"]) / "saved"
+    step, asked = int(saved.read_text()) if saved.exists() else 0, []
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+    while step < 3 or (trial.number > 1 and not pathlib.Path("go").exists()):
+        time.sleep(0.2)
+        step += 1
+        trial.report(x, step)
+        if asked:
+            saved.write_text(str(step))
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+    return x
+"""
+SCRIPT = (
+    f"exec {sys.executable} -m slurm_hadar.cli.main tune run study.py:objective --trials 6 --algorithm random "
+    "--storage sqlite:///tune.db --json result.json\n"
+)
+
+
+def test_a_search_goes_on_with_other_gpus(live: Any, poll: Any) -> None:
+    """Two GPUs, then four on another node: what was finished stays, what ran goes on, all are used."""
+
+    def events(what: str) -> list[dict[str, Any]]:
+        text = "".join(file.read_text() for file in live.work.glob("tune.db.hadar/*/events.jsonl"))
+        found = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+        return [event for event in found if event["event"] == what]
+
+    (live.work / "study.py").write_text(STUDY)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR"))}
+    env = {**clean, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(live.work)}
+    blocker = live.submit("--gres=gpu:4", "-N6", comment="")  # so that Slurm does not start it by itself
+    job = live.submit("--gres=gpu:2", comment="hadar:ckpt=yes,gpus=2-4", script=SCRIPT, env=env)
+    controller = live.controller()
+    controller.run_round()
+    live.cluster.run(["scancel", blocker])
+    poll(lambda: not live.gpus(blocker))
+    live.place(**{f"j{job}": {"v100-1": 2}})
+    controller.run_round()
+    poll(lambda: len(events("over")) == 2 and len(events("start")) >= 4 and events("value"), DEADLINE_S)
+    live.place(**{f"j{job}": {"v100-2": 4}})
+    assert controller.run_round().record.failed == 0
+    poll(lambda: live.holds(job, {"v100-2": 4}), DEADLINE_S)
+    poll(lambda: len([e for e in events("start") if "v100-2" in e["gpus"][0]]) == 4, DEADLINE_S)
+    live.finish()
+    poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
+
+    assert [event["gpus"] for event in events("began")] == [2, 4]
+    assert json.loads((live.work / "result.json").read_text())["trials"] == {"complete": 6}
+    over = [event["trial"] for event in events("over")]
+    assert sorted(over) == list(range(6))
+    there = [event for event in events("start") if "v100-2" in event["gpus"][0]]
+    assert len({gpu for event in there for gpu in event["gpus"]}) == 4
+    assert not {event["trial"] for event in there} & set(over[:2])
+    steps = [(event["trial"], event["step"]) for event in events("value")]
+    assert len(steps) == len(set(steps))
