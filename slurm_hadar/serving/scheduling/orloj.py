@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from slurm_hadar.serving.scheduling.distribution import Distribution
 from slurm_hadar.serving.scheduling.heap import ScoreHeap
 from slurm_hadar.serving.scheduling.learning import Knowledge
 from slurm_hadar.serving.scheduling.policy import Policy, Proposal, Setup
@@ -138,6 +139,9 @@ class Orloj(Policy):
             return table
 
         return table_of
+
+    def run_times(self, application: str) -> Distribution:
+        return self.knowledge.of(application)
 
     def latest_start_s(self, request: Request) -> float:
         """The shortest run known of its application would just end in time."""
