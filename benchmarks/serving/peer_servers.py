@@ -1,0 +1,106 @@
+"""Ray Serve and LitServe with a model of examples/serving, as their documentation does it; what is configured is said.
+
+    python -m benchmarks.serving.peer_servers ray MODEL PORT           reads lines of JSON: configurations to switch to
+    python -m benchmarks.serving.peer_servers litserve MODEL PORT BATCH WAIT_S
+
+Both answer the bodies that our server answers, and print ``ready``. They do not know of deadlines or applications.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_hadar.serving.server.model import ServedModel, load_models
+from slurm_hadar.serving.tensors import DATATYPES, as_json
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "serving" / "models.py"
+
+
+def arrays(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A request's tensors."""
+    return {t["name"]: np.asarray(t["data"], DATATYPES[t["datatype"]]).reshape(t["shape"]) for t in body["inputs"]}
+
+
+def answer(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"outputs": as_json({name: np.asarray(a) for name, a in outputs.items()})}
+
+
+def built(name: str) -> ServedModel:
+    """Warm."""
+    (model,) = load_models(f"{EXAMPLES}:{name}")
+    for requests in model.examples().values():
+        for request in requests:
+            model.infer([request])
+    return model
+
+
+def ray_server(name: str, port: int) -> None:
+    import ray
+    from ray import serve
+    from starlette.requests import Request
+
+    @serve.deployment(max_ongoing_requests=2000, num_replicas=1, ray_actor_options={"num_cpus": 1})
+    class Model:
+        def __init__(self) -> None:
+            self._model = built(name)
+
+        def reconfigure(self, config: dict[str, Any]) -> None:
+            self._batch.set_max_batch_size(config["batch"])  # type: ignore[attr-defined]
+            self._batch.set_batch_wait_timeout_s(config["wait_s"])  # type: ignore[attr-defined]
+
+        @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)
+        async def _batch(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            return [answer(found) for found in await asyncio.to_thread(self._model.infer, requests)]
+
+        async def __call__(self, request: Request) -> Any:
+            return await self._batch(arrays(json.loads(await request.body())))  # type: ignore[arg-type]
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    for line in sys.stdin:
+        serve.run(Model.options(user_config=json.loads(line)).bind(), route_prefix="/")  # type: ignore[attr-defined]
+        print("ready", flush=True)
+    serve.shutdown()
+    ray.shutdown()
+
+
+def litserve_server(name: str, port: int, batch: int, wait_s: float) -> None:
+    import litserve
+
+    class Api(litserve.LitAPI):  # type: ignore[misc]
+        def setup(self, device: str) -> None:  # noqa: ARG002
+            self._served = built(name)
+            print("ready", flush=True)
+
+        def decode_request(self, request: dict[str, Any]) -> dict[str, Any]:
+            return arrays(request)
+
+        def batch(self, inputs: list[Any]) -> list[Any]:
+            return inputs
+
+        def predict(self, x: Any) -> Any:
+            return self._served.infer(x) if batch > 1 else self._served.infer([x])[0]
+
+        def unbatch(self, output: Any) -> Any:
+            return output
+
+        def encode_response(self, output: Mapping[str, Any]) -> dict[str, Any]:
+            return answer(output)
+
+    api = Api(max_batch_size=batch, batch_timeout=wait_s, api_path=f"/v2/models/{name}/infer")
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1)
+    server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="error")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "ray":
+        ray_server(sys.argv[2], int(sys.argv[3]))
+    else:
+        litserve_server(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))

@@ -1,0 +1,223 @@
+"""The server against Ray Serve and LitServe: the same models, the same open-loop load, one after the other.
+
+Every server has one worker with one thread of PyTorch. Peers are tuned by a sweep at a middling load. What was measured
+is kept at once, and not measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.serving.peer_servers import EXAMPLES, built
+from slurm_hadar.serving.load import run_load
+from slurm_hadar.serving.trace import intended_of
+
+__all__ = ["MIXES", "compare"]
+
+MIXES: Mapping[str, Mapping[str, float]] = {
+    "texts": {"tweet": 80.0, "article": 20.0},
+    "exits": {"clear": 80.0, "blurred": 20.0},
+}
+_PORT = 8670
+_SLO = 3.0  # longest application's median times alone
+_TUNED_AT, _CALM = 0.8, 0.1
+_LOADS = (0.5, 0.7, 0.9, 1.2, 1.6)
+_SWEEP: Sequence[tuple[int, float]] = ((1, 0.0), (4, 0.0), (16, 0.0), (4, 0.005), (16, 0.005))
+_GOAL = 0.6  # finish rate of a peer at which ours is compared
+
+Kept = dict[str, Any]
+
+
+def compare(model: str, seconds: float, kept: Kept, keep: Callable[[Kept], None]) -> Kept:
+    """Figures by server and load, and from them ours over theirs. ``kept``: what an earlier run has measured."""
+    if "alone_s" not in kept:
+        kept["alone_s"] = _alone(model)
+        keep(kept)
+    _Comparison(model, seconds, kept, keep).run()
+    kept["ratios"] = {peer: _ratios(kept["figures"], peer) for peer in ("Ray Serve", "LitServe")}
+    keep(kept)
+    return kept
+
+
+def _alone(model: str) -> dict[str, float]:
+    """Median seconds of one request in this process, by application."""
+    found: dict[str, float] = {}
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    served = built(model)
+    for application, requests in served.examples().items():
+        took = []
+        for _ in range(4):
+            for request in requests:
+                began = time.perf_counter()
+                served.infer([request])
+                took.append(time.perf_counter() - began)
+        found[application] = statistics.median(took)
+    return found
+
+
+class _Comparison:
+    def __init__(self, model: str, seconds: float, kept: Kept, keep: Callable[[Kept], None]) -> None:
+        self._model, self._seconds, self._kept, self._keep = model, seconds, kept, keep
+        mix = MIXES[model]
+        alone = kept["alone_s"]
+        self._mean_s = sum(alone[a] * w for a, w in mix.items()) / sum(mix.values())
+        self._slo_s = _SLO * max(alone.values())
+        self._examples = {
+            application: [{"inputs": _json(request)} for request in requests]
+            for application, requests in built(model).examples().items()
+        }
+        kept.setdefault("figures", {})
+
+    def run(self) -> None:
+        peers: list[tuple[str, Callable[[], Any]]] = [("Ray Serve", self._ray), ("LitServe", self._litserve)]
+        for name, start in peers:
+            with start() as switch:
+                for batch, wait_s in _SWEEP:
+                    self._measure(
+                        f"{name} tuned", f"{batch} {wait_s:g}", _TUNED_AT, lambda b=batch, w=wait_s: switch(b, w)
+                    )
+                tuned = self._kept["figures"][f"{name} tuned"]
+                best = max(_SWEEP, key=lambda c: tuned[f"{c[0]} {c[1]:g}"]["finish_rate"])
+                for load in (_CALM, *_LOADS):
+                    self._measure(name, f"{load:g}", load, lambda c=best: switch(*c))
+        with self._hadar() as switch:
+            for load in (_CALM, *_LOADS):
+                self._measure("hadar serve", f"{load:g}", load, lambda: switch(0, 0.0))
+
+    def _measure(self, server: str, cell: str, load: float, ready: Callable[[], str]) -> None:
+        figures = self._kept["figures"].setdefault(server, {})
+        if cell in figures:
+            return
+        url = ready()
+        mix = MIXES[self._model]
+        for seconds, seed in ((2.0, 1), (self._seconds, 100)):  # the first is not counted
+            spec = f"poisson:rate={load / self._mean_s:g},seconds={seconds:g},seed={seed}"
+            told = run_load(url, self._model, intended_of(spec, self._slo_s, mix), self._examples).summary()
+        figures[cell] = {k: told[k] for k in ("finish_rate", "requests", "latency_p50_ms", "sending_lag_ms_p99")}
+        print(f"{self._model}: {server}, {cell}: {told['finish_rate']:.3f} of {told['requests']}", flush=True)
+        self._keep(self._kept)
+
+    @contextmanager
+    def _ray(self) -> Iterator[Callable[[int, float], str]]:
+        process: subprocess.Popen[str] | None = None
+        running: list[tuple[int, float]] = []
+
+        def switch(batch: int, wait_s: float) -> str:
+            nonlocal process
+            if process is None:
+                process = _started([_PEERS, "ray", self._model, str(_PORT)])
+            if running[-1:] != [(batch, wait_s)]:
+                assert process.stdin is not None
+                process.stdin.write(json.dumps({"batch": batch, "wait_s": wait_s}) + "\n")
+                process.stdin.flush()
+                _until(process, "ready", drain=False)  # it will say so again
+                running.append((batch, wait_s))
+            return f"http://127.0.0.1:{_PORT}"
+
+        try:
+            yield switch
+        finally:
+            if process is not None:
+                assert process.stdin is not None
+                process.stdin.close()  # it ends by itself
+                process.wait(60)
+
+    @contextmanager
+    def _litserve(self) -> Iterator[Callable[[int, float], str]]:
+        running: dict[tuple[int, float], subprocess.Popen[str]] = {}
+
+        def switch(batch: int, wait_s: float) -> str:
+            if (batch, wait_s) not in running:
+                for process in running.values():
+                    _end(process)
+                running.clear()
+                port = str(_PORT + 1)
+                running[batch, wait_s] = _started([_PEERS, "litserve", self._model, port, str(batch), str(wait_s)])
+                _until(running[batch, wait_s], "ready")
+                time.sleep(2)  # it listens once its worker has said so
+            return f"http://127.0.0.1:{_PORT + 1}"
+
+        try:
+            yield switch
+        finally:
+            for process in running.values():
+                _end(process)
+
+    @contextmanager
+    def _hadar(self) -> Iterator[Callable[[int, float], str]]:
+        process: subprocess.Popen[str] | None = None
+
+        def switch(_batch: int, _wait_s: float) -> str:
+            nonlocal process
+            if process is None:
+                options = ["--port", str(_PORT + 2), "--slo", f"{self._slo_s:.4f}s"]
+                serve = ["slurm_hadar.cli.main", "serve", "run", f"{EXAMPLES}:{self._model}", *options]
+                process = _started(serve, told=subprocess.STDOUT)
+                _until(process, "is ready")
+            return f"http://127.0.0.1:{_PORT + 2}"
+
+        try:
+            yield switch
+        finally:
+            if process is not None:
+                _end(process)
+
+
+_PEERS = "benchmarks.serving.peer_servers"
+
+
+def _started(module: list[str], told: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+    )  # fmt: skip
+
+
+def _until(process: subprocess.Popen[str], word: str, drain: bool = True) -> None:
+    assert process.stdout is not None
+    for line in iter(process.stdout.readline, ""):
+        if word in line:
+            if drain:  # else a full pipe would stop it
+                threading.Thread(target=process.stdout.read, daemon=True).start()
+            return
+    raise RuntimeError(f"{process.args!r} ended before it was ready")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGTERM)  # its own session, with its workers
+    try:
+        process.wait(40)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _json(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    from slurm_hadar.serving.tensors import as_json
+
+    return as_json(request)
+
+
+def _ratios(figures: Mapping[str, Any], peer: str) -> dict[str, float]:
+    """At the load where the peer's finish rate is nearest to the goal; and of median latencies where little comes."""
+    theirs, ours = figures[peer], figures["hadar serve"]
+    load = min((f"{load:g}" for load in _LOADS), key=lambda at: abs(theirs[at]["finish_rate"] - _GOAL))
+    calm = f"{_CALM:g}"
+    return {
+        "load": float(load), "theirs": theirs[load]["finish_rate"], "ours": ours[load]["finish_rate"],
+        "finish rate, ours over theirs": ours[load]["finish_rate"] / max(theirs[load]["finish_rate"], 1e-3),
+        "median latency at load 0.1, ours over theirs": ours[calm]["latency_p50_ms"] / theirs[calm]["latency_p50_ms"],
+    }  # fmt: skip
