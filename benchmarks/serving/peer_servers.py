@@ -62,7 +62,7 @@ def ray_server(name: str, port: int) -> None:
         async def __call__(self, request: Request) -> Any:
             return await self._batch(arrays(json.loads(await request.body())))  # type: ignore[arg-type]
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     for line in sys.stdin:
         serve.run(Model.options(user_config=json.loads(line)).bind(), route_prefix="/")  # type: ignore[attr-defined]

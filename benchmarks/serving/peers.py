@@ -1,7 +1,8 @@
 """The server against Ray Serve and LitServe: the same models, the same open-loop load, one after the other.
 
-Every server has one worker with one thread of PyTorch. Peers are tuned by a sweep at a middling load. What was measured
-is kept at once, and not measured again.
+Every server has one worker with one thread of PyTorch. Peers are tuned by a sweep over batch sizes and waiting times,
+then their load is raised until half of the requests are late; there, and where little comes, they and ours are asked in
+turn. What was measured is kept at once, and not measured again.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ MIXES: Mapping[str, Mapping[str, float]] = {
 }
 _PORT = 8670
 _SLO = 3.0  # longest application's median times alone
-_TUNED_AT, _CALM = 0.8, 0.1
-_LOADS = (0.5, 0.7, 0.9, 1.2, 1.6)
+_TUNED_AT, _CALM = 1.0, 0.1
+_LOADS = (0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
+_TURNS = 3
 _SWEEP: Sequence[tuple[int, float]] = ((1, 0.0), (4, 0.0), (16, 0.0), (4, 0.005), (16, 0.005))
 _GOAL = 0.6  # finish rate of a peer at which ours is compared
 
 Kept = dict[str, Any]
+_Switch = Callable[[int, float], str]  # to a configuration; its address
 
 
 def compare(model: str, seconds: float, kept: Kept, keep: Callable[[Kept], None]) -> Kept:
@@ -44,7 +47,7 @@ def compare(model: str, seconds: float, kept: Kept, keep: Callable[[Kept], None]
         kept["alone_s"] = _alone(model)
         keep(kept)
     _Comparison(model, seconds, kept, keep).run()
-    kept["ratios"] = {peer: _ratios(kept["figures"], peer) for peer in ("Ray Serve", "LitServe")}
+    kept["ratios"] = {peer: _ratios(kept, peer) for peer in ("Ray Serve", "LitServe")}
     keep(kept)
     return kept
 
@@ -83,32 +86,44 @@ class _Comparison:
 
     def run(self) -> None:
         peers: list[tuple[str, Callable[[], Any]]] = [("Ray Serve", self._ray), ("LitServe", self._litserve)]
-        for name, start in peers:
-            with start() as switch:
-                for batch, wait_s in _SWEEP:
-                    self._measure(
-                        f"{name} tuned", f"{batch} {wait_s:g}", _TUNED_AT, lambda b=batch, w=wait_s: switch(b, w)
-                    )
-                tuned = self._kept["figures"][f"{name} tuned"]
-                best = max(_SWEEP, key=lambda c: tuned[f"{c[0]} {c[1]:g}"]["finish_rate"])
-                for load in (_CALM, *_LOADS):
-                    self._measure(name, f"{load:g}", load, lambda c=best: switch(*c))
-        with self._hadar() as switch:
-            for load in (_CALM, *_LOADS):
-                self._measure("hadar serve", f"{load:g}", load, lambda: switch(0, 0.0))
+        for peer, start in peers:
+            with start() as switch, self._hadar() as ours:
+                self._duel(peer, *self._tuned(peer, switch), switch, ours)
 
-    def _measure(self, server: str, cell: str, load: float, ready: Callable[[], str]) -> None:
+    def _tuned(self, peer: str, switch: _Switch) -> tuple[tuple[int, float], float]:
+        """Its best configuration, and the load at which its finish rate is then nearest to the goal."""
+        rates = [self._measure(f"{peer} {b} {w:g}", _TUNED_AT, 1, lambda b=b, w=w: switch(b, w)) for b, w in _SWEEP]
+        best = _SWEEP[max(range(len(rates)), key=rates.__getitem__)]
+        found: dict[float, float] = {}
+        for load in _LOADS:
+            found[load] = self._measure(f"{peer} tuned", load, 1, lambda: switch(*best))
+            if found[load] < _GOAL:
+                break
+        self._kept.setdefault("configured", {})[peer] = {"max_batch_size": best[0], "wait_s": best[1]}
+        return best, min(found, key=lambda load: abs(found[load] - _GOAL))
+
+    def _duel(self, peer: str, best: tuple[int, float], load: float, switch: _Switch, ours: _Switch) -> None:
+        """In turn, as what else the machine does changes."""
+        self._kept.setdefault("duel_at", {})[peer] = load
+        for at in (_CALM, load):
+            for turn in range(_TURNS):
+                self._measure(f"{peer} duel", at, 100 + turn, lambda: switch(*best))
+                self._measure(f"hadar serve against {peer}", at, 100 + turn, lambda: ours(0, 0.0))
+
+    def _measure(self, server: str, load: float, seed: int, ready: Callable[[], str]) -> float:
+        """The finish rate."""
         figures = self._kept["figures"].setdefault(server, {})
-        if cell in figures:
-            return
-        url = ready()
-        mix = MIXES[self._model]
-        for seconds, seed in ((2.0, 1), (self._seconds, 100)):  # the first is not counted
-            spec = f"poisson:rate={load / self._mean_s:g},seconds={seconds:g},seed={seed}"
-            told = run_load(url, self._model, intended_of(spec, self._slo_s, mix), self._examples).summary()
-        figures[cell] = {k: told[k] for k in ("finish_rate", "requests", "latency_p50_ms", "sending_lag_ms_p99")}
-        print(f"{self._model}: {server}, {cell}: {told['finish_rate']:.3f} of {told['requests']}", flush=True)
-        self._keep(self._kept)
+        cell = f"{load:g} {seed}"
+        if cell not in figures:
+            url, mix = ready(), MIXES[self._model]
+            for seconds, drawn in ((1.5, 0), (self._seconds, seed)):  # the first is not counted
+                spec = f"poisson:rate={load / self._mean_s:g},seconds={seconds:g},seed={drawn}"
+                told = run_load(url, self._model, intended_of(spec, self._slo_s, mix), self._examples).summary()
+            figures[cell] = {k: told[k] for k in ("finish_rate", "requests", "latency_p50_ms", "sending_lag_ms_p99")}
+            print(f"{self._model}: {server}, {cell}: {told['finish_rate']:.3f} of {told['requests']}", flush=True)
+            self._keep(self._kept)
+        rate: float = figures[cell]["finish_rate"]
+        return rate
 
     @contextmanager
     def _ray(self) -> Iterator[Callable[[int, float], str]]:
@@ -211,13 +226,19 @@ def _json(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     return as_json(request)
 
 
-def _ratios(figures: Mapping[str, Any], peer: str) -> dict[str, float]:
+def _ratios(kept: Kept, peer: str) -> dict[str, float]:
     """At the load where the peer's finish rate is nearest to the goal; and of median latencies where little comes."""
-    theirs, ours = figures[peer], figures["hadar serve"]
-    load = min((f"{load:g}" for load in _LOADS), key=lambda at: abs(theirs[at]["finish_rate"] - _GOAL))
-    calm = f"{_CALM:g}"
+    theirs, ours, load = (kept["figures"][f"{peer} duel"], kept["figures"][f"hadar serve against {peer}"],
+                          kept["duel_at"][peer])  # fmt: skip
+
+    def mean(of: Mapping[str, Any], at: float, what: str) -> float:
+        return statistics.fmean(of[f"{at:g} {100 + turn}"][what] for turn in range(_TURNS))
+
+    rates = mean(theirs, load, "finish_rate"), mean(ours, load, "finish_rate")
+    waits = mean(theirs, _CALM, "latency_p50_ms"), mean(ours, _CALM, "latency_p50_ms")
     return {
-        "load": float(load), "theirs": theirs[load]["finish_rate"], "ours": ours[load]["finish_rate"],
-        "finish rate, ours over theirs": ours[load]["finish_rate"] / max(theirs[load]["finish_rate"], 1e-3),
-        "median latency at load 0.1, ours over theirs": ours[calm]["latency_p50_ms"] / theirs[calm]["latency_p50_ms"],
+        "load": load, "finish rate of theirs": rates[0], "finish rate of ours": rates[1],
+        "finish rate, ours over theirs": rates[1] / max(rates[0], 1e-3),
+        "calm median of theirs, ms": waits[0], "calm median of ours, ms": waits[1],
+        "calm median, ours over theirs": waits[1] / waits[0],
     }  # fmt: skip
