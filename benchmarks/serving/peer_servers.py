@@ -52,15 +52,15 @@ def ray_server(name: str, port: int) -> None:
             self._model = built(name)
 
         def reconfigure(self, config: dict[str, Any]) -> None:
-            self._batch.set_max_batch_size(config["batch"])  # type: ignore[attr-defined]
-            self._batch.set_batch_wait_timeout_s(config["wait_s"])  # type: ignore[attr-defined]
+            self._batch.set_max_batch_size(config["batch"])
+            self._batch.set_batch_wait_timeout_s(config["wait_s"])
 
-        @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)
-        async def _batch(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
+        async def _batch(self, requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
             return [answer(found) for found in await asyncio.to_thread(self._model.infer, requests)]
 
         async def __call__(self, request: Request) -> Any:
-            return await self._batch(arrays(json.loads(await request.body())))  # type: ignore[arg-type]
+            return await self._batch(arrays(json.loads(await request.body())))
 
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     serve.start(http_options={"host": "127.0.0.1", "port": port})
