@@ -20,7 +20,13 @@ import numpy as np
 from slurm_hadar.serving.server.model import ServedModel, load_models
 from slurm_hadar.serving.tensors import DATATYPES, as_json
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "serving" / "models.py"
+_EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "serving" / "models.py"
+#: who builds each; ``slept`` takes time and no CPU, as a model on a GPU
+SOURCES = {
+    "slept": f"{Path(__file__).resolve().parent / 'beside.py'}:build",
+    "texts": f"{_EXAMPLES}:texts",
+    "exits": f"{_EXAMPLES}:exits",
+}
 
 
 def arrays(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +40,7 @@ def answer(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def built(name: str) -> ServedModel:
     """Warm."""
-    (model,) = load_models(f"{EXAMPLES}:{name}")
+    (model,) = load_models(SOURCES[name])
     for requests in model.examples().values():
         for request in requests:
             model.infer([request])

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.serving.peer_servers import EXAMPLES, built
+from benchmarks.serving.peer_servers import SOURCES, built
 from slurm_hadar.serving.load import run_load
 from slurm_hadar.serving.trace import intended_of
 
 __all__ = ["MIXES", "compare"]
 
 MIXES: Mapping[str, Mapping[str, float]] = {
+    "slept": {"short": 80.0, "long": 20.0},
     "texts": {"tweet": 80.0, "article": 20.0},
     "exits": {"clear": 80.0, "blurred": 20.0},
 }
@@ -153,8 +154,8 @@ class _Comparison:
         finally:
             if process is not None:
                 assert process.stdin is not None
-                process.stdin.close()  # it ends by itself
-                process.wait(60)
+                process.stdin.close()  # it ends Ray and itself
+                _wait(process)
 
     @contextmanager
     def _litserve(self) -> Iterator[Callable[[int, float], str]]:
@@ -185,7 +186,7 @@ class _Comparison:
             nonlocal process
             if process is None:
                 options = ["--port", str(_PORT + 2), "--slo", f"{self._slo_s:.4f}s"]
-                serve = ["slurm_hadar.cli.main", "serve", "run", f"{EXAMPLES}:{self._model}", *options]
+                serve = ["slurm_hadar.cli.main", "serve", "run", SOURCES[self._model], *options]
                 process = _started(serve, told=subprocess.STDOUT)
                 _until(process, "is ready")
             return f"http://127.0.0.1:{_PORT + 2}"
@@ -219,8 +220,12 @@ def _until(process: subprocess.Popen[str], word: str, drain: bool = True) -> Non
 
 def _end(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGTERM)  # its own session, with its workers
+    _wait(process)
+
+
+def _wait(process: subprocess.Popen[str]) -> None:
     try:
-        process.wait(40)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -27,6 +27,7 @@ _NEWS = 0.8  # of the shortest run known: less than that is worked in at once
 _DUE = 50  # observations after which distributions are worked out anew
 _KEPT = 256  # batches whose times are worked out anew with them
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
+_FEW = 2  # largest batches: where more wait the densest is first, and is found in time
 _SAVED = 0.3  # of a batch: that much of it must be saved by its going first
 _LATE = 0.02  # weight of the latest request in the part of an application's that is lost
 
@@ -205,7 +206,7 @@ class Orloj(Policy):
         best = self._densest(listed, now_s, speed)
         if best is None:
             return self._probe(speed)
-        if len(best.requests) < self._sizes[-1]:  # a full one makes the most of its time
+        if len(self.queued) <= _FEW * self._sizes[-1] and len(best.requests) < self._sizes[-1]:
             best = self._urgent_part(best, now_s, speed) or self._before(best, listed, now_s, speed) or best
         return Proposal(best.requests, best.expected_s, best.value)
 
