@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.serving.peer_servers import SOURCES, built
+from benchmarks.serving.peer_ray import SOURCES, built
 from slurm_hadar.serving.load import run_load
 from slurm_hadar.serving.trace import intended_of
 
@@ -140,7 +140,7 @@ class _Comparison:
         def switch(batch: int, wait_s: float) -> str:
             nonlocal process
             if process is None:
-                process = _started([_PEERS, "ray", self._model, str(_PORT)])
+                process = _started(["benchmarks.serving.peer_ray", self._model, str(_PORT)])
             if running[-1:] != [(batch, wait_s)]:
                 assert process.stdin is not None
                 process.stdin.write(json.dumps({"batch": batch, "wait_s": wait_s}) + "\n")
@@ -167,7 +167,9 @@ class _Comparison:
                     _end(process)
                 running.clear()
                 port = str(_PORT + 1)
-                running[batch, wait_s] = _started([_PEERS, "litserve", self._model, port, str(batch), str(wait_s)])
+                running[batch, wait_s] = _started(
+                    ["benchmarks.serving.peer_litserve", self._model, port, str(batch), str(wait_s)]
+                )
                 _until(running[batch, wait_s], "ready")
                 time.sleep(2)  # it listens once its worker has said so
             return f"http://127.0.0.1:{_PORT + 1}"
@@ -196,9 +198,6 @@ class _Comparison:
         finally:
             if process is not None:
                 _end(process)
-
-
-_PEERS = "benchmarks.serving.peer_servers"
 
 
 def _started(module: list[str], told: int = subprocess.DEVNULL) -> subprocess.Popen[str]:

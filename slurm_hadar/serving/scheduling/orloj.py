@@ -114,7 +114,8 @@ class Orloj(Policy):
         self._most_cost = max(self._most_cost, sum(step.cost for step in request.steps))
         self._present[application] += 1
         if application not in self._means:
-            self._means[application] = self.knowledge.of(application).mean_s
+            known = self.knowledge.of(application)
+            self._means[application], self._shortest[application] = known.mean_s, known.times_s[0]
         self._heap.push(request, now_s)
 
     def departed(self, request: Request) -> None:
@@ -150,6 +151,7 @@ class Orloj(Policy):
         self._new = False
         applications = (*knowledge.applications, *self._present)
         self._means = {a: knowledge.of(a).mean_s for a in applications}
+        self._shortest = {a: knowledge.of(a).times_s[0] for a in applications}
         former, self._latencies = self._latencies, Latencies(knowledge, self.setup.law.factors, applications)
         self._latencies.foresee(former)
         self._heap = ScoreHeap(self.queued, self._scores(), 1.0 / (WAITS * knowledge.overall.mean_s), now_s)
@@ -200,7 +202,7 @@ class Orloj(Policy):
         if not self.queued:
             return None
         listed = [
-            (r, (r.last_s - now_s) * speed / self.knowledge.of(r.application).times_s[0])
+            (r, (r.last_s - now_s) * speed / self._shortest[r.application])
             for r in self._heap.best(self._sizes[-1], now_s)
         ]
         best = self._densest(listed, now_s, speed)

@@ -1,9 +1,8 @@
-"""Ray Serve and LitServe with a model of examples/serving, as their documentation does it; what is configured is said.
+"""Ray Serve with a model, as its documentation does it; and what other servers need for that, too.
 
-    python -m benchmarks.serving.peer_servers ray MODEL PORT           reads lines of JSON: configurations to switch to
-    python -m benchmarks.serving.peer_servers litserve MODEL PORT BATCH WAIT_S
+    python -m benchmarks.serving.peer_ray MODEL PORT           reads lines of JSON: configurations to switch to
 
-Both answer the bodies that our server answers, and print ``ready``. They do not know of deadlines or applications.
+It answers the bodies that our server answers, and prints ``ready``. It does not know of deadlines or applications.
 """
 
 from __future__ import annotations
@@ -77,36 +76,5 @@ def ray_server(name: str, port: int) -> None:
     ray.shutdown()
 
 
-def litserve_server(name: str, port: int, batch: int, wait_s: float) -> None:
-    import litserve
-
-    class Api(litserve.LitAPI):  # type: ignore[misc]
-        def setup(self, device: str) -> None:  # noqa: ARG002
-            self._served = built(name)
-            print("ready", flush=True)
-
-        def decode_request(self, request: dict[str, Any]) -> dict[str, Any]:
-            return arrays(request)
-
-        def batch(self, inputs: list[Any]) -> list[Any]:
-            return inputs
-
-        def predict(self, x: Any) -> Any:
-            return self._served.infer(x) if batch > 1 else self._served.infer([x])[0]
-
-        def unbatch(self, output: Any) -> Any:
-            return output
-
-        def encode_response(self, output: Mapping[str, Any]) -> dict[str, Any]:
-            return answer(output)
-
-    api = Api(max_batch_size=batch, batch_timeout=wait_s, api_path=f"/v2/models/{name}/infer")
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1)
-    server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="error")
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "ray":
-        ray_server(sys.argv[2], int(sys.argv[3]))
-    else:
-        litserve_server(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+    ray_server(sys.argv[1], int(sys.argv[2]))
