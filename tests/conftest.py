@@ -47,6 +47,8 @@ from tests import profiles  # noqa: F401 - it registers them
 # of the live tests, two minutes and more each
 _LONGEST = ("test_moved.py", "test_forks.py", "test_jobs.py", "test_training.py", "test_attack.py")
 
+_CHILDREN = "COVERAGE_PROCESS_CONFIG"  # by which coverage tells child processes to measure themselves
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
@@ -91,9 +93,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Drawn examples are not measured for coverage: to trace them takes as long again, and lines that no case that is
-    written out reaches want one."""
-    measured = Coverage.current() if item.get_closest_marker("hypothesis") else None
+    """Drawn examples and thorough tests are not measured for coverage: to trace them takes as long again, and lines
+    that no lighter case reaches, which is written out, want one."""
+    unmeasured = any(item.get_closest_marker(name) for name in ("hypothesis", "thorough"))
+    measured = Coverage.current() if unmeasured else None
+    told = os.environ.pop(_CHILDREN, None) if unmeasured else None
     if measured is not None:
         measured.stop()
         # nor is it told at each start what was imported before: it looks at all modules, and PyTorch has odd ones
@@ -103,6 +107,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     finally:
         if measured is not None:
             measured.start()
+        if told is not None:
+            os.environ[_CHILDREN] = told
 
 
 def _poll(condition: Callable[[], Any], deadline_s: float = 30.0, every_s: float | None = None) -> Any:

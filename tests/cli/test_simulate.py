@@ -84,6 +84,7 @@ def test_bounds_cost_nothing_where_nobody_wants_them(hadar: Any, trace: str) -> 
     assert json.loads(out)["lower_bound_ttd_s"] is None
 
 
+@pytest.mark.thorough
 def test_a_drawn_trace_can_be_kept(hadar: Any, tmp_path: Path) -> None:
     """And simulated again from the file, to the same end."""
     kept = tmp_path / "drawn.csv"

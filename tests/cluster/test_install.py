@@ -100,31 +100,30 @@ def test_system_slurm_is_found_outside_a_users_path(monkeypatch: pytest.MonkeyPa
         found.program("slurmfoo")
 
 
-@pytest.mark.built
-@pytest.mark.parametrize("scheme", ["--target", "--prefix"])
-def test_wrappers_are_found_from_an_installed_wheel(tmp_path: Path, scheme: str) -> None:
-    """A wheel carries the files, and they are found where pip put them."""
-    repository = Path(__file__).resolve().parents[2]
-    target = tmp_path / "site"
-    source = tmp_path / "source"
-    shutil.copytree(repository / "slurm_hadar", source / "slurm_hadar")
-    shutil.copytree(repository / "wrappers", source / "wrappers")
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of this checkout."""
+    repository, folder = Path(__file__).resolve().parents[2], tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for name in ("slurm_hadar", "wrappers"):
+        shutil.copytree(repository / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "LICENSE"):
         shutil.copy(repository / name, source)
     (source / "README.md").write_text("x")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source], check=True, capture_output=True
+    )
+    return next(folder.glob("*.whl"))
+
+
+@pytest.mark.built
+@pytest.mark.parametrize("scheme", ["--target", "--prefix"])
+def test_wrappers_are_found_from_an_installed_wheel(wheel: Path, tmp_path: Path, scheme: str) -> None:
+    """A wheel carries the files, and they are found where pip put them."""
+    target = tmp_path / "site"
     # --ignore-installed: with --prefix, pip would else uninstall the project from the environment that runs the tests
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--ignore-installed",
-        scheme,
-        str(target),
-        str(source),
-    ]
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-compile", "--ignore-installed", scheme,
+           str(target), str(wheel)]  # fmt: skip
     subprocess.run(pip, check=True, capture_output=True)
     code = (
         "from slurm_hadar.cluster import wrappers; import json; print(json.dumps([str(wrappers.find(n)) for n in %r]))"
@@ -143,7 +142,7 @@ def test_wrappers_are_found_from_an_installed_wheel(tmp_path: Path, scheme: str)
 
     for name, path in zip(names, json.loads(done.stdout), strict=True):
         assert path.startswith(str(target))
-        assert Path(path).read_text() == (repository / "wrappers" / name).read_text()
+        assert Path(path).read_text() == (Path(__file__).resolve().parents[2] / "wrappers" / name).read_text()
 
 
 def test_missing_wrapper_is_named() -> None:

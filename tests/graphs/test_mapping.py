@@ -71,6 +71,7 @@ def test_never_better_than_all_assignments_and_rarely_worse(graph: JobGraph, fre
             assert found.cut_bytes == 0
 
 
+@pytest.mark.thorough
 def test_gap_to_the_best_is_small() -> None:
     """Over random jobs: on average within 5 % in what is minimised (2,000 instances: python -m benchmarks.mapping)."""
     from benchmarks.mapping import TARGET, measure

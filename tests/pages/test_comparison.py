@@ -60,6 +60,7 @@ def test_contenders() -> None:
             read_contenders(text)
 
 
+@pytest.mark.thorough
 def test_each_policy_gets_what_simulate_gives(content: dict[str, Any]) -> None:
     """The document has the summaries of two simulations of the same jobs, in the order of the contenders."""
     assert [p["label"] for p in content["policies"]] == ["fifo", "hadar:frontier=1"]
@@ -74,6 +75,7 @@ def test_each_policy_gets_what_simulate_gives(content: dict[str, Any]) -> None:
             assert 0 < bound == policy[f"lower_bound_{key}"] <= policy[key]
 
 
+@pytest.mark.thorough
 def test_a_policy_that_fails_does_not_stop_the_others() -> None:
     """Left out of the results, with the reason; if none is left there is nothing to show."""
     comparison = compare(jobs(), read_contenders("none,fifo"), SimOptions(CLUSTER), reference(), 2)
@@ -147,6 +149,7 @@ def test_pictures(content: dict[str, Any], tmp_path: Path) -> None:
     assert drawn["overview"](True) != drawn["overview"](False)
 
 
+@pytest.mark.thorough
 def test_lower_bounds_are_drawn(content: dict[str, Any]) -> None:
     """A bound changes the picture, and stands in the table as a ratio."""
     bounds = {"avg_jct_s": 1000.0, "ttd_s": 2000.0}

@@ -46,6 +46,7 @@ def test_a_verdict_tells_by_how_much() -> None:
     assert policies_page.seed_verdicts(1.5, [1.6, 1.2], 1.5) == "reached; seed 1 missed by 20.0%"
 
 
+@pytest.mark.thorough
 def test_a_case_is_run_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run's figures lie above the bounds and the floor of the same case."""
     monkeypatch.setattr(bounds, "_MOST_VARIABLES", 7000)  # a coarser bound, in a tenth of the time

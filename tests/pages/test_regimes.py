@@ -73,6 +73,7 @@ def test_a_cell_is_what_its_name_says(seed: int) -> None:
     assert (scene.options.predictor, scene.options.speed_error) == ("noisy:3", 0.3)
 
 
+@pytest.mark.thorough
 def test_the_load_is_what_fills_the_cluster() -> None:
     """At load 1 all would be done when the last job has arrived, if the gangs' work could be divided at will: no later
     than the bound on the total time, which knows more."""

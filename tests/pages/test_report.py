@@ -157,6 +157,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return figures
 
 
+@pytest.mark.thorough
 def test_seven_days_of_a_journal_of_forty_minutes(short: Journal, drawn: list[Figure]) -> None:
     """The page tells of the 40 minutes, and says so: in its words, in its tables and on the axes of all pictures."""
     words = read_page(journal_page(short, [], HALF_LIFE_S, NOW - 7 * 86400, NOW, "hadar report --journal"))

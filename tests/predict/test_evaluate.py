@@ -128,6 +128,7 @@ def test_who_is_refused(forest: Any, mean: Any, why: str | None) -> None:
     assert got is None if why is None else got.startswith(why)
 
 
+@pytest.mark.thorough
 def test_on_recurring_jobs_the_forest_beats_the_group_mean() -> None:
     """As docs/predict.md has it, on a smaller trace."""
     table = reference()

@@ -17,6 +17,7 @@ WORK = [("resnet18", 64, 1, 200000), ("lm", 20, 2, 90000), ("transformer", 64, 4
         ("recommendation", 2048, 1, 50000), ("resnet18", 128, 4, 800000), ("lm", 80, 1, 900000)]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("movable", "comment"), [(True, ",ckpt=yes"), (False, "")])
 @pytest.mark.parametrize(
     ("policy", "params"),

@@ -43,6 +43,7 @@ def test_impossible_sizes_are_refused() -> None:
         snapshot_of(3, 1, 2)
 
 
+@pytest.mark.thorough
 def test_a_decision_is_measured_in_a_process_of_its_own() -> None:
     """Times and the process's own memory, not this one's; a wrong policy is named here."""
     result = measure("fifo", {}, 20, 16, 4)

@@ -99,6 +99,7 @@ def test_a_lost_node_under_hadare_is_made_up_for() -> None:
     assert 1000.0 < result.jobs[0].completion_s < 16_000 / 6
 
 
+@pytest.mark.thorough
 @examples(40)
 @given(
     rates=st.lists(st.floats(0.1, 20.0), min_size=3, max_size=3),

@@ -163,6 +163,7 @@ def test_who_cannot_be_moved_is_stopped_by_failures_alone(trace: Trace, options:
             assert all(any(abs(end - o.down_s) < 1e-4 for o in options.faults.outages) for end in stopped)
 
 
+@pytest.mark.thorough
 @given(
     trace=traces(),
     options=options(),
@@ -203,6 +204,7 @@ def test_the_same_input_gives_the_same_result(trace: Trace, options: SimOptions)
     assert replace(first, decide_s=()) == replace(second, decide_s=())
 
 
+@pytest.mark.thorough
 @given(
     trace=traces(),
     options=options(),

@@ -164,6 +164,7 @@ def test_how_far_a_replay_can_be_trusted() -> None:
     assert deviations([figures(1.0, 1.0), figures(1.0, 1.0, "hadar")]) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["backfill_two_types.txt", "backfill_one_type.txt"])
 def test_policy_slurm_does_again_what_a_real_slurm_did(name: str) -> None:
     """The accounting of a real slurmctld 22.05 with stock sched/backfill: what happened is met within 15 %, and by

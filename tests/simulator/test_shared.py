@@ -41,6 +41,7 @@ def test_each_makes_the_steps_that_the_pair_keeps(job: Make, trace: Make) -> Non
     assert result.summary()["gru"] == pytest.approx(1.0)
 
 
+@pytest.mark.thorough
 def test_a_host_that_ends_first_leaves_the_gpu_to_its_guest(job: Make, trace: Make) -> None:
     jobs = trace(job("1", v100=1, steps=1e5, model=B), job("2", 5.0, v100=1, steps=1e6, model=A))
 
@@ -76,6 +77,7 @@ def test_who_accepts_nothing_is_alone(job: Make, trace: Make) -> None:
         assert [r.completion_s for r in shared.jobs] == [r.completion_s for r in whole.jobs]
 
 
+@pytest.mark.thorough
 @given(
     st.sampled_from(sorted({(a, b) for a, b, t in published() if t == "v100"})),
     st.tuples(st.floats(500, 5e4), st.floats(500, 5e4)),

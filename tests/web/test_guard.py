@@ -185,6 +185,7 @@ def _has_the_headers(answer: Any) -> bool:
     return all(answer.headers.get(name) == value for name, value in HEADERS.items())
 
 
+@pytest.mark.thorough
 @examples(150)
 @hypothesis.given(
     path=st.sampled_from(

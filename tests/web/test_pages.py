@@ -312,6 +312,7 @@ def test_a_slow_round_is_not_a_missed_one(browse: Callable[..., TestClient], tmp
     assert "controller alive" in browse(tmp_path / "journal.db").get("/").text
 
 
+@pytest.mark.thorough
 def test_a_large_queue_costs_no_more_questions(
     browse: Callable[..., TestClient], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_no_number_of_strangers_keeps_an_agent_out() -> None:
     assert book.get("7").report.steps == 99
 
 
+@pytest.mark.thorough
 def test_what_is_kept_of_unknown_jobs_is_little() -> None:
     """However many there are said to be: the last few hundred, one of which may be new."""
     book = ReportBook()

@@ -81,6 +81,7 @@ class First(Policy):
         return self.inner.allocate(snapshot)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", POLICIES)
 def test_agrees_with_the_simulator(name: str) -> None:
     """25 jobs that are all there at the beginning: every one starts and ends when the simulator says, to the second."""

@@ -96,6 +96,7 @@ def test_a_newcomer_with_less_work_overtakes_virtually() -> None:
     assert machine.done_at == {"short": 5.0, "long": 11.0}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", range(0, 300, 100))
 def test_the_proved_bound(first: int) -> None:
     """Strict A-SRPT never costs more than the bound, with true and with wrong predictions."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -36,17 +35,17 @@ compute_s = 0.01
 parameter_bytes = 1e6
 replicas = 3
 """
+#: In the first run they meet, too.
 WHO = """
-import json, os
-import torch.distributed as dist
-dist.init_process_group("gloo")
-mine = (dist.get_rank(), os.environ["SLURMD_NODENAME"], int(os.environ["LOCAL_RANK"]))
-everybody = [None] * dist.get_world_size()
-dist.all_gather_object(everybody, mine)
-if dist.get_rank() == 0:
-    print("torchrun", os.environ.get("SLURM_RESTART_COUNT", "0"), json.dumps(everybody), flush=True)
-dist.barrier()
-dist.destroy_process_group()
+import os
+run, rank = os.environ.get("SLURM_RESTART_COUNT", "0"), int(os.environ["RANK"])
+if run == "0":
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    assert dist.get_rank() == rank
+    dist.barrier()
+    dist.destroy_process_group()
+print(f"torchrun {run} {rank} {os.environ['SLURMD_NODENAME']} {os.environ['LOCAL_RANK']}\\n", end="", flush=True)
 """
 SCRIPT = """#!/bin/bash
 hadar-srun -n 8 -- bash -c 'echo "srun ${SLURM_RESTART_COUNT:-0} $SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID"'
@@ -94,12 +93,14 @@ class Job:
         return self.cluster.run(["squeue", "-h", "-t", "all", "-j", self.id, "-o", "%T"]).stdout.strip()
 
     def by_srun(self, run: int) -> Who:
-        found = re.findall(rf"^srun {run} (\d+) (\S+) (\d+)$", self.log, re.MULTILINE)
-        return {int(rank): (node, int(local)) for rank, node, local in found}
+        return self._said("srun", run)
 
     def by_torchrun(self, run: int) -> Who:
-        (text,) = re.findall(rf"^torchrun {run} (.*)$", self.log, re.MULTILINE)
-        return {rank: (node, local) for rank, node, local in json.loads(text)}
+        return self._said("torchrun", run)
+
+    def _said(self, who: str, run: int) -> Who:
+        found = re.findall(rf"^{who} {run} (\d+) (\S+) (\d+)$", self.log, re.MULTILINE)
+        return {int(rank): (node, int(local)) for rank, node, local in found}
 
 
 def test_the_bandwidth_job_prints_a_section_of_the_configuration(
