@@ -172,7 +172,8 @@ def _table(rates: Mapping[str, Mapping[str, list[float]]], former: tuple[float, 
 
 
 def _peers(found: Mapping[str, Any]) -> str:
-    text = "| model | peer | max batch, wait | load | finish rate | ours | ours over theirs | median at 0.1, ms | ours | ratio |\n"
+    text = "| model | peer | max batch, wait | load | finish rate | ours | ours over theirs "
+    text += "| median at 0.1, ms | ours | ratio |\n"
     text += "| --- |" + " --- |" * 9 + "\n"
     for model, of in found.items():
         for peer, r in of.get("ratios", {}).items():
