@@ -44,8 +44,13 @@ class ScoreHeap:
         entry = self._entry(request, now_s)
         if self._front and entry < self._front[-1]:
             insort(self._front, entry)
-            return
-        heappush(self._entries, entry)
+            if len(self._front) <= _SPARE:
+                return
+            for entry in self._front:  # nobody has asked for long: the front is to stay short
+                heappush(self._entries, entry)
+            self._front = []
+        else:
+            heappush(self._entries, entry)
         if len(self._entries) > 2 * len(self._queued) + _SPARE:
             self._entries = [e for e in self._entries if e[1] in self._queued]
             heapify(self._entries)

@@ -152,6 +152,7 @@ class Desk:
         self._look()
         if self.options.workers.least < self.options.workers.most:
             self._scales = asyncio.create_task(self._scaler.run(time.monotonic, lambda: self._scaling.wanted))
+            self._scales.add_done_callback(self._scales_no_more)
 
     @property
     def ready(self) -> bool:
@@ -424,6 +425,10 @@ class Desk:
         if missing > 0:
             self._pool.add(missing)
         self._let_go()
+
+    def _scales_no_more(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._tell(f"the number of workers stays as it is: {task.exception()!r}")
 
     def _let_go(self) -> None:
         """Of those that are too many: first who is not ready yet, then who is idle, others when their batch ends."""
