@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from slurm_hadar.errors import ConfigError
 
-__all__ = ["Config", "Mode", "changed", "load"]
+__all__ = ["Config", "Mode", "SharedGpus", "changed", "load"]
 
 SYSTEM_DIR = Path("/etc/slurm-hadar")
 
@@ -32,6 +32,13 @@ class Mode(enum.StrEnum):
     OBSERVE = "observe"
     ADVISE = "advise"
     ACT = "act"
+
+
+class SharedGpus(enum.StrEnum):
+    """How two jobs use one GPU: each when it has the turn, or both at once."""
+
+    TURNS = "turns"
+    BESIDE = "beside"
 
 
 class _Section(BaseModel):
@@ -138,7 +145,12 @@ class JobsSection(_Section):
     restart_cost_s: float = Field(30.0, ge=0, description="cost of a restart until one is measured")
     slow_down: float = Field(
         1.0, ge=1, le=100, description="how many times as long an iteration may take beside another job on "
-        "one GPU, of jobs without `share=`; 1 = such a job shares with nobody; acts in simulations and replays so far"
+        "one GPU, of jobs without `share=`; 1 = such a job shares with nobody, or, if it asks for N of the M shards of "
+        "a GPU, may take M/N times as long"
+    )  # fmt: skip
+    shared_gpus: SharedGpus = Field(
+        SharedGpus.TURNS, description="how jobs with shards use a GPU until it is measured: `turns` = each has half "
+        "of the time (hadar-srun), `beside` = at once, as Gavel's published pairs do"
     )  # fmt: skip
     retry_failed_restart: bool = Field(
         True, description="a job that fails within 2 s of a restart is put back into the queue, once"

@@ -364,10 +364,10 @@ class Job:
     ``graph`` names the job's graph where one is known, and its speeds then come with factors from it. ``needs`` is what
     it takes beside GPUs. ``slow_down`` is how many times as long an iteration may take beside another job on its GPU as
     alone there (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None where its GPUs
-    are its own. ``blocked`` is why a job that waits would not be started this round whatever it was given,
-    None if nothing is known to keep it; policies are not shown such jobs
-    (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of the
-    cluster, as the end of a sentence such as "p100 is free, but".
+    are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload. ``blocked`` is
+    why a job that waits would not be started this round whatever it was given, None if nothing is known to keep it;
+    policies are not shown such jobs (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form
+    does not admit a GPU type of the cluster, as the end of a sentence such as "p100 is free, but".
     """
 
     job_id: str
@@ -410,6 +410,7 @@ class Job:
     reckoned_steps: float = 0.0
     slow_down: float = 1.0
     host: str | None = None
+    pairs_as: str = ""
     ruled_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -549,11 +550,17 @@ class Snapshot:
         return replace(self, jobs=tuple(jobs))
 
     def without(self, reasons: Mapping[str, str]) -> Snapshot:
-        """The same with these jobs pinned, each for its reason; what they hold counts as taken."""
+        """The same with these jobs pinned, each for its reason, and with them who shares a GPU with one of them; what
+        they hold counts as taken."""
+        reasons = dict(reasons)
+        for job in [j for j in self.jobs if j.host is not None] * 2:  # twice: others may be guests of the same host
+            for one, other in ((job.job_id, job.host), (job.host, job.job_id)):
+                if one in reasons and other is not None:
+                    reasons.setdefault(other, f"shares its GPU with job {one}, which is left alone")
         jobs = [replace(j, pinned=reasons[j.job_id]) if j.job_id in reasons else j for j in self.jobs]
         held: dict[str, dict[str, int]] = {}
         for job in self.jobs:
-            if job.job_id in reasons and job.steerable:
+            if job.job_id in reasons and job.steerable and job.host is None:
                 for node, gpu_type, n in job.placement.items():
                     on_node = held.setdefault(node, {})
                     on_node[gpu_type] = on_node.get(gpu_type, 0) + n

@@ -2,8 +2,8 @@
 
     python -m tools.suites [--only SUITE] [--by COMMAND] [PYTEST OPTION ...]
 
-Suite ``trainings`` (and what builds a package or drives a browser) has the cores to itself. The tests of ``live``
-mostly wait for their private Slurm clusters, :data:`CLUSTERS` of them side by side; what they leave of the cores is for
+First come the ``trainings`` (and what builds a package or drives a browser), then the tests of ``live``, which mostly
+wait for their private Slurm clusters, :data:`CLUSTERS` of them side by side; what both leave of the cores is for
 ``units``, which compute. All but ``live`` are measured for coverage. They watch real processes, which a busy machine
 can starve: what fails is run once more when all else is done. Nothing is hidden: all reports are printed, and who fails
 twice has failed. ``--by`` runs the live tests by a command, such as ``tools/slurm_suite.sh 24.11``, one after another.
@@ -29,7 +29,7 @@ _LOW, _LITTLE = 19, 5  # niceness of what runs behind, and where it cannot be ta
 @dataclass(frozen=True)
 class Suite:
     """A part of the tests: the marker that chooses it, how its first run is spread, what runs it, and whether it runs
-    behind the suite that follows, at low priority."""
+    behind those that follow, at low priority."""
 
     name: str
     marker: str
@@ -64,8 +64,8 @@ def live(by: str) -> Suite:
 def every(by: str = "") -> list[Suite]:
     """All suites, in their order."""
     return [
-        measured("trainings", "(torch or built)"),
         measured("units", "not torch and not built", behind=True),
+        measured("trainings", "(torch or built)"),
         live(by),
     ]
 

@@ -34,7 +34,7 @@ local MOST_BYTES = 2048 -- of a comment, and of a GPU request that is looked int
 local BLANKS = " \t\n\r\v\f"
 local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", "types", "mem", "prefer", "ckpt", "lose", "pin",
     "weight", "deadline", "requeue_on_timeout", "max_time", "restart", "retry", "fork", "period", "share",
-    "lease", "asked", "key" }
+    "lease", "asked", "needs", "key" }
 local SCHEDULERS = { "lease", "asked" } -- keys that no user writes
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
 -- the task counts are the TaskProlog's part.
@@ -207,6 +207,12 @@ local function deadline(text)
     return nil, wrong
 end
 
+local function needs(text)
+    local persistent, ephemeral = text:match("^(%d+)%+(%d+)$")
+    local good = persistent ~= nil and #persistent <= 9 and #ephemeral <= 9
+    return good or nil, "must be two whole numbers of MiB, persistent and ephemeral memory"
+end
+
 local function hash(text)
     return #text == 16 and text:find("^[0-9a-f]+$") ~= nil or nil, "must be 16 hexadecimal digits"
 end
@@ -236,6 +242,7 @@ local KEYS = {
     share = { share, "1.5" },
     lease = { positive_int(5), "10" },
     asked = { asked, "4/2/2/8/0123456789abcdef0123456789abcdef" },
+    needs = { needs, "600+3000" },
     key = { hash, "0123456789abcdef" },
 }
 

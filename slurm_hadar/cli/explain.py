@@ -26,6 +26,7 @@ from slurm_hadar.controller.answers.peek import peek
 from slurm_hadar.controller.answers.view import TIERS, size_source
 from slurm_hadar.controller.journal import JobRecord, Reader, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
+from slurm_hadar.controller.words import sharing
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.select import choose
@@ -61,6 +62,7 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
                 "size": size_source(record),
                 "slurm": slurm,
                 "expected": None if expected is None else as_dict(expected),
+                "shares": _shares(record),
             }
         )
         return
@@ -179,10 +181,19 @@ def _would_take(wait: dict[str, Any]) -> Iterator[str]:
         yield f"  price {wait['price']:.4g} against utility {utility:.4g}: payoff {wait['payoff']:.4g}"
 
 
+def _shares(record: JobRecord | None) -> dict[str, Any] | None:
+    """With whom the job has a GPU, as the last round has seen it; None for one that runs on GPUs of its own."""
+    if record is None or record.stage is not Stage.RUNNING or not record.company:
+        return None
+    return dict(record.company)
+
+
 def _remembered(record: JobRecord) -> Iterator[str]:
     total = "?" if record.total_steps is None else f"{record.total_steps:.0f}"
     yield f"  steps        {record.steps:.0f} of {total}, last checkpoint at {record.saved_step or 0:.0f}"
     yield from _size(record)
+    if shares := _shares(record):
+        yield f"  shares       {sharing(shares)}"
     yield f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far"
     if record.retries:
         yield f"  retries      {record.retries} so far, after its command failed (hadar history has each)"

@@ -11,6 +11,7 @@ from slurm_hadar.cli.common import cell, config_options, console, json_option, p
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.answers.view import queue_view
+from slurm_hadar.controller.words import sharing
 from slurm_hadar.slurm.select import choose
 
 __all__ = ["queue"]
@@ -57,7 +58,7 @@ def _table(lines: list[Line]) -> Table:
             cell(line.name[:20]),
             cell(line.state, _COLOURS.get(line.state, "")),
             str(line.gpus),
-            cell(line.where),
+            cell(_where(line)),
             speed,
             done,
             cell(_size(line)),
@@ -65,6 +66,11 @@ def _table(lines: list[Line]) -> Table:
             cell(line.why),
         )
     return table
+
+
+def _where(line: Line) -> str:
+    """With the GPU that it shares, and with whom."""
+    return "; ".join(part for part in (line.where, sharing(line.shares)) if part)
 
 
 def _size(line: Line) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from slurm_hadar.cli.common import cell, config_options, console, journal_path, json_option, print_json, span
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import journal_copy
-from slurm_hadar.throughput.profiles import Profile, ProfileStore
+from slurm_hadar.throughput.profiles import Needs, Profile, ProfileStore
 from slurm_hadar.throughput.store import EstimateError, Measurement, ThroughputStore
 
 __all__ = ["speeds"]
@@ -29,14 +29,17 @@ def speeds(config: Config, as_json: bool) -> None:
         store = ThroughputStore(journal.connection)
         measured = store.everything()
         errors = store.errors()
-        shared = ProfileStore(journal.connection).everything()
+        profiles = ProfileStore(journal.connection)
+        shared, needs = profiles.everything(), profiles.needs()
     if as_json:
         told = {"measured": [asdict(m) for m in measured], "errors": [_error(e) for e in errors]}
-        print_json({**told, "shared": [asdict(p) for p in shared]})
+        print_json({**told, "shared": [asdict(p) for p in shared], "needs": [asdict(n) for n in needs]})
         return
+    if needs:
+        console().print(_needs_table(needs))
     if shared:
         console().print(_shared_table(shared))
-    if not (measured or shared):
+    if not (measured or shared or needs):
         click.echo("nothing has been measured yet: start jobs through hadar-srun")
         return
     if measured:
@@ -59,6 +62,22 @@ def _shared_table(shared: list[Profile]) -> Table:
         keeps = f"{100 * p.keeps:.0f} %" if p.beside and p.keeps is not None else "-"
         who = (cell(p.workload), p.gpu_type, cell(p.beside or "nobody"), cell(p.user))
         table.add_row(*who, f"{p.steps_per_s:.3g}", keeps, str(p.samples), span(now - p.updated_at))
+    return table
+
+
+def _needs_table(needs: list[Needs]) -> Table:
+    """What jobs take of a GPU that they share."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("WORKLOAD", "ON A SHARED", "MEASURED BY"):
+        table.add_column(title)
+    for title in ("STAYS (MIB)", "BY TURNS (MIB)", "TURN (MS)", "AGE"):
+        table.add_column(title, justify="right")
+    now = time.time()
+    for n in needs:
+        sizes = ("-" if b is None else str(b >> 20) for b in (n.persistent_bytes, n.ephemeral_bytes))
+        table.add_row(
+            cell(n.workload), n.gpu_type, cell(n.user), *sizes, f"{1000 * n.iter_s:.3g}", span(now - n.updated_at)
+        )
     return table
 
 

@@ -21,6 +21,7 @@ from slurm_hadar.comment.text import (
     render,
     with_asked,
     with_key,
+    with_needs,
 )
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "read",
     "render",
     "with_asked",
+    "with_needs",
     "with_key",
 ]

@@ -62,6 +62,7 @@ class JobComment:
     lease: int | None = None
     asked: tuple[int, int, int, int] | None = None
     asked_mac: str | None = None
+    needs_mib: tuple[int, int] | None = None
     key: str | None = None
 
 
@@ -228,6 +229,13 @@ def _asked(text: str) -> dict[str, Any]:
     return {"asked": (workers, nodes, tasks, cpus), "asked_mac": match[2]}
 
 
+def _needs(text: str) -> dict[str, Any]:
+    persistent, plus, ephemeral = text.partition("+")
+    if not plus or not all(len(n) <= 9 and n.isascii() and n.isdecimal() for n in (persistent, ephemeral)):
+        raise ValueError("must be two whole numbers of MiB, persistent and ephemeral memory")
+    return {"needs_mib": (int(persistent), int(ephemeral))}
+
+
 def _hash(text: str) -> dict[str, Any]:
     if not _KEY_HASH.fullmatch(text):
         raise ValueError("must be 16 hexadecimal digits")
@@ -296,7 +304,7 @@ KEYS: Mapping[str, _Key] = {
         _share,
         "1.5",
         "may run beside another job on one GPU if its iterations take at most so many times as long as alone there; "
-        "no: never; default: jobs.slow_down of the site. Acts in simulations and replays so far",
+        "no: never; default: jobs.slow_down of the site. Acts on jobs with shards, in simulations and in replays",
     ),
     "lease": _Key(
         _positive_int("lease", 5),
@@ -306,8 +314,13 @@ KEYS: Mapping[str, _Key] = {
     "asked": _Key(
         _asked,
         "4/2/2/8/0123456789abcdef0123456789abcdef",
-        "written by the scheduler when it gives the job nodes: GPUs, nodes, tasks and CPUs that its owner asked for, "
-        "and a seal without which nobody believes them",
+        "written by the scheduler when it gives the job nodes: GPUs (or shards of one), nodes, tasks and CPUs that its "
+        "owner asked for, and a seal without which nobody believes them",
+    ),
+    "needs": _Key(
+        _needs,
+        "600+3000",
+        "written by the scheduler for a job with shards: MiB of persistent and of ephemeral memory that its like took",
     ),
     "key": _Key(_hash, "0123456789abcdef", "written by hadar-srun: fingerprint of the job's report token"),
 }

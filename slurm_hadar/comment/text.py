@@ -86,6 +86,16 @@ def with_asked(text: str, shape: tuple[int, int, int, int], mac: str) -> str | N
     return changed if _PLAIN.fullmatch(changed) and read(changed)[1] is None else None
 
 
+def with_needs(text: str, needs_mib: tuple[int, int]) -> str:
+    """The comment with ``needs=`` for these MiB of persistent and ephemeral memory in it, all else as its owner wrote
+    it; the very text if it says so already, or cannot be read."""
+    comment, fault = read(text)
+    if not is_ours(text) or fault is not None or comment.needs_mib == needs_mib:
+        return text
+    changed = _with(text, "needs", "+".join(map(str, needs_mib)))
+    return changed if _PLAIN.fullmatch(changed) and read(changed)[1] is None else text
+
+
 def with_key(text: str, fingerprint: str) -> str:
     """The comment with ``key=`` for this fingerprint in it, all else as its owner wrote it; the very text if it says so
     already."""
@@ -185,6 +195,7 @@ _WRITTEN: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "deadline": ("deadline", lambda when: dt.datetime.fromtimestamp(when, dt.UTC).isoformat()),
     "deadline_after_s": ("deadline", _seconds),
     "max_time_s": ("max_time", _seconds),
+    "needs_mib": ("needs", lambda sizes: "+".join(map(str, sizes))),
     "slow_down": ("share", lambda times: "no" if times == 1.0 else _plain(times)),
     "period_s": ("period", _seconds),
     "period_steps": ("period", str),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.journal import JobRecord, WriteOutcome
 from slurm_hadar.model import Placement
 
-__all__ = ["about", "clock", "in_words", "place", "plain", "span", "summary"]
+__all__ = ["about", "clock", "in_words", "place", "plain", "sharing", "span", "summary"]
 
 _DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "stay": "stays",
             "end": "has ended"}  # fmt: skip
@@ -72,6 +72,18 @@ def place(placement: Placement) -> str:
     return ", ".join(f"{node} {'+'.join(f'{n}x{t}' for t, n in counts)}" for node, counts in placement.shares)
 
 
+def sharing(shares: Mapping[str, Any] | None) -> str:
+    """With whom a job has its GPU, of what the ``shares`` of a queue's line say: ``GPU 0 with 22, keeps 50 % (turns)``;
+    "" for one that shares none."""
+    if not shares or (shares["gpu"] is None and not shares["with"]):
+        return ""
+    gpu = "a GPU" if shares["gpu"] is None else f"GPU {shares['gpu']}"
+    beside = f" with {', '.join(shares['with'])}" if shares["with"] else " alone"
+    if shares["keeps"] is None:
+        return gpu + beside
+    return f"{gpu}{beside}, keeps {100 * shares['keeps']:.0f} % of its speed ({shares['known_by']})"
+
+
 def summary(record: JobRecord) -> str:
     """The job in one line: whose it is, since when, and how often it was moved and begun again."""
     parts = [f"job {record.job_id} of {record.user or 'unknown'} ({record.name or 'no name'})",
@@ -126,8 +138,10 @@ def _told(command: str, moment: float) -> str:
         return command
     later = int(start[1] or 0)
     if fields.get("NodeList"):
-        gpus = re.search(r"gpu:(\d+)$", fields.get("TresPerNode", ""))
-        each = f", {gpus[1]} GPUs on each" if gpus else ""
+        gpus = re.search(r"(gpu|shard):(\d+)$", fields.get("TresPerNode", ""))
+        each = ""
+        if gpus:
+            each = f", {gpus[2]} GPUs on each" if gpus[1] == "gpu" else f", with {gpus[2]} shards of a GPU"
         return f"start it on {fields['NodeList']}{each}" + (f" in {later} s" if later else "")
     if later:
         return f"not to start it before {clock(moment + later)}, unless told otherwise (lease)"

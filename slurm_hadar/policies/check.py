@@ -20,7 +20,7 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> list[str]:
       and gives it a speed above zero. A running job may keep what it holds, even on a node that is being drained.
     * On no (node, type) do new placements push the GPUs in use above what the policy may hand out.
     * A guest is placed on the one GPU of a host that has no other guest and is none itself; both of them accept what
-      that costs their speed.
+      that costs their speed. One that is there already may stay.
     * No two copies of one forked job are newly put on the same node.
     * Every active steerable job that is not placed has a Wait, and no placed job has one.
     """
@@ -102,11 +102,12 @@ def _ill_paired(snapshot: Snapshot, plan: Plan) -> list[str]:
     for guest_id, host_id in plan.guests.items():
         guest, host = snapshot.job.get(guest_id), snapshot.job.get(host_id)
         where = plan.placement(guest_id)
-        if guest is None or host is None or host_id in plan.guests or hosts[host_id] > 1:
+        stays = guest is not None and guest.host == host_id
+        if guest is None or host is None or host_id in plan.guests or (hosts[host_id] > 1 and not stays):
             why = "is the guest of a job that can have none"
         elif where != plan.placement(host_id) or where.workers != 1:
             why = f"is the guest of {host_id}, but not on its one GPU"
-        elif beside(snapshot, guest, host, where) is None and guest.host != host_id:
+        elif beside(snapshot, guest, host, where) is None and not stays:
             why = f"is the guest of {host_id}, which they do not both accept"
         else:
             continue

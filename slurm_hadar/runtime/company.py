@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 from slurm_hadar.errors import ChannelError
 
 __all__ = ["Company"]
 
 LOOK_S = 2.0
+_FEWEST = 5  # turns: the first ones take longer
 _LABEL = re.compile(r"job ([1-9]\d{0,17}(?:_\d{1,9})?)(?: |$)")
 
 
@@ -25,6 +27,8 @@ class Company:
         self._looked_at = 0.0
         #: Ids of the other jobs, joined by ``+`` ("" = none); None where that is not known.
         self.now: str | None = None
+        #: What the broker knows of this job: ``persistent_bytes``, ``ephemeral_bytes`` and ``iter_s``.
+        self.needs: dict[str, Any] = {}
 
     def changed(self) -> bool:
         """Look, if it is time; whether the company is another one now."""
@@ -34,6 +38,20 @@ class Company:
         self._looked_at = time.monotonic()
         return self.now != before
 
+    def _is_mine(self, label: str) -> bool:
+        match = _LABEL.match(label)
+        return match is not None and match[1] == self._job
+
+    def _note_needs(self, mine: list[dict[str, Any]]) -> None:
+        """Of the job's one session; of several nobody knows what the job takes in all."""
+        if len(mine) != 1 or int(mine[0]["turns"]) < _FEWEST or "used_s" not in mine[0]:
+            return
+        (one,) = mine
+        memory = one.get("measured") or one
+        sizes = {name: int(memory.get(name, 0)) for name in ("persistent_bytes", "ephemeral_bytes")}
+        known = sizes if any(sizes.values()) else {}
+        self.needs = {**known, "iter_s": float(one["used_s"]) / int(one["turns"])}
+
     def _seen(self, path: Path) -> str | None:
         from slurm_hadar.sharing.broker.looking import status_of  # what tasks with GPUs of their own need not load
 
@@ -42,6 +60,7 @@ class Company:
             sessions = status_of(path)["sessions"]
             self._turns = {str(one["session"]): int(one["turns"]) for one in sessions}
             labels = {str(one["session"]): str(one["label"]) for one in sessions}
+            self._note_needs([one for one in sessions if self._is_mine(str(one["label"]))])
         except (ChannelError, KeyError, TypeError, ValueError):  # it is changing hands, or is no broker of ours
             return None
         if before is None:

@@ -8,6 +8,7 @@ command in each task. Then it *becomes* srun, so that signals, output and exit c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from slurm_hadar import comment, messages
-from slurm_hadar.errors import CommentError
+from slurm_hadar.errors import CommentError, ConfigError
 from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry
 from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, job_facts
@@ -88,6 +89,7 @@ def prepare(options: list[str], command: list[str], environ: MutableMapping[str,
     options = place_by_graph([*options, *default_shape(options, environ)], environ, facts)
     if not any(option.partition("=")[0] in NO_AGENT for option in options):
         heard, retried = reports.prepare(environ, facts), use_retry(environ, facts)
+        declare_needs(environ, facts)
         if heard or retried or has_shards(environ):
             environ.update({} if heard else {"HADAR_UNHEARD": "1"})
             command = [*agent_command(), *command]
@@ -172,6 +174,25 @@ def use_retry(environ: MutableMapping[str, str], facts: JobFacts | None) -> bool
         return False
     environ["HADAR_RETRY"] = str(parsed.retry)
     return True
+
+
+def declare_needs(environ: MutableMapping[str, str], facts: JobFacts | None) -> None:
+    """Of a job with shards that says nothing of its memory, where memory is counted: what its like took, as its comment
+    says, and never more than there is, lest its broker refuse it."""
+    told = environ.keys() & {"HADAR_SHARE_PERSISTENT", "HADAR_SHARE_EPHEMERAL"}
+    if facts is None or told or not has_shards(environ) or not environ.get("HADAR_SHARE_MEMORY"):
+        return
+    needs = comment.read(facts.comment)[0].needs_mib
+    if needs is None:
+        return
+    from slurm_hadar.sharing.sizes import size_bytes
+
+    with contextlib.suppress(ConfigError):  # who starts the broker says what is wrong with it
+        memory = size_bytes(environ["HADAR_SHARE_MEMORY"])
+        persistent = min(memory, needs[0] << 20)
+        ephemeral = min(memory - persistent, needs[1] << 20)
+        environ.update(HADAR_SHARE_PERSISTENT=str(persistent), HADAR_SHARE_EPHEMERAL=str(ephemeral))
+        say(f"memory on the shared GPU as its like took: {persistent >> 20} MiB, and {ephemeral >> 20} MiB by turns")
 
 
 def agent_command() -> list[str]:

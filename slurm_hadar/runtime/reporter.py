@@ -242,6 +242,7 @@ class Reporter:
             "closes": bool(words[shared.CLOSES]),
             "forgotten": words[shared.FORGOTTEN] or None,
             "beside": self._company.now,
+            **self._company.needs,
             "memory_bytes": _peak_memory_bytes(words[shared.PID]),
         }
 

@@ -146,8 +146,9 @@ class Member:
             assert self._session is not None
             clean = None
             try:
-                if _computed() and self._frees:
-                    clean = _freed
+                if _computed():
+                    self._session.took(*_taken())
+                    clean = _freed if self._frees else None
             finally:
                 self._session.give_back(clean)
 
@@ -186,6 +187,15 @@ def _computed() -> bool:
         return False
     cuda.synchronize()
     return True
+
+
+def _taken() -> tuple[int, int]:
+    """Bytes of the GPU that PyTorch holds tensors in between two iterations, and how many more it did within this one.
+    What the context and libraries take beside that is not in it."""
+    cuda = sys.modules["torch"].cuda
+    persistent, peak = cuda.memory_allocated(), cuda.max_memory_allocated()
+    cuda.reset_peak_memory_stats()
+    return persistent, max(0, peak - persistent)
 
 
 def _freed() -> None:

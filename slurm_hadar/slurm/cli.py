@@ -19,12 +19,13 @@ from dataclasses import replace
 import tenacity
 
 from slurm_hadar.errors import SlurmError, SlurmRejected, SlurmUnavailable
+from slurm_hadar.model import Partition
 from slurm_hadar.slurm import parsing
 from slurm_hadar.slurm.accounting import FIELDS
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.limits import QUESTIONS, parse_bounds
-from slurm_hadar.slurm.shown import comments_since
-from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, Write, WriteResult
+from slurm_hadar.slurm.shown import comments_since, shared_gpu_numbers
+from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, SlurmNode, Write, WriteResult
 
 __all__ = ["CliBackend"]
 
@@ -104,12 +105,24 @@ class CliBackend(Backend):
     def read(self) -> ClusterState:
         began = time.monotonic()
         now = time.time()
-        mark = _mark()
-        option = parsing.format_option(parsing.NODE_FIELDS, mark)
-        nodes, partitions = parsing.parse_nodes(self._read(["sinfo", "--local", "-h", "-N", "-O", option]), mark)
-        jobs = _with_details(self.each_job(), self._details())
+        nodes, partitions = self._nodes()
+        jobs = self._with_gpu_numbers(_with_details(self.each_job(), self._details()))
         bounds, memory = self._bounds(), self._memory_counts()
         return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)
+
+    def _nodes(self) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
+        mark = _mark()
+        option = parsing.format_option(parsing.NODE_FIELDS, mark)
+        return parsing.parse_nodes(self._read(["sinfo", "--local", "-h", "-N", "-O", option]), mark)
+
+    def _with_gpu_numbers(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
+        """One call for all that hold a part of a GPU; none where nobody does."""
+        holding = [j for j in jobs if j.shares and j.nodes and j.state.active]
+        if not holding:
+            return jobs
+        text, _, _ = self._run(["scontrol", "-o", "-d"], "".join(f"show job {j.job_id}\n" for j in holding))
+        numbers = shared_gpu_numbers(text)
+        return tuple(replace(j, gpu_number=numbers.get(j.raw_id)) if j.shares and j.nodes else j for j in jobs)
 
     def _details(self) -> dict[str, parsing.Details]:
         mark = _mark()

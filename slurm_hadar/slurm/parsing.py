@@ -20,6 +20,7 @@ from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.state import Daemon, SlurmJob, SlurmNode
 from slurm_hadar.slurm.tres import (
+    gpu_numbers,
     node_shards,
     parse_gres,
     parse_tres,
@@ -301,6 +302,7 @@ def _node(r: dict[str, str]) -> SlurmNode:
         cpus_used=int(cpus[0]),
         memory_bytes=_mebibytes(r["Memory"]),
         memory_used_bytes=_mebibytes(r["AllocMem"]),
+        whole=gpu_numbers(r["GresUsed"], "gpu"),
     )
 
 

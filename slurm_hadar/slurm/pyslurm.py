@@ -124,7 +124,7 @@ class PyslurmBackend(CliBackend):
         began = time.monotonic()
         now = time.time()
         answer = self._retry(self._worker.ask, "read")
-        jobs = self._jobs(answer["jobs"])
+        jobs = self._with_gpu_numbers(self._jobs(answer["jobs"]))
         used: dict[str, dict[str, int]] = {}
         shared: set[str] = set()
         for job in answer["jobs"]:
@@ -134,6 +134,9 @@ class PyslurmBackend(CliBackend):
                     shared.add(node)
         each = (_node(n, used.get(n["name"], {}), n["name"] in shared) for n in answer["nodes"])
         nodes = tuple(sorted(each, key=lambda n: n.name))
+        if any(node.shards for node in nodes):  # here nobody knows which GPUs are in use
+            shown = {node.name: node for node in self._nodes()[0]}
+            nodes = tuple(replace(n, used=s.used, whole=s.whole) if (s := shown.get(n.name)) else n for n in nodes)
         partitions = tuple(sorted((_partition(p) for p in answer["partitions"]), key=lambda p: p.name))
         bounds, memory = self._bounds(), self._memory_counts()
         return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)

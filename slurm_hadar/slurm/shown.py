@@ -14,8 +14,9 @@ from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.accounting import FIELDS, AccountedJob, parse_accounting
 from slurm_hadar.slurm.parsing import job_state
+from slurm_hadar.slurm.tres import SHARES, gpu_numbers
 
-__all__ = ["JOB_ID", "Shown", "accounted", "comments_since", "shown"]
+__all__ = ["JOB_ID", "Shown", "accounted", "comments_since", "shared_gpu_numbers", "shown"]
 
 #: A job, or a task of a job array, as people name it.
 JOB_ID = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,9})?")
@@ -26,11 +27,28 @@ _WAITS_OR_RUNS = re.compile(
 )
 
 
+_HELD = re.compile(r" Nodes=\S+ CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
+
+
 def comments_since(text: str, first: int) -> tuple[str, ...]:
     """The first words of the comments that ``scontrol -o`` shows, of jobs that wait or run and whose number, or that of
     their array, is at least ``first``. Users' names for things may forge a line: only for a hint."""
     found = (_WAITS_OR_RUNS.match(line) for line in text.splitlines())
     return tuple(m["comment"] for m in found if m and int(m["array"] or m["job"]) >= first)
+
+
+def shared_gpu_numbers(text: str) -> dict[int, int]:
+    """On which GPU of its node each job has the part of one that it holds, by job number, in what ``scontrol -o -d``
+    shows. Left out: who has parts of several, and whose own texts (name, comment) look like what Slurm says of it."""
+    found = {}
+    for line in text.splitlines():
+        head, held = re.match(r"JobId=(\d{1,18}) ", line), _HELD.findall(line)
+        if head is None or len(held) != 1:
+            continue
+        numbers = [n for kind in SHARES for n in gpu_numbers(held[0], kind) or ()]
+        if len(numbers) == 1:
+            found[int(head[1])] = numbers[0]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

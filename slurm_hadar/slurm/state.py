@@ -45,8 +45,9 @@ class SlurmJob:
     a job that runs is when its time limit ends it. ``memory_bytes`` is over all its nodes, 0 where Slurm does not say;
     ``exclusive``: it shares its nodes with no job, or with its owner's only. ``throttle``: how many tasks of its array
     may run at once. ``sched_nodes``: where the backfill scheduler means to start a waiting job, at ``start``.
-    ``shares``: the part of a GPU that it asks for (``shard:2``), if it does. ``fault``: why Slurm's record of the job
-    cannot be read; nothing else of it is sure then."""
+    ``shares``: the part of a GPU that it asks for (``shard:2``), if it does; ``gpu_number``: on which GPU of its node
+    it has that, by Slurm's count, None where that is not known. ``fault``: why Slurm's record of the job cannot be
+    read; nothing else of it is sure then."""
 
     job_id: str
     raw_id: int
@@ -89,7 +90,16 @@ class SlurmJob:
     throttle: int | None = None
     sched_nodes: tuple[str, ...] = ()
     shares: str = ""
+    gpu_number: int | None = None
     fault: str | None = None
+
+    @property
+    def shards(self) -> int:
+        """How many shards of one GPU it asks for with ``--gres=shard:N``; 0 where it asks otherwise."""
+        kind, _, count = self.shares.partition(":")
+        if kind != "shard" or (count and not count.isdecimal()):
+            return 0
+        return int(count or 1)
 
     @property
     def held(self) -> bool:
@@ -99,7 +109,8 @@ class SlurmJob:
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
     """One node. ``used`` counts GPUs held per type, as a whole or in ``shards``, of which the node has so many;
-    ``available`` is False for drained, down and unresponsive nodes."""
+    ``whole`` has the numbers of those held as a whole, None where Slurm does not say which. ``available`` is False for
+    drained, down and unresponsive nodes."""
 
     name: str
     gpus: tuple[tuple[str, int], ...] = ()
@@ -114,6 +125,7 @@ class SlurmNode:
     memory_bytes: int = 0
     memory_used_bytes: int = 0
     shards: int = 0
+    whole: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

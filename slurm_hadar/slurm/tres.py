@@ -10,8 +10,8 @@ from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.slurm.state import GpuRequest
 
 __all__ = [
-    "SHARES", "node_shards", "parse_gres", "parse_request", "parse_tres", "requests", "shared_gpus", "shares",
-    "text_or_empty", "with_shared",
+    "SHARES", "gpu_numbers", "node_shards", "parse_gres", "parse_request", "parse_tres", "requests", "shared_gpus",
+    "shares", "text_or_empty", "with_shared",
 ]  # fmt: skip
 
 _GRES_PART = re.compile(r"(?:[^,(]|\([^)]*\))+")  # commas within brackets do not part
@@ -21,6 +21,8 @@ SHARES = ("shard", "mps")
 _NOTHING = frozenset(("", "N/A", "(null)", "NONE", "None", "n/a", "none", "Unknown"))
 _TRES_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _DIGITS = re.compile(r"[0-9]{1,15}")
+_INDICES = re.compile(r"IDX:(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\)")
+_MOST_GPUS = 4096  # of one node
 
 
 def text_or_empty(value: str) -> str:
@@ -62,21 +64,30 @@ def shared_gpus(text: str) -> int | None:
     """How many of a node's GPUs are in use by shares of GPUs (shards, MPS) in its ``GresUsed``; None where Slurm
     does not say how many. ``shard:4(2/4,2/4,0/4)`` are two; so are ``shard:v100:2(IDX:0-1)`` (22.05, which counts
     there not the shards but the GPUs)."""
-    found = 0
+    found = [gpu_numbers(text, kind) for kind in SHARES]
+    return None if None in found else max(len(numbers or ()) for numbers in found)
+
+
+def gpu_numbers(text: str, kind: str) -> frozenset[int] | None:
+    """The numbers of the GPUs that are in use as ``kind`` (gpu, shard, mps) in a node's ``GresUsed``, or that a job
+    holds in its ``GRES``; None where Slurm does not say which."""
+    found: set[int] = set()
     for part in _GRES_PART.findall(text_or_empty(text)):
         entry, _, detail = part.partition("(")
         words = entry.strip().split(":")
-        if words[0] not in SHARES or not words[-1].isdecimal() or int(words[-1]) == 0:
+        if words[0] != kind or not _DIGITS.fullmatch(words[-1]) or int(words[-1]) == 0:
             continue
-        uses, indices = re.findall(r"(\d+)/\d+", detail), re.fullmatch(r"IDX:([\d,-]+)\)", detail)
+        uses, indices = re.findall(r"(\d{1,9})/\d", detail), _INDICES.fullmatch(detail)
         if uses:
-            found = max(found, sum(1 for n in uses if int(n)))
+            found |= {number for number, used in enumerate(uses) if int(used)}
         elif indices:
-            ends = [part.partition("-") for part in indices[1].split(",")]
-            found = max(found, sum(int(last or first) - int(first) + 1 for first, _, last in ends))
+            ends = [each.partition("-") for each in indices[1].split(",")]
+            if any(int(last or first) > _MOST_GPUS for first, _, last in ends):
+                return None
+            found.update(n for first, _, last in ends for n in range(int(first), int(last or first) + 1))
         else:
             return None
-    return found
+    return frozenset(found)
 
 
 def node_shards(text: str) -> int:

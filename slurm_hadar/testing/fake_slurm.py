@@ -22,7 +22,7 @@ __all__ = ["FakeSlurm"]
 
 
 class FakeSlurm(Backend):
-    """Nodes ``{name: (type, count)}``; jobs are added with :meth:`submit`.
+    """Nodes ``{name: (type, count)}``, each GPU in so many ``shards``; jobs are added with :meth:`submit`.
 
     Only jobs that were given a node list are started, unless ``eager``: then any that fits, as real Slurm does.
     ``away`` makes every call fail as if slurmctld were down; ``refuse`` maps a job to an error its updates get;
@@ -33,11 +33,14 @@ class FakeSlurm(Backend):
 
     name = "fake"
 
-    def __init__(self, nodes: dict[str, tuple[str, int]], eager: bool = False) -> None:
+    def __init__(self, nodes: dict[str, tuple[str, int]], eager: bool = False, shards: int = 0) -> None:
         self.eager = eager
         self.nodes = {
-            n: SlurmNode(n, gpus=((t, c),), features=(t,), partitions=("all",), cpus=32) for n, (t, c) in nodes.items()
+            n: SlurmNode(n, gpus=((t, c),), features=(t,), partitions=("all",), cpus=32, shards=shards * c)
+            for n, (t, c) in nodes.items()
         }
+        self._shards = shards
+        self._whole: dict[tuple[str, str], frozenset[int]] = {}  # numbers of GPUs, by job and node
         self.jobs: dict[str, SlurmJob] = {}
         self.away = False
         self.refuse: dict[str, str] = {}
@@ -103,9 +106,22 @@ class FakeSlurm(Backend):
 
     def start(self, job_id: str, *nodes: str) -> None:
         """Let Slurm itself start a job."""
-        now = float(int(time.time()))
+        now, job = float(int(time.time())), self.jobs[job_id]
+        number = None
+        for name in nodes:
+            if job.shards:
+                number = self._first_with(name, job.shards)
+            else:
+                free = [n for n, left in enumerate(self._free(name)) if left == self._per_gpu]
+                self._whole[job_id, name] = frozenset(free[: job.gpus[0].count if job.gpus else 0])
         self.jobs[job_id] = replace(
-            self.jobs[job_id], state=JobState.RUNNING, state_text="RUNNING", nodes=nodes, start=now, reason=""
+            job,
+            state=JobState.RUNNING,
+            state_text="RUNNING",
+            nodes=nodes,
+            start=now,
+            reason="",
+            gpu_number=number,
         )
 
     def end(self, job_id: str) -> None:
@@ -134,7 +150,29 @@ class FakeSlurm(Backend):
         self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.RUNNING, state_text="RUNNING")
 
     def used(self, node: str) -> int:
-        return sum(j.gpus[0].count for j in self._on(node) if j.gpus)
+        whole = sum(j.gpus[0].count for j in self._on(node) if j.gpus)
+        return whole + len({j.gpu_number for j in self._on(node) if j.shards})
+
+    @property
+    def _per_gpu(self) -> int:
+        return max(1, self._shards)
+
+    def _held(self, node: str) -> frozenset[int]:
+        """The numbers of the GPUs that jobs have as a whole."""
+        return frozenset[int]().union(*(self._whole.get((j.job_id, node), ()) for j in self._on(node)))
+
+    def _free(self, node: str) -> list[int]:
+        """The shards that are free on each GPU."""
+        free = [self._per_gpu] * sum(c for _, c in self.nodes[node].gpus)
+        for number in self._held(node):
+            free[number] = 0
+        for job in self._on(node):
+            if job.shards and job.gpu_number is not None:
+                free[job.gpu_number] -= job.shards
+        return free
+
+    def _first_with(self, node: str, shards: int) -> int | None:
+        return next((n for n, left in enumerate(self._free(node)) if left >= shards), None)
 
     def cpus_used(self, node: str) -> int:
         return sum(self._cpus(j) for j in self._on(node))
@@ -157,7 +195,12 @@ class FakeSlurm(Backend):
     def read(self) -> ClusterState:
         jobs = self.read_jobs()
         nodes = tuple(
-            replace(n, used=tuple((t, self.used(n.name)) for t, _ in n.gpus), cpus_used=self.cpus_used(n.name))
+            replace(
+                n,
+                used=tuple((t, self.used(n.name)) for t, _ in n.gpus),
+                cpus_used=self.cpus_used(n.name),
+                whole=self._held(n.name),
+            )
             for _, n in sorted(self.nodes.items())
         )
         bounds = self.limits.bounds(self.jobs.values()) if self.tells_limits else Bounds()
@@ -230,6 +273,7 @@ class FakeSlurm(Backend):
             state_text="PENDING",
             reason="BeginTime",
             nodes=(),
+            gpu_number=None,
             start=None,
             end=None,
             restarts=job.restarts + 1,
@@ -247,7 +291,11 @@ class FakeSlurm(Backend):
         if self.lost & set(nodes):
             return "Invalid node name specified"
         changed = replace(job, req_nodes=nodes, reason=job.reason if job.held else "None")
-        if fields.get("TresPerNode"):
+        if job.shards and (told := fields.get("TresPerNode", "")):
+            if not told.startswith("gres:shard:"):
+                return "Invalid generic resource (gres) specification"
+            changed = replace(changed, shares=told.removeprefix("gres:"))
+        elif fields.get("TresPerNode"):
             try:
                 changed = replace(changed, gpus=(GpuRequest("node", parse_request(fields["TresPerNode"])),))
             except SlurmParseError:
@@ -258,10 +306,10 @@ class FakeSlurm(Backend):
                 return "Node count specification invalid"
             count = int(least)
             changed = replace(changed, num_nodes=count, max_nodes=count)
-        told: dict[str, Any] = {
+        others: dict[str, Any] = {
             name: read(fields[field]) for field, (name, read) in _FIELDS.items() if fields.get(field)
         }
-        self.jobs[job.job_id] = replace(changed, **told)
+        self.jobs[job.job_id] = replace(changed, **others)
         return None
 
     def _schedule(self) -> None:
@@ -303,6 +351,8 @@ class FakeSlurm(Backend):
         others = self._on(name)
         alone = job.exclusive or any(j.exclusive for j in others)
         if (alone and others) or not self.limits.admits(job, name, now):
+            return False
+        if job.shards and self._first_with(name, job.shards) is None:
             return False
         each = job.gpus[0].count if job.gpus else 0
         free = sum(c for _, c in node.gpus) - self.used(name)

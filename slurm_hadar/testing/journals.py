@@ -132,7 +132,7 @@ def _queue(
             record.job_id, _number(record.job_id), record.user, record.name, partition,
             "running" if held else "pending", record.workers, types, json.dumps(held.as_dict(), separators=(",", ":")),
             str(held), record.arrival, record.run_since, record.steps_per_s, done, 0, record.moves,
-            "stated" if record.total_steps else "", None, workload,
+            "stated" if record.total_steps else "", None, workload, None,
         ))  # fmt: skip
         if held:
             sight.runs.append(Run(record.job_id, record.run_since or now, None, held, True))

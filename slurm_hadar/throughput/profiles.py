@@ -15,12 +15,16 @@ from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Kept, Pairing
 from slurm_hadar.throughput.store import ALPHA, storable
 
-__all__ = ["Profile", "ProfileStore"]
+__all__ = ["Needs", "Profile", "ProfileStore"]
 
 _SCHEMA = """CREATE TABLE IF NOT EXISTS sharing_profile (
     workload TEXT NOT NULL, beside TEXT NOT NULL, gpu_type TEXT NOT NULL, user TEXT NOT NULL,
     steps_per_s REAL NOT NULL, samples INTEGER NOT NULL, updated_at REAL NOT NULL,
     PRIMARY KEY (workload, beside, gpu_type, user)) WITHOUT ROWID"""
+_NEEDS_SCHEMA = """CREATE TABLE IF NOT EXISTS sharing_needs (
+    workload TEXT NOT NULL, gpu_type TEXT NOT NULL, user TEXT NOT NULL, persistent_bytes INTEGER,
+    ephemeral_bytes INTEGER, iter_s REAL NOT NULL, updated_at REAL NOT NULL,
+    PRIMARY KEY (workload, gpu_type, user)) WITHOUT ROWID"""
 _AVERAGE = """INSERT INTO sharing_profile VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6)
     ON CONFLICT DO UPDATE SET steps_per_s = ?7 * excluded.steps_per_s + (1 - ?7) * steps_per_s,
         samples = samples + 1, updated_at = max(updated_at, excluded.updated_at)"""
@@ -42,6 +46,21 @@ class Profile:
     keeps: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a user's jobs of a workload took of a shared GPU of one type: bytes between two iterations, and beyond that
+    within one (None = nobody measured or declared it), and the length of a turn. Of memory the largest counts at once,
+    and a smaller one by and by."""
+
+    workload: str
+    gpu_type: str
+    user: str
+    persistent_bytes: int | None
+    ephemeral_bytes: int | None
+    iter_s: float
+    updated_at: float
+
+
 class ProfileStore:
     """What was measured of jobs that share GPUs, in the database of ``connection``. Methods raise StoreError."""
 
@@ -49,6 +68,7 @@ class ProfileStore:
         self._connection = connection
         with self._errors("set up"), connection:
             connection.execute(_SCHEMA)
+            connection.execute(_NEEDS_SCHEMA)
 
     def record(self, workload: str, beside: str, gpu_type: str, user: str, steps_per_s: float, at: float) -> None:
         """Take a measurement into the exponential average of its user; what no training can do is left out."""
@@ -56,6 +76,30 @@ class ProfileStore:
             return
         with self._errors("written"), self._connection:
             self._connection.execute(_AVERAGE, (workload, beside, gpu_type, user, steps_per_s, at, ALPHA))
+
+    def record_needs(self, now: Needs) -> None:
+        """Take in what a job has told last."""
+        with self._errors("written"), self._connection:
+            row = self._connection.execute(
+                "SELECT * FROM sharing_needs WHERE (workload, gpu_type, user) = (?, ?, ?)",
+                (now.workload, now.gpu_type, now.user),
+            ).fetchone()
+            before = Needs(*row) if row else now
+            sizes = (
+                _larger(before.persistent_bytes, now.persistent_bytes),
+                _larger(before.ephemeral_bytes, now.ephemeral_bytes),
+            )
+            iter_s = before.iter_s + ALPHA * (now.iter_s - before.iter_s)
+            self._connection.execute(
+                "INSERT OR REPLACE INTO sharing_needs VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (now.workload, now.gpu_type, now.user, *sizes, iter_s, now.updated_at),
+            )
+
+    def needs(self) -> list[Needs]:
+        """All that is known of memory and turns, in order of workload, GPU type and user."""
+        with self._errors("read"):
+            rows = self._connection.execute("SELECT * FROM sharing_needs ORDER BY workload, gpu_type, user").fetchall()
+        return [Needs(*row) for row in rows]
 
     def everything(self) -> list[Profile]:
         """All of it, in order of workload, GPU type and user, each beside nobody first."""
@@ -87,3 +131,10 @@ class ProfileStore:
             yield
         except sqlite3.Error as error:
             raise StoreError.of(f"the profiles of jobs that share GPUs cannot be {doing}", error) from error
+
+
+def _larger(before: int | None, now: int | None) -> int | None:
+    """At once what is more, by and by what is less."""
+    if before is None or now is None:
+        return before if now is None else now
+    return now if now >= before else round(before + ALPHA * (now - before))

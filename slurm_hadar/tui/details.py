@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_hadar.controller.answers.view import TIERS
-from slurm_hadar.controller.words import about, clock, place, plain, span
+from slurm_hadar.controller.words import about, clock, place, plain, sharing, span
 from slurm_hadar.model import Placement
 
 __all__ = ["in_lines"]
@@ -45,6 +45,8 @@ def _standing(found: Mapping[str, Any], now: float) -> list[str]:
             lines.append(f"  starts about  {about(wait['starts'])}")
     elif line:
         lines.append(f"  is {line['state']}" + (f" on {_place(line['held'])}" if line["held"] else ""))
+        if shares := sharing(line["shares"]):
+            lines.append(f"  shares        {shares}")
     if line:
         lines.append(
             f"  submitted     {clock(line['arrival'])}, {span(now - line['arrival'])} ago; {line['gpus']} GPUs"

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.view import Line
-from slurm_hadar.controller.words import about, place, plain, span
+from slurm_hadar.controller.words import about, place, plain, sharing, span
 from slurm_hadar.model import Placement
 from slurm_hadar.names import by_number
 
@@ -113,7 +113,7 @@ def _tasks(job_id: str) -> int:
 def _where_or_why(line: Line, width: int) -> str:
     """In full where there is room; else what matters most: how many GPUs where, or what it waits for."""
     where = place(Placement.of(line.held)) if line.held else line.where if line.where != "-" else ""
-    full = "; ".join(part for part in (where, line.why) if part)
+    full = "; ".join(part for part in (where, sharing(line.shares), line.why) if part)
     if len(full) <= width:
         return full
     if line.held:

@@ -106,6 +106,7 @@ def _holders(lines: Sequence[Line], by: str) -> dict[str, dict[str, Any]]:
             "steered": line.tier != "pinned",
             "gpus": line.gpus,
             "steps_per_s": line.steps_per_s,
+            "shares": line.shares,
             "colour": colours[line.job_id],
         }
         for line in ranked

@@ -51,3 +51,30 @@ def test_a_gpu_of_its_own_has_no_company() -> None:
     seen = Company(None, "7")
 
     assert not seen.changed() and seen.now is None
+
+
+def test_what_the_broker_knows_of_the_job_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured goes before declared; of first turns, and of several sessions of one job, nothing is said."""
+    broker = _Broker(monkeypatch)
+    declared = {"label": "job 7 mine", "session": "1", "persistent_bytes": 10, "ephemeral_bytes": 20}
+    other = {**declared, "session": "2", "label": "job 8", "turns": 90, "used_s": 9.0}
+    measured = {"persistent_bytes": 11, "ephemeral_bytes": 33}
+    told = []
+    for mine in (
+        [{**declared, "turns": 4, "used_s": 4.0}],
+        [{**declared, "turns": 10, "used_s": 5.0}],
+        [{**declared, "turns": 20, "used_s": 5.0, "measured": measured}],
+        [{**declared, "turns": 40, "used_s": 1.0}, {**declared, "session": "3", "turns": 40, "used_s": 2.0}],
+    ):
+        monkeypatch.setattr(broker, "status", lambda _, mine=mine: {"sessions": [*mine, other]})
+        monkeypatch.setattr("slurm_hadar.sharing.broker.looking.status_of", broker.status)
+        seen = Company("/socket", "7")
+        seen.changed()
+        told.append(seen.needs)
+
+    assert told == [
+        {},
+        {"persistent_bytes": 10, "ephemeral_bytes": 20, "iter_s": 0.5},
+        {"persistent_bytes": 11, "ephemeral_bytes": 33, "iter_s": 0.25},
+        {},
+    ]

@@ -179,6 +179,7 @@ elif kind == "several":
 
 
 @pytest.mark.torch
+@pytest.mark.thorough
 def test_scripts_of_all_kinds_share_and_none_waits_for_ever(short_tmp: Path) -> None:
     pytest.importorskip("torch")
     script = short_tmp / "job.py"

@@ -98,18 +98,23 @@ def shared(make_cluster: Callable[..., Any], short_tmp: Path) -> _Shared:
 def test_the_controller_learns_what_jobs_keep_beside_each_other(shared: _Shared, poll: Any) -> None:
     """From what they report, and from whom their broker says that they have turns with; alone once the other ends."""
     turns, names = shared.folder / "turns", "ab"
-    for n in names:
-        comment = f"--comment=hadar:model=m{n},batch=4"
-        shared.submit("share.sbatch", {"train.py": f"{shared.folder}/job.py {turns} {n}"}, comment)
 
     def hadar(*words: str) -> Any:
         return shared.cluster.run([sys.executable, "-m", "slurm_hadar.cli.main", *words], env=shared.env)
+
+    hadar("run", "--once")  # jobs that start before any controller has been there report to nobody
+    for n in names:
+        comment = f"--comment=hadar:model=m{n},batch=4"
+        memory = f"HADAR_SHARE_PERSISTENT=600M hadar-srun -- python {shared.folder}/job.py {turns} {n}"
+        shared.submit("share.sbatch", {"hadar-srun -- python train.py": memory}, comment)
 
     def known() -> set[tuple[str, str]]:
         hadar("run", "--once")
         return {(p["workload"], p["beside"]) for p in json.loads(hadar("speeds", "--json").stdout)["shared"]}
 
     poll(lambda: {("ma:4", "mb:4"), ("mb:4", "ma:4")} <= known(), deadline_s=DEADLINE_S)
+    needs = {n["workload"]: n for n in json.loads(hadar("speeds", "--json").stdout)["needs"]}
+    assert needs["ma:4"]["iter_s"] > 0.002 and needs["ma:4"]["persistent_bytes"] == 600_000_000  # as declared: no GPU
     told = hadar("speeds").stdout
     assert "KEEPS" in told and "mb:4" in told
     (shared.folder / "turns.enough").touch()
@@ -145,7 +150,7 @@ def test_two_jobs_with_shards_of_a_gpu_take_turns_whoever_serves_their_broker(sh
     assert not list((shared.folder / "share").glob("*gpu0"))
 
 
-def test_a_shared_gpu_is_no_free_gpu_and_its_jobs_are_left_to_slurm(shared: _Shared, poll: Any) -> None:
+def test_a_gpu_of_which_a_job_has_a_shard_is_no_free_gpu(shared: _Shared, poll: Any) -> None:
     sleeper = ["sbatch", "--parsable", "--requeue", "--mem=100M", "-o", "/dev/null", "--comment=hadar:"]
     part = shared.cluster.run([*sleeper, "--gres=shard:1", "--wrap", "sleep 300"], env=shared.env).stdout.strip()
     poll(lambda: shared.state(part) == "RUNNING", deadline_s=DEADLINE_S)
@@ -155,7 +160,7 @@ def test_a_shared_gpu_is_no_free_gpu_and_its_jobs_are_left_to_slurm(shared: _Sha
     explained = shared.cluster.run([*hadar, "explain", part], env=shared.env).stdout
 
     assert " 0 start" in run.stderr and shared.state(whole) == "PENDING"
-    assert f"job {part} is left to Slurm: asks for a part of a GPU (shard:1)" in explained
+    assert explained.startswith(f"job {part} runs.") and re.search(r"^  shares +GPU 0 alone$", explained, re.MULTILINE)
 
 
 def test_several_commands_share_the_gpu_of_one_job(shared: _Shared, poll: Any) -> None:

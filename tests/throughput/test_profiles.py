@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import StoreError
-from slurm_hadar.throughput.profiles import ProfileStore
+from slurm_hadar.throughput.profiles import Needs, ProfileStore
 
 
 @pytest.fixture
@@ -65,3 +65,14 @@ def test_a_database_that_cannot_be_written_is_told(store: ProfileStore) -> None:
     with pytest.raises(StoreError, match="profiles of jobs that share GPUs"):
         broken.record("a", "", "v100", "alice", 1.0, 1.0)
     assert store.everything() == []
+
+
+def test_memory_grows_at_once_and_shrinks_by_and_by(store: ProfileStore) -> None:
+    """What nobody has measured takes nothing away from what somebody has."""
+    for at, persistent, ephemeral in ((1.0, None, None), (2.0, 100, 1000), (3.0, 400, 500)):
+        store.record_needs(Needs("a", "v100", "alice", persistent, ephemeral, 0.2, at))
+    store.record_needs(Needs("a", "v100", "alice", None, None, 0.2, 4.0))
+
+    (needs,) = store.needs()
+    assert needs.persistent_bytes == 400 and needs.ephemeral_bytes is not None and 500 < needs.ephemeral_bytes < 1000
+    assert (needs.iter_s, needs.updated_at) == (0.2, 4.0)

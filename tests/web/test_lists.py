@@ -32,7 +32,7 @@ def row(
     found = {"partition": "gpu", "gpus": 1, "types": "k80", "size": "", **more}
     return (
         job_id, int(head) * 10_000_000 + int(task or 0), user, "train", found["partition"], state, found["gpus"],
-        found["types"], held, "-", arrival, None, None, None, 0, 0, found["size"], None, "w",
+        found["types"], held, "-", arrival, None, None, None, 0, 0, found["size"], None, "w", None,
     )  # fmt: skip
 
 

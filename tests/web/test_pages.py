@@ -217,7 +217,7 @@ def test_an_infinite_price(browse: Callable[..., TestClient], tmp_path: Path) ->
     number = journal.add_round(RoundRecord(time.time(), "act", "mine"))
     journal.replace_waits(number, {"7": {"tier": "waits-by-policy", "why": "dear", "price": float("inf")}})
     journal.replace_prices({("n1", "v100"): float("inf"), ("n2", "v100"): 2.0})
-    row = ("u", "n", "p", "pending", 1, "v100", "{}", "-", 0.0, None, None, None, 0, 0, "", None, "w")
+    row = ("u", "n", "p", "pending", 1, "v100", "{}", "-", 0.0, None, None, None, 0, 0, "", None, "w", None)
     journal.update_dashboard(1.0, DashboardChanges(queue=[("7", 1, *row)]))
     journal.close()
     client = browse(tmp_path / "journal.db")
@@ -231,7 +231,26 @@ def test_an_infinite_price(browse: Callable[..., TestClient], tmp_path: Path) ->
 def test_copies_of_a_forked_job(browse: Callable[..., TestClient], tmp_path: Path) -> None:
     """The page of the parent and those of its copies name all copies and the common progress."""
     journal = Journal(tmp_path / "journal.db")
-    row = ("u", "n", "p", "running", 1, "v100", '{"n1":{"v100":1}}', "n1", 0.0, 0.0, 5.0, 0.5, 0, 0, "", None, "w")
+    row = (
+        "u",
+        "n",
+        "p",
+        "running",
+        1,
+        "v100",
+        '{"n1":{"v100":1}}',
+        "n1",
+        0.0,
+        0.0,
+        5.0,
+        0.5,
+        0,
+        0,
+        "",
+        None,
+        "w",
+        None,
+    )
     queue = [("12_0", 1, *row), ("12_10", 2, *row), ("123", 3, *row)]
     journal.update_dashboard(1.0, DashboardChanges(queue=queue))
     journal.save_forks({"12": (3, 500, 1000.0, None)})
@@ -465,3 +484,23 @@ def test_a_name_of_a_file_that_needs_quoting(browse: Callable[..., TestClient], 
     Journal(folder / "journal.db").close()
 
     assert browse(folder / "journal.db").get("/").status_code == 200
+
+
+def test_who_shares_a_gpu_with_whom(browse: Callable[..., TestClient], tmp_path: Path) -> None:
+    """In the queue, on the job's page and on the node's, where the GPU counts once."""
+    journal = Journal(tmp_path / "journal.db")
+    journal.add_round(RoundRecord(time.time(), "act", "mine"))
+    row = ("u", "n", "p", "running", 1, "v100", '{"n1":{"v100":1}}', "n1", 0.0, 0.0, 5.0, 0.5, 0, 0, "", None, "w")
+    node = {"gpus": {"v100": 1}, "taken": {}, "available": True, "state": "mixed", "reason": "", "partitions": ["p"]}
+    queue = []
+    for job, other, keeps in ((7, 9, 0.5), (9, 7, 0.25)):
+        shares = {"gpu": 3, "with": [str(other)], "keeps": keeps, "known_by": "measured"}
+        queue.append((str(job), job, *row, json.dumps(shares)))
+    journal.update_dashboard(1.0, DashboardChanges(queue=queue, nodes={"n1": json.dumps(node)}))
+    journal.close()
+    client = browse(tmp_path / "journal.db")
+
+    for page in ("/queue", "/node/n1", "/"):
+        assert "GPU 3 with 9, keeps 50 % of its speed (measured)" in client.get(page).text, page
+    assert "keeps 25 % of its speed: measured" in client.get("/job/9").text
+    assert client.get("/api/queue.json").json()["jobs"][0]["shares"]["with"] == ["9"]

@@ -14,6 +14,7 @@ from slurm_hadar.controller.act import batches
 from slurm_hadar.controller.act.checkpoints import Checkpoints
 from slurm_hadar.controller.act.context import ActContext
 from slurm_hadar.controller.act.limits import LimitSaves
+from slurm_hadar.controller.act.seats import seated
 from slurm_hadar.controller.act.verifier import Verifier
 from slurm_hadar.controller.act.writer import PlannedWrite, Writer
 from slurm_hadar.controller.agents.channel import Channel
@@ -23,6 +24,7 @@ from slurm_hadar.controller.journal import Purpose, WriteOutcome, WriteRecord
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
 from slurm_hadar.controller.steering import writes
+from slurm_hadar.controller.steering.bounds import QuotaBook
 from slurm_hadar.controller.steering.read_back import Pace
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.model import JobState
@@ -60,6 +62,7 @@ class Actor:
     def carry_out(self, seen: Observation, changes: Sequence[Change], outcome: Outcome) -> None:
         """Do it all, noting it in ``outcome``."""
         began = time.monotonic()
+        changes = seated(seen, changes, QuotaBook(seen.state).may_have_shards)
         saves = self._checkpoints.save(seen, [c for c in changes if c.kind.stops])
         outcome.marks["saved"] = time.time()
         outcome.changes = fit(seen.snapshot, changes, saves.vetoed)

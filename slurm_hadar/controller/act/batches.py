@@ -47,7 +47,7 @@ def starts(context: ActContext, seen: Observation, changes: Iterable[Change]) ->
 def _start(context: ActContext, job: SlurmJob, record: JobRecord, change: Change) -> list[PlannedWrite]:
     just_stopped = job.restarts > 0 and job.submit is not None and time.time() - job.submit < RESTART_GAP_S
     planned = _place(context, job, record, change, RESTART_GAP_S if just_stopped else 0.0)
-    shaped = any(name == "NumNodes" for name, _ in planned.write.fields)
+    shaped = any(name in ("NumNodes", "TresPerNode") for name, _ in planned.write.fields)
     deferred = job.eligible is None or job.eligible > time.time()
     if not shaped and not deferred and record.steered and set(job.req_nodes) == set(change.new.nodes):
         return []
@@ -55,7 +55,7 @@ def _start(context: ActContext, job: SlurmJob, record: JobRecord, change: Change
 
 
 def _place(context: ActContext, job: SlurmJob, record: JobRecord, change: Change, gap_s: float) -> PlannedWrite:
-    write = writes.place(job, record, change.new, context.seal, gap_s)
+    write = writes.place(job, record, change.new, context.seal, gap_s, change.shards)
     return PlannedWrite(write, Purpose.PLACE, defer_s=gap_s)
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lengths import leaning_steps
 from slurm_hadar.controller.cluster import SETTLE_S
-from slurm_hadar.controller.safety.guard import Change, changes_of, limit
+from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, limit
 from slurm_hadar.model import EMPTY, Job, JobState, Node, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.toolkit.admission import drawn
+from slurm_hadar.policies.toolkit.pairing import shares_kept
 
 __all__ = ["Fate", "Future", "play", "remaining_s", "unknown_runtime_s"]
 
@@ -152,7 +153,7 @@ class _Game:
         if plan.abstains:
             return False
         changes = limit(shown, changes_of(shown, plan), self._config)
-        changed = [c for c in changes if c.old != c.new]
+        changed = [c for c in changes if c.old != c.new or c.host != self._jobs[c.job_id].host]
         for change in changed:
             self._apply(change)
         self._strides = min(2 * self._strides, _MOST_ROUNDS_AHEAD) if hurry and not changed else 1
@@ -170,13 +171,21 @@ class _Game:
     def _apply(self, change: Change) -> None:
         job = self._jobs[change.job_id]
         if not change.new:
-            self._jobs[job.job_id] = replace(job, state=JobState.PENDING, placement=EMPTY, started=None)
+            self._jobs[job.job_id] = replace(job, state=JobState.PENDING, placement=EMPTY, started=None, host=None)
+            return
+        if change.kind is ChangeKind.STAY:
+            self._jobs[job.job_id] = replace(job, host=change.host)
             return
         again = job.running or job.done_steps > 0
         self._ready[job.job_id] = self.now + (job.restart_cost_s if again else 0.0)
         fixed = "keeps its place once it runs" if job.job_id in self._stays else None
         self._jobs[job.job_id] = replace(
-            job, state=JobState.RUNNING, placement=change.new, started=self.now, unmovable=fixed
+            job,
+            state=JobState.RUNNING,
+            placement=change.new,
+            started=self.now,
+            unmovable=fixed,
+            host=change.host,
         )
         fate = self.fates[job.job_id]
         if fate.start is None and not self._snapshot.job[job.job_id].running:
@@ -201,15 +210,17 @@ class _Game:
     def _ends(self) -> dict[str, float]:
         """When each family that runs is done, if it goes on where it is."""
         speed: dict[str, float] = {}
+        kept = shares_kept(self._snapshot.pairings, self._jobs)
         lost: dict[str, float] = {}  # steps that are not made while copies get ready
         for job in self._jobs.values():
-            if job.running and (rate := job.rate(job.placement)) > 0:
+            if job.running and (rate := job.rate(job.placement) * kept.get(job.job_id, 1.0)) > 0:
                 speed[job.parent] = speed.get(job.parent, 0.0) + rate
                 wait_s = max(0.0, self._ready.get(job.job_id, 0.0) - self.now)
                 lost[job.parent] = lost.get(job.parent, 0.0) + rate * wait_s
         return {f: self.now + (max(0.0, self._left[f]) + lost[f]) / rate for f, rate in speed.items()}
 
     def _advance(self, moment: float, ends: Mapping[str, float]) -> None:
+        kept = shares_kept(self._snapshot.pairings, self._jobs)
         for job in list(self._jobs.values()):
             if job.state is JobState.COMPLETING:
                 del self._jobs[job.job_id]
@@ -218,10 +229,12 @@ class _Game:
                 del self._jobs[job.job_id]
             elif job.running:
                 worked_s = max(0.0, moment - max(self.now, self._ready.get(job.job_id, 0.0)))
-                steps = worked_s * job.rate(job.placement)
+                steps = worked_s * job.rate(job.placement) * kept.get(job.job_id, 1.0)
                 self._left[job.parent] -= steps
                 used = job.attained_s + job.placement.workers * (moment - self.now)
                 self._jobs[job.job_id] = replace(job, done_steps=job.done_steps + steps, attained_s=used)
+        for job in [j for j in self._jobs.values() if j.host is not None and j.host not in self._jobs]:
+            self._jobs[job.job_id] = replace(job, host=None)
         for _, placement in [entry for entry in self._leaving if entry[0] <= moment]:
             for node, gpu_type, count in placement.items():
                 self._nodes[node] = _given_back(self._nodes[node], gpu_type, count)

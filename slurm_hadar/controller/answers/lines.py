@@ -22,7 +22,9 @@ class Line:
 
     ``types`` are the GPU types that it holds, or would like to hold while it waits; ``held`` its GPUs as
     {node: {type: count}}. ``price``, ``payoff`` and ``wanted`` are those of its last wait, and ``starts`` the interval
-    (epoch seconds) in which it is expected to start; None where nothing is known.
+    (epoch seconds) in which it is expected to start; None where nothing is known. ``shares``, of one with a part of a
+    GPU: ``gpu``, its number on the node, ``with``, the ids of the others there, ``keeps``, the share of its speed alone
+    that it then has, and ``known_by``, how that is known: measured, or assumed (turns, beside); None for others.
     """
 
     job_id: str
@@ -48,6 +50,7 @@ class Line:
     payoff: float | None = None
     wanted: dict[str, dict[str, int]] | None = None
     starts: tuple[float, float] | None = None
+    shares: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """By name of field, for JSON and templates."""
@@ -61,10 +64,14 @@ def line_of(
     pinned: str | None,
     wait: dict[str, Any],
     progress: tuple[float, float | None] | None = None,
+    shares: dict[str, Any] | None = None,
 ) -> Line:
     """``held``: the GPUs that it runs on, as far as that can be told. ``pinned``: why it is left to Slurm, or None.
     ``wait``: what the journal says of why it waits. ``progress``: steps and total of the forked job that this is a copy
-    of, which all its copies show."""
+    of, which all its copies show. ``shares``: with whom it has a GPU, as Slurm says; what that costs it the record
+    knows."""
+    if shares is not None and record is not None and record.company.get("with") == shares["with"]:
+        shares = {**shares, **record.company}
     pending, running = job.state is JobState.PENDING, job.state is JobState.RUNNING
     steps = (record.steps if running else record.saved_step or 0.0) if record else 0.0
     total = record.total_steps if record else None
@@ -92,6 +99,7 @@ def line_of(
         started=job.start if running else None,
         types=tuple(sorted((held or wanted).by_type)),
         held=held.as_dict(),
+        shares=shares,
         **wait_fields({**wait, "tier": "pinned", "why": pinned} if pinned else wait),
     )
 

@@ -21,6 +21,7 @@ from slurm_hadar.policies import registry
 from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import reference
 
@@ -41,6 +42,7 @@ def peek(backend: Backend, config: Config) -> Peek:
         usage = UsageBook(journal, config.fairness.half_life_h * 3600.0)
         estimator = Estimator(reference(), store)
         sources = Sources(ReportBook(), estimator, journal.load_jobs(), usage, graphs, forecaster)
+        sources.profiles = ProfileStore(journal.connection)
         view = SlurmView.of(backend.read(), config.gpus.memory_gb)
         graphs.survey_if_named(backend, view)
         seen = Observer(config, sources).observe(view, acting_only=config.boldest is Mode.ACT)

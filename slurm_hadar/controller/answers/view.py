@@ -16,6 +16,7 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.answers.trends import Trend, trend_of
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
+from slurm_hadar.controller.observe.shared_gpus import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering.rules import no_type, node_facts, pinned_reason, placement_of, unreadable
 from slurm_hadar.controller.words import in_words
@@ -67,7 +68,8 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node, its GPUs, and who holds them. ``holders`` are (job, GPU type, count); ``others`` GPUs per type that are
+    """A node, its GPUs, and who holds them. ``holders`` are (job, GPU type, count), count 0 of one
+    that shares the GPU of another; ``others`` GPUs per type that are
     in use by nobody that can be named."""
 
     name: str
@@ -235,7 +237,7 @@ def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[L
 def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
     facts = node_facts(state.nodes, config.gpus.memory_gb)
     records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
-    lines, acting_only = [], config.boldest is Mode.ACT
+    lines, acting_only, shared = [], config.boldest is Mode.ACT, companies(state.jobs)
     for job in state.jobs:
         if not job.state.active:
             continue
@@ -247,7 +249,8 @@ def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
         if not wait and not pinned and (short := no_type(comment, facts)):  # no round has seen it yet, or none will
             wait = {"tier": Tier.CANNOT_RUN, "why": f"no GPU type here will do: {short}"}
         progress = None if fork is None else (float(fork[1]), fork[2])
-        lines.append(line_of(job, record, placement_of(job, facts), pinned, wait, progress))
+        held = placement_of(job, facts)
+        lines.append(line_of(job, record, held, pinned, wait, progress, shared.get(job.job_id)))
     return sorted(lines, key=lambda line: (line.state != "running", line.arrival, by_number(line.job_id)))
 
 
@@ -269,6 +272,7 @@ def _recorded(row: Mapping[str, Any]) -> Line:
         forecast=json.loads(row["forecast"]) if row["forecast"] else None,
         types=tuple(t for t in row["types"].split("+") if t),
         held=json.loads(row["held"]),
+        shares=json.loads(row["shares"]) if row["shares"] else None,
         **wait_fields(wait),
     )
 
@@ -285,8 +289,11 @@ def nodes_of(nodes: Mapping[str, Mapping[str, Any]], lines: Iterable[Line], all_
     holders: dict[str, list[tuple[str, str, int]]] = {}
     pinned: dict[tuple[str, str], int] = {}
     for line in lines:
+        others = (line.shares or {}).get("with", ())
+        second = any(by_number(other) < by_number(line.job_id) for other in others)  # the first one's GPU counts
         for node, types in (line.held or {}).items():
             for gpu_type, count in types.items():
+                count = 0 if second else count
                 holders.setdefault(node, []).append((line.job_id, gpu_type, count))
                 if all_taken or line.tier == "pinned":
                     pinned[node, gpu_type] = pinned.get((node, gpu_type), 0) + count

@@ -108,6 +108,10 @@ class JobRecord:
     forgotten: int = 0
     retries: int = 0
     retry_after: float = 0.0
+    shards: int = 0
+    company: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    needs_mib: Sequence[int] = ()
+    needs_filed: int = 0
 
     @property
     def stage(self) -> Stage:

@@ -9,7 +9,7 @@ from slurm_hadar.errors import StoreError
 
 __all__ = ["SCHEMA_VERSION", "migrate", "newer"]
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -73,6 +73,7 @@ _ADDED = {
     CREATE INDEX decisions_by_time ON decisions (time);
     CREATE INDEX rounds_by_time ON rounds (time);""",
     8: "CREATE INDEX jobs_by_end ON jobs (ended) WHERE ended IS NOT NULL;",
+    9: "ALTER TABLE queue ADD COLUMN shares TEXT;",
 }
 
 

@@ -212,7 +212,7 @@ class Journal(Reader):
             for table, keys in changes.gone.items():
                 column = {"queue": "job_id", "speeds": "workload", "nodes": "node"}[table]
                 db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(key,) for key in keys])
-            db.executemany(f"INSERT OR REPLACE INTO queue VALUES ({','.join('?' * 19)})", changes.queue)
+            db.executemany(f"INSERT OR REPLACE INTO queue VALUES ({','.join('?' * 20)})", changes.queue)
             db.executemany("INSERT OR REPLACE INTO speeds VALUES (?, ?)", changes.speeds.items())
             db.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?)", changes.nodes.items())
             db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", runs)

@@ -50,10 +50,14 @@ class Estimates:
 
     def _learn_of(self, facts: JobFacts, store: ThroughputStore, now: float) -> None:
         job, where, news = facts.job, facts.placement, self._sources.book.get(facts.job.job_id)
-        if news is None or not news.speeds or news.report.restart != job.restarts or len(where.by_type) != 1:
+        if news is None or news.report.restart != job.restarts or len(where.by_type) != 1:
+            return
+        speeds, news.speeds = news.speeds, []
+        if job.shares:  # only what it made alone on its GPU is a speed that others can be told by
+            speeds = [speed for company, speed in news.shared_speeds if not company]
+        if not speeds:
             return
         (gpu_type,) = where.by_type
-        speeds, news.speeds = news.speeds, []
         measured = sum(speeds) / len(speeds)
         if not storable(measured):
             return

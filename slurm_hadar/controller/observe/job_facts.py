@@ -41,7 +41,8 @@ __all__ = ["FactFinder", "JobFacts"]
 class JobFacts:
     """``pinned``: why the job is left to Slurm, None for one that may be steered. ``placement``: the GPUs that it runs
     on. ``needs``: what it takes beside GPUs. ``blocked``: why Slurm would not start it now. ``weight``: what it counts.
-    ``forecast``: how long it is expected to be, where nobody states it and forecasts are to be used."""
+    ``forecast``: how long it is expected to be, where nobody states it and forecasts are to be used. ``host``: the job
+    on whose GPU it runs as a guest."""
 
     job: SlurmJob
     comment: JobComment
@@ -54,6 +55,7 @@ class JobFacts:
     blocked: str | None
     weight: float
     forecast: Forecast | None
+    host: str | None = None
 
     def workload(self, workers: int) -> str:
         """What the speed of a gang of ``workers`` is filed under: its model and then batch per worker, or user and job

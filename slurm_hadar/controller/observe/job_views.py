@@ -13,9 +13,10 @@ from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.observe.estimates import Estimates
 from slurm_hadar.controller.observe.job_facts import JobFacts
 from slurm_hadar.controller.observe.peers import Peers
+from slurm_hadar.controller.observe.shared_gpus import accepted_slow_down, likeness
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.safety.guard import unmovable_reason
-from slurm_hadar.controller.steering.rules import shared_form
+from slurm_hadar.controller.steering.rules import NodeBook, shared_form
 from slurm_hadar.controller.steering.time_limits import goes_on, types_within
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.model import Basis, Form, Job, JobState, Speed
@@ -30,7 +31,7 @@ _TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is n
 
 
 class JobViews:
-    """Of one round, at ``now``; ``types`` are the GPU types of the cluster. ``book``: what jobs report. ``peers``:
+    """Of one round, at ``now``; ``nodes`` are those of the cluster. ``book``: what jobs report. ``peers``:
     what others tell of a job that has not run yet."""
 
     def __init__(
@@ -38,7 +39,7 @@ class JobViews:
         config: Config,
         estimates: Estimates,
         book: ReportBook,
-        types: tuple[str, ...],
+        nodes: NodeBook,
         now: float,
         peers: Peers,
     ) -> None:
@@ -46,7 +47,8 @@ class JobViews:
         self._config = config
         self._estimates = estimates
         self._book = book
-        self._types = types
+        self._nodes = nodes
+        self._types = nodes.gpu_types
         self._now = now
 
     def view(self, facts: JobFacts) -> Job:
@@ -94,7 +96,9 @@ class JobViews:
             prefer=comment.prefer or _NO_TYPES,
             graph=facts.graph.name if facts.graph else "",
             needs=facts.needs,
-            slow_down=self._config.jobs.slow_down if comment.slow_down is None else comment.slow_down,
+            slow_down=accepted_slow_down(facts, self._config.jobs.slow_down, self._nodes),
+            host=facts.host,
+            pairs_as=likeness(facts) if job.shards else "",
             blocked=facts.blocked,
             ruled_out=_not_named(comment.types, self._types),
         )

@@ -19,6 +19,7 @@ from slurm_hadar.controller.observe.job_views import JobViews, unreadable_job
 from slurm_hadar.controller.observe.node_views import node_views
 from slurm_hadar.controller.observe.peers import Peers
 from slurm_hadar.controller.observe.records import JobRecords
+from slurm_hadar.controller.observe.shared_gpus import note_company, note_needs, pairings, with_company
 from slurm_hadar.controller.observe.shared_speeds import learn_shared
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
@@ -110,12 +111,13 @@ class Observer:
         known = self._facts(finder, view)
         self._estimates.learn(filter(None, known.values()), view.state.time)
         learn_shared(self._sources, known, view.facts, view.state.time)
+        note_needs(known, self._sources)
         with self._sources.best_effort():
             self._sources.usage.save()
         jobs, stays = self._views(view, known)
-        return Observation(
-            self._snapshot(view, jobs, finder), view, self.records, ended, tuple(self._records.events), stays, failed
-        )
+        snapshot = self._snapshot(view, jobs, finder)
+        note_company(known, view.active.values(), view.facts, snapshot.pairings)
+        return Observation(snapshot, view, self.records, ended, tuple(self._records.events), stays, failed)
 
     def _begin(self, view: SlurmView) -> None:
         """Another round: what is gone is forgotten, and more may be known."""
@@ -137,7 +139,7 @@ class Observer:
             for job_id, facts in known.items():
                 if facts is not None:
                     known[job_id] = self._contained(job_id, finder.keep, facts, promises)
-        return known
+        return with_company(known, view.active.values())
 
     def _contained(self, job_id: str, step: Callable[_P, JobFacts], *args: _P.args, **kw: _P.kwargs) -> JobFacts | None:
         """What a step says of a job. Where it fails that is the job's fault, and quarantines it."""
@@ -147,9 +149,8 @@ class Observer:
 
     def _views(self, view: SlurmView, known: Mapping[str, JobFacts | None]) -> tuple[tuple[Job, ...], frozenset[str]]:
         """The jobs as a policy sees them, and those that keep their place."""
-        types, now = view.facts.gpu_types, view.state.time
-        peers = Peers(self.records.values())
-        views = JobViews(self._config, self._estimates, self._sources.book, types, now, peers)
+        now, peers = view.state.time, Peers(self.records.values())
+        views = JobViews(self._config, self._estimates, self._sources.book, view.facts, now, peers)
         jobs, stays = [], set[str]()
         for job_id, facts in known.items():
             try:
@@ -175,4 +176,5 @@ class Observer:
             user_usage=usage.by_user(state.time),
             account_usage=usage.by_account(state.time),
             quotas=tuple(finder.quota_book.quotas.values()),
+            pairings=pairings(jobs, view.facts, self._sources, self._config.jobs.shared_gpus),
         )

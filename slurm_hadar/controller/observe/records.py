@@ -89,13 +89,16 @@ class JobRecords:
             or (job.restarts < record.restarts and submit <= record.submit)
         )
         if record is None or not same:
-            shape, steered = _shape(job), False
+            shape, shards, steered = _shape(job), job.shards, False
             note = read(job.comment)[0]
             if job.req_nodes and note.asked and self._seal.fits(job.job_id, job.user, note.asked, note.asked_mac):
                 shape, steered = note.asked, True  # these nodes are ours, whatever became of the journal
+                if shards:
+                    shards, shape = shape[0], (1, *shape[1:])
             record = JobRecord(
-                job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now
-            )
+                job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now,
+                shards=shards,
+            )  # fmt: skip
             self.all[job.job_id] = record
         self._note_failure(record, job)
         if job.restarts > record.restarts:
@@ -204,8 +207,8 @@ def _restarted(record: JobRecord, lost: float) -> str:
 
 
 def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
-    """Gang size, nodes, tasks and CPUs as the owner asked for them."""
-    count = job.gpus[0].count if job.gpus else 0
+    """Gang size, nodes, tasks and CPUs as the owner asked for them. Shards are of one GPU."""
+    count = job.gpus[0].count if job.gpus else min(1, job.shards)
     nodes = max(1, job.num_nodes)
     workers = count * nodes if job.gpus and job.gpus[0].per == "node" else count
     return workers, nodes, max(1, job.num_tasks), max(1, job.num_cpus)

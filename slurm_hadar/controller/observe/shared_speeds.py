@@ -8,6 +8,7 @@ from slurm_hadar.controller.observe.job_facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeBook
 from slurm_hadar.model import JobState
+from slurm_hadar.throughput.profiles import Needs
 
 __all__ = ["learn_shared"]
 
@@ -30,6 +31,12 @@ def _learn_of(
     node = nodes.get(job.nodes[0]) if len(job.nodes) == 1 else None
     if news is None or news.report.restart != job.restarts or node is None or node.gpu_type is None:
         return
+    report = news.report
+    if sources.profiles is not None and report.iter_s is not None and facts.record.needs_filed != report.seq:
+        facts.record.needs_filed = report.seq
+        sizes = report.persistent_bytes, report.ephemeral_bytes
+        with sources.best_effort():
+            sources.profiles.record_needs(Needs(facts.workload(1), node.gpu_type, job.user, *sizes, report.iter_s, now))
     told, news.shared_speeds = news.shared_speeds, []
     for company, steps_per_s in told:
         other = known.get(company) if company else None

@@ -17,6 +17,7 @@ from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import DashboardChanges, Journal, Run, WriteOutcome
 from slurm_hadar.controller.journal.gains import gain_of
 from slurm_hadar.controller.observe.observer import Observation
+from slurm_hadar.controller.observe.shared_gpus import companies
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.model import Job, Node, Plan, Snapshot, Speed
 from slurm_hadar.slurm.state import SlurmNode
@@ -56,8 +57,9 @@ class DashboardRows:
         failed = {write.job_id for write in outcome.log if write.outcome is not WriteOutcome.OK}
         done = {job_id: change for job_id, change in acted.items() if job_id not in failed}
         queue: dict[str, int] = {}
+        shared = companies(seen.raw.values())
         for job in snapshot.jobs:
-            row = _row(_line(job, seen, waits, done.get(job.job_id)), job)
+            row = _row(_line(job, seen, waits, done.get(job.job_id), shared.get(job.job_id)), job)
             queue[job.job_id] = hash(row)
             if self._queue.get(job.job_id) != queue[job.job_id]:
                 changes.queue.append(row)
@@ -100,7 +102,13 @@ class DashboardRows:
         return changed
 
 
-def _line(job: Job, seen: Observation, waits: Mapping[str, dict[str, Any]], change: Change | None) -> Line:
+def _line(
+    job: Job,
+    seen: Observation,
+    waits: Mapping[str, dict[str, Any]],
+    change: Change | None,
+    shares: dict[str, Any] | None,
+) -> Line:
     """As Slurm showed it when the round began, and as the round has left it."""
     progress = (job.done_steps, job.total_steps) if job.fork is not None else None
     line = line_of(
@@ -110,6 +118,7 @@ def _line(job: Job, seen: Observation, waits: Mapping[str, dict[str, Any]], chan
         job.pinned,
         waits.get(job.job_id, {}),
         progress,
+        shares,
     )
     if change is not None and change.kind.occupies:
         held = change.new
@@ -124,9 +133,12 @@ def _line(job: Job, seen: Observation, waits: Mapping[str, dict[str, Any]], chan
             started=None,
             tier="",
             why=change.why,
+            shares=None if change.host is None else {"gpu": None, "with": [change.host], "keeps": None, "known_by": ""},
         )
     if change is not None and change.kind.stops:
-        return replace(line, state="stopping", where="-", held={}, steps_per_s=None, started=None, why=change.why)
+        return replace(
+            line, state="stopping", where="-", held={}, shares=None, steps_per_s=None, started=None, why=change.why
+        )
     return line
 
 
@@ -138,6 +150,7 @@ def _row(line: Line, job: Job) -> _Row:
         line.job_id, _number(line.job_id), line.user, line.name, line.partition, line.state, min(line.gpus, _MOST),
         "+".join(line.types), compact, line.where, line.arrival, line.started, line.steps_per_s, line.done_share,
         min(line.restarts, _MOST), line.moves, line.size, forecast, workload_name(job),
+        json.dumps(line.shares) if line.shares else None,
     )  # fmt: skip
 
 
@@ -194,7 +207,7 @@ def gpu_use(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
         for gpu_type, count in node.gpus.items():
             total[gpu_type] = total.get(gpu_type, 0) + count
             used[gpu_type] = used.get(gpu_type, 0) + node.taken.get(gpu_type, 0)
-    for job in snapshot.steerable_jobs:
+    for job in (j for j in snapshot.steerable_jobs if j.host is None):
         for gpu_type, count in job.placement.by_type.items():
             used[gpu_type] = used.get(gpu_type, 0) + count
     return {t: (min(used[t], n), n) for t, n in sorted(total.items())}

@@ -16,7 +16,7 @@ from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
-from slurm_hadar.policies.toolkit.pairing import on_same_gpu
+from slurm_hadar.policies.toolkit.pairing import on_same_gpu, shares_kept
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
 
@@ -48,7 +48,7 @@ class ChangeKind(enum.StrEnum):
 class Change:
     """What shall happen to one job: from ``old`` to ``new``. ``reason`` is the policy's; ``veto`` is why it is put off
     instead, "" for a change that may be. ``payoff`` orders changes when not all may be. ``host``: the job on whose GPU
-    it then is a guest."""
+    it then is a guest. ``shards``: of how many shards of its GPU Slurm is told, 0 = as many as its owner asked for."""
 
     kind: ChangeKind
     job_id: str
@@ -59,6 +59,7 @@ class Change:
     price: float | None = None
     veto: str = ""
     host: str | None = None
+    shards: int = 0
 
     @property
     def why(self) -> str:
@@ -77,6 +78,8 @@ def _change(snapshot: Snapshot, job: Job, plan: Plan) -> Change:
     wait = plan.waits.get(job_id)
     why, price = (wait.why, wait.price) if wait else ("", None)
     payoff = plan.payoffs.get(job_id, 0.0)
+    if job_id in plan.guests and job.host != plan.guests[job_id]:
+        why = why or _company(snapshot, job, plan)
     if job.state is not JobState.RUNNING:
         kind = ChangeKind.START if new.shares else ChangeKind.WAIT
         return Change(kind, job_id, EMPTY, new, why, payoff, price, host=plan.guests.get(job_id))
@@ -86,6 +89,16 @@ def _change(snapshot: Snapshot, job: Job, plan: Plan) -> Change:
     if kind is ChangeKind.MOVE and not why:
         why = _gain(job, old, new)
     return Change(kind, job_id, old, new, why, payoff, price, host=plan.guests.get(job_id))
+
+
+def _company(snapshot: Snapshot, guest: Job, plan: Plan) -> str:
+    host, where = snapshot.job[plan.guests[guest.job_id]], plan.placements[guest.job_id]
+    there = replace(guest, host=host.job_id, placement=where)
+    kept = shares_kept(snapshot.pairings, {guest.job_id: there, host.job_id: host})
+    if not kept:
+        return f"on one GPU with job {host.job_id}"
+    mine, its = (f"{100 * kept[j.job_id]:.0f} %" for j in (guest, host))
+    return f"on one GPU with job {host.job_id}: it keeps {mine} of its speed, that one {its}"
 
 
 def _gain(job: Job, old: Placement, new: Placement) -> str:
@@ -127,8 +140,7 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
         else:
             changed += 1
             stops += change.kind.stops
-    settled = fit(snapshot, changes, vetoed)
-    return _with_hosts(snapshot, settled) if snapshot.pairings else settled
+    return fit(snapshot, changes, vetoed)
 
 
 def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:
@@ -141,7 +153,8 @@ def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:
         old = snapshot.job[change.job_id].host
         if change.kind is ChangeKind.STAY and change.veto:  # it keeps what it has, and that is its old host's
             change = replace(change, host=old)
-        if change.host is not None and (change.host in taken or own.get(change.host) != change.new):
+        crowded = change.host in taken and change.host != old
+        if change.host is not None and (crowded or own.get(change.host) != change.new):
             alone = old is None and change.kind is ChangeKind.STAY  # the GPU that it was to share is still its own
             if alone or (old is not None and old not in taken and own.get(old) == change.old):
                 change = replace(change, kind=ChangeKind.STAY, new=change.old, host=old, veto=_HOST_GONE)
@@ -181,7 +194,7 @@ def fit(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]
     while True:
         settled, failed = _fit(Ledger(arena, arena.capacity), pending, vetoed)
         if not failed:
-            return settled
+            return _with_hosts(snapshot, settled) if snapshot.pairings else settled
         vetoed.update(failed)
 
 

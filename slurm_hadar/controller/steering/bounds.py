@@ -179,6 +179,10 @@ class QuotaBook:
         asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(per_node * nodes + per_gpu * gpus)}
         return all(asked[limit.what] <= limit.most for limit in self._limits_of(job) if limit.what in asked)
 
+    def may_have_shards(self, job: SlurmJob, shards: int) -> bool:
+        """Whether the owner may ask for so many shards of a GPU in one job."""
+        return all(shards <= limit.most for limit in self._limits_of(job) if limit.what == "gres/shard")
+
     def _licences(self, job: SlurmJob) -> Iterator[Draw]:
         if "|" in job.licenses:
             return  # one of several: which, Slurm chooses
@@ -223,7 +227,11 @@ class QuotaBook:
     def _drawn(self, limit: Limit, job: SlurmJob, record: JobRecord) -> Iterator[Draw]:
         kind, _, gpu_type = limit.what.partition("gres/gpu")[2].partition(":")
         each, per = 1.0, "job"
-        if limit.what.startswith("gres/gpu") and not kind:
+        if job.shards and limit.what.startswith("gres/gpu"):
+            return  # shards are a kind of their own
+        if job.shards and limit.what == "gres/shard":
+            each = float(record.shards or job.shards)
+        elif limit.what.startswith("gres/gpu") and not kind:
             per = gpu_type or "gpu"
         elif limit.what == "node":
             per = "node"

@@ -37,6 +37,9 @@ __all__ = [
     "unreadable",
 ]
 
+_NO_SHARDS = (
+    "asks for shards, of which no node has as many on each of its GPUs, or Slurm does not say which GPUs are in use"
+)
 _CONSTRAINT = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
 TRANSIENT_HOLDS = ("BadConstraints",)
 LAUNCH_FAILED = "launch failed requeued held"
@@ -48,7 +51,8 @@ _TAKEN_IN_WITHIN_S = 5.0  # job_submit.lua runs first; slurmctld may wait for it
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What steering needs of a node: its only GPU type (None if it has none or several), and its state."""
+    """What steering needs of a node: its only GPU type (None if it has none or several), and its state. ``per_gpu``:
+    how many shards each of its GPUs has, 0 where it has none or they are not alike."""
 
     name: str
     gpu_type: str | None
@@ -57,6 +61,7 @@ class NodeFacts:
     features: frozenset[str]
     partitions: frozenset[str]
     several_types: bool
+    per_gpu: int = 0
 
 
 class NodeBook(dict[str, NodeFacts]):
@@ -102,14 +107,16 @@ def node_facts(nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None =
     facts = NodeBook(memory_gb)
     for node in nodes:
         types = [t for t, _ in node.gpus]
+        gpus = sum(n for _, n in node.gpus)
         facts[node.name] = NodeFacts(
             node.name,
             types[0] if len(types) == 1 else None,
-            sum(n for _, n in node.gpus),
+            gpus,
             node.available,
             frozenset(node.features),
             frozenset(node.partitions),
             len(types) > 1,
+            node.shards // gpus if len(types) == 1 and node.shards % gpus == 0 and node.whole is not None else 0,
         )
     return facts
 
@@ -170,10 +177,7 @@ def _by_kind(job: SlurmJob) -> str | None:
 
 def _by_request(job: SlurmJob) -> str | None:
     if job.shares:
-        return (
-            f"asks for a part of a GPU ({job.shares}), which Slurm places and starts; the jobs that share the GPU take "
-            "turns on it by themselves, under hadar-srun"
-        )
+        return _by_part(job)
     if not job.gpus:
         return "asks for no GPUs"
     if len(job.gpus) > 1:
@@ -187,6 +191,22 @@ def _by_request(job: SlurmJob) -> str | None:
         )
     if request.per not in ("node", "job"):
         return f"asks for GPUs per {request.per}; ask with --gres=gpu:N"
+    if job.features and not constraint_known(job.features):
+        return f"has a --constraint that cannot be followed: {job.features}"
+    return None
+
+
+def _by_part(job: SlurmJob) -> str | None:
+    """Of a job that asks for a part of a GPU: Slurm cannot be told which GPU, but which node, and how many shards."""
+    if not job.shards or job.gpus or max(job.num_nodes, job.max_nodes) > 1:
+        with_gpus = " beside whole GPUs" if job.gpus else ""
+        nodes = " on several nodes" if job.max_nodes > 1 else ""
+        return (
+            f"asks for a part of a GPU ({job.shares}){with_gpus}{nodes}, which Slurm places and starts; to have it "
+            "steered ask for --gres=shard:N alone, untyped, on one node"
+        )
+    if job.array_id and read(job.comment)[0].fork is not None:
+        return "is a copy of a forked job that asks for a part of a GPU; forked jobs take whole GPUs"
     if job.features and not constraint_known(job.features):
         return f"has a --constraint that cannot be followed: {job.features}"
     return None
@@ -259,6 +279,9 @@ def _by_nodes(job: SlurmJob, record: JobRecord | None, nodes: Mapping[str, NodeF
     steered = record is not None and record.steered
     if job.req_nodes and not steered:
         return "asks for nodes by name (-w); use --constraint or types= in the comment"
+    most = max((node.per_gpu for node in nodes.values()), default=0)
+    if job.shards > most:
+        return f"asks for {job.shards} shards of a GPU, and no GPU has more than {most}" if most else _NO_SHARDS
     if job.state is JobState.PENDING:
         return None
     for name in job.nodes:
@@ -273,11 +296,16 @@ def _by_nodes(job: SlurmJob, record: JobRecord | None, nodes: Mapping[str, NodeF
 
 
 def placement_of(job: SlurmJob, nodes: Mapping[str, NodeFacts]) -> Placement:
-    """The GPUs that a running job with one untyped request holds; EMPTY if that cannot be told or it does not run."""
-    if job.state is not JobState.RUNNING or not job.nodes or len(job.gpus) != 1:
+    """The GPUs that a running job with one untyped request holds; EMPTY if that cannot be told or it does not run. Who
+    has shards of a GPU holds that GPU, with others or not."""
+    if job.state is not JobState.RUNNING or not job.nodes:
         return EMPTY
-    request = job.gpus[0]
-    if request.per == "node" or (request.per == "job" and len(job.nodes) == 1):
+    request = job.gpus[0] if len(job.gpus) == 1 else None
+    if request is None and job.shards and not job.gpus and len(job.nodes) == 1:
+        each = 1
+    elif request is None:
+        return EMPTY
+    elif request.per == "node" or (request.per == "job" and len(job.nodes) == 1):
         each = request.count
     else:
         return EMPTY
@@ -288,7 +316,10 @@ def placement_of(job: SlurmJob, nodes: Mapping[str, NodeFacts]) -> Placement:
 
 
 def gpus_asked(job: SlurmJob) -> int | None:
-    """How many GPUs the job asks for, on the nodes that it has if it runs; None where that is counted otherwise."""
+    """How many GPUs the job asks for, on the nodes that it has if it runs; None where that is counted otherwise. Shards
+    are of one GPU."""
+    if job.shards and not job.gpus:
+        return 1
     request = job.gpus[0] if len(job.gpus) == 1 else None
     if request is None or request.per not in ("node", "job"):
         return None
@@ -310,10 +341,17 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
         mix = Mix.NEVER
     # where it runs it may stay: what speaks against a node is about starting there
     avoid = {n for n, until in record.avoid.items() if until > now and n not in job.nodes}
+    if job.shards:
+        avoid |= {name for name, node in nodes.items() if node.per_gpu < job.shards}
     open_nodes = _open_nodes(job, nodes, avoid)
     types, small = types_of(comment, nodes)
     sizes: tuple[int, ...] = ()
-    if comment.gpus is not None and record.workers and record.tasks in (record.nodes, record.workers):
+    if (
+        comment.gpus is not None
+        and record.workers
+        and not job.shards
+        and record.tasks in (record.nodes, record.workers)
+    ):
         groups = _groups_open(nodes, open_nodes, types, mix)
         sizes = gang_sizes(comment.gpus, record.workers, low, max(low, high), comment.batch, groups)
     return shared_form(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from slurm_hadar.comment import read, with_asked
+from slurm_hadar.comment import read, with_asked, with_needs
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering.time_limits import run_in_all_s
@@ -42,9 +42,16 @@ def lease(job_ids: Iterable[str], seconds: float) -> list[Write]:
     return [Write("update", ids[i : i + _LIST_CHUNK], when) for i in range(0, len(ids), _LIST_CHUNK)]
 
 
-def place(job: SlurmJob, record: JobRecord, placement: Placement, seal: Seal, after_s: float = 0.0) -> Write:
-    """Start a pending job on exactly these nodes, ``after_s`` seconds from now."""
-    fields = (*_shape(job, record, placement), ("NodeList", fold(placement.nodes)), ("StartTime", _after(after_s)))
+def place(
+    job: SlurmJob, record: JobRecord, placement: Placement, seal: Seal, after_s: float = 0.0, shards: int = 0
+) -> Write:
+    """Start a pending job on exactly these nodes, ``after_s`` seconds from now. ``shards``: so many of one GPU, if it
+    asks for a part of one; 0 = as many as its owner asked for."""
+    fields = (
+        *_shape(job, record, placement, shards),
+        ("NodeList", fold(placement.nodes)),
+        ("StartTime", _after(after_s)),
+    )
     return Write("update", (job.job_id,), (*fields, *_limit(job, record), *_mark(job, record, seal)))
 
 
@@ -67,12 +74,14 @@ def free(job: SlurmJob, record: JobRecord) -> Write:
 
 
 def _mark(job: SlurmJob, record: JobRecord, seal: Seal) -> tuple[tuple[str, str], ...]:
-    """A word in the job's own comment that its nodes are ours, and what its owner asked for: without it, who has lost
-    the journal would take them for the owner's wish, and never give the job others. Sealed, since it is given back with
-    this controller's rights."""
-    shape = (record.workers, record.nodes, record.tasks, record.cpus)
-    text = with_asked(job.comment, shape, seal.of(job.job_id, job.user, shape))
-    return (("Comment", text),) if text is not None else ()
+    """A word in the job's own comment that its nodes are ours, what its owner asked for, and what its like took of a
+    shared GPU's memory. Without the first two, who has lost the journal would take the nodes for the owner's wish, and
+    never give the job others. Sealed, since it is given back with this controller's rights."""
+    shape = (record.shards or record.workers, record.nodes, record.tasks, record.cpus)
+    text = with_asked(job.comment, shape, seal.of(job.job_id, job.user, shape)) or job.comment
+    if len(record.needs_mib) == 2:
+        text = with_needs(text, (record.needs_mib[0], record.needs_mib[1]))
+    return (("Comment", text),) if text != job.comment else ()
 
 
 def _limit(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
@@ -89,14 +98,23 @@ def _after(seconds: float) -> str:
     return "now" if seconds <= 0 else f"now+{math.ceil(seconds)}"
 
 
-def _shape(job: SlurmJob, record: JobRecord, placement: Placement) -> tuple[tuple[str, str], ...]:
+def _shape(job: SlurmJob, record: JobRecord, placement: Placement, shards: int) -> tuple[tuple[str, str], ...]:
     """GPU, node, task and CPU counts for ``placement``; empty where the job has that shape already."""
+    if job.shards:
+        return _part(job, shards or record.shards)
     nodes = len(placement.nodes)
     return _resize(job, record, nodes, placement.workers // nodes)
 
 
 def _owner_shape(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
+    if job.shards:
+        return _part(job, record.shards)
     return _resize(job, record, record.nodes, record.workers // record.nodes)
+
+
+def _part(job: SlurmJob, shards: int) -> tuple[tuple[str, str], ...]:
+    """Nodes, tasks and CPUs of a job with a part of a GPU stay what they are."""
+    return () if shards in (0, job.shards) else (("TresPerNode", f"gres:shard:{shards}"),)
 
 
 def _resize(job: SlurmJob, record: JobRecord, nodes: int, each: int) -> tuple[tuple[str, str], ...]:

@@ -31,12 +31,12 @@ from typing import Any
 
 import numpy as np
 
-from slurm_hadar.model import EMPTY, Job, JobState, Kept, Placement, Plan, Snapshot, Tier
+from slurm_hadar.model import EMPTY, Job, JobState, Kept, Pairing, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.toolkit.admission import refusals
 from slurm_hadar.policies.toolkit.arena import open_nodes
 from slurm_hadar.throughput.table import workload
 
-__all__ = ["UNKNOWN_RUNTIME_S", "beside", "on_same_gpu", "with_guests"]
+__all__ = ["UNKNOWN_RUNTIME_S", "beside", "on_same_gpu", "shares_kept", "with_guests"]
 
 #: Run time on its best type that is assumed of a job whose steps nobody states or predicts, where nothing else is said.
 UNKNOWN_RUNTIME_S = 3600.0
@@ -50,12 +50,25 @@ def beside(snapshot: Snapshot, guest: Job, host: Job, where: Placement) -> Kept 
     """What guest and host keep of their speeds together on the one GPU of ``where``; None if that is not known, or
     less than one of them accepts."""
     (gpu_type,) = where.by_type
-    pair = workload(guest.model, guest.batch), workload(host.model, host.batch), gpu_type
-    kept = snapshot.pairings.get(pair)
+    kept = snapshot.pairings.get((_likeness(guest), _likeness(host), gpu_type))
     if kept is None or not (_may_share(guest) and _may_share(host)):
         return None
     accepted = kept[0] * guest.slow_down >= 1 - _ROUNDING and kept[1] * host.slow_down >= 1 - _ROUNDING
     return kept if accepted else None
+
+
+def shares_kept(pairings: Mapping[Pairing, Kept], jobs: Mapping[str, Job]) -> dict[str, float]:
+    """What guests and hosts among ``jobs``, by id, keep of their speeds now; of those alone, and of pairs that are not
+    known, nothing is said."""
+    found: dict[str, float] = {}
+    for guest in jobs.values():
+        host = jobs.get(guest.host or "")
+        if host is None or not guest.placement:
+            continue
+        kept = pairings.get((_likeness(guest), _likeness(host), next(iter(guest.placement.by_type))))
+        if kept is not None:
+            found[guest.job_id], found[host.job_id] = kept
+    return found
 
 
 def on_same_gpu(snapshot: Snapshot, plan: Plan, job: Job) -> bool:
@@ -112,8 +125,11 @@ def _without_guests(snapshot: Snapshot) -> tuple[Snapshot, dict[str, str]]:
 
 def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str]) -> Plan:
     """The plan with its guests. Those whom the cluster would refuse for something else than GPUs are left out."""
-    best = _Matching.of(snapshot, plan, frozenset(fixed.values())).best()
+    crowds = _crowds(snapshot)
+    best = _Matching.of(snapshot, plan, frozenset([*fixed.values(), *crowds])).best()
     guests = {**fixed, **{guest: host for guest, (host, _) in best.items()}}
+    for host, others in crowds.items():
+        guests.update(_staying(snapshot, plan, host, [g for g in others if g not in guests], fixed))
     found = _with(plan, guests, {guest: gain for guest, (_, gain) in best.items()})
     refused = {r.job_id for r in refusals(snapshot, found)}
     if refused:
@@ -122,10 +138,48 @@ def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str]) -> Plan:
     return found
 
 
+def _crowds(snapshot: Snapshot) -> dict[str, list[str]]:
+    """Hosts with several guests, which no plan makes: who gives out parts of GPUs by himself does. Guests that have run
+    longest first."""
+    found: dict[str, list[Job]] = {}
+    for job in snapshot.jobs:
+        if job.host is not None and job.steerable and job.running:
+            found.setdefault(job.host, []).append(job)
+    return {
+        host: [j.job_id for j in sorted(guests, key=lambda j: (j.started or 0.0, j.job_id))]
+        for host, guests in found.items()
+        if len(guests) > 1
+    }
+
+
+def _staying(
+    snapshot: Snapshot, plan: Plan, host: str, guests: Sequence[str], fixed: Mapping[str, str]
+) -> dict[str, str]:
+    """Those of a crowd for whom there is nothing better, as long as all accept what so many leave each of them: by
+    turns, the time over their number."""
+    jobs = snapshot.job
+    if plan.placement(host) != jobs[host].placement:
+        return {}
+    there = [jobs[host], *(jobs[g] for g, h in fixed.items() if h == host)]
+    stay: dict[str, str] = {}
+    for guest in guests:
+        together = [*there, jobs[guest]]
+        (gpu_type,) = plan.placement(host).by_type
+        if snapshot.pairings.get((_likeness(jobs[guest]), _likeness(jobs[host]), gpu_type)) is None:
+            continue
+        if guest not in plan.placements and all(len(together) <= j.slow_down + _ROUNDING for j in together):
+            stay[guest], there = host, together
+    return stay
+
+
 def _with(plan: Plan, guests: Mapping[str, str], gains: Mapping[str, float]) -> Plan:
     placements = {**plan.placements, **{guest: plan.placements[host] for guest, host in guests.items()}}
     waits = {job_id: wait for job_id, wait in plan.waits.items() if job_id not in guests}
     return replace(plan, placements=placements, waits=waits, payoffs={**plan.payoffs, **gains}, guests=dict(guests))
+
+
+def _likeness(job: Job) -> str:
+    return job.pairs_as or workload(job.model, job.batch)
 
 
 def _may_share(job: Job) -> bool:
@@ -169,7 +223,7 @@ class _Matching:
         gains = np.full((len(self.guests), len(self.hosts)), -np.inf)
         kept_by: dict[tuple[str, float], tuple[_Array, _Array]] = {}
         for row, guest in enumerate(self.guests):
-            likeness = workload(guest.model, guest.batch), guest.slow_down
+            likeness = _likeness(guest), guest.slow_down
             if likeness not in kept_by:
                 kept_by[likeness] = self._kept(guest, places)
             kept, host_keeps = kept_by[likeness]

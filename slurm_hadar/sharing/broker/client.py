@@ -105,8 +105,16 @@ class Session:
             raise
 
     def _began(self) -> None:
-        iterations, used_ns, _, ended_ns = self._progress
-        self._progress = Progress(iterations, used_ns, time.monotonic_ns(), ended_ns)
+        self._progress = self._progress._replace(began_ns=time.monotonic_ns())
+
+    def took(self, persistent_bytes: int, ephemeral_bytes: int) -> None:
+        """What the job's memory was in the iteration that is about to end; told with its end, and for people and later
+        runs alone: what is reserved is what was declared."""
+        most = self._progress
+        self._progress = most._replace(
+            persistent_bytes=max(most.persistent_bytes, persistent_bytes),
+            ephemeral_bytes=max(most.ephemeral_bytes, ephemeral_bytes),
+        )
 
     def _locked(self) -> bool:
         return self._file is not None and progress.locked(self._file)
@@ -117,8 +125,10 @@ class Session:
         ends between two iterations only in :meth:`heed`."""
         if os.getpid() != self._pid or not self._kept:
             return
-        now, (iterations, used_ns, began_ns, _) = time.monotonic_ns(), self._progress
-        self._progress = Progress(iterations + 1, used_ns + now - began_ns, began_ns, now)
+        now, so_far = time.monotonic_ns(), self._progress
+        self._progress = so_far._replace(
+            iterations=so_far.iterations + 1, used_ns=so_far.used_ns + now - so_far.began_ns, ended_ns=now
+        )
         self._clean = clean
         if clean is not None:  # nobody else may begin before it is done
             self._locked()

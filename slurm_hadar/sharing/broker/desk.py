@@ -58,12 +58,15 @@ class Seat(NamedTuple):
 
 class Progress(NamedTuple):
     """What a session tells of all its iterations: how many have ended, the time within them, and when the last one
-    began and ended, by the machine's monotonic clock."""
+    began and ended, by the machine's monotonic clock; and the most memory that it was seen to take, persistent and
+    ephemeral, 0 where that was not measured."""
 
     iterations: int = 0
     used_ns: int = 0
     began_ns: int = 0
     ended_ns: int = 0
+    persistent_bytes: int = 0
+    ephemeral_bytes: int = 0
 
 
 NOTHING = Progress()

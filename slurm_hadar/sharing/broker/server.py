@@ -231,6 +231,7 @@ class Broker:
                 "label": peer.label if uid in {peer.uid, os.getuid()} else "", "lane": seat.lane, "state": seat.state,
                 "persistent_bytes": seat.demand.persistent_bytes, "ephemeral_bytes": seat.demand.ephemeral_bytes,
                 "turns": seat.turns, "used_s": seat.used_ns / NS, "share": seat.used_ns / used_ns if used_ns else 0.0,
+                "measured": _measured(peer.told()),
             }
             for peer, seat in seats
         ]  # fmt: skip
@@ -320,6 +321,14 @@ def _owner(pid: int) -> int:
 
 def _shown(peer: _Peer) -> str:
     return f"process {peer.pid}" + (f" ({peer.label})" if peer.label else "")
+
+
+def _measured(told: Progress) -> dict[str, int] | None:
+    """The memory that a session has seen itself take; None where it cannot see it. It is the session's word."""
+    sizes = told.persistent_bytes, told.ephemeral_bytes
+    if not any(sizes) or not all(0 <= size <= MOST_BYTES for size in sizes):
+        return None
+    return {"persistent_bytes": sizes[0], "ephemeral_bytes": sizes[1]}
 
 
 def _bytes(said: dict[str, Any], key: str) -> int:

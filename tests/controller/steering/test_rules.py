@@ -89,9 +89,8 @@ def test_per_task_and_missing_gpus() -> None:
     """Requests that cannot be re-shaped, and jobs without GPUs."""
     assert "per task" in reason(replace(job(), gpus=(GpuRequest("task", (("", 1),)),)))
     assert reason(replace(job(), gpus=())) == "asks for no GPUs"
-    assert reason(replace(job(), gpus=(), shares="shard:2")).startswith(
-        "asks for a part of a GPU (shard:2), which Slurm"
-    )
+    assert reason(replace(job(), gpus=(), shares="mps:50")).startswith("asks for a part of a GPU (mps:50), which Slurm")
+    assert reason(replace(job(), gpus=(), shares="shard:2")).startswith("asks for shards, of which no node")
 
 
 def test_our_own_leases_and_node_lists_do_not_pin() -> None:

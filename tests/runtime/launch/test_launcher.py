@@ -152,6 +152,27 @@ def test_how_unlike_gpus_are_to_be_used_is_exported(fakes: Fakes, env: dict[str,
     assert fakes.calls("srun")[0]["env"]["HADAR_MIX"] == "balanced"
 
 
+@pytest.mark.parametrize(
+    ("told", "memory"),
+    [
+        ({"HADAR_SHARE_MEMORY": "16GiB"}, (600 << 20, 3000 << 20)),
+        ({"HADAR_SHARE_MEMORY": "1GiB"}, (600 << 20, 424 << 20)),
+        ({"HADAR_SHARE_MEMORY": "16GiB", "HADAR_SHARE_PERSISTENT": "7"}, (7, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_a_job_with_shards_declares_what_its_like_took(
+    fakes: Fakes, env: dict[str, str], told: dict[str, str], memory: tuple[int | None, int | None]
+) -> None:
+    """Where memory is counted, and its owner says nothing of it; never more than the GPU has."""
+    fakes.install(comment="hadar:model=lm,batch=5,needs=600+3000")
+    done = run({**env, "SLURM_SHARDS_ON_NODE": "1", **told}, "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    given = fakes.calls("srun")[0]["env"]
+    declared = (given.get(f"HADAR_SHARE_{which}") for which in ("PERSISTENT", "EPHEMERAL"))
+    assert tuple(text and int(text) for text in declared) == memory
+
+
 def test_a_copy_of_a_forked_job_learns_where_the_others_are(fakes: Fakes, env: dict[str, str]) -> None:
     """Without any controller too, and after a restart in the same place; other arrays stay what they are."""
     env |= {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}

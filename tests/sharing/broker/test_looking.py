@@ -165,3 +165,18 @@ def test_only_the_own_brokers_and_an_administrators_are_trusted(monkeypatch: pyt
     monkeypatch.setattr(os, "getuid", lambda: 4242)
 
     assert [uid for uid in (0, 1, 4241, 4242) if looking.trusted(uid)] == [0, 4242]
+
+
+def test_measured_memory_is_told_and_reserves_nothing(path: Path) -> None:
+    """The most of all iterations, as the session says it; what cannot be is not told."""
+    session = _session(path, "a")
+    assert status_of(path)["sessions"][0]["measured"] is None
+    for sizes in ((5, 7), (4, 9)):
+        with session.iteration():
+            session.took(*sizes)
+    assert status_of(path)["sessions"][0]["measured"] == {"persistent_bytes": 5, "ephemeral_bytes": 9}
+    assert status_of(path)["reserved_bytes"] == 60
+    with session.iteration():
+        session.took(1 << 62, 0)
+    assert status_of(path)["sessions"][0]["measured"] is None
+    session.close()

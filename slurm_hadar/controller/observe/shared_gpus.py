@@ -1,0 +1,194 @@
+"""Jobs with shards of GPUs as a policy sees them: who is whose guest, and what pairs keep of their speeds.
+
+A policy puts two jobs on one GPU at most, a host and its guest (:mod:`slurm_hadar.policies.toolkit.pairing`). Slurm
+gives shards to whoever asks for them: of several who came by themselves the first is the host. Who is on a GPU together
+with a job that is left to Slurm is left to it, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slurm_hadar.config import SharedGpus
+from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.steering.rules import NodeBook
+from slurm_hadar.model import MOST_SLOW_DOWN, Job, JobState, Kept, Pairing
+from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.throughput.colocation import published
+
+__all__ = [
+    "UserPairings",
+    "accepted_slow_down",
+    "companies",
+    "likeness",
+    "note_company",
+    "note_needs",
+    "on_gpus",
+    "pairings",
+    "with_company",
+]
+
+_HALF: Kept = (0.5, 0.5)
+_SEP = "\x1f"
+_MARGIN = 1.1  # Salus' released code adds 10 % to persistent memory, and 5 % to both
+
+
+def on_gpus(jobs: Iterable[SlurmJob]) -> dict[tuple[str, int | None], list[SlurmJob]]:
+    """Who has a part of which GPU, by node and number (None = nobody knows which), who has been there longest first."""
+    found: dict[tuple[str, int | None], list[SlurmJob]] = {}
+    for job in jobs:
+        if job.shares and job.nodes and job.state.active:
+            for node in job.nodes:
+                found.setdefault((node, job.gpu_number), []).append(job)
+    return {gpu: sorted(there, key=lambda j: (j.start or 0.0, j.raw_id)) for gpu, there in found.items()}
+
+
+def _misfits(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> tuple[dict[str, str], dict[str, str]]:
+    """The hosts of guests; and why others that could be steered are not: for their company on their GPU."""
+    hosts: dict[str, str] = {}
+    pinned: dict[str, str] = {}
+    gpus = on_gpus(jobs)
+    unknown = {node for node, number in gpus if number is None}
+    for (node, _), everybody in gpus.items():
+        there = [job for job in everybody if job.state is not JobState.COMPLETING]
+        ours = [job.job_id for job in there if (facts := known.get(job.job_id)) is not None and facts.pinned is None]
+        if node in unknown:
+            pinned.update(dict.fromkeys(ours, f"has a part of a GPU of {node}, and Slurm does not say of which"))
+        elif len(there) == len(ours):
+            hosts.update(dict.fromkeys(ours[1:], ours[0]))
+        else:
+            left = ", ".join(job.job_id for job in there if job.job_id not in ours)
+            pinned.update(dict.fromkeys(ours, f"shares its GPU with {left}, which is left to Slurm"))
+    return hosts, pinned
+
+
+def likeness(facts: JobFacts) -> str:
+    """What pairings call the job: brokers give turns to jobs of one user, and so only those are paired."""
+    return f"{facts.job.user}{_SEP}{facts.workload(1)}"
+
+
+def accepted_slow_down(facts: JobFacts, site: float, nodes: NodeBook) -> float:
+    """How many times as long the job's iterations may take: what its owner says, else the site; where neither says
+    anything, what it asked for. One that asks for 1 of 4 shards of a GPU asks for a quarter of its time."""
+    if not facts.job.shards:
+        return 1.0  # Slurm cannot make its GPU a shared one
+    if facts.comment.slow_down is not None:
+        return facts.comment.slow_down
+    if site > 1:
+        return site
+    per_gpu = [nodes[n].per_gpu for n in (facts.job.nodes or facts.form.nodes or nodes) if nodes[n].per_gpu]
+    return min(MOST_SLOW_DOWN, max(1.0, min(per_gpu, default=1) / max(1, facts.record.shards)))
+
+
+@dataclass(frozen=True)
+class UserPairings(Mapping[Pairing, Kept]):
+    """What two jobs of one user keep of their speeds: as was measured of that user's jobs, else ``prior``."""
+
+    likenesses: frozenset[str]
+    gpu_types: frozenset[str]
+    measured: Mapping[str, Mapping[Pairing, Kept]]
+    prior: SharedGpus
+
+    def __getitem__(self, pair: Pairing) -> Kept:
+        one, other, gpu_type = pair
+        (user, _, first), (others_user, _, second) = one.partition(_SEP), other.partition(_SEP)
+        if user != others_user or gpu_type not in self.gpu_types or not {one, other} <= self.likenesses:
+            raise KeyError(pair)
+        bare = first, second, gpu_type
+        known = self.measured.get(user, {}).get(bare)
+        if known is None:
+            known = _HALF if self.prior is SharedGpus.TURNS else published()[bare]
+        return known
+
+    def known_by(self, pair: Pairing) -> str:
+        """``measured`` here, or what is assumed: ``turns`` or ``beside``."""
+        user, _, first = pair[0].partition(_SEP)
+        bare = first, pair[1].partition(_SEP)[2], pair[2]
+        return "measured" if bare in self.measured.get(user, {}) else self.prior.value
+
+    def __iter__(self) -> Iterator[Pairing]:
+        every = ((a, b, t) for a in self.likenesses for b in self.likenesses for t in self.gpu_types)
+        return (pair for pair in every if self.get(pair) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return bool(self.likenesses)
+
+
+def pairings(jobs: Iterable[Job], nodes: NodeBook, sources: Sources, prior: SharedGpus) -> Mapping[Pairing, Kept]:
+    """Of the jobs that may share a GPU; empty where none may."""
+    named = {job.pairs_as: job.user for job in jobs if job.pairs_as and job.pinned is None}
+    if not named:
+        return {}
+    measured: dict[str, Mapping[Pairing, Kept]] = {}
+    if sources.profiles is not None:
+        with sources.best_effort():
+            measured = {user: sources.profiles.pairings(user) for user in set(named.values())}
+    types = frozenset(node.gpu_type for node in nodes.values() if node.gpu_type and node.per_gpu)
+    return UserPairings(frozenset(named), types, measured, prior)
+
+
+def companies(jobs: Iterable[SlurmJob]) -> dict[str, dict[str, Any]]:
+    """Who has which GPU together with whom: ``gpu`` is its number on the node, None where nobody knows it, ``with`` are
+    the ids of the others there."""
+    found = {}
+    for (_, number), there in on_gpus(jobs).items():
+        for job in there:
+            others = [other.job_id for other in there if other is not job] if number is not None else []
+            found[job.job_id] = {"gpu": number, "with": others, "keeps": None, "known_by": ""}
+    return found
+
+
+def note_company(
+    known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob], types: NodeBook, pairings: Mapping[Pairing, Kept]
+) -> None:
+    """Into the records of those who share a GPU: with whom, what they keep of their speeds, and how that is known."""
+    company = companies(jobs)
+    for job_id, facts in known.items():
+        if facts is None:
+            continue
+        shares = company.get(job_id)
+        if shares is not None and shares["with"] and isinstance(pairings, UserPairings):
+            others = [known.get(other) for other in shares["with"]]
+            gpu_type = types[facts.job.nodes[0]].gpu_type or ""
+            if len(others) > 1 and pairings.prior is SharedGpus.TURNS:
+                shares |= {"keeps": 1 / (1 + len(others)), "known_by": pairings.prior.value}
+            elif len(others) == 1 and others[0] is not None:
+                pair = likeness(facts), likeness(others[0]), gpu_type
+                if (kept := pairings.get(pair)) is not None:
+                    shares |= {"keeps": kept[0], "known_by": pairings.known_by(pair)}
+        facts.record.company = shares or {}
+
+
+def note_needs(known: Mapping[str, JobFacts | None], sources: Sources) -> None:
+    """Into the records of jobs with shards that wait: what those of their user and workload took of a GPU's memory, on
+    the type where that was most, and a margin."""
+    waiting = [f for f in known.values() if f is not None and f.job.shards and f.job.state is JobState.PENDING]
+    if sources.profiles is None or not waiting:
+        return
+    most: dict[tuple[str, str], tuple[int, int]] = {}
+    with sources.best_effort():
+        for needs in sources.profiles.needs():
+            if needs.persistent_bytes is not None and needs.ephemeral_bytes is not None:
+                low = most.get((needs.user, needs.workload), (0, 0))
+                sizes = max(low[0], needs.persistent_bytes), max(low[1], needs.ephemeral_bytes)
+                most[needs.user, needs.workload] = sizes
+    for facts in waiting:
+        taken = most.get((facts.job.user, facts.workload(1)), ())
+        facts.record.needs_mib = [math.ceil(_MARGIN * size / 2**20) for size in taken]
+
+
+def with_company(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> dict[str, JobFacts | None]:
+    """The facts with hosts, and with those left to Slurm whose company a policy could not have chosen."""
+    hosts, pinned = _misfits(known, jobs)
+    found = dict(known)
+    for job_id, facts in known.items():
+        if facts is not None and (job_id in hosts or job_id in pinned):
+            found[job_id] = replace(facts, host=hosts.get(job_id), pinned=facts.pinned or pinned.get(job_id))
+    return found

@@ -1,0 +1,219 @@
+"""Rounds over a Slurm in memory that gives out GPUs in shards, the first GPU with room first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurm_hadar.comment import read
+from slurm_hadar.controller.act.seats import seated
+from slurm_hadar.controller.answers.view import recorded_lines, recorded_nodes
+from slurm_hadar.controller.observe.observer import Observation
+from slurm_hadar.controller.safety.guard import ChangeKind
+from slurm_hadar.controller.words import sharing
+from slurm_hadar.model import JobState, Snapshot
+from slurm_hadar.policies import registry
+from slurm_hadar.policies.check import check_plan
+from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.testing.fake_slurm import FakeSlurm
+from slurm_hadar.throughput.profiles import ProfileStore
+from tests.controller.scripted import report
+
+LONG, SHORT = "hadar:model=resnet50,batch=32,steps=2000000,ckpt=yes", "hadar:model=resnet18,batch=32,steps=200,ckpt=yes"
+
+
+class Shared:
+    """A controller over nodes whose GPUs have four shards each."""
+
+    def __init__(self, bench: Any, nodes: dict[str, tuple[str, int]], *settings: str) -> None:
+        self.bench = bench(nodes, "policy.name=fifo", "jobs.start_timeout_s=1", *settings)
+        self.slurm = self.bench.slurm = FakeSlurm(nodes, shards=4)
+        self.controller = self.bench.new_controller()
+
+    def submit(self, comment: str = LONG, shards: int = 1, **fields: Any) -> str:
+        job = self.slurm.submit(comment=comment, shares=f"shard:{shards}", **fields)
+        self.slurm.jobs[job] = replace(self.slurm.jobs[job], gpus=())
+        return str(job)
+
+    def job(self, job_id: str) -> SlurmJob:
+        return self.slurm.jobs[job_id]
+
+    def where(self, job_id: str) -> tuple[str, int | None]:
+        job = self.job(job_id)
+        return (job.nodes[0] if job.nodes else "", job.gpu_number)
+
+
+@pytest.fixture
+def shared(bench: Callable[..., Any]) -> Callable[..., Shared]:
+    return lambda nodes, *settings: Shared(bench, nodes, *settings)
+
+
+def test_each_has_a_gpu_of_its_own_while_there_are_some_and_then_the_short_ones_are_guests(
+    shared: Callable[..., Shared],
+) -> None:
+    """Slurm would put the first four on one GPU: the shards that they ask for keep them apart, and leave room."""
+    cluster = shared({"v100-1": ("v100", 3)})
+    hosts = [cluster.submit() for _ in range(3)]
+    result = cluster.controller.run_round()
+
+    assert result.record.failed == 0
+    assert sorted(map(cluster.where, hosts)) == [("v100-1", n) for n in range(3)]
+
+    guests = [cluster.submit(SHORT) for _ in range(3)]
+    for _ in guests:
+        assert cluster.controller.run_round().record.failed == 0
+
+    assert sorted(map(cluster.where, guests)) == [("v100-1", n) for n in range(3)]
+    snapshot: Snapshot = cluster.controller.run_round().seen.snapshot
+    assert {snapshot.job[g].host for g in guests} == set(hosts)
+
+
+def test_who_shares_with_nobody_gets_a_whole_gpu_or_waits(shared: Callable[..., Shared]) -> None:
+    """share=no; and the shards that its owner asked for come back to who waits."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    proud = cluster.submit(SHORT + ",share=no")
+    cluster.controller.run_round()
+    assert cluster.job(proud).shares == "shard:4"
+
+    other = cluster.submit(SHORT)
+    cluster.controller.run_round()
+    assert cluster.job(other).state is JobState.PENDING
+
+    cluster.slurm.end(proud)
+    cluster.controller.run_round()
+    assert cluster.job(other).state is JobState.RUNNING and cluster.job(other).shares == "shard:2"
+
+
+def test_jobs_that_slurm_has_crowded_on_one_gpu_go_to_free_ones(shared: Callable[..., Shared]) -> None:
+    """Four on the first GPU, three of them idle beside it: who has nothing better stays where it accepts to be."""
+    cluster = shared({"v100-1": ("v100", 2), "v100-2": ("v100", 1)})
+    jobs = [cluster.submit() for _ in range(4)]
+    for job in jobs:
+        cluster.slurm.start(job, "v100-1")
+    assert {cluster.where(j) for j in jobs} == {("v100-1", 0)}
+
+    cluster.controller.run_round()
+
+    places = [cluster.where(j) for j in jobs if cluster.job(j).state is JobState.RUNNING]
+    assert {("v100-1", 0), ("v100-1", 1), ("v100-2", 0)} == set(places)
+
+
+def test_company_of_a_job_that_is_left_to_slurm_is_left_to_it_too(shared: Callable[..., Shared]) -> None:
+    """And its GPU counts as taken."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    free, ours = cluster.submit(comment=""), cluster.submit()
+    for job in (free, ours):
+        cluster.slurm.start(job, "v100-1")
+    waiting = cluster.submit(SHORT)
+    snapshot = cluster.controller.run_round().seen.snapshot
+
+    assert snapshot.job[ours].pinned == f"shares its GPU with {free}, which is left to Slurm"
+    assert snapshot.node["v100-1"].steerable_gpus == {}
+    assert cluster.job(waiting).state is JobState.PENDING
+
+
+def test_jobs_of_two_users_and_jobs_that_accept_too_little_are_not_paired(shared: Callable[..., Shared]) -> None:
+    """Brokers give turns to jobs of one user; by turns each has half, which share=1.5 does not accept."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    cluster.submit()
+    cluster.controller.run_round()
+    bob = cluster.submit(SHORT, user="bob")
+    modest = cluster.submit(SHORT + ",share=1.5")
+    cluster.controller.run_round()
+    assert {cluster.job(j).state for j in (bob, modest)} == {JobState.PENDING}
+
+    guest = cluster.submit(SHORT)
+    cluster.controller.run_round()
+    assert cluster.job(guest).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("name", ["srtf", "hadar", "gavel_las", "tiresias"])
+def test_every_policy_keeps_its_contract_with_shards(shared: Callable[..., Shared], name: str) -> None:
+    """Whole GPUs and shards in one queue: nobody is left out, and nothing planned is refused."""
+    cluster = shared({"v100-1": ("v100", 2), "k80-1": ("k80", 1)}, f"policy.name={name}")
+    jobs = [cluster.submit(LONG if n % 2 else SHORT) for n in range(4)]
+    jobs += [cluster.slurm.submit(1, comment=LONG if n % 2 else SHORT) for n in range(3)]
+    policy = registry.get(name)
+    for _ in range(4):
+        result = cluster.controller.run_round()
+        assert result.record.failed == 0 and not result.record.note
+        assert check_plan(result.seen.snapshot, policy.allocate(result.seen.snapshot)) == []
+    running = [j for j in jobs if cluster.job(j).state is JobState.RUNNING]
+    assert len(running) >= 3
+
+
+def test_a_limit_on_shards_is_not_gone_beyond(shared: Callable[..., Shared]) -> None:
+    """What would need more shards than its owner may have is not done, and said."""
+    cluster = shared({"v100-1": ("v100", 2)})
+    first = cluster.submit()
+    cluster.controller.run_round()
+    second = cluster.submit(shards=1)
+    result = cluster.bench.new_controller("controller.mode=observe").run_round()
+    seen: Observation = result.seen
+    changes = seated(seen, result.changes, lambda _, shards: shards <= 2)
+
+    (change,) = [c for c in changes if c.job_id == second]
+    assert cluster.job(first).shards == 2
+    assert change.kind is ChangeKind.WAIT and "may not ask for the 3 shards" in change.veto
+
+
+def test_people_see_who_has_a_gpu_with_whom_and_what_that_costs(shared: Callable[..., Shared]) -> None:
+    """In the journal's queue, on the nodes, and in the decision."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    host = cluster.submit()
+    cluster.controller.run_round()
+    guest = cluster.submit(SHORT)
+    cluster.controller.run_round()
+    cluster.controller.run_round()
+    journal = cluster.bench.journal
+
+    lines = {line.job_id: line for line in recorded_lines(journal.queue_holding())}
+    assert lines[guest].shares == {"gpu": 0, "with": [host], "keeps": 0.5, "known_by": "turns"}
+    assert sharing(lines[host].shares) == f"GPU 0 with {guest}, keeps 50 % of its speed (turns)"
+    (node,) = recorded_nodes(journal)
+    assert node.free("v100") == 0 and [count for _, _, count in node.holders] == [1, 0]
+    (start,) = [e for e in journal.history(guest) if e.get("kind") == "start"]
+    assert start["why"] == f"on one GPU with job {host}: it keeps 50 % of its speed, that one 50 %"
+    assert journal.job(guest).company == lines[guest].shares
+
+
+def test_the_next_job_of_a_family_is_told_what_the_family_took(shared: Callable[..., Shared]) -> None:
+    """With a margin, in its comment, when it is given its GPU; another user's is not."""
+    cluster = shared({"v100-1": ("v100", 4)})
+    first = cluster.submit(SHORT)
+    cluster.controller.run_round()
+    sizes = {"persistent_bytes": 500 << 20, "ephemeral_bytes": 1000 << 20, "iter_s": 0.125}
+    report(cluster.bench, first, steps=10, steps_per_s=8.0, beside="", **sizes)
+    cluster.controller.run_round()
+    (needs,) = ProfileStore(cluster.bench.journal.connection).needs()
+    assert (needs.workload, needs.user, needs.iter_s, needs.persistent_bytes) == (
+        "resnet18:32",
+        "alice",
+        0.125,
+        500 << 20,
+    )
+
+    second, foreign = cluster.submit(SHORT), cluster.submit(SHORT, user="bob")
+    cluster.controller.run_round()
+
+    assert read(cluster.job(second).comment)[0].needs_mib == (550, 1100)
+    assert cluster.job(foreign).state is JobState.RUNNING and "needs=" not in cluster.job(foreign).comment
+
+
+def test_who_is_left_alone_takes_his_company_with_him(shared: Callable[..., Shared]) -> None:
+    """A guest, or its host, that a policy fails on: their GPU counts as taken, once."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    host = cluster.submit()
+    cluster.controller.run_round()
+    guest = cluster.submit(SHORT)
+    cluster.controller.run_round()
+    snapshot: Snapshot = cluster.controller.run_round().seen.snapshot
+
+    for one, other in ((guest, host), (host, guest)):
+        left = snapshot.without({one: "it fails"})
+        assert (left.job[one].pinned, left.job[other].pinned is None) == ("it fails", False)
+        assert left.node["v100-1"].taken == {"v100": 1}
+        assert check_plan(left, registry.get("srtf").allocate(left)) == []
