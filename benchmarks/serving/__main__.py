@@ -7,6 +7,7 @@
     python -m benchmarks.serving server                              what the server itself costs
     python -m benchmarks.serving beside                              a training on the same GPU, by turns
     python -m benchmarks.serving faults   [--seconds N] [--seed N]   a live server, and everything that goes wrong
+    python -m benchmarks.serving peers    [--seconds N]              against Ray Serve and LitServe; resumable
     python -m benchmarks.serving page                                docs/results/serving.md from serving.json
 
 The first three write docs/results/serving.json. Constants were chosen on seeds 0 to 3; reported are 100 and above.
@@ -32,6 +33,7 @@ from benchmarks.serving import page as pages
 from benchmarks.serving.beside import measure as share_gpu
 from benchmarks.serving.faults import campaign
 from benchmarks.serving.knowing import Blind, Oracle
+from benchmarks.serving.peers import MIXES, compare
 from benchmarks.serving.server import measure
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.policy import Setup
@@ -198,6 +200,20 @@ def faults(seconds: float, seed: int) -> None:
     click.echo(json.dumps(found, indent=1))
     _keep("faults", found)
     raise SystemExit(1 if found["wrong"] else 0)
+
+
+@main.command()
+@click.option("--seconds", default=20.0, show_default=True, help="Of load, in each cell.")
+@click.option(
+    "--model", "models", multiple=True, type=click.Choice(list(MIXES)), default=list(MIXES), show_default=True
+)
+@click.option("--afresh", is_flag=True, help="Forget what an earlier run has measured.")
+def peers(seconds: float, models: tuple[str, ...], afresh: bool) -> None:
+    """The same models and load, in Ray Serve and LitServe, tuned by a sweep; needs the extra [bench]."""
+    kept = {} if afresh or not RESULTS.exists() else json.loads(RESULTS.read_text()).get("peers", {})
+    for model in models:
+        found = compare(model, seconds, kept.setdefault(model, {}), lambda _: _keep("peers", kept))
+        click.echo(json.dumps(found["ratios"], indent=1))
 
 
 @main.command()

@@ -129,3 +129,8 @@ def build() -> list[Any]:
 def texts() -> Texts:
     torch.manual_seed(0)
     return Texts()
+
+
+def exits() -> Exits:
+    torch.manual_seed(0)
+    return Exits()

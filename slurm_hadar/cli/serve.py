@@ -17,6 +17,7 @@ from slurm_hadar.serving.scheduling.registry import Name
 from slurm_hadar.serving.simulation.result import ServeResult
 from slurm_hadar.serving.simulation.run import ServeOptions
 from slurm_hadar.serving.simulation.run import simulate as run_simulation
+from slurm_hadar.serving.simulation.scaling import Bounds
 from slurm_hadar.serving.spans import seconds
 from slurm_hadar.serving.trace import intended_of, read_trace, with_slo, write_trace
 from slurm_hadar.sharing.sizes import size_bytes
@@ -34,7 +35,10 @@ def serve() -> None:
 
 @serve.command()
 @click.argument("source", metavar="FILE.py:build")
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes with the models.")
+@click.option("--workers", default="1", show_default=True, metavar="N|MIN-MAX",
+              help="Processes with the models; 1-4: as many as reach the goal.")  # fmt: skip
+@click.option("--goal", default=0.95, show_default=True, type=click.FloatRange(0.0, 1.0), metavar="RATE",
+              help="Finish rate for which workers are added, of MIN-MAX.")  # fmt: skip
 @click.option("--slo", default="100ms", show_default=True, metavar="T", help="Deadline of requests that name none.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; others need --token-file.")
 @click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
@@ -53,7 +57,8 @@ def serve() -> None:
 @click.option("--hang", default="60s", show_default=True, metavar="T",
               help="A batch that takes longer has its worker killed and replaced.")  # fmt: skip
 def run(
-    source: str, workers: int, slo: str, host: str, port: int, token_file: Path | None, tls_cert: Path | None,
+    source: str, workers: str, goal: float, slo: str, host: str, port: int, token_file: Path | None,
+    tls_cert: Path | None,
     tls_key: Path | None, name: str, largest: int, queue: int, max_body: str, drain: str, hang: str,
 ) -> None:  # fmt: skip
     """Serve the models that a function of a Python file builds, by the Open Inference Protocol."""
@@ -66,7 +71,13 @@ def run(
     if token is None and not is_loopback(host):
         raise ConfigError(f"--host {host} can be reached from other hosts: give --token-file")
     desk = DeskOptions(
-        source, workers, seconds(slo, "--slo"), Name(name), largest, queue, hang_s=seconds(hang, "--hang")
+        source,
+        Bounds.read(workers, goal),
+        seconds(slo, "--slo"),
+        Name(name),
+        largest,
+        queue,
+        hang_s=seconds(hang, "--hang"),
     )
     options = ServerOptions(desk, host, port, token, tls_cert, tls_key, size_bytes(max_body), seconds(drain, "--drain"))
     run_server(options, lambda line: click.echo(f"hadar: {line}", err=True))
@@ -114,6 +125,12 @@ def _show_status(told: dict[str, Any]) -> None:
         speed = "-" if w["speed"] is None else f"{w['speed']:.2f}"
         workers.add_row(w["name"], str(w["pid"]), w["state"], str(w["batch"]), speed)
     console().print(workers)
+    scaling = told["scaling"]
+    if scaling["least"] < scaling["most"]:
+        rates = ", ".join(f"{e['finish_rate']:.1%} with {e['workers']}" for e in scaling["expected"])
+        span = f"{scaling['least']} to {scaling['most']}"
+        click.echo(f"{scaling['wanted']} workers wanted, of {span}; expected in time: {rates or 'nobody came of late'}"
+                   f" (goal {scaling['goal']:.1%})")  # fmt: skip
     table = Table("model", "application", "requests", "in time", "late", "refused", "gone", "median", "99 %", box=None)
     for a in told["applications"]:
         waits = ["-" if a[k] is None else f"{a[k]:.1f} ms" for k in ("latency_p50_ms", "latency_p99_ms")]

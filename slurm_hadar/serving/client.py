@@ -47,11 +47,16 @@ def trace_of(parameters: Mapping[str, Any]) -> str:
     )
 
 
-def request_body(inputs: Mapping[str, Any], application: str = "", deadline_ms: float | None = None) -> dict[str, Any]:
+def request_body(
+    inputs: Mapping[str, Any], application: str = "", deadline_ms: float | None = None,
+    late_costs: Mapping[float, float] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Of the Open Inference Protocol, from arrays. Raises ServingError for a type that it does not have."""
     parameters: dict[str, Any] = {"application": application}
     if deadline_ms is not None:
         parameters["deadline_ms"] = deadline_ms
+    if late_costs is not None:
+        parameters["late_costs"] = ",".join(f"{after_ms:g}:{cost:g}" for after_ms, cost in late_costs.items())
     arrays = {name: np.asarray(value) for name, value in inputs.items()}
     for name, array in arrays.items():
         if array.dtype not in NAMES:
@@ -93,10 +98,13 @@ class ServingClient:
         self._connection.close()
 
     def infer(
-        self, model: str, inputs: Mapping[str, Any], application: str = "", deadline_ms: float | None = None
-    ) -> InferAnswer:
-        """Raises ServingError where it is refused (``status`` and the server's reason) or cannot be asked."""
-        body = request_body(inputs, application, deadline_ms)
+        self, model: str, inputs: Mapping[str, Any], application: str = "", deadline_ms: float | None = None,
+        late_costs: Mapping[float, float] | None = None,
+    ) -> InferAnswer:  # fmt: skip
+        """``late_costs``: what is lost by an answer so many milliseconds behind the deadline, beside what was lost
+        before, in parts of the whole; default: all of it at the deadline. Raises ServingError where it is refused
+        (``status`` and the server's reason) or cannot be asked."""
+        body = request_body(inputs, application, deadline_ms, late_costs)
         told = self._ask("POST", f"/v2/models/{quote(model, safe='')}/infer", body)
         outputs = {
             t["name"]: np.array(t["data"], DATATYPES[t["datatype"]]).reshape(t["shape"]) for t in told["outputs"]

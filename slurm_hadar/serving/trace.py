@@ -36,12 +36,13 @@ _TWO = "short/10ms/80+long/100ms/20"
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
     """``exec_s``: run time alone on a worker of speed 1. ``deadline_s`` is a time on the clock of ``arrival_s``; NaN
-    where the trace has none."""
+    where the trace has none. ``model``: of several, which a trace in a file does not have."""
 
     arrival_s: float
     application: str
     exec_s: float
     deadline_s: float = math.nan
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

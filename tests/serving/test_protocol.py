@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError, ServingError
 from slurm_hadar.serving.client import request_body, trace_of
+from slurm_hadar.serving.scheduling.request import MISS, Step
 from slurm_hadar.serving.server.model import ModelInfo, TensorSpec, load_models
 from slurm_hadar.serving.server.protocol import encode, read_request
 from slurm_hadar.serving.server.wire import pack, unpack
@@ -49,6 +50,7 @@ def test_a_request_is_read() -> None:
     asked = read_request(json.dumps(_body()).encode(), INFO)
 
     assert (asked.identity, asked.application, asked.deadline_s) == ("one", "chat", 0.05)
+    assert asked.steps == MISS
     assert asked.inputs["x"].tolist() == [[1.0, 2.5], [3.0, 4.0]]
     assert {name: a.dtype for name, a in asked.inputs.items()} == {"x": np.float32, "n": np.int8, "b": np.bool_}
 
@@ -61,6 +63,14 @@ def test_a_request_is_read() -> None:
         (_body(parameters=[]), "parameters must be"), (_body(parameters={"deadline_ms": 0}), "deadline_ms"),
         (_body(parameters={"deadline_ms": True}), "deadline_ms"),
         (_body(parameters={"deadline_ms": "5"}), "deadline_ms"),
+        (_body(parameters={"late_costs": [0, 1]}), "must read MS:COST"),
+        (_body(parameters={"late_costs": "0:1,"}), "must read MS:COST"),
+        (_body(parameters={"late_costs": "5:0.5,5:0.5"}), "each more than"),
+        (_body(parameters={"late_costs": "nan:0.5"}), "each more than"),
+        (_body(parameters={"late_costs": "-1:0.5"}), "each more than"),
+        (_body(parameters={"late_costs": "0:0.6,9:0.6"}), "together at most 1"),
+        (_body(parameters={"late_costs": "0:nan"}), "together at most 1"),
+        (_body(parameters={"late_costs": ",".join(f"{n}:0.1" for n in range(9))}), "at most 8"),
         (_body(parameters={"application": "a\nb"}), "application"),
         (_body(parameters={"application": "a" * 65}), "application"),
         (_with(0, datatype="FP64"), "datatype of x must be FP32"), (_with(0, shape=[2, 3]), "shape of x"),
@@ -129,9 +139,10 @@ def test_tensors_cross_processes(datatype: str, shape: tuple[int, ...]) -> None:
 def test_a_clients_body_is_what_the_server_reads() -> None:
     inputs = {"x": np.ones((1, 2), np.float32), "n": np.array([3], np.int8), "b": np.array([False])}
 
-    asked = read_request(json.dumps(request_body(inputs, "chat", 20)).encode(), INFO)
+    asked = read_request(json.dumps(request_body(inputs, "chat", 20, {0: 0.75, 500: 0.25})).encode(), INFO)
 
     assert all((asked.inputs[name] == array).all() for name, array in inputs.items())
+    assert asked.steps == (Step(0.0, 0.75), Step(0.5, 0.25))
     with pytest.raises(ServingError, match="is of type"):
         request_body({"x": np.array(["text"])})
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.serving.scheduling.law import BatchLaw
+from slurm_hadar.serving.scheduling.orloj import Latencies
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
 from slurm_hadar.serving.scheduling.request import Refusal, Request, Step, Worker
@@ -79,6 +80,41 @@ def test_a_batch_is_no_larger_than_its_deadlines_allow() -> None:
         scheduled.arrive(_request(number, "short", 0.015), 0.0)
 
     assert len(scheduled.choose(0.0, [Worker("w")]).requests) == 2
+
+
+@pytest.mark.parametrize(("due_s", "first"), [(0.5, "long"), (0.11, "short")])
+def test_who_can_wait_lets_one_go_first_who_cannot(due_s: float, first: str) -> None:
+    """The long one is late behind the short ones, which are more in a second; behind it these are in time, or not."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    scheduled.arrive(_request(1, "long", 0.105), 0.0)
+    for number in (2, 3):
+        scheduled.arrive(_request(number, "short", due_s), 0.0)
+
+    assert {r.application for r in scheduled.choose(0.0, [Worker("w")]).requests} == {first}
+
+
+def test_a_batch_is_split_for_who_cannot_wait_for_all_of_it() -> None:
+    """Four together are 22 ms, of which three are in time: more in a second than the one who is urgent. One by one all
+    are."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    for number, due_s in enumerate((0.012, 0.06, 0.06, 0.06)):
+        scheduled.arrive(_request(number, "short", due_s), 0.0)
+
+    assert [r.number for r in scheduled.choose(0.0, [Worker("w")]).requests] == [0]
+    assert len(scheduled.choose(0.01, [Worker("w")]).requests) == 3
+
+
+@given(seed=st.integers(0, 2**32))
+def test_what_is_worked_out_beforehand_changes_no_choice(seed: int) -> None:
+    """Times of batches, at a refresh or when they are asked for."""
+    spec = f"bursts:load=1.2,seconds=4,spread=0.5,apps=a/5ms/60+b/30ms/30+c/100ms/10,seed={seed}"
+    trace = with_slo(drawn(spec), "2xP99")
+    found = [simulate(trace, Name.ORLOJ, ServeOptions(LAW)).batches]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Latencies, "foresee", lambda *_: None)
+        found.append(simulate(trace, Name.ORLOJ, ServeOptions(LAW)).batches)
+
+    assert found[0] == found[1]
 
 
 def test_what_cannot_be_met_is_given_up_at_once() -> None:

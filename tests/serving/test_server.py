@@ -33,9 +33,12 @@ PATIENT_MS = 60_000.0
 class Running:
     """A server with its models ready."""
 
-    def __init__(self, *options: str, function: str = "build") -> None:
+    def __init__(self, *options: str, function: str = "build", path: Path | None = None) -> None:
         command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:{function}", "--port", "0"]
-        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+        environment = dict(os.environ)
+        if path is not None:
+            environment["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, env=environment)
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -68,9 +71,24 @@ def until(done: Callable[[], bool], told: Callable[[], Any] = lambda: "") -> Non
         time.sleep(0.02)
 
 
+#: Python runs it when it starts: the wall clock of the server and of its workers jumps by a day with each look at it
+JUMPING = """
+import itertools
+import time
+
+_now, _jumps = time.time, itertools.cycle((0.0, 86400.0, -86400.0))
+time.time = lambda: _now() + next(_jumps)
+time.time_ns = lambda: int(time.time() * 1e9)
+"""
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    running = Running("--workers", "1", "--slo", "30s", "--max-queue", "5", "--max-body", "10000").ready()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Whose clock is set back and forth all the while: deadlines are kept by another one."""
+    path = tmp_path_factory.mktemp("clock")
+    (path / "sitecustomize.py").write_text(JUMPING)
+    options = ["--workers", "1", "--slo", "30s", "--max-queue", "5", "--max-body", "10000"]
+    running = Running(*options, path=path).ready()
     yield running
     with contextlib.suppress(ProcessLookupError):
         running.end()

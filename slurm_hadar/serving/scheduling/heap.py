@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -29,27 +29,49 @@ class ScoreHeap:
     table_of: a request's scores for a rate b, which is one for all.
     """
 
-    __slots__ = ("_entries", "_queued", "_rate", "_table_of")
+    __slots__ = ("_entries", "_front", "_queued", "_rate", "_table_of")
 
     def __init__(
         self, queued: Mapping[int, Request], table_of: Callable[[Request, float], ScoreTable], rate: float, now_s: float
     ) -> None:
         self._queued, self._table_of, self._rate = queued, table_of, rate
+        self._front: list[_Entry] = []  # ascending; none of the heap is below: who was best before is best mostly again
         self._entries: list[_Entry] = [self._entry(request, now_s) for request in queued.values()]
         heapify(self._entries)
 
     def push(self, request: Request, now_s: float) -> None:
         """Who has just come to ``queued``."""
-        heappush(self._entries, self._entry(request, now_s))
+        entry = self._entry(request, now_s)
+        if self._front and entry < self._front[-1]:
+            insort(self._front, entry)
+            if len(self._front) <= _SPARE:
+                return
+            for entry in self._front:  # nobody has asked for long: the front is to stay short
+                heappush(self._entries, entry)
+            self._front = []
+        else:
+            heappush(self._entries, entry)
         if len(self._entries) > 2 * len(self._queued) + _SPARE:
             self._entries = [e for e in self._entries if e[1] in self._queued]
             heapify(self._entries)
 
     def best(self, count: int, now_s: float) -> list[Request]:
         """At most so many of the highest scores, best first; they stay. Who can no longer be in time is forgotten."""
-        entries, queued, rate = self._entries, self._queued, self._rate
-        taken: list[_Entry] = []
-        while entries and len(taken) < count:
+        entries, queued, rate, before = self._entries, self._queued, self._rate, self._front
+        front: list[_Entry] = []
+        passed = False
+        for entry in before:
+            stored, number, request, table = entry
+            if number not in queued:
+                continue
+            deadline_s = request.deadline_s
+            key = rate * deadline_s - table.log_k_by_slack[bisect_right(table.slacks_s, deadline_s - now_s)]
+            if key <= stored and len(front) < count and not passed:
+                front.append(entry)
+            elif key != _NEVER:
+                passed = True  # a milestone: who stood behind it may be before it now
+                heappush(entries, (max(key, stored), number, request, table))
+        while entries and len(front) < count:
             stored, number, request, table = entries[0]
             if number not in queued:
                 heappop(entries)
@@ -59,12 +81,11 @@ class ScoreHeap:
             if key == _NEVER:
                 heappop(entries)
             elif key <= stored:
-                taken.append(heappop(entries))
+                front.append(heappop(entries))
             else:
                 heapreplace(entries, (key, number, request, table))
-        for entry in taken:
-            heappush(entries, entry)
-        return [entry[2] for entry in taken]
+        self._front = front
+        return [entry[2] for entry in front]
 
     def _entry(self, request: Request, now_s: float) -> _Entry:
         """By -log alpha."""

@@ -6,10 +6,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from slurm_hadar.serving.scheduling.distribution import Distribution
 from slurm_hadar.serving.scheduling.heap import ScoreHeap
 from slurm_hadar.serving.scheduling.learning import Knowledge
 from slurm_hadar.serving.scheduling.policy import Policy, Proposal, Setup
@@ -24,6 +25,21 @@ _GRID = 128
 _PROBE_S = 10.0  # after so long without an observation a request is tried although it looks hopeless
 _NEWS = 0.8  # of the shortest run known: less than that is worked in at once
 _DUE = 50  # observations after which distributions are worked out anew
+_KEPT = 256  # batches whose times are worked out anew with them
+_SURE = 1e-3  # a batch of which less is expected to be late is in time
+_FEW = 2  # largest batches: where more wait the densest is first, and is found in time
+_SAVED = 0.3  # of a batch: that much of it must be saved by its going first
+_LATE = 0.02  # weight of the latest request in the part of an application's that is lost
+
+
+class _Weighed(NamedTuple):
+    """A batch that may be started. ``on_time``: what of it is expected to end in time; ``value``: per second."""
+
+    requests: Sequence[Request]
+    counts: Mapping[str, int]
+    expected_s: float
+    on_time: float
+    value: float
 
 
 class Latencies:
@@ -36,6 +52,11 @@ class Latencies:
         self._steps = np.diff(self._grid)
         self._log_cdf = {a: self._log(a) for a in applications}
         self._longest: dict[tuple[tuple[str, int], ...], float] = {}
+
+    def foresee(self, former: Latencies) -> None:
+        """Work out at once what was asked for of late, so that no decision waits for it."""
+        for key in list(former._longest)[-_KEPT:]:
+            self.expected_s(dict(key), 1)
 
     def expected_s(self, counts: Mapping[str, int], size: int) -> float:
         """Of a batch of this size, with so many requests of each application."""
@@ -82,6 +103,8 @@ class Orloj(Policy):
         self._new = False
         self._probes: dict[str, Request] = {}  # by application
         self._begin_s = float("inf")
+        self._lost: dict[str, float] = {}  # which part of an application's requests, of late
+        self._latencies = Latencies(self.knowledge, setup.law.factors, ())
         self.refresh(0.0)
 
     def enqueue(self, request: Request, now_s: float) -> None:
@@ -91,7 +114,8 @@ class Orloj(Policy):
         self._most_cost = max(self._most_cost, sum(step.cost for step in request.steps))
         self._present[application] += 1
         if application not in self._means:
-            self._means[application] = self.knowledge.of(application).mean_s
+            known = self.knowledge.of(application)
+            self._means[application], self._shortest[application] = known.mean_s, known.times_s[0]
         self._heap.push(request, now_s)
 
     def departed(self, request: Request) -> None:
@@ -103,6 +127,8 @@ class Orloj(Policy):
 
     def observe(self, requests: Sequence[Request], seconds: float, now_s: float) -> None:
         """A batch of one application tells of its longest; one of several tells too little of any."""
+        for request in requests:
+            self._note(request, lost=now_s > request.deadline_s)
         applications = {request.application for request in requests}
         if len(applications) == 1:
             application = applications.pop()
@@ -110,6 +136,10 @@ class Orloj(Policy):
             shorter = alone_s < _NEWS * self.knowledge.of(application).times_s[0]
             self._new = self._new or shorter or application not in self.knowledge.applications
             self.knowledge.observe(application, alone_s, len(requests), now_s)
+
+    def _note(self, request: Request, lost: bool) -> None:
+        before = self._lost.get(request.application, 0.0)
+        self._lost[request.application] = before + _LATE * (lost - before)
 
     @property
     def refresh_due(self) -> bool:
@@ -121,7 +151,9 @@ class Orloj(Policy):
         self._new = False
         applications = (*knowledge.applications, *self._present)
         self._means = {a: knowledge.of(a).mean_s for a in applications}
-        self._latencies = Latencies(knowledge, self.setup.law.factors, applications)
+        self._shortest = {a: knowledge.of(a).times_s[0] for a in applications}
+        former, self._latencies = self._latencies, Latencies(knowledge, self.setup.law.factors, applications)
+        self._latencies.foresee(former)
         self._heap = ScoreHeap(self.queued, self._scores(), 1.0 / (WAITS * knowledge.overall.mean_s), now_s)
         self._ends = sorted((self.latest_start_s(r), number) for number, r in self.queued.items())
         self.propose(now_s, 1.0)  # what the next decision needs is worked out now
@@ -139,6 +171,9 @@ class Orloj(Policy):
 
         return table_of
 
+    def run_times(self, application: str) -> Distribution:
+        return self.knowledge.of(application)
+
     def latest_start_s(self, request: Request) -> float:
         """The shortest run known of its application would just end in time."""
         if self._probes.get(request.application) is request:
@@ -154,6 +189,7 @@ class Orloj(Policy):
             application = request.application
             stale = max(self.knowledge.known_since(application), self._begin_s) < now_s - _PROBE_S
             if refused.why is Refusal.TOO_LATE or not stale or application in self._probes:
+                self._note(request, lost=True)
                 found.append(refused)
                 continue
             self.queued[request.number] = self._probes[application] = request
@@ -162,26 +198,78 @@ class Orloj(Policy):
         return found
 
     def propose(self, now_s: float, speed: float) -> Proposal | None:
-        """The batch of the most expected on-time ends per expected second."""
+        """The batch of the most expected on-time ends per expected second, unless it can wait for what cannot."""
         if not self.queued:
             return None
-        best: Proposal | None = None
-        factors, shortest_s = self.setup.law.factors, min(map(self._means.__getitem__, self._present))
         listed = [
-            (r, (r.last_s - now_s) * speed / self.knowledge.of(r.application).times_s[0])
+            (r, (r.last_s - now_s) * speed / self._shortest[r.application])
             for r in self._heap.best(self._sizes[-1], now_s)
         ]
-        for size in reversed(self._usable()):
+        best = self._densest(listed, now_s, speed)
+        if best is None:
+            return self._probe(speed)
+        if len(self.queued) <= _FEW * self._sizes[-1] and len(best.requests) < self._sizes[-1]:
+            best = self._urgent_part(best, now_s, speed) or self._before(best, listed, now_s, speed) or best
+        return Proposal(best.requests, best.expected_s, best.value)
+
+    def _densest(self, listed: Sequence[tuple[Request, float]], now_s: float, speed: float) -> _Weighed | None:
+        """Of the batches that can be formed of these, in the order of their scores."""
+        best: _Weighed | None = None
+        factors, shortest_s = self.setup.law.factors, min(map(self._means.__getitem__, self._present))
+        for size in reversed(self._usable(len(listed))):
             if best is not None and self._at_most(size, shortest_s, speed) <= best.value:
                 continue
             for requests, counts in self._cuts([r for r, factor in listed if factor >= factors[size]][:size]):
                 longest_s = self._means[next(reversed(counts))]
                 if best is not None and self._at_most(len(requests), longest_s, speed) <= best.value:
                     continue
-                found = self._valued(requests, counts, now_s, speed)
+                found = self._weighed(requests, counts, now_s, speed)
                 if found.value > (0.0 if best is None else best.value):
                     best = found
-        return best or self._probe(speed)
+        return best
+
+    def _urgent_part(self, best: _Weighed, now_s: float, speed: float) -> _Weighed | None:
+        """A batch's first half, quarter ... where more are in time if the others follow as a batch of their own, and
+        that is worth the time that it takes more."""
+        if best.on_time > sum(step.cost for r in best.requests for step in r.steps) - _SURE:
+            return None
+        price, found = self._price(speed), None
+        most, size = best.on_time - price * best.expected_s, len(best.requests) // 2
+        while size:
+            part, rest = (self._weighed(r, self._counted(r), now_s, speed) for r in
+                          (best.requests[:size], best.requests[size:]))  # fmt: skip
+            worth = part.on_time - price * part.expected_s + self._later(rest, now_s + part.expected_s, speed, price)
+            if worth > most:
+                found, most = part, worth
+            size //= 2
+        return found
+
+    def _before(
+        self, best: _Weighed, listed: Sequence[tuple[Request, float]], now_s: float, speed: float
+    ) -> _Weighed | None:
+        """A batch of others that goes first, as it would be late behind the best one, which loses little by waiting."""
+        numbers = {r.number for r in best.requests}
+        other = self._densest([entry for entry in listed if entry[0].number not in numbers], now_s, speed)
+        if other is None:
+            return None
+        price = self._price(speed)
+        first = other.on_time - price * other.expected_s + self._later(best, now_s + other.expected_s, speed, price)
+        second = best.on_time - price * best.expected_s + self._later(other, now_s + best.expected_s, speed, price)
+        return other if first - second > _SAVED * other.on_time else None
+
+    def _later(self, batch: _Weighed, at_s: float, speed: float, price: float) -> float:
+        """What it is worth if it starts then, if it is worth its time."""
+        worth = self._latencies.worth(batch.requests, batch.counts, at_s, speed)
+        return max(0.0, worth - price * batch.expected_s)
+
+    def _price(self, speed: float) -> float:
+        """Of a second: how many of an application could be served in it, of which such a part is lost of late."""
+        factors, slo_s, found = self.setup.law.factors, self.setup.slo_s, 0.0
+        for application, lost in self._lost.items():
+            mean_s = self.knowledge.of(application).mean_s / speed
+            size = next((k for k in reversed(self._sizes) if factors[k] * mean_s <= slo_s), 1)
+            found = max(found, lost * size / (factors[size] * mean_s))
+        return found
 
     def _at_most(self, size: int, mean_s: float, speed: float) -> float:
         """No batch of this size is worth more, in which a request takes at least so long on average."""
@@ -193,10 +281,9 @@ class Orloj(Policy):
             return Proposal([request], self._means[request.application] / speed, 0.0)
         return None
 
-    def _usable(self) -> list[int]:
-        """Sizes up to the one that takes all that are queued."""
-        queued = len(self.queued)
-        return [k for k, before in zip(self._sizes, (0, *self._sizes), strict=False) if before < queued]
+    def _usable(self, count: int) -> list[int]:
+        """Sizes up to the one that takes so many."""
+        return [k for k, before in zip(self._sizes, (0, *self._sizes), strict=False) if before < count]
 
     def _cuts(self, requests: list[Request]) -> list[tuple[list[Request], dict[str, int]]]:
         """The requests, and without those of the longest applications, as short ones need not wait for long ones; with
@@ -215,6 +302,12 @@ class Orloj(Policy):
             found.append((taken, counts))
         return found
 
-    def _valued(self, requests: list[Request], counts: Mapping[str, int], now_s: float, speed: float) -> Proposal:
+    def _counted(self, requests: Sequence[Request]) -> dict[str, int]:
+        """By application, shortest first."""
+        counts = Counter(r.application for r in requests)
+        return {a: counts[a] for a in sorted(counts, key=self._means.__getitem__)}
+
+    def _weighed(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> _Weighed:
         expected_s = self._latencies.expected_s(counts, len(requests)) / speed
-        return Proposal(requests, expected_s, self._latencies.worth(requests, counts, now_s, speed) / expected_s)
+        on_time = self._latencies.worth(requests, counts, now_s, speed)
+        return _Weighed(requests, counts, expected_s, on_time, on_time / expected_s)

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from heapq import heappop, heappush, nsmallest
 
-from slurm_hadar.serving.scheduling.distribution import longest_of
+from slurm_hadar.serving.scheduling.distribution import Distribution, longest_of
 from slurm_hadar.serving.scheduling.learning import Knowledge
 from slurm_hadar.serving.scheduling.policy import Policy, Proposal, Setup
 from slurm_hadar.serving.scheduling.request import Request
@@ -31,6 +31,9 @@ class Edf(Policy):
     def enqueue(self, request: Request, now_s: float) -> None:
         self.knowledge.arrived(request.application)
         heappush(self._order, (request.deadline_s, request.number))
+
+    def run_times(self, application: str) -> Distribution:
+        return self.knowledge.of(application)
 
     def latest_start_s(self, request: Request) -> float:
         return request.last_s - self.knowledge.of(request.application).times_s[0]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from slurm_hadar.serving.scheduling.distribution import Distribution
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.request import Refusal, Refused, Request
 
@@ -60,6 +61,11 @@ class Policy(ABC):
 
     def observe(self, requests: Sequence[Request], seconds: float, now_s: float) -> None:
         """A batch has taken so long on a worker of speed 1 (what it took, times the worker's speed)."""
+
+    def run_times(self, application: str) -> Distribution:
+        """What is known of an application's; of one that was never seen: of all."""
+        seconds = self.setup.profile.get(application) or [s for of in self.setup.profile.values() for s in of]
+        return Distribution(seconds or [self.setup.slo_s])
 
     def latest_start_s(self, request: Request) -> float:
         """After this the request is given up."""

@@ -7,10 +7,11 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_hadar.errors import ServingError
+from slurm_hadar.serving.scheduling.distribution import Distribution
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
@@ -20,7 +21,9 @@ from slurm_hadar.serving.server.metrics import Outcome, ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.server.pool import Pool, WorkerEvents
 from slurm_hadar.serving.server.protocol import Asked
+from slurm_hadar.serving.server.scaler import Scaler
 from slurm_hadar.serving.server.wire import pack
+from slurm_hadar.serving.simulation.scaling import Bounds, Scaling
 
 __all__ = ["Accepted", "Answer", "Desk", "DeskOptions"]
 
@@ -34,10 +37,11 @@ _TRIES = 2
 
 @dataclass(frozen=True)
 class DeskOptions:
-    """``hang_s``: a worker whose batch takes longer, and ten times as long as expected, is killed and replaced."""
+    """``workers``: how many, and the goal where that is left to the server. ``hang_s``: a worker whose batch takes
+    longer, and ten times as long as expected, is killed and replaced."""
 
     source: str
-    workers: int
+    workers: Bounds
     slo_s: float
     policy: Name = Name.ORLOJ
     largest: int = 16
@@ -113,8 +117,12 @@ class Desk:
     ) -> None:
         self.options, self._metrics, self._failed, self._tell = options, metrics, failed, tell
         self._pool = Pool(
-            options.workers, [options.source, str(options.largest)], WorkerEvents(self._message, self._gone)
+            options.workers.most, [options.source, str(options.largest)], WorkerEvents(self._message, self._gone)
         )
+        self._scaler = Scaler(options.policy, options.workers, self._setups, self._run_times, self._scale)
+        self._scaling = Scaling(options.workers.least)
+        self._scales: asyncio.Task[None] | None = None
+        self._retiring: set[str] = set()  # end when their batch does
         self._scheduler: Scheduler | None = None
         self._models = _Models()
         self._waiting: dict[int, Accepted] = {}
@@ -140,8 +148,11 @@ class Desk:
         return 0 if self._scheduler is None else self._scheduler.queued
 
     def start(self) -> None:
-        self._pool.start()
+        self._pool.start(self.options.workers.least)
         self._look()
+        if self.options.workers.least < self.options.workers.most:
+            self._scales = asyncio.create_task(self._scaler.run(time.monotonic, lambda: self._scaling.wanted))
+            self._scales.add_done_callback(self._scales_no_more)
 
     @property
     def ready(self) -> bool:
@@ -161,13 +172,14 @@ class Desk:
         where it is refused at once: 429 for a full queue, 503 without workers or at the end."""
         now_s = time.monotonic()
         tag = self._tag(asked.application)
+        deadline_s = self.options.slo_s if asked.deadline_s is None else asked.deadline_s
+        self._scaler.arrived(now_s, deadline_s, model, tag)
         refusal = self._refusal(size)
         if refusal is not None:
             self._metrics.ended(model, tag, Outcome.REFUSED)
             raise refusal
-        deadline_s = self.options.slo_s if asked.deadline_s is None else asked.deadline_s
         due_s = now_s + deadline_s - min(_MARGIN_S, 0.1 * deadline_s)
-        request = Request(next(self._numbers), tag, now_s, due_s, model)
+        request = Request(next(self._numbers), tag, now_s, due_s, model, asked.steps)
         accepted = Accepted(request, asked.inputs, asyncio.get_running_loop().create_future(), now_s, deadline_s, size)
         self._bytes += size
         self._enter(accepted, now_s)
@@ -195,6 +207,9 @@ class Desk:
         for timer in (self._timer, self._looker):
             if timer is not None:
                 timer.cancel()
+        if self._scales is not None:
+            self._scales.cancel()
+        self._scaler.close()
         for waiting in list(self._waiting.values()):
             self._refuse(waiting, ServingError("the server has ended", 503))
         self._pool.close()
@@ -207,6 +222,11 @@ class Desk:
             "up_s": now_s - self.started_s, "draining": self.draining,
             "queued": self.queued, "queued_most": self.options.queue,
             "queued_bytes": self._bytes,
+            "scaling": {
+                "least": self.options.workers.least, "most": self.options.workers.most,
+                "goal": self.options.workers.goal, "wanted": self._scaling.wanted,
+                "expected": [{"workers": n, "finish_rate": rate} for n, rate in self._scaling.expected.items()],
+            },
             "workers": [
                 {"name": name, "pid": pid, "speed": self._workers[name].speed if name in self._workers else None,
                  "state": "starting" if name not in self._workers else "busy" if name in self._running else "idle",
@@ -308,10 +328,11 @@ class Desk:
         speed = statistics.geometric_mean(ratios)
         worker = Worker(name, 1.0 if abs(speed - 1.0) < _SAME_SPEED else speed)
         self._workers[name] = worker
-        self._idle[worker] = None
         self._pool.proved(name)
         self._metrics.workers.set(len(self._workers))
-        self._tell(f"worker {name} is ready ({len(self._workers)} of {self.options.workers})")
+        self._tell(f"worker {name} is ready ({len(self._workers)} of {self._pool.places})")
+        self._is_idle(worker)
+        self._let_go()  # fewer may be wanted than when it was started
         self._pump(now_s)
 
     def _learn(self, told: list[dict[str, Any]], groups: list[dict[str, Any]], typical: dict[str, float]) -> None:
@@ -330,7 +351,7 @@ class Desk:
         assert self._scheduler is not None
         now_s, batch = time.monotonic(), running.batch
         ran_s = now_s - running.started_s
-        self._idle[batch.worker] = None
+        self._is_idle(batch.worker)
         if not failures:
             self._scheduler.ended(batch, ran_s, now_s)
         for place, (request, outputs) in enumerate(zip(batch.requests, groups, strict=True)):
@@ -355,6 +376,7 @@ class Desk:
         worker, running = self._workers.pop(name, None), self._running.pop(name, None)
         if worker is not None:
             self._idle.pop(worker, None)
+            self._retiring.discard(name)
             self._metrics.workers.set(len(self._workers))
             self._metrics.workers_lost.inc()
             self._tell(f"worker {name} {why}; another one is started")
@@ -364,22 +386,72 @@ class Desk:
             waiting = self._waiting.get(request.number)
             if waiting is None:
                 continue
-            if waiting.tries >= _TRIES or now_s >= request.deadline_s:
+            if waiting.tries >= _TRIES or now_s >= request.last_s:
                 self._refuse(waiting, ServingError(f"the worker that ran it {why}", 503))
                 continue
             del self._waiting[request.number]
             waiting.tries += 1
-            number = next(self._numbers)
-            waiting.request = Request(number, request.application, request.arrival_s, request.deadline_s, request.model)
+            waiting.request = replace(request, number=next(self._numbers))
             self._enter(waiting, now_s)
 
     def _could_not_begin(self, name: str, why: str) -> None:
         """Where no worker ever was ready, and as many as there are to be have failed, the fault is the model's."""
         self._never_ready += 1
-        if self._scheduler is None and self._never_ready >= self.options.workers:
+        if self._scheduler is None and self._never_ready >= self.options.workers.least:
             self._failed(f"no worker could begin: {why}")
         else:
             self._tell(f"worker {name} could not begin, another one is started: {why}")
+
+    # How many workers
+
+    def _setups(self) -> Mapping[str, Setup]:
+        return {} if self._scheduler is None else {m: p.setup for m, p in self._scheduler.policies.items()}
+
+    def _run_times(self, model: str, application: str) -> Distribution:
+        assert self._scheduler is not None
+        return self._scheduler.policies[model].run_times(application)
+
+    def _scale(self, found: Scaling) -> None:
+        """As many as are wanted; those that are too many end when they are idle, and nobody waits longer for it."""
+        if found.wanted != self._scaling.wanted:
+            rate = found.expected.get(found.wanted, 1.0)
+            self._tell(f"{found.wanted} workers instead of {self._scaling.wanted}: {rate:.1%} are expected in time")
+        self._scaling = found
+        self._metrics.expected.set(found.expected.get(found.wanted, 1.0))
+        if self.draining:
+            return
+        self._retiring.clear()
+        missing = found.wanted - self._pool.places
+        if missing > 0:
+            self._pool.add(missing)
+        self._let_go()
+
+    def _scales_no_more(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._tell(f"the number of workers stays as it is: {task.exception()!r}")
+
+    def _let_go(self) -> None:
+        """Of those that are too many: first who is not ready yet, then who is idle, others when their batch ends."""
+        surplus = self._pool.places - self._scaling.wanted - len(self._retiring)
+        ordered = sorted(self._pool.pids(), key=lambda n: (n in self._workers, n in self._running))
+        for name in [n for n in ordered if n not in self._retiring][: max(0, surplus)]:
+            self._retiring.add(name)
+            if name not in self._running:
+                self._retire(name)
+
+    def _is_idle(self, worker: Worker) -> None:
+        if worker.name in self._retiring:
+            self._retire(worker.name)
+        else:
+            self._idle[worker] = None
+
+    def _retire(self, name: str) -> None:
+        self._retiring.discard(name)
+        worker = self._workers.pop(name, None)
+        if worker is not None:
+            self._idle.pop(worker, None)
+            self._metrics.workers.set(len(self._workers))
+        self._pool.retire(name)
 
     def _look(self) -> None:
         """Workers that hang are ended."""

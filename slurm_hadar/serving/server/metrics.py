@@ -42,6 +42,9 @@ class ServingMetrics:
         )  # fmt: skip
         self.workers = Gauge("hadar_serving_workers", "That are ready", registry=self._registry)
         self.workers_lost = Counter("hadar_serving_workers_lost", "That ended unasked", registry=self._registry)
+        self.expected = Gauge(
+            "hadar_serving_expected_finish_rate", "With the workers that are wanted", registry=self._registry
+        )
         self._queued = Gauge("hadar_serving_queued", "Requests that wait", registry=self._registry)
         self._cells: dict[tuple[str, str, Outcome], Any] = {}
         self._counts: dict[tuple[str, str], dict[Outcome, int]] = {}

@@ -36,18 +36,21 @@ class _Process:
     popen: subprocess.Popen[bytes]
     pidfd: int
     why: str = ""
+    retired: bool = False
 
 
 class Pool:
-    """``count`` workers. Everything happens in the event loop that :meth:`start` is called in.
+    """Workers, each at a place, where another one follows when it has ended. Everything happens in the event loop that
+    :meth:`start` is called in.
 
     Parameters
     ----------
+    most: places that there may be.
     command: what a worker is told behind its address and its name.
     """
 
-    def __init__(self, count: int, command: list[str], events: WorkerEvents) -> None:
-        self._count, self._command, self._events = count, command, events
+    def __init__(self, most: int, command: list[str], events: WorkerEvents) -> None:
+        self._most, self._command, self._events = most, command, events
         self._folder = Path(tempfile.mkdtemp(prefix="hadar-serve-"))  # for this user only
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -58,19 +61,37 @@ class Pool:
         self._descriptor = int(self._socket.getsockopt(zmq.FD))
         self._processes: dict[str, _Process] = {}
         self._started = 0
-        self._failures = [0] * count
+        self._failures = [0] * most
+        self._places: set[int] = set()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self) -> None:
+    def start(self, count: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._descriptor, self._drain)
-        for place in range(self._count):
+        self.add(count)
+
+    @property
+    def places(self) -> int:
+        """Workers that there are, or that are about to be started."""
+        return len(self._places)
+
+    def add(self, count: int) -> None:
+        """So many more workers."""
+        for place in [place for place in range(self._most) if place not in self._places][:count]:
+            self._places.add(place)
             self._start(place)
+
+    def retire(self, name: str) -> None:
+        """End a worker that runs nothing, without another one in its place. Nobody is told of its end."""
+        process = self._processes[name]
+        process.retired = True
+        self._places.discard(self._place(name))
+        process.popen.kill()
 
     def pids(self) -> dict[str, int]:
         """Of the living workers, by name."""
-        return {name: process.popen.pid for name, process in self._processes.items()}
+        return {name: process.popen.pid for name, process in self._processes.items() if not process.retired}
 
     def proved(self, name: str) -> None:
         """A worker has answered: if it ends, the next one need not wait."""
@@ -111,13 +132,13 @@ class Pool:
         return int(name.partition(".")[0])
 
     def _start(self, place: int) -> None:
-        if self._closed:
+        if self._closed or place not in self._places:
             return
         assert self._loop is not None
         self._started += 1
         name = f"{place}.{self._started}"
         command = [sys.executable, "-m", "slurm_hadar.serving.server.worker", self._address, name, *self._command]
-        popen = subprocess.Popen(command, env=_environment(place, self._count), stdin=subprocess.DEVNULL)
+        popen = subprocess.Popen(command, env=_environment(place, self._most), stdin=subprocess.DEVNULL)
         process = _Process(name, popen, os.pidfd_open(popen.pid))
         self._processes[name] = process
         self._loop.add_reader(process.pidfd, self._ended, process)
@@ -129,6 +150,8 @@ class Pool:
         os.close(process.pidfd)
         code = process.popen.wait()
         del self._processes[process.name]
+        if process.retired:
+            return
         place = self._place(process.name)
         delay_s = _BACK_OFF_S[min(self._failures[place], len(_BACK_OFF_S) - 1)]
         self._failures[place] += 1
@@ -143,7 +166,7 @@ class Pool:
             except zmq.Again:
                 return
             name = identity.bytes.decode(errors="replace")
-            if name in self._processes:
+            if name in self._processes and not self._processes[name].retired:
                 self._events.message(name, *unpack([frame.buffer for frame in frames]))
 
     def _again(self) -> None:

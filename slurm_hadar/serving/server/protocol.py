@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from slurm_hadar.errors import ServingError
+from slurm_hadar.serving.scheduling.request import MISS, Step
 from slurm_hadar.serving.server.model import ModelInfo, TensorSpec
 from slurm_hadar.serving.tensors import DATATYPES, NAMES
 
@@ -18,16 +20,19 @@ __all__ = ["Asked", "encode", "read_request"]
 
 _LONGEST_TAG = 64
 _LONGEST_MS = 86_400_000.0
+_MOST_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as it was sent. ``deadline_s``: from now on; None: the server's SLO."""
+    """A request as it was sent. ``deadline_s``: from now on; None: the server's SLO. ``steps``: what it costs to be
+    late."""
 
     inputs: dict[str, Any]
     identity: str
     application: str
     deadline_s: float | None
+    steps: tuple[Step, ...] = MISS
 
 
 def read_request(body: bytes, info: ModelInfo) -> Asked:
@@ -52,7 +57,7 @@ def read_request(body: bytes, info: ModelInfo) -> Asked:
     if sorted(map(str, names)) != sorted(known):
         raise _bad(f"model {info.name} takes the inputs {', '.join(sorted(known))}, each once")
     inputs = {tensor["name"]: _tensor(tensor, known[tensor["name"]]) for tensor in given}
-    return Asked(inputs, identity, _application(parameters), _deadline_s(parameters))
+    return Asked(inputs, identity, _application(parameters), _deadline_s(parameters), _steps(parameters))
 
 
 def _no_number(text: str) -> float:
@@ -77,6 +82,30 @@ def _deadline_s(parameters: Mapping[str, Any]) -> float | None:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= _LONGEST_MS:
         raise _bad("deadline_ms must be a number of milliseconds above 0 and up to a day")
     return given / 1e3
+
+
+def _steps(parameters: Mapping[str, Any]) -> tuple[Step, ...]:
+    """``0:0.7,1000:0.3``. A text, as the protocol has no lists in parameters. No client may call itself worth more than
+    one who says nothing."""
+    given = parameters.get("late_costs")
+    if given is None:
+        return MISS
+    found: list[Step] = []
+    for part in given.split(",", _MOST_STEPS) if isinstance(given, str) else [""]:
+        after, colon, cost = part.partition(":")
+        try:
+            found.append(Step(float(after) / 1e3, float(cost)))
+        except ValueError:
+            colon = ""
+        if not colon:
+            raise _bad("late_costs must read MS:COST,..., such as 0:0.7,1000:0.3")
+    ascending = all(a.after_s < b.after_s for a, b in pairwise(found))
+    costs = [step.cost for step in found]
+    if not (ascending and found[0].after_s >= 0.0 and found[-1].after_s <= _LONGEST_MS / 1e3):
+        raise _bad("late_costs: milliseconds behind the deadline go from 0 up to a day, each more than the one before")
+    if not (all(0.0 < cost <= 1.0 for cost in costs) and sum(costs) <= 1.0 + 1e-9 and len(found) <= _MOST_STEPS):
+        raise _bad(f"late_costs: at most {_MOST_STEPS} costs above 0, together at most 1")
+    return tuple(found)
 
 
 def _tensor(tensor: Mapping[str, Any], spec: TensorSpec) -> Any:

@@ -5,7 +5,6 @@ python -m slurm_hadar.serving.server.worker ADDRESS NAME FILE.py:build LARGEST
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ import numpy as np
 import zmq
 
 from slurm_hadar.errors import ConfigError, HadarError, reason_of
+from slurm_hadar.serving.server.dependent import die_with_parent
 from slurm_hadar.serving.server.model import ModelInfo, ServedModel, Tensors, load_models
 from slurm_hadar.serving.server.wire import pack, unpack
 from slurm_hadar.serving.tensors import DATATYPES
@@ -25,7 +25,6 @@ from slurm_hadar.sharing import iteration
 
 __all__ = ["main", "measured"]
 
-_PDEATHSIG = 1  # of Linux's prctl
 _SINGLES = 20  # runs of each application at the start
 _WARM_UP_S = 10.0  # at most for these, of each model
 _BATCHES = 3
@@ -35,7 +34,7 @@ def main() -> None:
     address, name, source, largest = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM):  # Slurm and a terminal tell all of us; the server ends us when done
         signal.signal(number, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)  # nobody waits for us once the server is gone
+    die_with_parent()
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.IDENTITY, name.encode())
         socket.setsockopt(zmq.LINGER, 1000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -18,9 +18,7 @@ from slurm_hadar.serving.scheduling.scheduler import Scheduler
 from slurm_hadar.serving.simulation.result import PlayedBatch, ServeResult
 from slurm_hadar.serving.trace import TracedRequest
 
-__all__ = ["ServeOptions", "simulate"]
-
-_MODEL = ""
+__all__ = ["ServeOptions", "play", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,16 @@ def simulate(
 ) -> ServeResult:
     """Requests by arrival, each with its deadline. A batch of k takes f(k) times its longest request's time, over the
     worker's speed. ``watch`` is called before each decision."""
-    return _Play(trace, name, options, watch).play()
+    slo_s = statistics.median(r.deadline_s - r.arrival_s for r in trace)
+    setup = Setup(options.law, slo_s, _profile(trace, options.profiled))
+    return _Play(trace, name, {"": setup}, options.speeds, watch).play()
+
+
+def play(
+    trace: Sequence[TracedRequest], name: Name, setups: Mapping[str, Setup], speeds: Sequence[float]
+) -> ServeResult:
+    """The same for several models, of which as much is known beforehand as is said."""
+    return _Play(trace, name, setups, speeds, None).play()
 
 
 def _profile(trace: Sequence[TracedRequest], count: int) -> dict[str, list[float]]:
@@ -55,14 +62,13 @@ def _profile(trace: Sequence[TracedRequest], count: int) -> dict[str, list[float
 
 class _Play:
     def __init__(
-        self, trace: Sequence[TracedRequest], name: Name, options: ServeOptions,
+        self, trace: Sequence[TracedRequest], name: Name, setups: Mapping[str, Setup], speeds: Sequence[float],
         watch: Callable[[Scheduler, float], None] | None,
     ) -> None:  # fmt: skip
-        slo_s = statistics.median(r.deadline_s - r.arrival_s for r in trace)
-        setup = Setup(options.law, slo_s, _profile(trace, options.profiled))
-        self._scheduler, self._law, self._watch = scheduler(name, {_MODEL: setup}), options.law, watch
+        self._scheduler, self._watch = scheduler(name, setups), watch
+        self._laws = {model: setup.law for model, setup in setups.items()}
         self._trace = trace
-        ordered = sorted(options.speeds, reverse=True)
+        ordered = sorted(speeds, reverse=True)
         self._idle = {Worker(str(n), speed): None for n, speed in enumerate(ordered)}
         self._running: list[tuple[float, int, Batch, float]] = []
         self._result = ServeResult(str(name), trace, np.full(len(trace), np.nan))
@@ -79,7 +85,7 @@ class _Play:
                 self._end(now_s)
             while come < len(trace) and trace[come].arrival_s <= now_s:
                 r = trace[come]
-                scheduled.arrive(Request(come, r.application, r.arrival_s, r.deadline_s, _MODEL), now_s)
+                scheduled.arrive(Request(come, r.application, r.arrival_s, r.deadline_s, r.model), now_s)
                 come += 1
             scheduled.expire(now_s)
             scheduled.refresh(now_s)
@@ -97,7 +103,7 @@ class _Play:
             return False
         del self._idle[batch.worker]
         longest_s = max(self._trace[r.number].exec_s for r in batch.requests)
-        took_s = longest_s * self._law.factors[len(batch.requests)] / batch.worker.speed
+        took_s = longest_s * self._laws[batch.model].factors[len(batch.requests)] / batch.worker.speed
         heappush(self._running, (now_s + took_s, len(self._result.batches), batch, took_s))
         numbers = tuple(r.number for r in batch.requests)
         self._result.batches.append(PlayedBatch(batch.worker.name, now_s, now_s + took_s, numbers))
