@@ -100,5 +100,5 @@ def test_options_and_their_values_are_pytests(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(suites, "run", lambda chosen, options: asked.append(([s.name for s in chosen], options)))
     suites.main(["-k", "journal", "tests/web", "--durations=5"])
     suites.main(["--only", "live", "--by", "enter 24.11", "-x"])
-    every = ["trainings", "units", "live"]
+    every = ["units", "trainings", "live"]
     assert asked == [(every, ["-k", "journal", "tests/web", "--durations=5"]), (["live"], ["-x"])]
