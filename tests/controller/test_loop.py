@@ -137,9 +137,9 @@ def test_a_preempted_job_is_leased_and_freed_of_its_node_list(bench: Any) -> Non
     controller = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}}))
     controller.run_round()
 
-    b.new_controller(policy=Scripted()).run_round()
+    result = b.new_controller(policy=Scripted()).run_round()
 
-    assert b.slurm.jobs[job].state is JobState.PENDING
+    assert b.slurm.jobs[job].state is JobState.PENDING, (result.changes, result.outcome.log)
     assert b.slurm.jobs[job].req_nodes == () and eligible_in(b, job) > 10
 
 
