@@ -65,7 +65,12 @@ def test_one_round_and_what_is_said_about_it(live: Any, poll: Any) -> None:
     entries = json.loads(live.hadar("history", job, "--json").stdout)
     assert [e.get("kind") or e["outcome"] for e in entries] == ["wait", "ok", "start", "ok"]
     assert live.hadar("speeds").stdout == "nothing has been measured yet: start jobs through hadar-srun\n"
-    assert json.loads(live.hadar("speeds", "--json").stdout) == {"errors": [], "measured": [], "shared": []}
+    assert json.loads(live.hadar("speeds", "--json").stdout) == {
+        "errors": [],
+        "measured": [],
+        "shared": [],
+        "needs": [],
+    }
     assert live.hadar("config", "check").stdout == "configuration is valid\n"
     shown = json.loads(live.hadar("config", "show", "--origin", "--json").stdout)
     assert shown["controller.mode"] == {"value": "act", "origin": "command line"}
