@@ -95,6 +95,7 @@ takes 5 and 50 ms, 80:20, times (0.6 + 0.4 k), and no CPU, as one on a GPU; dead
 time. The machine was shared, with up to ten times more to do than it has cores, so that rates of the same peer differ
 widely between its turns, and the texts and images of the examples could not be measured (`--model texts`). The
 goals were a finish rate of 1.3 times theirs where that is 0.6, and 1.1 times their median latency where little comes.
+In one of Ray Serve's turns processes of Ray may have been ended from outside: its rate is to be measured again.
 
 """
 BESIDE_INTRO = """
