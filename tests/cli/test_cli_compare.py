@@ -161,7 +161,6 @@ def test_bench_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 SACCT = "\n".join([ACCOUNT_HEAD, *ROWS]) + "\n"
 
 
-@pytest.mark.thorough
 def test_replay_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What happened stands first, then the policies; every assumption is said; page and pictures are written."""
     file, out = tmp_path / "acct.txt", tmp_path / "out"
@@ -189,7 +188,6 @@ def test_replay_of_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert all(p["lower_bound_ttd_s"] == content["bounds"]["ttd_s"] for p in content["policies"])
 
 
-@pytest.mark.thorough
 def test_replay_asks_sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a file sacct is run, for everybody's jobs since then; its failure is one line."""
     sacct = tmp_path / "sacct"

@@ -180,6 +180,14 @@ def test_an_application_that_became_faster_is_found_out() -> None:
     assert result.on_time[60:].all()
 
 
+@pytest.mark.parametrize("name", list(Name))
+def test_where_too_much_comes_a_part_is_in_time(name: Name) -> None:
+    """Under every scheduler, those that plan by averages too."""
+    trace = with_slo(drawn("poisson:load=1.1,seconds=8,seed=903"), "3xP99")
+
+    assert 0.1 < simulate(trace, name, ServeOptions(LAW)).finish_rate < 1.0
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "spec", ["poisson:load=0.7,seconds=60", "bursts:load=0.7,seconds=60", "poisson:load=1.1,seconds=60"]

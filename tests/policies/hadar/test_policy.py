@@ -238,7 +238,6 @@ def test_near_the_optimum_of_a_round(brute_force: Any) -> None:
     assert sum(ratios) / len(ratios) >= 0.99
 
 
-@pytest.mark.thorough
 def test_near_the_linear_bound(brute_force: Any) -> None:
     """On queues of moderate size the plan reaches nine tenths of what divisible jobs could."""
     rng, policy = random.Random(3), get("hadar", prices="round")
