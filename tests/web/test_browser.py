@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -282,18 +283,26 @@ def test_squares_have_whole_ids_and_fill_the_page(site: str, browser: Any) -> No
     assert right > 0.95
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [320, 390, 1200])
-def test_every_width_and_both_colour_schemes(site: str, browser: Any, width: int, dark: bool) -> None:
-    """The body never scrolls sideways, down to the smallest phones, and text stands out from its paper."""
+WIDTHS = (320, 390, 1200)
+
+
+def looks(browser: Any, width: int, dark: bool) -> None:
+    """Show the page that is open on a screen so wide, in a colour scheme."""
     device = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 1000}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
     scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
+
+
+@pytest.mark.parametrize("page", [*PAGES, "/job/399", "/nowhere"])
+def test_every_width_and_both_colour_schemes(site: str, browser: Any, page: str) -> None:
+    """The body never scrolls sideways, down to the smallest phones, and text stands out from its paper."""
+    browser.get(site + page)
     try:
-        for page in (*PAGES, "/job/399", "/nowhere"):
-            browser.get(site + page)
-            assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth"), page
+        for width, dark in itertools.product(WIDTHS, (False, True)):
+            looks(browser, width, dark)
+            assert browser.execute_script("return window.innerWidth") == width
+            assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth"), width
             paper, ink = (brightness(browser, name) for name in ("backgroundColor", "color"))
             assert paper < 150 < 500 < ink if dark else ink < 150 < 600 < paper
     finally:
