@@ -28,7 +28,6 @@ What hypothesis draws is said in ``tests/profiles.py``.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -43,6 +42,7 @@ from hypothesis import settings
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, processes, up
 from slurm_hadar.cluster import down as take_down
 from tests import profiles  # noqa: F401 - it registers them
+from tests.selection import NAMED, may_choose
 
 # of the live tests, two minutes and more each
 _LONGEST = ("test_moved.py", "test_forks.py", "test_jobs.py", "test_training.py", "test_attack.py")
@@ -73,22 +73,24 @@ def _folder_of_folders() -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file whose ``pytestmark`` the run leaves out is not read: those files import PyTorch."""
-    outside = re.sub(r"\([^()]*\)", "", config.option.markexpr)
-    out = set() if " or " in outside else set(re.findall(r"not (\w+)", outside))
-    if not out or not collection_path.is_file():
+    """Files of which no test can be chosen are not read."""
+    if not config.option.markexpr or collection_path.suffix != ".py":
         return None
-    marks = re.search(r"^pytestmark = (.*)", collection_path.read_text(), re.MULTILINE)
-    return True if marks and out & set(re.findall(r"pytest\.mark\.(\w+)", marks[1])) else None
+    return None if may_choose(config.option.markexpr, collection_path.read_text()) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses a cluster is marked so, lest it run beside others; the longest files go first, lest all others be
-    done and wait for them."""
+    """The longest files go first, lest all others be done and wait for them. Whoever uses a cluster must say so, lest
+    it run beside others, and each file must name its markers, lest it not be read."""
     items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
+    texts = {path: path.read_text() for path in {item.path for item in items}}
     for item in items:
-        if {"slurm_cluster", "make_cluster"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.slurm)
+        markers = {marker.name for marker in item.iter_markers()} & NAMED
+        if {"slurm_cluster", "make_cluster"} & set(getattr(item, "fixturenames", ())) and "slurm" not in markers:
+            raise pytest.UsageError(f"{item.nodeid} uses a Slurm cluster: mark it with @pytest.mark.slurm")
+        for marker in markers:
+            if f"mark.{marker}" not in texts[item.path]:
+                raise pytest.UsageError(f"{item.nodeid}: its file does not name its marker pytest.mark.{marker}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.selection import may_choose
 from tools import suites
 
 FLAKY = """
@@ -102,3 +103,23 @@ def test_options_and_their_values_are_pytests(monkeypatch: pytest.MonkeyPatch) -
     suites.main(["--only", "live", "--by", "enter 24.11", "-x"])
     every = ["units", "trainings", "live"]
     assert asked == [(every, ["-k", "journal", "tests/web", "--durations=5"]), (["live"], ["-x"])]
+
+
+ALL_LIVE = "pytestmark = [pytest.mark.slurm, pytest.mark.torch]\n"
+SOME_LIVE = "@pytest.mark.slurm\ndef test_live(): ...\ndef test_other(): ...\n"
+NONE = "THOROUGH = pytest.mark.thorough\ndef test_any(): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("expression", "read"),
+    [
+        ("slurm", (True, True, False)),
+        ("not slurm", (False, True, True)),
+        ("slurm and not torch", (False, True, False)),
+        ("not slurm and (torch or built)", (False, False, False)),
+        ("not slurm and not torch and not built and not thorough", (False, True, True)),
+        ("thorough", (True, True, True)),
+    ],
+)
+def test_files_without_a_chosen_test_are_not_read(expression: str, read: tuple[bool, ...]) -> None:
+    assert tuple(may_choose(expression, text) for text in (ALL_LIVE, SOME_LIVE, NONE)) == read
