@@ -44,8 +44,11 @@ from slurm_hadar.cluster import down as take_down
 from tests import profiles  # noqa: F401 - it registers them
 from tests.selection import NAMED, may_choose
 
-# of the live tests, two minutes and more each
-_LONGEST = ("test_moved.py", "test_forks.py", "test_jobs.py", "test_training.py", "test_attack.py")
+# of the live tests, two minutes and more each; of the trainings, half a minute
+_LONGEST = (
+    "test_moved.py", "test_forks.py", "test_jobs.py", "test_training.py", "test_attack.py",
+    "test_saver.py", "test_callbacks.py", "test_habits.py", "test_browser.py",
+)  # fmt: skip
 
 _CHILDREN = "COVERAGE_PROCESS_CONFIG"  # by which coverage tells child processes to measure themselves
 

@@ -21,6 +21,9 @@ from pathlib import Path
 
 CLUSTERS = 4
 BUILD = Path("build/tests")
+# whole files, in the order of tests/conftest.py: their tests share a cluster, or what takes long to import
+_BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+_ANY = ("--dist", "worksteal")
 _SLOWEST = 15  # tests of each suite whose time is shown
 _FAILED = 1  # pytest's exit code for "some tests failed"; others are faults of the run
 _LOW, _LITTLE = 19, 5  # niceness of what runs behind, and where it cannot be taken back
@@ -48,24 +51,24 @@ class Suite:
         return BUILD / f"{self.name}.txt"
 
 
-def measured(name: str, marker: str, behind: bool = False) -> Suite:
+def measured(name: str, marker: str, spread: tuple[str, ...], behind: bool = False) -> Suite:
     """Tests that need no Slurm, on all cores and one more, since some wait, with coverage."""
     runner = (sys.executable, "-m", "coverage", "run", "-m")
     workers = len(os.sched_getaffinity(0)) + 1
-    return Suite(name, f"not slurm and {marker}", ("-n", str(workers), "--dist", "worksteal"), runner, behind)
+    return Suite(name, f"not slurm and {marker}", ("-n", str(workers), *spread), runner, behind)
 
 
 def live(by: str) -> Suite:
-    """End to end on private clusters, in the order of tests/conftest.py."""
-    spread = () if by else ("-n", str(CLUSTERS), "--dist", "loadfile", "--no-loadscope-reorder")
+    """End to end on private clusters."""
+    spread = () if by else ("-n", str(CLUSTERS), *_BY_FILE)
     return Suite("live", "slurm", spread, (*by.split(), sys.executable, "-m"))
 
 
 def every(by: str = "") -> list[Suite]:
     """All suites, in their order."""
     return [
-        measured("units", "not torch and not built", behind=True),
-        measured("trainings", "(torch or built)"),
+        measured("units", "not torch and not built", _ANY, behind=True),
+        measured("trainings", "(torch or built)", _BY_FILE),
         live(by),
     ]
 

@@ -3,7 +3,6 @@
 import gc
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar import messages
+from slurm_hadar.cluster.ports import PortReservation
 from tests.runtime.forkserver import ForkServer, Script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,13 +198,11 @@ def run_gang(start_script: Callable[..., Script]) -> Callable[..., list[subproce
         modules: tuple[str, ...] = (),
         seconds: float = DEADLINE_S,
     ) -> list[subprocess.CompletedProcess[str]]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        env = {**env, "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        env["GLOO_SOCKET_IFNAME"] = "lo"
-        workers = [start_script(script, {**env, "RANK": str(r)}, *arguments, modules=modules) for r in range(world)]
-        said = [worker.communicate(seconds) for worker in workers]
+        env = {**env, "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+        with PortReservation(1) as reserved:
+            env["MASTER_PORT"] = str(reserved.ports[0])
+            workers = [start_script(script, {**env, "RANK": str(r)}, *arguments, modules=modules) for r in range(world)]
+            said = [worker.communicate(seconds) for worker in workers]
         codes = [worker.returncode for worker in workers]
         return [subprocess.CompletedProcess(script, code or 0, *w) for code, w in zip(codes, said, strict=True)]
 
