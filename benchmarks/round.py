@@ -20,7 +20,7 @@ from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.config import load
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import Journal
-from slurm_hadar.controller.observe.job_graphs import GraphBook
+from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources

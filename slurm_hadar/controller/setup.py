@@ -16,7 +16,7 @@ from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.loop import Controller, RoundResult
-from slurm_hadar.controller.observe.job_graphs import network_of
+from slurm_hadar.controller.observe.graphs import network_of
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.prediction.forecasts import Forecaster

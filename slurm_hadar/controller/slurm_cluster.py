@@ -16,8 +16,8 @@ from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.agents.user_files import UserFiles
 from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
 from slurm_hadar.controller.journal import JobRecord, Stage, WriteOutcome, WriteRecord
-from slurm_hadar.controller.observe.job_graphs import GraphBook
-from slurm_hadar.controller.observe.newcomers import Newcomers
+from slurm_hadar.controller.observe.graphs import GraphBook
+from slurm_hadar.controller.observe.jobs.newcomers import Newcomers
 from slurm_hadar.controller.observe.observer import Observation, Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources

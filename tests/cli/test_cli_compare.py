@@ -149,7 +149,7 @@ def test_bench_of_one_size(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_bench_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --jobs: one line a size, and the exponent."""
-    monkeypatch.setattr("slurm_hadar.cli.bench.SWEEP", (8, 16))
+    monkeypatch.setattr("slurm_hadar.cli.studies.bench.SWEEP", (8, 16))
     file = tmp_path / "b.json"
     assert hadar("bench", "--policy", "fifo", "--json", file) == 0
     content = json.loads(file.read_text())

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar.cli.common import clock
-from slurm_hadar.cli.expectation import as_dict, in_words
-from slurm_hadar.cli.explain import _explanation
+from slurm_hadar.cli.jobs.expectation import as_dict, in_words
+from slurm_hadar.cli.jobs.explain import _explanation
 from slurm_hadar.controller.answers.expectation import Answer, Interval
 from slurm_hadar.model import EMPTY
 

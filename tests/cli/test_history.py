@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_hadar.cli.common import clock
-from slurm_hadar.cli.history import history
+from slurm_hadar.cli.jobs.history import history
 from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
 from slurm_hadar.controller.words import in_words
 from slurm_hadar.model import Placement

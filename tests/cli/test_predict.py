@@ -12,7 +12,7 @@ import click
 import pytest
 
 from slurm_hadar.cli.main import main
-from slurm_hadar.cli.replay import since_epoch
+from slurm_hadar.cli.studies.replay import since_epoch
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.state_dir import JOURNAL
 from slurm_hadar.errors import SlurmError
@@ -55,7 +55,7 @@ def sacct(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     fake = FakeSlurm({"v100-1": ("v100", 4), "k80-1": ("k80", 4)})
-    monkeypatch.setattr("slurm_hadar.cli.predict.choose", lambda *_: fake)
+    monkeypatch.setattr("slurm_hadar.cli.studies.predict.choose", lambda *_: fake)
     return fake
 
 
@@ -181,7 +181,7 @@ def test_the_journal_stands_in_where_slurm_keeps_no_accounts(
     def without(*_: object) -> str:
         raise SlurmError("sacct failed: Slurm accounting storage is disabled")
 
-    monkeypatch.setattr("slurm_hadar.cli.predict.accounting_text", without)
+    monkeypatch.setattr("slurm_hadar.cli.studies.predict.accounting_text", without)
     code, out, _ = hadar("--train", "--set", "predict.min_jobs=5")
     assert code == 0 and "note: Slurm keeps no accounts (AccountingStorageType)" in out
     assert "no forest: 4 jobs ended well and had others" in out or "no forest: " in out

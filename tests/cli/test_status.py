@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from slurm_hadar.cli import status as command
+from slurm_hadar.cli.jobs import status as command
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.journal import Event, JobRecord, Journal, RoundRecord, Run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from slurm_hadar.cli.web import web
+from slurm_hadar.cli.admin.web import web
 from slurm_hadar.errors import ConfigError
 
 

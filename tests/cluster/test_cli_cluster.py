@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from slurm_hadar.cli import cluster as command
-from slurm_hadar.cli.cluster import cluster
+from slurm_hadar.cli.admin import cluster as command
+from slurm_hadar.cli.admin.cluster import cluster
 from slurm_hadar.errors import ClusterError
 
 

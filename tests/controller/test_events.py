@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.controller.observe import newcomers
-from slurm_hadar.controller.observe.newcomers import Newcomers
+from slurm_hadar.controller.observe.jobs import newcomers
+from slurm_hadar.controller.observe.jobs.newcomers import Newcomers
 from slurm_hadar.messages import Report, token_fingerprint
 from slurm_hadar.model import JobState
 

@@ -103,5 +103,5 @@ def test_too_little_to_learn_from(known: Any) -> None:
 
 def test_asking_needs_no_scikit_learn() -> None:
     """Only growing imports it: a head node's commands stay quick."""
-    code = "import sys, slurm_hadar.cli.predict, slurm_hadar.predict.online; sys.exit('sklearn' in sys.modules)"
+    code = "import sys, slurm_hadar.cli.studies.predict, slurm_hadar.predict.online; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -115,7 +115,7 @@ def test_times_fit_the_defaults() -> None:
 
 
 def test_the_options_are_options_of_the_command() -> None:
-    from slurm_hadar.cli.run import run
+    from slurm_hadar.cli.admin.run import run
 
     known = {o for p in run.params for o in p.opts}
     for name in SERVICES:

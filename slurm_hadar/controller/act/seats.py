@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.controller.observe.observer import Observation
-from slurm_hadar.controller.observe.shared_gpus import on_gpus
+from slurm_hadar.controller.observe.speeds.shared_gpus import on_gpus
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
 from slurm_hadar.controller.steering.rules import NodeFacts
 from slurm_hadar.policies.toolkit.pairing import beside

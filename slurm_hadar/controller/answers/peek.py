@@ -9,7 +9,7 @@ from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.expectation import Peek
 from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.journal.memory import memory_of, owner_of
-from slurm_hadar.controller.observe.job_graphs import GraphBook
+from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources

@@ -10,10 +10,10 @@ from slurm_hadar.comment import JobComment
 from slurm_hadar.config import Config
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.observe.estimates import Estimates
-from slurm_hadar.controller.observe.job_facts import JobFacts
-from slurm_hadar.controller.observe.peers import Peers
-from slurm_hadar.controller.observe.shared_gpus import accepted_slow_down, likeness
+from slurm_hadar.controller.observe.jobs.facts import JobFacts
+from slurm_hadar.controller.observe.speeds.estimates import Estimates
+from slurm_hadar.controller.observe.speeds.peers import Peers
+from slurm_hadar.controller.observe.speeds.shared_gpus import accepted_slow_down, likeness
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.safety.guard import unmovable_reason
 from slurm_hadar.controller.steering.rules import NodeBook, shared_form

@@ -1,7 +1,7 @@
 """From what Slurm says, what jobs report and what is remembered, to one Snapshot.
 
-Two steps: the records of jobs are brought up to date (:mod:`slurm_hadar.controller.observe.records`,
-:mod:`slurm_hadar.controller.observe.job_facts`); then the snapshot is made of the facts, which changes nothing.
+Two steps: the records of jobs are brought up to date (:mod:`slurm_hadar.controller.observe.jobs.records`,
+:mod:`slurm_hadar.controller.observe.jobs.facts`); then the snapshot is made of the facts, which changes nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import ParamSpec
 from slurm_hadar.comment import JobComment
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import Event, JobRecord
-from slurm_hadar.controller.observe.estimates import Estimates
-from slurm_hadar.controller.observe.job_facts import FactFinder, JobFacts
 from slurm_hadar.controller.observe.job_views import JobViews, unreadable_job
+from slurm_hadar.controller.observe.jobs.facts import FactFinder, JobFacts
+from slurm_hadar.controller.observe.jobs.records import JobRecords
 from slurm_hadar.controller.observe.node_views import node_views
-from slurm_hadar.controller.observe.peers import Peers
-from slurm_hadar.controller.observe.records import JobRecords
-from slurm_hadar.controller.observe.shared_gpus import note_company, note_needs, pairings, with_company
-from slurm_hadar.controller.observe.shared_speeds import learn_shared
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.observe.speeds.estimates import Estimates
+from slurm_hadar.controller.observe.speeds.peers import Peers
+from slurm_hadar.controller.observe.speeds.shared import learn_shared
+from slurm_hadar.controller.observe.speeds.shared_gpus import note_company, note_needs, pairings, with_company
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.safety.quarantine import UNFORESEEN
 from slurm_hadar.controller.steering.promises import Promises

@@ -8,7 +8,7 @@ from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.journal.best_effort import BestEffort
-from slurm_hadar.controller.observe.job_graphs import GraphBook
+from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.safety.quarantine import Quarantine

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.controller.observe.script_failures import FIRST_RETRY_S, LONGEST_RETRY_S, SOUND_RUN_S
+from slurm_hadar.controller.observe.jobs.script_failures import FIRST_RETRY_S, LONGEST_RETRY_S, SOUND_RUN_S
 from slurm_hadar.model import JobState, Tier
 from tests.controller.scripted import MODEL, Scripted, report
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.observe.job_graphs import GraphBook, network_of
+from slurm_hadar.controller.observe.graphs import GraphBook, network_of
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.messages import Report
 from slurm_hadar.model import Form, Plan, Tier, Wait

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.observe.peers import Peers
+from slurm_hadar.controller.observe.speeds.peers import Peers
 
 
 def _record(number: int, user: str, model: str, start_s: float | None, resumable: bool = False) -> JobRecord:

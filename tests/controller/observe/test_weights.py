@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.observe.weights import Standing, standing_of, weight_of
+from slurm_hadar.controller.observe.jobs.weights import Standing, standing_of, weight_of
 from slurm_hadar.model import JobState
 from slurm_hadar.policies import registry
 from slurm_hadar.testing.fake_slurm import FakeSlurm

@@ -266,7 +266,7 @@ def test_a_run_that_was_lost_is_no_work(desk: Desk) -> None:
 def test_the_controller_needs_no_scikit_learn() -> None:
     """Asking a forest goes by plain arrays: what trains it is never imported here."""
     code = (
-        "import sys; import slurm_hadar.cli.run, slurm_hadar.controller.prediction.forecasts; "
+        "import sys; import slurm_hadar.cli.admin.run, slurm_hadar.controller.prediction.forecasts; "
         "sys.exit(any(name.split('.')[0] in ('sklearn', 'pandas') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

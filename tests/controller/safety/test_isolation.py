@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.controller.agents.spools import SpoolReader
-from slurm_hadar.controller.observe import job_facts as observe
+from slurm_hadar.controller.observe.jobs import facts as observe
 from slurm_hadar.controller.safety.circuit_breaker import CircuitBreaker
 from slurm_hadar.controller.safety.culprits import find_culprits
 from slurm_hadar.controller.safety.quarantine import Quarantine

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_hadar.cli.expectation import in_words
+from slurm_hadar.cli.jobs.expectation import in_words
 from slurm_hadar.comment import JobComment, read
 from slurm_hadar.controller.answers.expectation import Answer, Interval, WhatIf
 from slurm_hadar.controller.journal import JobRecord

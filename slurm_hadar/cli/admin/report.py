@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from slurm_hadar.cli.common import config_options, journal_path
-from slurm_hadar.cli.compare import typed
+from slurm_hadar.cli.studies.compare import typed
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import SAVINGS_DAYS
 from slurm_hadar.controller.journal import journal_copy

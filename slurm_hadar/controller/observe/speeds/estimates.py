@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.model import JobState, Speed
 from slurm_hadar.throughput.store import ThroughputStore, storable

@@ -21,7 +21,7 @@ from slurm_hadar.cli.common import (
     print_json,
     span,
 )
-from slurm_hadar.cli.replay import accounting_text, since_epoch
+from slurm_hadar.cli.studies.replay import accounting_text, since_epoch
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config
 from slurm_hadar.controller.prediction.past_jobs import (

@@ -9,7 +9,7 @@ from slurm_hadar.comment import JobComment, is_ours, read
 from slurm_hadar.config import Config
 from slurm_hadar.controller.agents.reports import JobNews
 from slurm_hadar.controller.journal import Event, JobRecord
-from slurm_hadar.controller.observe.script_failures import note_failure
+from slurm_hadar.controller.observe.jobs.script_failures import note_failure
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeFacts, gpus_asked, may_retry

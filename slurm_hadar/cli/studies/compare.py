@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from slurm_hadar.cli.common import cell, console, print_json
-from slurm_hadar.cli.simulate import inputs, simulation_options
+from slurm_hadar.cli.studies.simulate import inputs, simulation_options
 from slurm_hadar.pages.comparison import compare_page, write_pictures
 from slurm_hadar.pages.html import percent
 from slurm_hadar.simulator.compare import Comparison, document, read_contenders

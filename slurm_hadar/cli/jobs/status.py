@@ -19,7 +19,7 @@ from slurm_hadar.cli.common import (
     print_json,
     span,
 )
-from slurm_hadar.cli.expectation import as_dict, chance, moment
+from slurm_hadar.cli.jobs.expectation import as_dict, chance, moment
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.answers.status import Status, status_of, tail

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from slurm_hadar.cli.common import console, facts_table, policy_settings, write_json
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import journal_copy
-from slurm_hadar.controller.observe.job_graphs import network_of
+from slurm_hadar.controller.observe.graphs import network_of
 from slurm_hadar.forks import OVERHEAD
 from slurm_hadar.model import Fork, Kept, Mix, Pairing
 from slurm_hadar.policies import registry

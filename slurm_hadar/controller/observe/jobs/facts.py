@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from slurm_hadar.comment import JobComment
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import Event, JobRecord
-from slurm_hadar.controller.observe.job_graphs import NamedGraph
-from slurm_hadar.controller.observe.records import JobRecords
-from slurm_hadar.controller.observe.script_failures import waits
+from slurm_hadar.controller.observe.graphs import NamedGraph
+from slurm_hadar.controller.observe.jobs.records import JobRecords
+from slurm_hadar.controller.observe.jobs.script_failures import waits
+from slurm_hadar.controller.observe.jobs.weights import Standing, standing_of, weight_of
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
-from slurm_hadar.controller.observe.weights import Standing, standing_of, weight_of
 from slurm_hadar.controller.prediction.forecasts import Forecast, in_words
 from slurm_hadar.controller.steering.bounds import QuotaBook, keeps_back
 from slurm_hadar.controller.steering.promises import Promises

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_hadar.config import SharedGpus
-from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeBook
 from slurm_hadar.model import MOST_SLOW_DOWN, Job, JobState, Kept, Pairing

@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from slurm_hadar.cli.common import console, print_json
-from slurm_hadar.cli.compare import comparison_table, progress, tell_failures, typed, write_comparison
-from slurm_hadar.cli.simulate import SceneOptions, scene, scene_options
+from slurm_hadar.cli.studies.compare import comparison_table, progress, tell_failures, typed, write_comparison
+from slurm_hadar.cli.studies.simulate import SceneOptions, scene, scene_options
 from slurm_hadar.errors import TraceError
 from slurm_hadar.pages.comparison import compare_page
 from slurm_hadar.simulator.compare import compare, document, read_contenders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slurm_hadar.controller.observe.job_facts import JobFacts
+from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeBook
 from slurm_hadar.model import JobState

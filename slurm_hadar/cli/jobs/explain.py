@@ -19,7 +19,7 @@ from slurm_hadar.cli.common import (
     print_json,
     span,
 )
-from slurm_hadar.cli.expectation import as_dict, in_words
+from slurm_hadar.cli.jobs.expectation import as_dict, in_words
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.peek import peek

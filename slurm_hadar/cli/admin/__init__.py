@@ -1,0 +1,1 @@
+"""What an administrator runs, asks and sets."""

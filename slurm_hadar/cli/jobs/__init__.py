@@ -1,0 +1,1 @@
+"""What a researcher asks about jobs, and does with them."""

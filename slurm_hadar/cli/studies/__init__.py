@@ -1,0 +1,1 @@
+"""What might be, on paper: simulations, comparisons, replays, predictions."""

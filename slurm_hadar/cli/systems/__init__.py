@@ -1,0 +1,1 @@
+"""Sharing, tuning and serving: what runs inside a job."""

@@ -1,0 +1,1 @@
+"""How fast jobs run on each GPU type, alone and beside another."""
