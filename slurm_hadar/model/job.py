@@ -1,30 +1,17 @@
-"""The words of the project as frozen dataclasses: what a cluster and its jobs are at one instant, and what is planned.
-
-This module imports nothing of ours. A :class:`Snapshot` is the only input of a policy and a :class:`Plan` its only
-output, so the simulator, the live controller and the tests exchange exactly these objects.
-
-Units: seconds, bytes, steps; times are UTC epoch seconds.
-"""
+"""A job as a policy sees it: its state, the forms that it may run in, what it needs beside GPUs."""
 
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
-__all__ = [
-    "Basis", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Kept", "MOST_SLOW_DOWN", "Mix", "NO_NEEDS",
-    "Needs", "Node", "Pairing", "Partition", "Placement", "Plan", "Quota", "Snapshot", "Speed", "Tier", "Wait",
-]  # fmt: skip
+from slurm_hadar.model.gpus import EMPTY, Placement, Speed
 
-#: Two workloads (as :func:`slurm_hadar.throughput.table.workload` writes them) on one GPU of a type.
-Pairing = tuple[str, str, str]
+__all__ = ["Draw", "Fork", "Form", "Job", "JobState", "MOST_SLOW_DOWN", "Mix", "NO_NEEDS", "Needs", "Quota"]
+
 #: The largest ``slow_down`` of a job.
 MOST_SLOW_DOWN = 100.0
-#: What each of the two keeps of its speed alone on that GPU: shares in (0, 1].
-Kept = tuple[float, float]
 
 
 class JobState(enum.StrEnum):
@@ -57,134 +44,6 @@ class Fork(enum.StrEnum):
     IDLE = "idle"
     SPREAD = "spread"
     AUTO = "auto"
-
-
-class Tier(enum.StrEnum):
-    """Why a job does not run, from what only its owner can mend to what passes by itself."""
-
-    CANNOT_RUN = "cannot-run"
-    CAPACITY = "waits-for-capacity"
-    POLICY = "waits-by-policy"
-    TRANSIENT = "transient"
-
-
-class Basis(enum.StrEnum):
-    """How a speed is known: measured here by the owner's own jobs, on this type with this gang; estimated from what was
-    measured or published; or unknown where nothing but data sheets is known."""
-
-    MEASURED = "measured"
-    ESTIMATED = "estimated"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class GpuType:
-    """A GPU model as the site's GRES names it.
-
-    ``tflops`` is the sustained fp32/tensor rate in TFLOP/s and ``bandwidth_gb_s`` the memory bandwidth in GB/s; both
-    serve the estimate for job and type pairs that were never measured. 0 means unknown.
-    """
-
-    name: str
-    tflops: float = 0.0
-    bandwidth_gb_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Which GPUs a job holds: ``{node: {gpu type: count}}`` in canonical, hashable form. Empty = does not run."""
-
-    shares: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
-
-    @classmethod
-    def of(cls, mapping: Mapping[str, Mapping[str, int]]) -> Placement:
-        """Build from a nested mapping, dropping zero counts. Raises ValueError on a negative count."""
-        shares = []
-        for node in sorted(mapping):
-            counts = tuple(sorted((t, n) for t, n in mapping[node].items() if n))
-            if any(n < 0 for _, n in counts):
-                raise ValueError(f"negative GPU count on node {node}")
-            if counts:
-                shares.append((node, counts))
-        return cls(tuple(shares))
-
-    def __bool__(self) -> bool:
-        return bool(self.shares)
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return tuple(node for node, _ in self.shares)
-
-    @property
-    def workers(self) -> int:
-        return sum(n for _, counts in self.shares for _, n in counts)
-
-    @property
-    def by_type(self) -> dict[str, int]:
-        """GPUs per type, over all nodes."""
-        total: dict[str, int] = {}
-        for _, counts in self.shares:
-            for gpu_type, n in counts:
-                total[gpu_type] = total.get(gpu_type, 0) + n
-        return total
-
-    def as_dict(self) -> dict[str, dict[str, int]]:
-        return {node: dict(counts) for node, counts in self.shares}
-
-    def items(self) -> Iterable[tuple[str, str, int]]:
-        """Every (node, gpu type, count)."""
-        for node, counts in self.shares:
-            for gpu_type, n in counts:
-                yield node, gpu_type, n
-
-    def __str__(self) -> str:
-        if not self.shares:
-            return "-"
-        return "+".join(f"{node}({','.join(f'{t}:{n}' for t, n in counts)})" for node, counts in self.shares)
-
-
-EMPTY = Placement()
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Throughput of one job's whole gang with all its workers on one GPU type.
-
-    ``steps_per_s`` holds on one node; ``spread`` in (0, 1] multiplies it when the gang spans several nodes (the
-    communication factor phi of Hadar's model). Where a job graph says more, ``by_nodes`` has the factors on 1, 2, ...
-    nodes instead, the last one that with all parts of the gang on nodes of their own, and on more nodes than are
-    listed; a gang that is wider than any node then has its ``steps_per_s`` on a node of that type that would be large
-    enough. ``source`` says in words how the speed is known; ``error`` is the expected relative error, or None if
-    nothing is known about it. ``measured``: by the owner's own jobs, on this type with this gang.
-    """
-
-    steps_per_s: float
-    spread: float = 1.0
-    source: str = "default"
-    error: float | None = None
-    by_nodes: tuple[float, ...] = ()
-    measured: bool = False
-
-    @property
-    def basis(self) -> Basis:
-        if self.error is None:
-            return Basis.UNKNOWN
-        return Basis.MEASURED if self.measured else Basis.ESTIMATED
-
-    def factor(self, nodes: int) -> float:
-        """What is left of the rate on one node when the gang is on so many."""
-        if self.by_nodes:
-            return self.by_nodes[min(nodes, len(self.by_nodes)) - 1]
-        return self.spread if nodes > 1 else 1.0
-
-    @property
-    def apart(self) -> float:
-        """The same with all parts of the gang on nodes of their own."""
-        return self.by_nodes[-1] if self.by_nodes else self.spread
-
-    def on(self, nodes: int) -> float:
-        """Steps per second of the gang on so many nodes."""
-        return self.steps_per_s * self.factor(nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,46 +161,6 @@ class Needs:
 
 
 NO_NEEDS = Needs()
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A compute node. ``gpus`` is what it has; ``taken`` what jobs hold there that are not ours to move.
-
-    ``available`` is False for drained, draining, down and otherwise unusable nodes; ``reason`` then says why.
-    ``cpus`` and ``memory_bytes`` are what a policy may hand out here beside GPUs, None where that is not counted;
-    ``shared``: others' jobs are here, so that no job can have the whole node.
-    """
-
-    name: str
-    gpus: Mapping[str, int] = field(default_factory=dict)
-    taken: Mapping[str, int] = field(default_factory=dict)
-    available: bool = True
-    state: str = "idle"
-    reason: str = ""
-    features: tuple[str, ...] = ()
-    partitions: tuple[str, ...] = ()
-    cpus: int | None = None
-    memory_bytes: int | None = None
-    shared: bool = False
-
-    @property
-    def steerable_gpus(self) -> dict[str, int]:
-        """GPUs per type that a policy may hand out here; empty if the node is not available."""
-        if not self.available:
-            return {}
-        free = {t: n - self.taken.get(t, 0) for t, n in self.gpus.items()}
-        return {t: n for t, n in free.items() if n > 0}
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A Slurm partition: its nodes, its longest time limit in seconds (None = unlimited) and whether it starts jobs."""
-
-    name: str
-    nodes: tuple[str, ...] = ()
-    max_time_s: float | None = None
-    up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,107 +320,3 @@ class Job:
         """The highest single-type, one-node rate over the types the job accepts; 0 if none is known."""
         rates = (s.steps_per_s for t, s in self.speeds.items() if self.form.admits_type(t))
         return max(rates, default=0.0)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Cluster and jobs at one instant: frozen, complete, the only input of a policy.
-
-    ``user_usage`` and ``account_usage`` are the GPU-seconds per GPU type that users and accounts have had lately (older
-    ones count less). ``memory`` is what the last plan of the same policy asked to be given back (:class:`Plan`); empty
-    in the first round, and whenever it was lost. ``quotas`` are those that jobs' ``needs`` name. ``pairings`` is what
-    workloads keep of their speeds on one GPU, each pair in either order; empty = no GPU is given to two jobs.
-    """
-
-    time: float
-    nodes: tuple[Node, ...]
-    jobs: tuple[Job, ...]
-    partitions: tuple[Partition, ...] = ()
-    round_s: float = 360.0
-    user_usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    account_usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    memory: Mapping[str, Any] = field(default_factory=dict)
-    quotas: tuple[Quota, ...] = ()
-    pairings: Mapping[Pairing, Kept] = field(default_factory=dict)
-
-    @functools.cached_property
-    def node(self) -> dict[str, Node]:
-        return {n.name: n for n in self.nodes}
-
-    @functools.cached_property
-    def job(self) -> dict[str, Job]:
-        return {j.job_id: j for j in self.jobs}
-
-    @functools.cached_property
-    def node_names(self) -> frozenset[str]:
-        return frozenset(n.name for n in self.nodes)
-
-    @functools.cached_property
-    def steerable_jobs(self) -> tuple[Job, ...]:
-        """Active jobs that are ours to steer, in order of arrival and then id."""
-        jobs = [j for j in self.jobs if j.steerable]
-        return tuple(sorted(jobs, key=lambda j: (j.arrival, j.job_id)))
-
-    def capacity(self) -> dict[str, dict[str, int]]:
-        """{node: {gpu type: count}} that a policy may hand out, GPUs of running steerable jobs included."""
-        return {n.name: free for n in self.nodes if (free := n.steerable_gpus)}
-
-    def with_jobs(self, jobs: Iterable[Job]) -> Snapshot:
-        return replace(self, jobs=tuple(jobs))
-
-    def without(self, reasons: Mapping[str, str]) -> Snapshot:
-        """The same with these jobs pinned, each for its reason, and with them who shares a GPU with one of them; what
-        they hold counts as taken."""
-        reasons = dict(reasons)
-        for job in [j for j in self.jobs if j.host is not None] * 2:  # twice: others may be guests of the same host
-            for one, other in ((job.job_id, job.host), (job.host, job.job_id)):
-                if one in reasons and other is not None:
-                    reasons.setdefault(other, f"shares its GPU with job {one}, which is left alone")
-        jobs = [replace(j, pinned=reasons[j.job_id]) if j.job_id in reasons else j for j in self.jobs]
-        held: dict[str, dict[str, int]] = {}
-        for job in self.jobs:
-            if job.job_id in reasons and job.steerable and job.host is None:
-                for node, gpu_type, n in job.placement.items():
-                    on_node = held.setdefault(node, {})
-                    on_node[gpu_type] = on_node.get(gpu_type, 0) + n
-        nodes = tuple(
-            replace(n, taken={t: n.taken.get(t, 0) + held[n.name].get(t, 0) for t in {*n.taken, *held[n.name]}})
-            if n.name in held else n
-            for n in self.nodes
-        )  # fmt: skip
-        return replace(self, jobs=tuple(jobs), nodes=nodes)
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Why a job does not run this round. ``price`` is what its best allocation would cost, ``payoff`` utility less
-    price, ``wanted`` that allocation; None where the policy has no such notion."""
-
-    tier: Tier
-    why: str
-    price: float | None = None
-    payoff: float | None = None
-    wanted: Placement = EMPTY
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A policy's decision for one round.
-
-    ``placements`` names every steerable job that shall run; a steerable job not in it waits, and ``waits`` says why.
-    ``prices`` are per (node, GPU type). A plan that ``abstains`` leaves everything to Slurm. ``memory`` comes back in
-    the next snapshot: what a policy may remember, in values that JSON can write. ``guests`` maps jobs that are placed
-    on another's GPU to that job, their host.
-    """
-
-    policy: str
-    placements: Mapping[str, Placement] = field(default_factory=dict)
-    waits: Mapping[str, Wait] = field(default_factory=dict)
-    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    payoffs: Mapping[str, float] = field(default_factory=dict)
-    abstains: bool = False
-    memory: Mapping[str, Any] = field(default_factory=dict)
-    guests: Mapping[str, str] = field(default_factory=dict)
-
-    def placement(self, job_id: str) -> Placement:
-        return self.placements.get(job_id, EMPTY)

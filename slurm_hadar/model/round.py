@@ -1,0 +1,132 @@
+"""One round: the snapshot that a policy is given, and the plan that it answers with."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slurm_hadar.model.gpus import EMPTY, Node, Partition, Placement
+from slurm_hadar.model.job import Job, Quota
+
+__all__ = ["Kept", "Pairing", "Plan", "Snapshot", "Tier", "Wait"]
+
+#: Two workloads (as :func:`slurm_hadar.throughput.table.workload` writes them) on one GPU of a type.
+Pairing = tuple[str, str, str]
+#: What each of the two keeps of its speed alone on that GPU: shares in (0, 1].
+Kept = tuple[float, float]
+
+
+class Tier(enum.StrEnum):
+    """Why a job does not run, from what only its owner can mend to what passes by itself."""
+
+    CANNOT_RUN = "cannot-run"
+    CAPACITY = "waits-for-capacity"
+    POLICY = "waits-by-policy"
+    TRANSIENT = "transient"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Cluster and jobs at one instant: frozen, complete, the only input of a policy.
+
+    ``user_usage`` and ``account_usage`` are the GPU-seconds per GPU type that users and accounts have had lately (older
+    ones count less). ``memory`` is what the last plan of the same policy asked to be given back (:class:`Plan`); empty
+    in the first round, and whenever it was lost. ``quotas`` are those that jobs' ``needs`` name. ``pairings`` is what
+    workloads keep of their speeds on one GPU, each pair in either order; empty = no GPU is given to two jobs.
+    """
+
+    time: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+    partitions: tuple[Partition, ...] = ()
+    round_s: float = 360.0
+    user_usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    account_usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    quotas: tuple[Quota, ...] = ()
+    pairings: Mapping[Pairing, Kept] = field(default_factory=dict)
+
+    @functools.cached_property
+    def node(self) -> dict[str, Node]:
+        return {n.name: n for n in self.nodes}
+
+    @functools.cached_property
+    def job(self) -> dict[str, Job]:
+        return {j.job_id: j for j in self.jobs}
+
+    @functools.cached_property
+    def node_names(self) -> frozenset[str]:
+        return frozenset(n.name for n in self.nodes)
+
+    @functools.cached_property
+    def steerable_jobs(self) -> tuple[Job, ...]:
+        """Active jobs that are ours to steer, in order of arrival and then id."""
+        jobs = [j for j in self.jobs if j.steerable]
+        return tuple(sorted(jobs, key=lambda j: (j.arrival, j.job_id)))
+
+    def capacity(self) -> dict[str, dict[str, int]]:
+        """{node: {gpu type: count}} that a policy may hand out, GPUs of running steerable jobs included."""
+        return {n.name: free for n in self.nodes if (free := n.steerable_gpus)}
+
+    def with_jobs(self, jobs: Iterable[Job]) -> Snapshot:
+        return replace(self, jobs=tuple(jobs))
+
+    def without(self, reasons: Mapping[str, str]) -> Snapshot:
+        """The same with these jobs pinned, each for its reason, and with them who shares a GPU with one of them; what
+        they hold counts as taken."""
+        reasons = dict(reasons)
+        for job in [j for j in self.jobs if j.host is not None] * 2:  # twice: others may be guests of the same host
+            for one, other in ((job.job_id, job.host), (job.host, job.job_id)):
+                if one in reasons and other is not None:
+                    reasons.setdefault(other, f"shares its GPU with job {one}, which is left alone")
+        jobs = [replace(j, pinned=reasons[j.job_id]) if j.job_id in reasons else j for j in self.jobs]
+        held: dict[str, dict[str, int]] = {}
+        for job in self.jobs:
+            if job.job_id in reasons and job.steerable and job.host is None:
+                for node, gpu_type, n in job.placement.items():
+                    on_node = held.setdefault(node, {})
+                    on_node[gpu_type] = on_node.get(gpu_type, 0) + n
+        nodes = tuple(
+            replace(n, taken={t: n.taken.get(t, 0) + held[n.name].get(t, 0) for t in {*n.taken, *held[n.name]}})
+            if n.name in held else n
+            for n in self.nodes
+        )  # fmt: skip
+        return replace(self, jobs=tuple(jobs), nodes=nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a job does not run this round. ``price`` is what its best allocation would cost, ``payoff`` utility less
+    price, ``wanted`` that allocation; None where the policy has no such notion."""
+
+    tier: Tier
+    why: str
+    price: float | None = None
+    payoff: float | None = None
+    wanted: Placement = EMPTY
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A policy's decision for one round.
+
+    ``placements`` names every steerable job that shall run; a steerable job not in it waits, and ``waits`` says why.
+    ``prices`` are per (node, GPU type). A plan that ``abstains`` leaves everything to Slurm. ``memory`` comes back in
+    the next snapshot: what a policy may remember, in values that JSON can write. ``guests`` maps jobs that are placed
+    on another's GPU to that job, their host.
+    """
+
+    policy: str
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    waits: Mapping[str, Wait] = field(default_factory=dict)
+    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    payoffs: Mapping[str, float] = field(default_factory=dict)
+    abstains: bool = False
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    guests: Mapping[str, str] = field(default_factory=dict)
+
+    def placement(self, job_id: str) -> Placement:
+        return self.placements.get(job_id, EMPTY)
