@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.policies import registry
+from slurm_hadar.slurm.tres import gpu_numbers
 
 pytestmark = pytest.mark.slurm
 LONG = "hadar:model=resnet50,batch=32,steps=2000000,ckpt=yes,lease=60"
@@ -24,8 +25,11 @@ def shared(make_cluster: Callable[..., Any], make_live: Callable[[Any], Any]) ->
 
 def part(live: Any, job: str) -> tuple[int, int]:
     """Number of the GPU and shards of it; of a job that waits -1 and 0."""
-    found = re.search(r" Nodes=\S+ CPU_IDs=\S+ Mem=\d+ GRES=shard:(?:\w+:)?(\d+)\(IDX:(\d+)\)", live.show(job))
-    return (int(found[2]), int(found[1])) if found else (-1, 0)
+    # shard:2(IDX:0) up to 22.05, shard:2(2/4,0/4) later
+    found = re.search(r" Nodes=\S+ CPU_IDs=\S+ Mem=\d+ GRES=(shard:(?:[a-z]\w*:)?(\d+)\S+)", live.show(job))
+    if not found:
+        return -1, 0
+    return min(gpu_numbers(found[1], "shard") or {-1}), int(found[2])
 
 
 def test_hosts_guests_and_whole_gpus_in_one_queue(shared: Any, poll: Any) -> None:
