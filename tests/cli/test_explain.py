@@ -28,6 +28,14 @@ def test_before_the_first_round(slurm: dict[str, str], words: str) -> None:
     assert words in _explanation("7", None, None, None, None, slurm)[0]
 
 
+def test_why_a_running_job_keeps_its_gpus() -> None:
+    """An elastic job that could grow, say, and is too young for that."""
+    slurm = {"state": "running", "stays": "is younger than guard.min_run_s = 300 s until 14:15:28"}
+    told = _explanation("7", None, None, None, None, slurm)
+    assert told[1].split(maxsplit=2) == ["stays", "put", slurm["stays"]]
+    assert not any("stays put" in line for line in _explanation("7", None, None, None, None, {"state": "running"}))
+
+
 def test_by_when_it_is_done_in_all_likelihood() -> None:
     """Beside the earliest and latest end; where it is not known there is no word of it."""
     known = Answer("7", True, None, Interval(1000.0, 9000.0), EMPTY, 1e6, (), (), end_80=7000.0)

@@ -84,7 +84,8 @@ def _ask_slurm(config: Config, job_id: str) -> tuple[Answer | None, dict[str, An
     job = now.snapshot.job.get(job_id)
     if job is None:
         return None, {}
-    return expected, {"state": str(job.state), "reason": job.reason, "pinned": job.pinned}
+    stays = job.unmovable if job.running and not job.pinned else None
+    return expected, {"state": str(job.state), "reason": job.reason, "pinned": job.pinned, "stays": stays}
 
 
 def _fork(journal: Reader, job_id: str) -> dict[str, Any] | None:
@@ -142,6 +143,8 @@ def _explanation(
     lines = _state(job_id, record, wait, last, slurm)
     if slurm.get("pinned") and slurm.get("state") == "pending":
         lines.append(f"  Slurm says   {slurm['reason'] or 'nothing'}; squeue --start -j {job_id} has its own estimate")
+    if slurm.get("stays"):
+        lines.append(f"  stays put    {slurm['stays']}")
     if "away" in slurm:
         lines.append(f"  expected     nothing can be said now: {slurm['away']}")
     if expected is not None:
