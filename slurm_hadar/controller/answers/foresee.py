@@ -22,9 +22,10 @@ from slurm_hadar.policies.toolkit.pairing import shares_kept
 
 __all__ = ["Fate", "Future", "play", "remaining_s", "unknown_runtime_s"]
 
-HORIZON_S = 30 * 86400.0
+HORIZON_S = 365 * 86400.0
 _YOUNG = "is younger than guard.min_run_s"
-_MOST_ROUNDS_AHEAD = 8  # once half of the CPU time is used, and while nothing changes, so many rounds are one
+# while nothing changes, rounds may be as far apart as this part of the time that was played: what is told is as exact
+_APART, _APART_IN_A_HURRY = 0.02, 0.1
 _PATIENCE_ROUNDS = 200  # without anything that runs and ends; waiting rules may end in that time
 
 
@@ -81,8 +82,8 @@ def play(
     ``stays``: jobs that keep their place once they run. ``lean``: whether all take as long as expected (0), are early
     (-1) or late (1), as in :func:`leaning_steps`; or ``left`` says how many steps each has left, by parent. ``cpu_s``:
     CPU seconds after which it stops with what it knows by then. Jobs that are not steered hold their GPUs until their
-    time limit; those of them that wait are taken to go on waiting. Every round is played until half of ``cpu_s`` is
-    used; then some are skipped while nothing changes.
+    time limit; those of them that wait are taken to go on waiting. While nothing changes rounds are skipped, for a
+    fiftieth of the time played so far, for a tenth once half of ``cpu_s`` is used.
     """
     if left is None:
         unknown_s = unknown_runtime_s(policy)
@@ -119,7 +120,6 @@ class _Game:
         self.fates = dict.fromkeys(self._jobs, Fate())
         self._left = {**left}
         self._ready: dict[str, float] = {}
-        self._strides = 1
         self._idle = 0
         self._held = drawn(snapshot.jobs)
         self._leaving = [  # running jobs that are not steered: until when, and what they hold
@@ -132,7 +132,7 @@ class _Game:
         return not wanted & self._jobs.keys()
 
     def turn(self, hurry: bool) -> bool:
-        """One round and the time until the next, in a ``hurry`` until something ends. False when nothing can happen any
+        """One round and the time until the next, longer in a ``hurry``. False when nothing can happen any
         more."""
         held = drawn(self._jobs.values())
         shown = replace(
@@ -156,8 +156,7 @@ class _Game:
         changed = [c for c in changes if c.old != c.new or c.host != self._jobs[c.job_id].host]
         for change in changed:
             self._apply(change)
-        self._strides = min(2 * self._strides, _MOST_ROUNDS_AHEAD) if hurry and not changed else 1
-        return self._let_pass()
+        return self._let_pass(0.0 if changed else _APART_IN_A_HURRY if hurry else _APART)
 
     def _shown(self, job: Job) -> Job:
         """The job with the limit on young runs as it is by now; what kept it back at first is taken to pass."""
@@ -191,12 +190,13 @@ class _Game:
         if fate.start is None and not self._snapshot.job[job.job_id].running:
             self.fates[job.job_id] = replace(fate, start=self.now, where=change.new)
 
-    def _let_pass(self) -> bool:
-        """Time passes until the next round that may decide something else."""
+    def _let_pass(self, apart: float) -> bool:
+        """Time passes until the next round that may decide something else: the next one, or the first after this part
+        of the time played so far."""
         settings = self._config.controller
         ends = self._ends()
         first = min([*ends.values(), *(moment for moment, _ in self._leaving)], default=math.inf)
-        due = self.now + settings.round_s * self._strides
+        due = self.now + settings.round_s * max(1, int(apart * (self.now - self._origin) / settings.round_s))
         self._idle = self._idle + 1 if math.isinf(first) else 0
         if self._idle > _PATIENCE_ROUNDS:
             return False

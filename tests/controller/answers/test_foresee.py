@@ -192,6 +192,26 @@ def test_errors_of_what_is_known() -> None:
     assert remaining_s(replace(stated, speeds={}), 3600.0) == float("inf")
 
 
+def test_weeks_are_played_in_few_rounds() -> None:
+    """One job after the other, of 60 days each: rounds in which nothing changes are skipped, and each end is found."""
+
+    class Counted(Policy):
+        name = "counted"
+        inner, rounds = get("fifo"), 0
+
+        def allocate(self, snapshot: Snapshot) -> Plan:
+            Counted.rounds += 1
+            return self.inner.allocate(snapshot)
+
+    days = 60 * 86400.0
+    jobs = [job(str(n), 10.0 * days, types=frozenset({"v100"})) for n in (1, 2, 3)]
+    fates = play(snapshot(*jobs), Counted(), config()).fates
+
+    ends = [(fates[j.job_id].end or 0.0) - NOW for j in jobs]
+    assert ends == pytest.approx([days, 2 * days, 3 * days], rel=0.02)
+    assert Counted.rounds < 1000  # of 260,000
+
+
 def test_time_runs_out() -> None:
     """Without CPU time there is no future, and with little the horizon is said."""
     seen = snapshot(runs("1", 1000, {"a": {"v100": 1}}), job("2", 500, types=frozenset({"v100"})))
