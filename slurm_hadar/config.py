@@ -60,9 +60,11 @@ class ControllerSection(_Section):
     mode: Mode = Field(Mode.OBSERVE, description="default mode; partitions may differ")
     round_s: float = Field(360.0, ge=1, le=86400, description="length of a round")
     event_round_s: float = Field(
-        30.0, ge=0, description="a job that is submitted, ends or starts reporting brings the next round forward, but "
-        "not closer than this to the last one; 0 = never"
-    )  # fmt: skip
+        30.0,
+        ge=0,
+        description="a job that is submitted, ends or starts reporting brings the next round forward, but "
+        "not closer than this to the last one; 0 = never",
+    )
     lease_rounds: float = Field(2.0, ge=1.5, le=10, description="a waiting job becomes eligible by itself after this")
     state_dir: Path | None = Field(
         None,
@@ -73,9 +75,12 @@ class ControllerSection(_Section):
     partitions: tuple[str, ...] = Field((), description="steer only these partitions; empty = all")
     keep_days: float = Field(30.0, gt=0, description="journal entries older than this are deleted")
     foresee_s: float = Field(
-        2.0, ge=0, le=60, description="CPU seconds a round, and at most 2 % of its length, for expected starts of the "
-        "jobs that wait, which the dashboard, `top` and `queue --json` show; 0 = none"
-    )  # fmt: skip
+        2.0,
+        ge=0,
+        le=60,
+        description="CPU seconds a round, and at most 2 % of its length, for expected starts of the "
+        "jobs that wait, which the dashboard, `top` and `queue --json` show; 0 = none",
+    )
     ha: Literal["primary", "any"] = Field(
         "primary", description="with several SlurmctldHost: act only on the host whose slurmctld acts; any = everywhere"
     )
@@ -93,10 +98,11 @@ class PolicySection(_Section):
     name: str = Field("hadar", description="hadar, fifo, none, or one that an installed package provides")
     params: dict[str, bool | int | float | str] = Field(default_factory=dict, description="the policy's parameters")
     weight_from: Literal["priority", "fairshare", "none"] = Field(
-        "none", description="what a job's weight is multiplied by, from 0.1 to 10: its Slurm priority over the median "
+        "none",
+        description="what a job's weight is multiplied by, from 0.1 to 10: its Slurm priority over the median "
         "of the queue; 2^(1 - u) of its user and of its account, u = GPU time lately had over the mean of those in the "
-        "queue; nothing"
-    )  # fmt: skip
+        "queue; nothing",
+    )
 
 
 class GuardSection(_Section):
@@ -106,18 +112,20 @@ class GuardSection(_Section):
     max_moves_per_job: int = Field(20, ge=0, description="after so many moves a job stays where it is")
     min_run_s: float = Field(300.0, ge=0, description="a job runs at least this long before it may be moved")
     max_stretch: float = Field(
-        30.0, ge=0,
+        30.0,
+        ge=0,
         description="a job is not stopped for others while more than so many times the time that it has run has "
-        "passed since its submission; moves go on; 0 = no such bound"
-    )  # fmt: skip
+        "passed since its submission; moves go on; 0 = no such bound",
+    )
     max_changed_share: float = Field(
         1.0, gt=0, le=1, description="largest share of the steered jobs whose placement one round may change"
     )
     max_failed_writes: int = Field(
-        20, ge=1,
+        20,
+        ge=1,
         description="act no more for a while after so many refused writes in a row; the while grows with each "
-        "time, from one round to an hour"
-    )  # fmt: skip
+        "time, from one round to an hour",
+    )
     exempt_users: tuple[str, ...] = Field((), description="jobs never steered")
     exempt_qos: tuple[str, ...] = Field((), description="jobs never steered")
     exempt_partitions: tuple[str, ...] = Field((), description="jobs never steered")
@@ -136,22 +144,26 @@ class JobsSection(_Section):
     lose_progress: bool = Field(False, description="jobs without checkpoint support may be moved, losing progress")
     ack_timeout_s: float = Field(
         60.0, ge=0, le=3600, description="longest wait for a checkpoint before a move; rounds go on meanwhile"
-    )  # fmt: skip
+    )
     limit_grace_s: float = Field(
         120.0, ge=0, le=86400, description="so long before its time limit a job is asked to save; 0 = never"
-    )  # fmt: skip
+    )
     end_timeout_s: float = Field(60.0, ge=1, le=3600, description="longest wait for a requeued job to leave its nodes")
     start_timeout_s: float = Field(15.0, ge=1, le=600, description="longest wait for a placed job to start")
     restart_cost_s: float = Field(30.0, ge=0, description="cost of a restart until one is measured")
     slow_down: float = Field(
-        1.0, ge=1, le=100, description="how many times as long an iteration may take beside another job on "
+        1.0,
+        ge=1,
+        le=100,
+        description="how many times as long an iteration may take beside another job on "
         "one GPU, of jobs without `share=`; 1 = such a job shares with nobody, or, if it asks for N of the M shards of "
-        "a GPU, may take M/N times as long"
-    )  # fmt: skip
+        "a GPU, may take M/N times as long",
+    )
     shared_gpus: SharedGpus = Field(
-        SharedGpus.TURNS, description="how jobs with shards use a GPU until it is measured: `turns` = each has half "
-        "of the time (hadar-srun), `beside` = at once, as Gavel's published pairs do"
-    )  # fmt: skip
+        SharedGpus.TURNS,
+        description="how jobs with shards use a GPU until it is measured: `turns` = each has half "
+        "of the time (hadar-srun), `beside` = at once, as Gavel's published pairs do",
+    )
     retry_failed_restart: bool = Field(
         True, description="a job that fails within 2 s of a restart is put back into the queue, once"
     )
@@ -215,9 +227,11 @@ class NetworkSection(_Section):
         default_factory=dict, description="the same by name of node; goes before that of its type"
     )
     oversubscription: float = Field(
-        1.0, ge=1, allow_inf_nan=False,
+        1.0,
+        ge=1,
+        allow_inf_nan=False,
         description="uplink of a switch = NICs of the nodes below it over this; switches are those that Slurm knows",
-    )  # fmt: skip
+    )
     uplinks: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default_factory=dict, description="by name of switch, instead of that: `[network.uplinks]`, `s0 = 100e9`"
     )
@@ -227,9 +241,10 @@ class GpusSection(_Section):
     """What the site's GPUs are, where their names do not tell."""
 
     memory_gb: dict[str, Annotated[int, Field(ge=1, le=9999)]] = Field(
-        default_factory=dict, description="memory of one GPU by GPU type, for jobs with `mem=`: `[gpus.memory_gb]`, "
-        "`p100 = 16`; goes before what a type's name says, and before the data sheets, of which the least counts"
-    )  # fmt: skip
+        default_factory=dict,
+        description="memory of one GPU by GPU type, for jobs with `mem=`: `[gpus.memory_gb]`, "
+        "`p100 = 16`; goes before what a type's name says, and before the data sheets, of which the least counts",
+    )
 
 
 class LogSection(_Section):

@@ -75,8 +75,11 @@ def test_wrong_commands_are_found() -> None:
     text += "say `hadar cluster upp` and\n\n    hadar compare --trace t \\\n        --polices fifo\n"
 
     assert [_problem(line) for line in _commands_of(text)] == [
-        "no option --rounds", "", "no option --polices", "no command upp",
-    ]  # fmt: skip
+        "no option --rounds",
+        "",
+        "no option --polices",
+        "no command upp",
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -63,12 +63,15 @@ def test_commands_of_people_need_no_extra() -> None:
     ], done.stderr
 
 
-@pytest.mark.parametrize(("arguments", "extra", "module"), [
-    (["run", "--once"], "controller", "prometheus_client"),
-    (["simulate", "--trace", "recurring:jobs=3,seed=1", "--policy", "gavel_las"], "controller", "scipy"),
-    (["web"], "web", "jinja2"),
-    (["top"], "tui", "textual"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "extra", "module"),
+    [
+        (["run", "--once"], "controller", "prometheus_client"),
+        (["simulate", "--trace", "recurring:jobs=3,seed=1", "--policy", "gavel_las"], "controller", "scipy"),
+        (["web"], "web", "jinja2"),
+        (["top"], "tui", "textual"),
+    ],
+)
 def test_other_commands_name_their_extra(arguments: list[str], extra: str, module: str) -> None:
     """One line, no traceback."""
     done = hadar(*arguments)

@@ -92,9 +92,12 @@ def publish(source: Path, folder: Path) -> None:
 def _larger(data: Mapping[str, Any]) -> str:
     rows, setting = data["runs"], Setting(data["nodes"], data["jobs"], data["before"])
     text = LARGER_INTRO.format(
-        nodes=setting.nodes, jobs=setting.jobs, before=setting.before, gpus=8 * setting.nodes,
+        nodes=setting.nodes,
+        jobs=setting.jobs,
+        before=setting.before,
+        gpus=8 * setting.nodes,
         seeds=len({r["seed"] for r in rows}),
-    )  # fmt: skip
+    )
     return "".join([text, *_table(rows, list(LARGER)), "\n", *_goals(rows), _lost(rows, "")])
 
 

@@ -70,7 +70,7 @@ KINDS = {
     "reservation": Kind(("--gres=gpu:1", "--reservation=later", "--time=30")),
     "exclusive": Kind(("--gres=gpu:1", "--exclusive"), _ON_SLOW),
     "memory": Kind(("--gres=gpu:1", f"--mem={MEMORY_MIB_PER_GPU * 5}M"), _ON_SLOW),
-}  # fmt: skip
+}
 
 
 @dataclass

@@ -42,7 +42,7 @@ KINDS = {
     "cut-channel": Kind("channel", 2.0, 20.0, 2),
     "bad-messages": Kind("", weight=2),
     "second-controller": Kind("controller", 1.0, 1.0),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,12 @@ class Costs:
         no job by itself before it has run out."""
         restart_s, self_start_s = run.restart_s(), lease_s or run.self_start_s()
         return cls(
-            self_start_s, run.start_s(), run.report_s(), otherwise_restart_s if restart_s is None else restart_s,
+            self_start_s,
+            run.start_s(),
+            run.report_s(),
+            otherwise_restart_s if restart_s is None else restart_s,
             run.first_round - run.zero,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

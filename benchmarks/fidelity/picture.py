@@ -37,8 +37,9 @@ def _scatter(axis: Any, one: dict[str, Any], colour: str) -> None:
         axis.scatter([j["real_jct_s"] for j in mine], [j["sim_jct_s"] for j in mine], marker=MARKS.get(gpus, "^"), s=36,
                      color=colour, edgecolor="white", lw=0.6, label=f"{gpus} GPU{'s' if gpus > 1 else ''}",
                      zorder=3)  # fmt: skip
-    axis.set_title(f"{one['policy']}: {one['jobs']} jobs, mean error {100 * one['mean_error']:.1f} %", loc="left",
-                   fontsize=11)  # fmt: skip
+    axis.set_title(
+        f"{one['policy']}: {one['jobs']} jobs, mean error {100 * one['mean_error']:.1f} %", loc="left", fontsize=11
+    )
     axis.set_xlabel("real job completion time, s")
     axis.set_ylabel("simulated job completion time, s")
     axis.set_xlim(0, most)

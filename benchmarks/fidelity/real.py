@@ -162,7 +162,7 @@ def _teach(state: Path, trace: Trace) -> None:
             name = workload(row.model, row.batch)
             store.record(
                 name, row.gpu_type, row.gpus, row.steps_per_s, time.time(), spread=row.spread, user=getpass.getuser()
-            )  # fmt: skip
+            )
     journal.close()
 
 

@@ -381,8 +381,7 @@ class Scene:
         self._waits.clear()
 
     # what may happen between a round's reading and its writing, and what a scene consists of; twice = twice as often
-    _RACES = (_vanish, _cancel_storm, _hold, _end_one, _recomment, _submit_hostile,
-              _suspend, _drain)  # fmt: skip
+    _RACES = (_vanish, _cancel_storm, _hold, _end_one, _recomment, _submit_hostile, _suspend, _drain)
     _FAULTS = (
         _submit_honest, _submit_hostile, _submit_hostile, _submit_hostile, _end_one,
         _end_one, _vanish, _cancel_storm, _change, _recomment, _hold, _unhold,

@@ -23,10 +23,13 @@ REASONS = ("Resources", "Priority", "None", "BeginTime", "Dependency", "Dependen
            "BadConstraints", "JobHeldUser", "JobHeldAdmin", "launch failed requeued held", "JobHoldMaxRequeue",
            "PartitionTimeLimit", "NodeDown", "SomethingNew", "")  # fmt: skip
 STATES = {
-    JobState.PENDING: ("PENDING", "REQUEUE_HOLD", "EXPEDITING"), JobState.RUNNING: ("RUNNING", "CONFIGURING"),
-    JobState.COMPLETING: ("COMPLETING",), JobState.SUSPENDED: ("SUSPENDED", "STOPPED"),
-    JobState.DONE: ("COMPLETED",), JobState.FAILED: ("FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"),
-}  # fmt: skip
+    JobState.PENDING: ("PENDING", "REQUEUE_HOLD", "EXPEDITING"),
+    JobState.RUNNING: ("RUNNING", "CONFIGURING"),
+    JobState.COMPLETING: ("COMPLETING",),
+    JobState.SUSPENDED: ("SUSPENDED", "STOPPED"),
+    JobState.DONE: ("COMPLETED",),
+    JobState.FAILED: ("FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"),
+}
 VALUES = {
     "model": ("resnet18", "gpt2", "no-such-model"), "batch": ("1", "64", "9" * 18), "steps": ("1", "9" * 18, "2000"),
     "gpus": ("1-9999", "1-8", "2+4", "1"), "nodes": ("1-99999", "99999", "1-4", "2"), "weight": ("1000", "0.001", "2"),

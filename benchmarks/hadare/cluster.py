@@ -31,9 +31,12 @@ MIXES = (1, 3, 4, 5, 8, 10, 12)
 SIZES_S = (160, 32, 48, 24, 64, 28, 42, 20, 38, 50, 24, 32)
 EQUAL_S = 60
 SETTINGS = (
-    "controller.event_round_s=1.5", "guard.min_run_s=12", "jobs.restart_cost_s=5",
-    "jobs.ack_timeout_s=15", "jobs.start_timeout_s=4",
-)  # fmt: skip
+    "controller.event_round_s=1.5",
+    "guard.min_run_s=12",
+    "jobs.restart_cost_s=5",
+    "jobs.ack_timeout_s=15",
+    "jobs.start_timeout_s=4",
+)
 ROUND_S = 6.0
 LEASE_S = 10
 SAMPLE_S = 0.4
@@ -104,9 +107,12 @@ def run_mix(policy: str, jobs: list[MixJob], sizes: str, out: Path, say: Callabl
     prepare(out)
     with tempfile.TemporaryDirectory(prefix="hadare-") as folder:
         spec = ClusterSpec(
-            name=f"hadare-{policy}-{os.getpid()}", nodes=NODES, directory=Path(folder) / "c",
-            fastest_steps_per_s=FASTEST_STEPS_PER_S, plugins=True,
-        )  # fmt: skip
+            name=f"hadare-{policy}-{os.getpid()}",
+            nodes=NODES,
+            directory=Path(folder) / "c",
+            fastest_steps_per_s=FASTEST_STEPS_PER_S,
+            plugins=True,
+        )
         settings = (*SETTINGS, f"policy.name={policy}")
         with (
             up(spec) as cluster,

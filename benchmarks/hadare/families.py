@@ -157,10 +157,13 @@ class _Translator(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         future = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
         states = self.body(
-            self.source(source) + self.place[: source.shape[1]], self.target(target) + self.place[: target.shape[1]],
-            tgt_mask=future, src_key_padding_mask=_padding(source), memory_key_padding_mask=_padding(source),
+            self.source(source) + self.place[: source.shape[1]],
+            self.target(target) + self.place[: target.shape[1]],
+            tgt_mask=future,
+            src_key_padding_mask=_padding(source),
+            memory_key_padding_mask=_padding(source),
             tgt_is_causal=True,
-        )  # fmt: skip
+        )
         guess: Tensor = self.guess(states)
         return guess
 

@@ -67,9 +67,11 @@ def _start(family: str, steps: int, seed: int, setting: Setting, copy: int, out:
     if setting.copies:
         env |= {"HADAR_FORK_DIR": str(out / "fork"), "HADAR_FORK_COPY": str(copy), "HADAR_PERIOD": str(setting.period)}
         command += [
-            f"--outer={setting.outer}", f"--momentum={setting.momentum}", f"--lr-scale={setting.lr_scale}",
+            f"--outer={setting.outer}",
+            f"--momentum={setting.momentum}",
+            f"--lr-scale={setting.lr_scale}",
             f"--optimizer-state={setting.optimizer_state}",
-        ]  # fmt: skip
+        ]
     return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 

@@ -168,7 +168,7 @@ def _goals(data: Mapping[str, Any]) -> list[str]:
         f"* Consolidations cost the copies {statistics.median(lost):.1%} of their training time in the median "
         f"(mean {statistics.fmean(lost):.1%}, {len(lost)} copies; goal 3 %: "
         f"{_verdict(statistics.fmean(lost) < 0.03)}).\n",
-    ]  # fmt: skip
+    ]
 
 
 def _verdict(reached: bool) -> str:

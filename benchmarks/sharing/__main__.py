@@ -42,10 +42,13 @@ def beside_fifo(fifo: list[dict[str, Any]], runs: list[dict[str, Any]]) -> dict[
     """The mean, least and greatest ratio to FIFO on the same traces."""
     ratios = {key: [run[key] / base[key] for base, run in zip(fifo, runs, strict=True)] for key in RATIOS}
     return {
-        key: {"mean": round(statistics.fmean(values), 3), "least": round(min(values), 3),
-              "greatest": round(max(values), 3)}
+        key: {
+            "mean": round(statistics.fmean(values), 3),
+            "least": round(min(values), 3),
+            "greatest": round(max(values), 3),
+        }
         for key, values in ratios.items()
-    }  # fmt: skip
+    }
 
 
 def of_all(runs: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, float]]]:

@@ -145,8 +145,9 @@ def rate(done: list[Any], phase: tuple[str, float, float, bool]) -> float:
     name, begin, end, _ = phase
     parts: list[float] = [
         max(0.0, min(gone_on, end) - max(asked, begin)) / (gone_on - asked)
-        for which, asked, _, _, gone_on, _ in done if which == name
-    ]  # fmt: skip
+        for which, asked, _, _, gone_on, _ in done
+        if which == name
+    ]
     return sum(parts) / (end - begin)
 
 

@@ -93,8 +93,10 @@ def main(draws: int, seed: int) -> None:
         for row in rows:
             gain = _gain(workload, row, draws, random.Random(f"{seed} {workload.name} {row}"))
             count, good = count + 1, good + (gain >= 0.85 * row.figure)
-            print(f"| {workload.name} | {row.what} | {_case(row)} | {row.figure:.2f} | {gain:.2f} | "
-                  f"{gain / row.figure:.2f} |")  # fmt: skip
+            print(
+                f"| {workload.name} | {row.what} | {_case(row)} | {row.figure:.2f} | {gain:.2f} | "
+                f"{gain / row.figure:.2f} |"
+            )
     print(f"\n{good} of {count} rows within 15 % of the figure, or better")
 
 

@@ -17,9 +17,11 @@ _REACHED = ("slurm", "Everything the controller knows and does goes through slur
 _IN_SLURM = (*slurm_checks.CHECKS, *queue_checks.CHECKS)
 #: The names of all checks.
 CHECKS = (
-    _REACHED[0], *(c.name for c in host_checks.CHECKS), *(c.name for c in _IN_SLURM),
+    _REACHED[0],
+    *(c.name for c in host_checks.CHECKS),
+    *(c.name for c in _IN_SLURM),
     *(c.name for c in host_checks.SLURM_CHECKS),
-)  # fmt: skip
+)
 
 
 def examine(config: Config, config_error: str = "") -> list[Finding]:

@@ -221,7 +221,7 @@ CHECKS = (
     Check("config", "A controller with a broken configuration does not start.", _config),
     Check("state_dir", "What was measured, and why things were done, is kept in a database there.", _state_dir),
     Check("channel", "Jobs report their speed and are asked to save through it.", _channel),
-)  # fmt: skip
+)
 SLURM_CHECKS = (
     Check("lock", "Two controllers of the same jobs would undo each other's work.", _lock),
     Check("primary", "Of several controllers' hosts one is to act, the one where slurmctld does.", _primary),

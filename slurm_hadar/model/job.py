@@ -84,7 +84,7 @@ class Form:
         has_gb = dict(self.small)
         words = [
             f"{t} has {'unknown memory' if has_gb[t] is None else f'{has_gb[t]} GB'}" for t in gpu_types if t in has_gb
-        ]  # fmt: skip
+        ]
         return f"{', '.join(words)}, and the job says mem={self.memory_gb}g" if words else ""
 
     def refusal(self, placement: Placement) -> str | None:

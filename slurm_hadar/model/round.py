@@ -91,9 +91,10 @@ class Snapshot:
                     on_node[gpu_type] = on_node.get(gpu_type, 0) + n
         nodes = tuple(
             replace(n, taken={t: n.taken.get(t, 0) + held[n.name].get(t, 0) for t in {*n.taken, *held[n.name]}})
-            if n.name in held else n
+            if n.name in held
+            else n
             for n in self.nodes
-        )  # fmt: skip
+        )
         return replace(self, jobs=tuple(jobs), nodes=nodes)
 
 

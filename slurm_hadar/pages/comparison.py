@@ -23,7 +23,7 @@ _DEFINITIONS = (
     "better than an equal share.",
     "Lower bounds: no schedule can do better, whatever it knows of the future; the best one may well be above them.",
     "GPUs held: the share of all GPU time, while there were jobs, in which a job held the GPU.",
-)  # fmt: skip
+)
 
 
 def check_document(content: Any, name: str) -> dict[str, Any]:

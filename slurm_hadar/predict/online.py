@@ -27,9 +27,12 @@ __all__ = ["Online", "OnlineForest", "named"]
 _MOST_SAMPLES = 20_000
 _DAY_S = 86400.0
 _PLAIN: Mapping[str, Callable[[], Predictor]] = {
-    "group_median": GroupMedian, "group_mean": GroupMean, "user_mean": UserMean, "global_mean": GlobalMean,
+    "group_median": GroupMedian,
+    "group_mean": GroupMean,
+    "user_mean": UserMean,
+    "global_mean": GlobalMean,
     "none": Nobody,
-}  # fmt: skip
+}
 
 
 class Online:

@@ -147,9 +147,11 @@ class GlobalMean(_Mean):
 
 
 _LEVELS = {
-    "group": "the median of its group", "user": "the median of its user's jobs",
-    "shape": "the median of jobs with as many GPUs of this type", "all": "the median of all jobs",
-}  # fmt: skip
+    "group": "the median of its group",
+    "user": "the median of its user's jobs",
+    "shape": "the median of jobs with as many GPUs of this type",
+    "all": "the median of all jobs",
+}
 
 
 class GroupMedian:

@@ -49,9 +49,11 @@ class LogFormatter(logging.Formatter):
     def _object(self, record: logging.LogRecord) -> str:
         when = dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds")
         content: dict[str, object] = {
-            "time": when.replace("+00:00", "Z"), "level": record.levelname.lower(), "logger": record.name,
+            "time": when.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
             "message": record.getMessage(),
-        }  # fmt: skip
+        }
         if self.round is not None:
             content["round"] = self.round
         content |= {name: record.__dict__[name] for name in _EXTRA if name in record.__dict__}

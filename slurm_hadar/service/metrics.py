@@ -147,9 +147,7 @@ class Metrics:
             self.last_step.labels(step).set(seconds)
             self.steps.labels(step).inc(seconds)
         if result.outcome is not None and result.outcome.acted:  # else they were planned, and not done
-            for kind, count in (
-                ("start", record.starts), ("move", record.moves), ("preempt", record.preemptions)
-            ):  # fmt: skip
+            for kind, count in (("start", record.starts), ("move", record.moves), ("preempt", record.preemptions)):
                 self.changes.labels(kind).inc(count)
         self._cluster(result.seen.snapshot, result.plan)
 

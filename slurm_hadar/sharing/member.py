@@ -172,9 +172,11 @@ def _joined(where: dict[str, str]) -> Session:
             size_bytes(where.get("HADAR_SHARE_PERSISTENT", "0")), size_bytes(where.get("HADAR_SHARE_EPHEMERAL", "0"))
         )
         work = Work(
-            demand, float(where.get("HADAR_SHARE_SECONDS", "0")), where.get("HADAR_SHARE_CLASS", ""),
+            demand,
+            float(where.get("HADAR_SHARE_SECONDS", "0")),
+            where.get("HADAR_SHARE_CLASS", ""),
             where.get("HADAR_SHARE_LABEL") or Path(sys.argv[0] if sys.argv else "").name,
-        )  # fmt: skip
+        )
         return Session(Path(where["HADAR_SHARE"]), work)
     except (HadarError, ValueError) as error:
         raise SystemExit(f"hadar: {error}") from None

@@ -117,9 +117,11 @@ def _node(node: Any) -> dict[str, Any]:
 def _partition(partition: Any) -> dict[str, Any]:
     limit = partition.max_time
     return {
-        "name": partition.name, "nodes": partition.nodes, "state": str(partition.state),
+        "name": partition.name,
+        "nodes": partition.nodes,
+        "state": str(partition.state),
         "max_time": limit if isinstance(limit, int) else None,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

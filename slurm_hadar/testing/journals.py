@@ -139,11 +139,13 @@ def _queue(
             continue
         low, price = now + rng.uniform(60, 40_000), rng.uniform(1, 90)
         waits[record.job_id] = {
-            "tier": rng.choice(("waits-for-capacity", "waits-by-policy")), "price": price,
+            "tier": rng.choice(("waits-for-capacity", "waits-by-policy")),
+            "price": price,
             "payoff": rng.uniform(-5, 50),
-            "why": f"the {types} GPUs go to jobs that gain more from them", "wanted": wanted.as_dict(),
+            "why": f"the {types} GPUs go to jobs that gain more from them",
+            "wanted": wanted.as_dict(),
             "starts": [low, low * 1.00001 + 3600],
-        }  # fmt: skip
+        }
     carried_over = "published for resnet50; times 2, the published ratio"
     for workload in {line[2] for line in lines}:
         gpus = int(workload.rsplit(" ", 1)[1])

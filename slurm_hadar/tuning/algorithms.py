@@ -129,9 +129,10 @@ def _halving(executor: Executor, what: Search, index: int, bracket: Bracket) -> 
 def _leg(book: Book, members: Sequence[int], rung: int | None) -> Leg:
     """Those that are not there yet."""
     behind = [
-        t.number for t in _of(book, members)
+        t.number
+        for t in _of(book, members)
         if not t.state.is_finished() and (rung is None or max(t.intermediate_values, default=-1) < rung)
-    ]  # fmt: skip
+    ]
     return Leg(tuple(behind), rung)
 
 

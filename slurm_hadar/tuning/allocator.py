@@ -212,8 +212,6 @@ def _taking(trial: Trial, width: Fraction) -> Fraction:
     return width
 
 
-def in_place_change(
-    before: Grant, after: Grant, before_at: tuple[Place, ...], after_at: tuple[Place, ...]
-) -> bool:  # fmt: skip
+def in_place_change(before: Grant, after: Grant, before_at: tuple[Place, ...], after_at: tuple[Place, ...]) -> bool:
     """Whether a trial can go on as it runs: on the GPU that it is on, with others beside it or without."""
     return before.width <= 1 and after.width <= 1 and before_at == after_at

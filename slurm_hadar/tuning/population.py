@@ -58,9 +58,7 @@ def breed(executor: Executor, what: Search, slot: int) -> Iterator[Leg]:
         number = child
 
 
-def _better(
-    trial: FrozenTrial, trials: list[FrozenTrial], maximize: bool, dice: random.Random
-) -> FrozenTrial | None:  # fmt: skip
+def _better(trial: FrozenTrial, trials: list[FrozenTrial], maximize: bool, dice: random.Random) -> FrozenTrial | None:
     """One of the best quarter of the living, for one of the worst quarter; None for any other."""
     newest: dict[int, FrozenTrial] = {}
     for other in trials:

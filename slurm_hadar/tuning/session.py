@@ -151,9 +151,12 @@ def _reading(url: str, read: Callable[[], Any]) -> Any:
 
 
 def run(
-    options: Options, say: Callable[[str], None], look: Callable[[Executor], None] | None = None,
-    speeds: Callable[[Sites], Mapping[str, float]] | None = None, fresh: bool = True,
-) -> Ending:  # fmt: skip
+    options: Options,
+    say: Callable[[str], None],
+    look: Callable[[Executor], None] | None = None,
+    speeds: Callable[[Sites], Mapping[str, float]] | None = None,
+    fresh: bool = True,
+) -> Ending:
     """Run the study to its end, its target, or until it is told to stop. Raises HadarError.
 
     ``speeds``: of GPU types, of those that are there. ``fresh``: the study need not be there.
@@ -210,10 +213,13 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool) -> Book:
     if options.sampler != Sampler.RANDOM and algorithm not in _OPEN_TO_SAMPLERS:
         raise ConfigError(f"--sampler {options.sampler}: {options.algorithm} draws its trials itself; leave it out")
     book = Book.open(
-        options.storage, options.study, "maximize" if options.direction == "maximize" else "minimize",
+        options.storage,
+        options.study,
+        "maximize" if options.direction == "maximize" else "minimize",
         sampler_of(algorithm, Sampler(options.sampler), options.seed),
-        pruner_of(algorithm, options.eta, options.first_rung), say,
-    )  # fmt: skip
+        pruner_of(algorithm, options.eta, options.first_rung),
+        say,
+    )
     known = book.run_options()
     if known is None:
         if book.trials():

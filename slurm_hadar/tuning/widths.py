@@ -189,9 +189,7 @@ class _Problem:
                     best = (cost, int(fitting[0]), t)
         return best and (best[1], best[2])
 
-    def _rest_fits(
-        self, level_s: float, left: Sequence[int], wide: dict[int, tuple[int, int]], at_once: bool
-    ) -> bool:  # fmt: skip
+    def _rest_fits(self, level_s: float, left: Sequence[int], wide: dict[int, tuple[int, int]], at_once: bool) -> bool:
         """Whether what is left holds the work of the small trials, each on the types that are fast enough for it;
         ``at_once``: a part for each of them."""
         small = np.ones(len(self.small_s), bool)

@@ -43,9 +43,11 @@ def health(journal: Reader, config: Config, now: float) -> dict[str, Any]:
     """For a monitoring system: the journal can be read, and whether the controller goes on."""
     last = beat(journal, config, now)
     return {
-        "status": "ok", "controller": "alive" if last.alive else "silent", "last_round_age_s": last.age_s,
+        "status": "ok",
+        "controller": "alive" if last.alive else "silent",
+        "last_round_age_s": last.age_s,
         "missed_rounds": last.missed,
-    }  # fmt: skip
+    }
 
 
 def number(text: str | None, default: int) -> int:

@@ -13,9 +13,12 @@ from slurm_hadar.controller.journal import Decision, JobRecord, Journal, RoundRe
 from slurm_hadar.throughput.store import ThroughputStore
 
 READERS = (
-    ["history", "7"], ["explain", "7"], ["speeds"], ["predict", "--trainings"],
+    ["history", "7"],
+    ["explain", "7"],
+    ["speeds"],
+    ["predict", "--trainings"],
     ["report", "--journal", "--out", "page"],
-)  # fmt: skip
+)
 
 
 Ask = Callable[..., tuple[int, str]]

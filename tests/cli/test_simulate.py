@@ -157,7 +157,7 @@ def test_the_sites_configuration_holds_where_it_is_named(hadar: Any, trace: str,
         (("--trace", "T", "--policy", "none", "--cluster", "v100:1x2"), 1, "policy none leaves the jobs to Slurm"),
         (("--trace", "T", "--mtbf", "5", "--faults", "f"), 2, "exclude each other"),
     ],
-)  # fmt: skip
+)
 def test_errors_are_one_line(hadar: Any, trace: str, arguments: tuple[str, ...], code: int, said: str) -> None:
     got, out, err = hadar(*(trace if a == "T" else a for a in arguments))
 

@@ -225,9 +225,10 @@ def test_all_is_well_where_all_is_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "verdict", "settings", "facts", "of_host", "config", "words"), BAD,
+    ("check", "verdict", "settings", "facts", "of_host", "config", "words"),
+    BAD,
     ids=[f"{row[0]}-{row[1]}-{row[6][:20]}" for row in BAD],
-)  # fmt: skip
+)
 def test_what_is_not_well_is_found(
     check: str,
     verdict: str,
@@ -322,9 +323,10 @@ _ADMINS = ("slurm.conf", "scontrol reconfigure", "sacctmgr", "systemctl", "as ro
 
 
 @pytest.mark.parametrize(
-    ("check", "verdict", "settings", "facts", "of_host", "config", "words"), BAD,
+    ("check", "verdict", "settings", "facts", "of_host", "config", "words"),
+    BAD,
     ids=[f"{row[0]}-{row[1]}-{row[6][:20]}" for row in BAD],
-)  # fmt: skip
+)
 def test_a_plain_user_gets_what_a_plain_user_can_do(
     check: str,
     verdict: str,  # noqa: ARG001 of all cases

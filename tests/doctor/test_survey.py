@@ -42,12 +42,15 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (tmp_path / "nodes").write_text(NODES.format(start=start))
         lines = {
             "scontrol": f'case "$*" in "show config") cat {tmp_path}/config;; "ping") tail -2 {tmp_path}/config;; '
-                        f'*node) cat {tmp_path}/nodes;; *) exit 1;; esac',
-            "squeue": "true", "sinfo": "true", "scancel": "true", "sacct": "true",
+            f"*node) cat {tmp_path}/nodes;; *) exit 1;; esac",
+            "squeue": "true",
+            "sinfo": "true",
+            "scancel": "true",
+            "sacct": "true",
             "sacctmgr": 'echo "$5|Operator|lab,hpc"',
-            "sdiag": "echo; echo \"sdiag output at Sun Nov 22 03:41:56 2026 ($(date +%s))\"",
+            "sdiag": 'echo; echo "sdiag output at Sun Nov 22 03:41:56 2026 ($(date +%s))"',
             **scripts,
-        }  # fmt: skip
+        }
         folder = tmp_path / "bin"
         folder.mkdir()
         for name, line in lines.items():

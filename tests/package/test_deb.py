@@ -168,8 +168,11 @@ def test_installed(trial: str, complete: Path) -> None:
     done = subprocess.run(
         [ROOT / "tools/slurm_suite.sh", "22.05", "sh", ROOT / trial, complete],
         env={**os.environ, "HADAR_SUITE_FRESH": "1", "HADAR_SUITE_BIND": str(complete.parent)},
-        capture_output=True, text=True, check=False, timeout=550,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=550,
+    )
 
     if done.returncode == 77:
         pytest.skip(done.stderr.strip().splitlines()[-1])

@@ -39,10 +39,13 @@ def journal(tmp_path: Path) -> Journal:
     ]:
         record = RoundRecord(NOW - (5 - hour) * 3600, mode, "hadar", 4, 3, 2, 1, moves=hour == 2, read_s=0.5)
         journal.add_decisions(journal.add_round(record), record.time, decisions)
-    journal.save_jobs([
-        JobRecord("1", arrival=NOW - 5 * 3600, workers=4, ended=NOW - 3600, steps=10, total_steps=20, moves=1),
-        JobRecord("2", arrival=NOW - 6 * 3600), JobRecord("0", arrival=0.0, ended=NOW - 90_000),
-    ])  # fmt: skip
+    journal.save_jobs(
+        [
+            JobRecord("1", arrival=NOW - 5 * 3600, workers=4, ended=NOW - 3600, steps=10, total_steps=20, moves=1),
+            JobRecord("2", arrival=NOW - 6 * 3600),
+            JobRecord("0", arrival=0.0, ended=NOW - 90_000),
+        ]
+    )
     usage = UsageBook(journal, HALF_LIFE_S)
     usage.book("ann<", "lab", {"v100": 7201.0e6}, 1e-6, NOW - HALF_LIFE_S)
     usage.save()
@@ -66,8 +69,10 @@ def test_the_page_tells_what_was_done(journal: Journal) -> None:
 def test_what_was_gained_and_what_would_have_been(journal: Journal) -> None:
     """Of rounds that acted, and of those that only looked; nothing older than the page."""
     for hours, mode, gain in [
-        (30, "act", (3600.0, 36_000.0)), (3, "act", (7200.0, 10_800.0)), (2, "observe", (0.0, 0.0)),
-    ]:  # fmt: skip
+        (30, "act", (3600.0, 36_000.0)),
+        (3, "act", (7200.0, 10_800.0)),
+        (2, "observe", (0.0, 0.0)),
+    ]:
         moment = NOW - hours * 3600
         journal.update_dashboard(moment, DashboardChanges(gain=Gain(moment, mode, *gain, gain[0] / 2, 0.0, 4.0, 5.0)))
 
@@ -96,10 +101,13 @@ MINUTE = 60.0
 BEGAN = NOW - 40 * MINUTE
 #: Who held what in truth, in minutes from the first of 41 rounds: (job, node, GPU type, GPUs, start, end)
 TRUTH = (
-    ("10", "k80-1", "k80", 2, -9.0, 4.4), ("11", "k80-1", "k80", 1, 4.5, 12.25), ("12", "k80-1", "k80", 1, 4.75, 40.0),
-    ("13", "v100-1", "v100", 4, 1.5, 20.0), ("14", "v100-1", "v100", 2, 20.1, 22.9),
+    ("10", "k80-1", "k80", 2, -9.0, 4.4),
+    ("11", "k80-1", "k80", 1, 4.5, 12.25),
+    ("12", "k80-1", "k80", 1, 4.75, 40.0),
+    ("13", "v100-1", "v100", 4, 1.5, 20.0),
+    ("14", "v100-1", "v100", 2, 20.1, 22.9),
     ("15", "v100-1", "v100", 4, 23.0, 40.0),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -112,8 +120,9 @@ def short(tmp_path: Path) -> Journal:
         journal.add_round(RoundRecord(BEGAN + minute * MINUTE, "observe", "hadar", 3, len(here), 0, len(here)))
     sight = DashboardChanges()
     for node, gpu_type, count in (("k80-1", "k80", 2), ("v100-1", "v100", 4), ("k80-2", "k80", 2)):
-        sight.nodes[node] = json.dumps({"gpus": {gpu_type: count}, "taken": {}, "available": True, "state": "idle",
-                                        "reason": "", "partitions": []})  # fmt: skip
+        sight.nodes[node] = json.dumps(
+            {"gpus": {gpu_type: count}, "taken": {}, "available": True, "state": "idle", "reason": "", "partitions": []}
+        )
     for job, node, gpu_type, count, start, end in TRUTH:
         gone = None if end >= 40 else BEGAN + math.ceil(end) * MINUTE
         sight.runs.append(Run(job, BEGAN + start * MINUTE, gone, Placement.of({node: {gpu_type: count}}), False))
@@ -179,8 +188,10 @@ def test_what_the_pictures_of_a_journal_show(short: Journal, drawn: list[Figure]
     """Curves and bars have the numbers that the truth gives, and no more GPUs than there are."""
     journal_page(short, [], HALF_LIFE_S, NOW - 7 * 86400, NOW, "x")
 
-    queue, use, who = (next(f for f in drawn if title in [a.get_title(loc="left") for a in f.axes])
-                       for title in ("jobs in the queue", "GPUs held", "all jobs"))  # fmt: skip
+    queue, use, who = (
+        next(f for f in drawn if title in [a.get_title(loc="left") for a in f.axes])
+        for title in ("jobs in the queue", "GPUs held", "all jobs")
+    )
     times: Any
     counts: Any
     times, counts = queue.axes[0].lines[0].get_data()
@@ -203,7 +214,7 @@ def test_what_the_pictures_of_a_journal_show(short: Journal, drawn: list[Figure]
 @given(
     runs=st.lists(st.tuples(st.integers(-50, 90), st.integers(1, 60), st.integers(1, 4)), max_size=20),
     gpus=st.integers(4, 8),
-)  # fmt: skip
+)
 def test_no_node_holds_more_than_it_has(runs: list[tuple[int, int, int]], gpus: int) -> None:
     """Whatever the journal says of ends, begins are kept and no GPU has two jobs at once."""
     journal, sight = Journal(":memory:"), DashboardChanges()

@@ -35,9 +35,9 @@ EVENTS = [
 
 def test_stays_end_with_their_tuner() -> None:
     found = [(s.trial, s.gpu, s.begin_s, s.end_s) for s in stays(EVENTS)]
-    assert sorted(found) == sorted([
-        (0, "g:0", 0, 6), (0, "g:0", 6, 10), (0, "g:1", 6, 10), (0, "g:1", 21, 25), (1, "g:0", 2, 10),
-    ])  # fmt: skip
+    assert sorted(found) == sorted(
+        [(0, "g:0", 0, 6), (0, "g:0", 6, 10), (0, "g:1", 6, 10), (0, "g:1", 21, 25), (1, "g:0", 2, 10)]
+    )
     assert gpu_use(stays(EVENTS), 2, 25.0) == pytest.approx((10 + 4 + 4) / 50)
 
 

@@ -65,10 +65,11 @@ def test_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", out)
     try:
         for section, quiet, shown in (
-            (LogSection(), False, ["INFO i", "WARNING w"]), (LogSection(), True, ["WARNING w"]),
+            (LogSection(), False, ["INFO i", "WARNING w"]),
+            (LogSection(), True, ["WARNING w"]),
             (LogSection(level="error"), False, []),
             (LogSection(level="debug"), False, ["DEBUG d", "INFO i", "WARNING w"]),
-        ):  # fmt: skip
+        ):
             out.seek(0)
             out.truncate()
             configure(section, quiet)

@@ -130,11 +130,13 @@ class TestReload:
     @pytest.mark.parametrize(
         ("text", "named"),
         [
-            ('[controller]\nha = "both"\n', "'primary' or 'any'"), ("[controller\n", "not valid TOML"),
-            ('[policy]\nname = "best"\n', "best"), ('[policy]\nparams = {objective = "luck"}\n', "luck"),
+            ('[controller]\nha = "both"\n', "'primary' or 'any'"),
+            ("[controller\n", "not valid TOML"),
+            ('[policy]\nname = "best"\n', "best"),
+            ('[policy]\nparams = {objective = "luck"}\n', "luck"),
             ("[guard]\nmax_preemption = 3\n", "unknown key guard.max_preemption"),
         ],
-    )  # fmt: skip
+    )
     def test_a_wrong_one_leaves_the_old_one(
         self,
         site: Site,
@@ -338,12 +340,13 @@ class TestStandby:
     @pytest.mark.parametrize(
         ("daemons", "setting"),
         [
-            ((), "primary"), ((Daemon("primary", "elsewhere", True),), "primary"),
+            ((), "primary"),
+            ((Daemon("primary", "elsewhere", True),), "primary"),
             ((Daemon("primary", "a", True), Daemon("backup", "b", True)), "primary"),
             ((Daemon("primary", "elsewhere", True), Daemon("backup", "HERE", True)), "any"),
             ((Daemon("primary", "HERE.site.org", True), Daemon("backup", "b", True)), "primary"),
         ],
-    )  # fmt: skip
+    )
     def test_who_may_act_at_once(self, site: Site, daemons: tuple[Daemon, ...], setting: str) -> None:
         """One slurmctld, none of several here, told so by the configuration, or the primary's own host."""
         here = socket.gethostname().split(".")[0]

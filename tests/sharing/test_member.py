@@ -190,8 +190,11 @@ def test_scripts_of_all_kinds_share_and_none_waits_for_ever(short_tmp: Path) -> 
     done = subprocess.run(
         [sys.executable, "-m", "slurm_hadar.cli.main", "share", "run", *jobs],
         env=env | {"PYTHONPATH": str(ROOT), "TMPDIR": str(short_tmp)},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
     assert done.returncode == 0, done.stderr
     for job, (kind, turns) in enumerate(kinds.items(), 1):

@@ -53,7 +53,7 @@ def test_jobs_come_by_arrival(tmp_path: Path) -> None:
         (HEADER + "\na,0,1,1,1,1\na,0,1,1,1,1\n", ":3: job_id 'a' stands in the trace twice"),
         (HEADER + "\n" + "a" * 200_000 + ",0,1,1,1,1\n", ":2: is no line of a CSV table"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(TraceError, match=says):
         _read(tmp_path, text)

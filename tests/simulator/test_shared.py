@@ -114,10 +114,11 @@ def test_nothing_is_lost_and_nobody_is_slower_than_he_accepts(
 ) -> None:
     """Under any limits of a site every job is done, no sooner than alone and with its steps made."""
     jobs = [
-        TraceJob(str(n), at_s, model, 20 if model == "lm" else None, workers, steps, steps_per_s={"v100": 1.0},
-                 nodes=(1, 1))
+        TraceJob(
+            str(n), at_s, model, 20 if model == "lm" else None, workers, steps, steps_per_s={"v100": 1.0}, nodes=(1, 1)
+        )
         for n, (at_s, steps, model, workers) in enumerate(sorted(drawn))
-    ]  # fmt: skip
+    ]
     guard = GuardSection(max_preemptions=1, min_run_s=600.0, max_changed_share=0.5) if guarded else None
     options = SimOptions("v100:2x2", share="beside", slow_down=2.0, guard=guard)
 

@@ -508,10 +508,13 @@ def test_slurmctld_away(make: Callable[..., Backend], odd: PrivateCluster) -> No
     began = time.monotonic()
     try:
         for call in (
-            backend.read, backend.read_jobs, lambda: make(odd.env, timeout_s=2.0, retries=0).cluster_name(),
+            backend.read,
+            backend.read_jobs,
+            lambda: make(odd.env, timeout_s=2.0, retries=0).cluster_name(),
             lambda: backend.write([Write("update", ("1",), (("StartTime", "now"),))]),
-            lambda: backend.signal(["1.0"], "USR2"), lambda: backend.cancel(["1"]),
-        ):  # fmt: skip
+            lambda: backend.signal(["1.0"], "USR2"),
+            lambda: backend.cancel(["1"]),
+        ):
             with pytest.raises(SlurmUnavailable):
                 call()
         assert time.monotonic() - began < 60

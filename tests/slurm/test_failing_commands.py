@@ -19,9 +19,9 @@ FAKES: dict[str, tuple[str, type[SlurmError], str]] = {
     "silent failure": ("exit 3", SlurmError, "no reason given"),
     "away": ("echo 'error: Unable to contact slurm controller' >&2; exit 1", SlurmUnavailable, "does not answer"),
     "hangs": ("exec sleep 600", SlurmUnavailable, "did not answer within 1 s"),
-    "cut": ("{real} \"$@\" | head -c 100", SlurmParseError, "cut short"),
+    "cut": ('{real} "$@" | head -c 100', SlurmParseError, "cut short"),
     "killed": ("kill -9 $$", SlurmError, "failed"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fake", FAKES)
@@ -41,10 +41,12 @@ def test_commands_that_misbehave(fake: str, command: str, slurm_cluster: Private
 
 @pytest.mark.parametrize(
     ("script", "complaint"),
-    [("exit 1", "scontrol ended with 1 and gave no reason"),
-     ("kill -9 $$", "scontrol ended with -9 and gave no reason"),
-     ("echo 'no such luck' >&2; exit 1", "no such luck")],
-)  # fmt: skip
+    [
+        ("exit 1", "scontrol ended with 1 and gave no reason"),
+        ("kill -9 $$", "scontrol ended with -9 and gave no reason"),
+        ("echo 'no such luck' >&2; exit 1", "no such luck"),
+    ],
+)
 def test_a_failed_batch_is_no_success(
     script: str, complaint: str, slurm_cluster: PrivateCluster, short_tmp: Path
 ) -> None:

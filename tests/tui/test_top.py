@@ -283,7 +283,7 @@ def test_waiting_tasks_of_an_array_share_a_line() -> None:
         ({"state": "running", "held": {f"n{i}": {"v100": 2} for i in range(9)}, "why": ""}, "18xv100 on 9 nodes"),
         ({"state": "running", "held": {"n1": {"v100": 2}}, "why": "x" * 40}, "n1 2xv100"),
     ],
-)  # fmt: skip
+)
 def test_a_reason_that_does_not_fit_is_said_in_short(changes: dict[str, Any], short: str) -> None:
     """Where it fits, in full."""
     shown = line("1", **changes)

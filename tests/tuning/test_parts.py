@@ -117,9 +117,11 @@ def test_the_gpus_of_an_allocation() -> None:
 """
     found = [(s.name, s.gpu_type, s.gpus, s.node, s.cpus) for s in sites_of(text)]
     assert found == [
-        ("v100@both", "v100", (0, 1), "both", 3), ("k80@both", "k80", (2,), "both", 3),
-        ("p100@n1", "p100", (0, 1, 2, 3), "n1", 1), ("p100@n2", "p100", (0, 1, 2, 3), "n2", 1),
-    ]  # fmt: skip
+        ("v100@both", "v100", (0, 1), "both", 3),
+        ("k80@both", "k80", (2,), "both", 3),
+        ("p100@n1", "p100", (0, 1, 2, 3), "n1", 1),
+        ("p100@n2", "p100", (0, 1, 2, 3), "n2", 1),
+    ]
 
 
 def test_slots_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +262,7 @@ def test_one_process_alone_is_not_distributed(world: int, tmp_path: Path) -> Non
     prepare(environ, spec, 0, tmp_path)
     assert environ["CUDA_VISIBLE_DEVICES"].startswith("5") and "SLURM_JOB_ID" not in environ
     assert {name: environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")} == (
-        {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} if world == 2 else
-        dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    )  # fmt: skip
+        {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        if world == 2
+        else dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    )

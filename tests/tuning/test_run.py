@@ -49,8 +49,9 @@ def test_from_nothing_to_the_best(tuner: Any, study: Study) -> None:
 
 @THOROUGH
 def test_a_grid_is_gone_through_once(tuner: Any, study: Study) -> None:
-    code, _, err = tuner("run", study(PLAIN, returned="x"), "--trials", "50", "--algorithm", "grid", "--gpus", "1",
-                           "--json", "-")  # fmt: skip
+    code, _, err = tuner(
+        "run", study(PLAIN, returned="x"), "--trials", "50", "--algorithm", "grid", "--gpus", "1", "--json", "-"
+    )
     assert code == 0, err
     assert sorted(t.params["x"] for t in tuner.trials()) == [0, 1, 2, 3]
 
@@ -58,8 +59,9 @@ def test_a_grid_is_gone_through_once(tuner: Any, study: Study) -> None:
 @THOROUGH
 def test_rungs(tuner: Any, study: Study) -> None:
     """Successive halving: nine, three, one; who is promoted goes on where it was, and reports no step twice."""
-    code, _, err = tuner("run", study(steps=12, pace=0.01), "--trials", "9", "--algorithm", "sha", "--gpus", "3",
-                         "--seed", "1")  # fmt: skip
+    code, _, err = tuner(
+        "run", study(steps=12, pace=0.01), "--trials", "9", "--algorithm", "sha", "--gpus", "3", "--seed", "1"
+    )
     assert code == 0, err
     trials = tuner.trials()
     reached = sorted((len(t.intermediate_values) for t in trials), reverse=True)
@@ -121,12 +123,15 @@ def test_a_tuner_that_is_killed(tuner: Any, study: Study) -> None:
 
 @THOROUGH
 def test_a_trial_that_is_killed_goes_on(tuner: Any, study: Study) -> None:
-    text = PLAIN.replace("return {returned}", "import os, pathlib\n"
-                         "    mark = pathlib.Path(os.environ['HADAR_JOB_DIR']) / 'mark'\n"
-                         "    if not mark.exists():\n"
-                         "        mark.touch()\n"
-                         "        os.kill(os.getpid(), 9)\n"
-                         "    return x")  # fmt: skip
+    text = PLAIN.replace(
+        "return {returned}",
+        "import os, pathlib\n"
+        "    mark = pathlib.Path(os.environ['HADAR_JOB_DIR']) / 'mark'\n"
+        "    if not mark.exists():\n"
+        "        mark.touch()\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    return x",
+    )
     code, out, err = tuner("run", study(text), "--trials", "2", "--algorithm", "random", "--gpus", "2", "--json", "-")
     assert code == 0 and result_of(out)["trials"] == {"complete": 2}
     assert err.count("signal 9") == 2
@@ -151,8 +156,9 @@ FAILURES = {1: "ZeroDivisionError", 2: "nan", 3: "'a'", 4: "--time-limit", 5: "S
 @THOROUGH
 def test_bad_trials_cost_themselves_only(tuner: Any, study: Study) -> None:
     limit_s = "20"  # a busy machine takes long to begin
-    code, out, err = tuner("run", study(BAD), "--trials", "7", "--algorithm", "grid", "--gpus", "2", "--time-limit",
-                           limit_s, "--json", "-")  # fmt: skip
+    code, out, err = tuner(
+        "run", study(BAD), "--trials", "7", "--algorithm", "grid", "--gpus", "2", "--time-limit", limit_s, "--json", "-"
+    )
     assert code == 0 and "Traceback" not in err, err
     assert result_of(out)["best"]["parameters"] == {"x": 0}
     states = {t.params["x"]: t for t in tuner.trials()}
@@ -163,8 +169,9 @@ def test_bad_trials_cost_themselves_only(tuner: Any, study: Study) -> None:
 
 @THOROUGH
 def test_nothing_but_failures_is_said_early(tuner: Any, study: Study) -> None:
-    code, _, err = tuner("run", study(PLAIN, returned="1 / 0"), "--trials", "1000", "--algorithm", "random", "--gpus",
-                         "2")  # fmt: skip
+    code, _, err = tuner(
+        "run", study(PLAIN, returned="1 / 0"), "--trials", "1000", "--algorithm", "random", "--gpus", "2"
+    )
     assert code == 1 and "the first 10 trials have failed" in err.splitlines()[-1] and "ZeroDivision" in err
 
 

@@ -129,8 +129,9 @@ def test_ended_jobs(browse: Callable[..., TestClient], tmp_path: Path) -> None:
 
 
 def node_record(gpus: dict[str, int], **more: object) -> str:
-    return json.dumps({"gpus": gpus, "taken": {}, "available": True, "state": "mixed", "reason": "",
-                       "partitions": ["gpu"], **more})  # fmt: skip
+    return json.dumps(
+        {"gpus": gpus, "taken": {}, "available": True, "state": "mixed", "reason": "", "partitions": ["gpu"], **more}
+    )
 
 
 @pytest.fixture
@@ -144,9 +145,10 @@ def mixed(tmp_path: Path) -> Path:
     rows = [
         row("7", "ann", "running", '{"k80-2":{"k80":3},"k80-10":{"k80":1}}', gpus=4),
         row("8", "bob", "running", '{"k80-10":{"k80":1}}', partition="old"),
-        row("9_1", "carl", arrival=NOW - 7200), row("9_2", "carl", arrival=NOW - 3600, gpus=2**62),
+        row("9_1", "carl", arrival=NOW - 7200),
+        row("9_2", "carl", arrival=NOW - 3600, gpus=2**62),
         row("10", "carl", arrival=NOW - 90_000),
-    ]  # fmt: skip
+    ]
     held = [Placement.of(json.loads(r[8])) for r in rows[:2]]
     runs = [
         Run("7", NOW - 3000, None, held[0], True),

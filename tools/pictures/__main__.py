@@ -151,8 +151,10 @@ def main(folder: Path) -> None:
             moved = min(reader.queue_holding(), key=lambda row: abs(row["moves"] - 3))["job_id"]
         with dashboard(journal, now) as address, browser() as window:
             for name, views in PICTURES.items():
-                parts = [look_at(window, address + page.format(job=moved), width, scale, height, dark)
-                         for page, (width, scale), height, dark in views]  # fmt: skip
+                parts = [
+                    look_at(window, address + page.format(job=moved), width, scale, height, dark)
+                    for page, (width, scale), height, dark in views
+                ]
                 file = folder / f"{name}.png"
                 save(parts, file)
                 print(f"{file}: {file.stat().st_size / 1000:.0f} kB")

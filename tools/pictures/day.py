@@ -31,9 +31,10 @@ BEGIN = 1_772_388_000.0  # 1 March 2026, 18:00 UTC
 ROUND_S = 360.0
 RESTART_S = 60.0  # from a start to its first step
 _NODES = {
-    **{f"v100-{i}": ("v100", 4) for i in (1, 2, 3)}, **{f"p100-{i}": ("p100", 4) for i in (1, 2, 3, 4)},
+    **{f"v100-{i}": ("v100", 4) for i in (1, 2, 3)},
+    **{f"p100-{i}": ("p100", 4) for i in (1, 2, 3, 4)},
     **{f"k80-{i}": ("k80", 4) for i in (1, 2)},
-}  # fmt: skip
+}
 _PARTITIONS = {"gpu": tuple(_NODES), "short": ("p100-4", "k80-1", "k80-2")}
 _MODELS = (("resnet50", 64), ("resnet18", 128), ("lm", 20), ("transformer", 64), ("recommendation", 2048))
 _USERS = ("ann", "bob", "chen", "dana", "eve")
@@ -78,9 +79,11 @@ class _Cluster(FakeSlurm):
         (_, used), (_, gpus) = *node.used, *node.gpus
         state = "idle" if not jobs else "mixed" if used < gpus else "allocated"
         return replace(
-            node, state=state if node.available else node.state, memory_used_bytes=sum(24 << 30 for _ in jobs),
+            node,
+            state=state if node.available else node.state,
+            memory_used_bytes=sum(24 << 30 for _ in jobs),
             partitions=tuple(name for name, nodes in _PARTITIONS.items() if node.name in nodes),
-        )  # fmt: skip
+        )
 
     def signal(self, steps: list[str], signal: str) -> None:  # type: ignore[override]  # noqa: ARG002 - all end at once
         for step in steps:

@@ -88,10 +88,11 @@ def by_ray(algorithm: str, seed: int, trials: int, target: float) -> dict[str, A
 
     space, config = _ray_search(algorithm, seed, trials)
     tuner = tune.Tuner(
-        tune.with_resources(ray_trial, {"cpu": 1, "gpu": 1}), param_space=space,
+        tune.with_resources(ray_trial, {"cpu": 1, "gpu": 1}),
+        param_space=space,
         tune_config=tune.TuneConfig(metric="error", mode="min", **config),
         run_config=tune.RunConfig(stop=Stop(), verbose=0, storage_path=tempfile.mkdtemp()),
-    )  # fmt: skip
+    )
     tuner.fit()
     ran_s = time.time() - began
     ray.shutdown()
@@ -120,8 +121,9 @@ def _ray_search(algorithm: str, seed: int, trials: int) -> tuple[dict[str, Any],
     if algorithm == "tpe-hyperband":
         return space, {
             "scheduler": schedulers.HyperBandScheduler(max_t=REPORTS, reduction_factor=3),
-            "search_alg": OptunaSearch(seed=seed), "num_samples": trials,
-        }  # fmt: skip
+            "search_alg": OptunaSearch(seed=seed),
+            "num_samples": trials,
+        }
     import random
 
     random.seed(seed)

@@ -16,8 +16,11 @@ __all__ = ["web"]
 
 @click.command()
 @click.option("--listen", default="127.0.0.1:8641", show_default=True, metavar="HOST:PORT", help="Where to listen.")
-@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False),
-              help="Only who sends the token in this file may look; needed where others can reach it.")  # fmt: skip
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Only who sends the token in this file may look; needed where others can reach it.",
+)
 @config_options
 def web(config: Config, listen: str, token_file: Path | None) -> None:
     """Serve the dashboard: the cluster, the queue, jobs, who ran where and prices, from the controller's journal.

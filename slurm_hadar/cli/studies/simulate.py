@@ -320,9 +320,12 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("node utilisation", _percent(s["cru"]), ""),
         ("moves per job", _number(s["moves_per_job"]), f"restarts per job {_number(s['restarts_per_job'])}"),
         ("rounds", str(s["rounds"]), ""),
-        ("decision", f"{1000 * s['decide_mean_s']:.2f} ms",
-         f"longest {1000 * s['decide_max_s']:.1f} ms, in all {s['decide_total_s']:.2f} s of CPU"),
-    ]  # fmt: skip
+        (
+            "decision",
+            f"{1000 * s['decide_mean_s']:.2f} ms",
+            f"longest {1000 * s['decide_max_s']:.1f} ms, in all {s['decide_total_s']:.2f} s of CPU",
+        ),
+    ]
     if "sharing" in s:
         shared = s["sharing"]
         rows.append(

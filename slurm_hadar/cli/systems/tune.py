@@ -47,11 +47,15 @@ def _algorithm(_context: click.Context, _param: click.Parameter, text: str) -> s
     return text if text in _ALGORITHMS else function_at(text)
 
 
-_storage = click.option("--storage", default="sqlite:///tune.db", show_default=True, metavar="URL",
-                        help="Optuna's storage of the study.")  # fmt: skip
+_storage = click.option(
+    "--storage", default="sqlite:///tune.db", show_default=True, metavar="URL", help="Optuna's storage of the study."
+)
 _study = click.option("--study", metavar="NAME", help="Of several studies in one storage.")
-_gpus = click.option("--gpus", metavar="N|TYPE:N,...", help="So many of what is here; default: all. Without a GPU: "
-                     "how many trials the CPUs run at once.")  # fmt: skip
+_gpus = click.option(
+    "--gpus",
+    metavar="N|TYPE:N,...",
+    help="So many of what is here; default: all. Without a GPU: how many trials the CPUs run at once.",
+)
 
 
 @tune.command()
@@ -73,8 +77,11 @@ _gpus = click.option("--gpus", metavar="N|TYPE:N,...", help="So many of what is 
               "so many at a rung one goes on.")  # fmt: skip
 @click.option("--first-rung", default=1, show_default=True, type=click.IntRange(1, 10**9), help="Of these: the step of "
               "the report at which the first rung is.")  # fmt: skip
-@click.option("--longest", type=click.IntRange(1, 10**9), help="Of sha and hyperband: the last step that a whole trial "
-              "reports; default: as many rungs as trials allow.")  # fmt: skip
+@click.option(
+    "--longest",
+    type=click.IntRange(1, 10**9),
+    help="Of sha and hyperband: the last step that a whole trial reports; default: as many rungs as trials allow.",
+)
 @click.option("--time-limit", "time_limit_s", type=click.FloatRange(0.1, 1e9), metavar="SECONDS",
               help="Of a trial's running time; one that takes longer fails.")  # fmt: skip
 @click.option("--group-deadline", "deadline_s", type=click.FloatRange(0.1, 1e9), metavar="SECONDS",
@@ -231,8 +238,9 @@ def _table(stands: dict[str, Any]) -> Table:
     for row in stands["rows"][:_MOST_ROWS]:
         value = "" if row["value"] is None else f"{row['value']:.6g}"
         ends = "" if row["left_s"] is None else lasting(row["left_s"])
-        table.add_row(str(row["trial"]), row["state"], row["width"], cell(" ".join(row["gpus"])), str(row["step"]),
-                      value, ends)  # fmt: skip
+        table.add_row(
+            str(row["trial"]), row["state"], row["width"], cell(" ".join(row["gpus"])), str(row["step"]), value, ends
+        )
     return table
 
 

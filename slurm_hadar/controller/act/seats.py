@@ -150,8 +150,10 @@ class _Seats:
         if node.whole is None or (node.name, None) in self._there or any(n >= facts.gpus for n in node.whole):
             return None
         stopping = {c.job_id for c in self._changes.values() if c.kind.stops}
-        frees = any(c.kind.stops and node.name in c.old.nodes and not self._seen.raw[c.job_id].shards
-                    for c in self._changes.values())  # fmt: skip
+        frees = any(
+            c.kind.stops and node.name in c.old.nodes and not self._seen.raw[c.job_id].shards
+            for c in self._changes.values()
+        )
         gpus = _Gpus([], [], [], facts.per_gpu)
         for number in range(facts.gpus):
             there = self._there.get((node.name, number), [])

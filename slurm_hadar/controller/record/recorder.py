@@ -170,9 +170,12 @@ class _Waits(Mapping[str, dict[str, Any]]):
             return {"tier": "pinned", "why": self._pinned[job_id]}
         wait = self._waits[job_id]
         return {
-            "tier": str(wait.tier), "why": self._why(job_id, wait), "price": wait.price,
-            "payoff": wait.payoff, "wanted": wait.wanted.as_dict(),
-        }  # fmt: skip
+            "tier": str(wait.tier),
+            "why": self._why(job_id, wait),
+            "price": wait.price,
+            "payoff": wait.payoff,
+            "wanted": wait.wanted.as_dict(),
+        }
 
     def _why(self, job_id: str, wait: Wait) -> str:
         job = self._jobs.get(job_id)

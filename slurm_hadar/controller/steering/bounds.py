@@ -214,8 +214,11 @@ class QuotaBook:
             return
         account, qos = job.account, job.qos
         scopes: list[tuple[str, ...]] = [
-            ("qos", qos), ("qos-user", qos, str(job.uid)), ("qos-account", qos, account), ("user", account, job.user)
-        ]  # fmt: skip
+            ("qos", qos),
+            ("qos-user", qos, str(job.uid)),
+            ("qos-account", qos, account),
+            ("user", account, job.user),
+        ]
         for _ in range(64):  # no tree of accounts is so deep
             scopes.append(("account", account))
             account = self.state.bounds.parents.get(account, "")

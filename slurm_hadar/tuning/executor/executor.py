@@ -48,9 +48,12 @@ class Executor:
     """
 
     def __init__(
-        self, state: State, launcher: Launcher, look: Callable[[Executor], None] | None = None,
+        self,
+        state: State,
+        launcher: Launcher,
+        look: Callable[[Executor], None] | None = None,
         survey: Callable[[], Sites | None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.state, self.book, self.record = state, state.book, state.record
         self.stop_asked = False
         self.began_s = time.monotonic()

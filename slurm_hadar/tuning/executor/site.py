@@ -134,8 +134,11 @@ def _local(environ: Mapping[str, str]) -> list[Site]:
     try:
         done = subprocess.run(
             ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=_CALL_S, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=_CALL_S,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return []
     names = [line.strip() for line in done.stdout.splitlines() if line.strip()]

@@ -42,9 +42,8 @@ class State:
     """One search's. ``say``: tells the user a line."""
 
     def __init__(
-        self, book: Book, sites: Sites, record: Record, profile: Profile, settings: Settings,
-        say: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self, book: Book, sites: Sites, record: Record, profile: Profile, settings: Settings, say: Callable[[str], None]
+    ) -> None:
         self.book, self.sites, self.record, self.profile, self.settings = book, sites, record, profile, settings
         self.say = say
         self.lives: dict[int, Live] = {}

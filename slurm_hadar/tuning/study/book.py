@@ -143,9 +143,7 @@ class Book:
 
         def made() -> int:
             storage, study = self.study._storage, self.study._study_id  # noqa: SLF001 (Optuna has no other name)
-            template = optuna.trial.create_trial(
-                state=optuna.trial.TrialState.RUNNING, user_attrs=attributes
-            )  # fmt: skip
+            template = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs=attributes)
             trial = optuna.Trial(self.study, storage.create_new_trial(study, template_trial=template))
             self._trials[trial.number] = trial
             return trial.number
@@ -180,8 +178,10 @@ class Book:
         """What Optuna's trial suggests. Raises ValueError for what it refuses."""
         trial = self._trials[number]
         suggest: dict[str, Callable[..., Any]] = {
-            "float": trial.suggest_float, "int": trial.suggest_int, "categorical": trial.suggest_categorical,
-        }  # fmt: skip
+            "float": trial.suggest_float,
+            "int": trial.suggest_int,
+            "categorical": trial.suggest_categorical,
+        }
         return self._patiently(lambda: suggest[kind](name, **arguments))
 
     def report(self, number: int, report: Report) -> bool:

@@ -84,9 +84,12 @@ class Profiles:
         """Beside what others have written meanwhile."""
         everything = self._read()
         everything[family] = {
-            "alphas": profile.alphas, "betas": profile.betas, "resizes_s": profile.resizes_s,
-            "packed": profile.packed, "updated": time.time(),
-        }  # fmt: skip
+            "alphas": profile.alphas,
+            "betas": profile.betas,
+            "resizes_s": profile.resizes_s,
+            "packed": profile.packed,
+            "updated": time.time(),
+        }
         new = self.file.with_name(f".{self.file.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             self.file.parent.mkdir(parents=True, exist_ok=True)

@@ -69,9 +69,12 @@ def prepare(environ: MutableMapping[str, str], spec: Spec, rank: int, pages: Pat
     visible = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     own = [visible[n] if n < len(visible) else str(n) for n in spec.gpus]
     environ.update(
-        CUDA_VISIBLE_DEVICES=",".join(own), HADAR_GPU_TYPE=spec.gpu_type, HADAR_JOB_DIR=spec.folder,
-        SLURM_RESTART_COUNT=str(spec.run), HADAR_RUN_DIR=str(pages),
-    )  # fmt: skip
+        CUDA_VISIBLE_DEVICES=",".join(own),
+        HADAR_GPU_TYPE=spec.gpu_type,
+        HADAR_JOB_DIR=spec.folder,
+        SLURM_RESTART_COUNT=str(spec.run),
+        HADAR_RUN_DIR=str(pages),
+    )
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": spec.world, "LOCAL_WORLD_SIZE": spec.world}
     for name, value in ranks.items():
         environ.pop(name, None)  # one alone is not distributed: Hugging Face's Trainer would look for the others
@@ -170,9 +173,7 @@ def _gang(spec: Spec, rank: int) -> Any:
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    torch.distributed.init_process_group(
-        backend, init_method=f"file://{spec.meet}", rank=rank, world_size=spec.world
-    )  # fmt: skip
+    torch.distributed.init_process_group(backend, init_method=f"file://{spec.meet}", rank=rank, world_size=spec.world)
     from slurm_hadar.runtime.workers.gang import Gang
 
     return Gang()

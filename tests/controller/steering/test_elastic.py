@@ -47,10 +47,13 @@ def test_sizes(wanted: Any, asked: int, nodes: tuple[int, int], batch: int | Non
 
 
 @given(
-    low=st.integers(1, 40), span=st.integers(0, 200), asked=st.integers(1, 64), most=st.integers(1, 16),
+    low=st.integers(1, 40),
+    span=st.integers(0, 200),
+    asked=st.integers(1, 64),
+    most=st.integers(1, 16),
     batch=st.none() | st.integers(1, 512),
     groups=st.lists(st.lists(st.integers(1, 16), min_size=1, max_size=12), max_size=3),
-)  # fmt: skip
+)
 def test_sizes_are_few_ascending_and_possible(
     low: Any, span: Any, asked: Any, most: Any, batch: Any, groups: Any
 ) -> None:

@@ -170,7 +170,7 @@ def test_forms() -> None:
         ("mem=40g", set(), {"v100": "v100 has 16 GB"}, "k80 has 12 GB, v100 has 16 GB, and the job says mem=40g"),
         ("types=a100", {"a100"}, {}, "k80, v100 not in types=a100"),
     ],
-)  # fmt: skip
+)
 def test_memory_limits_the_types(
     said: str, types: set[Any] | None, short: dict[str, str], none_will_do: str | None
 ) -> None:

@@ -155,7 +155,7 @@ def test_who_is_gone_leaves_turn_and_lane_to_the_others() -> None:
         (lambda d: d.done("a", 0), "has no turn that could be over"),
         (lambda d: (d.want("a", 0), d.want("a", 0)), "has asked for a turn already"),
     ],
-)  # fmt: skip
+)
 def test_what_may_not_be_asked_is_refused(ask: object, says: str) -> None:
     desk = _desk(Policy.FAIR, "a")
 
@@ -165,9 +165,11 @@ def test_what_may_not_be_asked_is_refused(ask: object, says: str) -> None:
 
 
 actions = st.lists(
-    st.tuples(st.sampled_from(["join", "step", "die", "wait"]), st.integers(0, 40), st.integers(0, 60),
-              st.integers(0, 9)), max_size=60,
-)  # fmt: skip
+    st.tuples(
+        st.sampled_from(["join", "step", "die", "wait"]), st.integers(0, 40), st.integers(0, 60), st.integers(0, 9)
+    ),
+    max_size=60,
+)
 
 
 class _Crowd:

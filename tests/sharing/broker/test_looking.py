@@ -48,9 +48,7 @@ def _session(path: Path, label: str, total: int = 60) -> Session:
 
 
 def test_lanes_turns_and_who_waits_are_told(path: Path, poll: Any) -> None:
-    assert status_of(path) == {
-        "policy": "fair", "memory_bytes": 1000, "reserved_bytes": 0, "lanes": [], "sessions": []
-    }  # fmt: skip
+    assert status_of(path) == {"policy": "fair", "memory_bytes": 1000, "reserved_bytes": 0, "lanes": [], "sessions": []}
     first, second = _session(path, "a"), _session(path, "b", 100)
     with first.iteration():
         waiting = threading.Thread(target=lambda: _session(path, "c", 990).close())

@@ -277,7 +277,7 @@ def test_without_a_broker_a_job_runs_as_if_alone_and_says_so(short_tmp: Path) ->
         (b'{"op": "join", "persistent_bytes": 999, "ephemeral_bytes": 9}\n', "1008 bytes are needed, and the GPU has"),
         (b"x" * (LONGEST + 1), f"is longer than {LONGEST} bytes"),
     ],
-)  # fmt: skip
+)
 def test_who_breaks_the_protocol_is_refused_and_costs_nobody_else(
     running: Any, short_tmp: Path, words: bytes, says: str
 ) -> None:
