@@ -24,7 +24,8 @@ TREES = 150
 _LEAST_LEAF, _FEATURE_SHARE = 10, 1 / 3
 #: Fewer samples than this are not learned from.
 FEWEST = 40
-#: Of the residuals (log of truth over prediction): the interval's ends, and what an unseen group is widened by.
+#: Of the residuals (log of truth over prediction): the interval's ends, and between them by how much those who outlive
+#: their prediction do.
 QUANTILES = (0.1, 0.75, 0.9)
 _FEWEST_RESIDUALS = 20
 #: The median of the job's group, or what stands in for it: trees learn how far off that is.

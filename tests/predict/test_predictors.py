@@ -58,7 +58,7 @@ def test_means_and_medians(past: Past) -> None:
         "global mean": 4840,
     }
     assert {p.runs for p in got.values()} == {3}
-    assert all(p.low == p.steps == p.high == p.size for p in got.values())
+    assert all(p.low == p.steps == p.high for p in got.values())
     assert got["group mean"].source == "mean of its group"
 
 
@@ -101,17 +101,16 @@ def test_noise_differs_between_jobs_and_seeds() -> None:
         Noisy({}, 0.5)
 
 
-def test_a_forest_tells_its_interval_and_widens_what_it_does_not_know(
-    history: list[HistoryJob], training: Training
-) -> None:
-    """Only the size of a job of an unseen group is widened."""
+def test_a_forest_tells_its_interval(history: list[HistoryJob], training: Training) -> None:
+    """It is wider for a job of an unseen group."""
     predictor, past = ForestPredictor(training.forest), Past(history)
     known = predictor.predict(replace(history[-1], job_id="x"), past)
     unknown = predictor.predict(replace(history[-1], job_id="x", group="new"), past)
 
-    assert known.low < known.steps < known.high and known.size == known.steps and known.runs > 0
-    assert unknown.low <= unknown.steps <= unknown.size <= unknown.high and unknown.runs == 0
-    assert unknown.steps < unknown.size and "the median of its user's jobs" in unknown.source
+    assert known.low < known.steps < known.high and known.runs > 0
+    assert unknown.low < unknown.steps < unknown.high and unknown.runs == 0
+    assert unknown.high / unknown.low > known.high / known.low and unknown.outlives > known.outlives
+    assert "the median of its user's jobs" in unknown.source
     assert known.scaled(0.5).steps == known.steps / 2 and known.scaled(0.5).high == known.high / 2
 
 

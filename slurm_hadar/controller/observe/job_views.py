@@ -75,7 +75,7 @@ class JobViews:
             started=record.run_since,
             eligible=job.eligible,
             total_steps=record.total_steps,
-            predicted_steps=forecast.size_s * per_s if forecast else None,
+            predicted_steps=forecast.expected_s * per_s if forecast else None,
             predicted_range=(forecast.low_s * per_s, forecast.high_s * per_s) if forecast else None,
             outlives=forecast.outlives if forecast else 1.0,
             done_steps=record.steps if job.state is JobState.RUNNING else record.saved_step or 0.0,

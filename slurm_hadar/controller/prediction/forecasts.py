@@ -26,17 +26,16 @@ class Forecast:
     """What one version expects of a job, all in seconds that it takes alone on the fastest GPU type: in steps it would
     change whenever the job's speed is measured anew.
 
-    ``size_s`` is what policies are told: ``expected_s``, and more for a job of an unseen group. Four in five such jobs
-    lie between ``low_s`` and ``high_s``; both are ``expected_s`` where nothing is known about the error. ``outlives``
-    as in :class:`slurm_hadar.predict.predictors.Prediction`; ``runs`` is how often the group had ended before.
-    ``gpu_types`` are those among which the fastest was looked for.
+    ``expected_s`` is what policies are told. Four in five such jobs lie between ``low_s`` and ``high_s``; both are
+    ``expected_s`` where nothing is known about the error. ``outlives`` as in
+    :class:`slurm_hadar.predict.predictors.Prediction`; ``runs`` is how often the group had ended before. ``gpu_types``
+    are those among which the fastest was looked for.
     """
 
     version: str
     expected_s: float
     low_s: float
     high_s: float
-    size_s: float
     outlives: float
     runs: int
     source: str
@@ -127,7 +126,6 @@ class Forecaster:
             alone.steps,
             alone.low,
             alone.high,
-            alone.size,
             alone.outlives,
             alone.runs,
             alone.source,

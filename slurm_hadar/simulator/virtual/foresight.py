@@ -56,7 +56,7 @@ class Foresight:
         if found is None:
             job.foresee(None)
         else:
-            job.foresee(found.size * job.total / job.trace.steps, found.outlives)
+            job.foresee(found.steps * job.total / job.trace.steps, found.outlives)
 
     def ended(self, job: VirtualJob) -> None:
         """The job has made its last step."""
