@@ -44,6 +44,13 @@ def bound(instances: int) -> None:
 
 
 @main.command()
+@click.argument("text")
+def remark(text: str) -> None:
+    """What readers of the page must know of its runs first, such as that the code has changed since; "" takes it away."""
+    page.write("asrpt.json", json.loads((page.RESULTS / "asrpt.json").read_text()) | {"remark": text})
+
+
+@main.command()
 @click.option("--jobs", default=1000, show_default=True, help="Simulated.")
 @click.option("--before", default=3000, show_default=True, help="Earlier jobs, that predictors have learned from.")
 @click.option("--seeds", default=5, show_default=True)

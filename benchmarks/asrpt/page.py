@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.asrpt.orders import BASELINES, LARGER, LOADS, PARTS, PREDICTED, REGULAR, WAITING, Setting, mean_jct
 
-__all__ = ["publish", "write"]
+__all__ = ["RESULTS", "publish", "write"]
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 INTRO = """# A-SRPT, measured
@@ -18,7 +18,7 @@ INTRO = """# A-SRPT, measured
 Made by `python -m benchmarks.asrpt orders --jobs {jobs} --before {before} --seeds {seeds}` from
 [asrpt.json](asrpt.json). What A-SRPT is: [../policies.md](../policies.md#a-srpt); who predicts:
 [../predict.md](../predict.md).
-
+{remark}
 In simulation: {jobs} recurring jobs on `{cluster}`, equal GPUs, gangs of 1 to 16, about a third of the scripts slowed
 down much by being spread over nodes; rounds at every arrival and end; no job is ever stopped. They are jobs {before} to
 {last} of `recurring:jobs={last},load=...`, seeds 0 to {highest}; the jobs before them are what predictors have learned
@@ -113,7 +113,13 @@ def _render(data: Mapping[str, Any]) -> str:
     last = setting.before + setting.jobs
     parts = [
         INTRO.format(
-            jobs=setting.jobs, before=setting.before, last=last, seeds=seeds, highest=seeds - 1, cluster=setting.cluster
+            jobs=setting.jobs,
+            before=setting.before,
+            last=last,
+            seeds=seeds,
+            highest=seeds - 1,
+            cluster=setting.cluster,
+            remark=f"\n**{data['remark']}**\n" if data.get("remark") else "",
         )
     ]
     parts += [*_table(rows, ["asrpt", *BASELINES]), "\n", *_goals(rows), "\n![mean JCT by load](asrpt.png)\n", SPLIT]
