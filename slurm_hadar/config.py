@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from slurm_hadar.errors import ConfigError
 
-__all__ = ["Config", "Mode", "SharedGpus", "changed", "load"]
+__all__ = ["Config", "Mode", "SharedBy", "SharedGpus", "changed", "load"]
 
 SYSTEM_DIR = Path("/etc/slurm-hadar")
 
@@ -39,6 +39,13 @@ class SharedGpus(enum.StrEnum):
 
     TURNS = "turns"
     BESIDE = "beside"
+
+
+class SharedBy(enum.StrEnum):
+    """Whose jobs may share a GPU: those of one user, or all."""
+
+    USER = "user"
+    ALL = "all"
 
 
 class _Section(BaseModel):
@@ -163,6 +170,11 @@ class JobsSection(_Section):
         SharedGpus.TURNS,
         description="how jobs with shards use a GPU until it is measured: `turns` = each has half "
         "of the time (hadar-srun), `beside` = at once, as Gavel's published pairs do",
+    )
+    shared_by: SharedBy = Field(
+        SharedBy.USER,
+        description="whose jobs share a GPU: `user` = those of one user, who take turns by a broker of their own, "
+        "`all` = also those of different users; only where root runs `hadar share broker --users all` for each GPU",
     )
     retry_failed_restart: bool = Field(
         True, description="a job that fails within 2 s of a restart is put back into the queue, once"

@@ -46,7 +46,7 @@ def bound(instances: int) -> None:
 @main.command()
 @click.argument("text")
 def remark(text: str) -> None:
-    """What readers of the page must know of its runs first, such as that the code has changed since; "" takes it away."""
+    """What readers of the page must know of its runs first, such as that the code has changed since."""
     page.write("asrpt.json", json.loads((page.RESULTS / "asrpt.json").read_text()) | {"remark": text})
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from slurm_hadar.comment import read
+from slurm_hadar.config import SharedBy, SharedGpus
 from slurm_hadar.controller.act.seats import seated
 from slurm_hadar.controller.answers.view import recorded_lines, recorded_nodes
 from slurm_hadar.controller.observe.observer import Observation
+from slurm_hadar.controller.observe.speeds.shared_gpus import UserPairings
 from slurm_hadar.controller.safety.guard import ChangeKind
 from slurm_hadar.controller.words import sharing
 from slurm_hadar.model import JobState, Snapshot
@@ -128,6 +130,23 @@ def test_jobs_of_two_users_and_jobs_that_accept_too_little_are_not_paired(shared
     guest = cluster.submit(SHORT)
     cluster.controller.run_round()
     assert cluster.job(guest).state is JobState.RUNNING
+
+
+def test_jobs_of_two_users_are_paired_where_root_gives_turns_to_all(shared: Callable[..., Shared]) -> None:
+    """By what is assumed; or by what was measured of the jobs of one of them."""
+    cluster = shared({"v100-1": ("v100", 1)}, "jobs.shared_by=all")
+    host = cluster.submit()
+    cluster.controller.run_round()
+    guest = cluster.submit(SHORT, user="bob")
+    cluster.controller.run_round()
+    assert cluster.where(guest) == cluster.where(host) == ("v100-1", 0)
+
+    pairs = UserPairings(frozenset({"ann\x1fa", "bob\x1fb"}), frozenset({"v100"}), {}, SharedGpus.TURNS, SharedBy.ALL)
+    assert pairs["ann\x1fa", "bob\x1fb", "v100"] == (0.5, 0.5)
+    known = replace(pairs, measured={"bob": {("a", "b", "v100"): (0.9, 0.7), ("b", "a", "v100"): (0.7, 0.9)}})
+    assert known["ann\x1fa", "bob\x1fb", "v100"] == (0.9, 0.7) and known["bob\x1fb", "ann\x1fa", "v100"] == (0.7, 0.9)
+    assert known.known_by(("ann\x1fa", "bob\x1fb", "v100")) == "measured"
+    assert ("ann\x1fa", "bob\x1fb", "v100") not in replace(known, shared_by=SharedBy.USER)
 
 
 @pytest.mark.parametrize("name", ["srtf", "hadar", "gavel_las", "tiresias"])

@@ -176,5 +176,5 @@ class Observer:
             user_usage=usage.by_user(state.time),
             account_usage=usage.by_account(state.time),
             quotas=tuple(finder.quota_book.quotas.values()),
-            pairings=pairings(jobs, view.facts, self._sources, self._config.jobs.shared_gpus),
+            pairings=pairings(jobs, view.facts, self._sources, self._config.jobs),
         )

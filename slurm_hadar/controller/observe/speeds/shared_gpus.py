@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_hadar.config import SharedGpus
+from slurm_hadar.config import JobsSection, SharedBy, SharedGpus
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeBook
@@ -67,7 +67,7 @@ def _misfits(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> 
 
 
 def likeness(facts: JobFacts) -> str:
-    """What pairings call the job: brokers give turns to jobs of one user, and so only those are paired."""
+    """What pairings call the job: how fast two are together is measured of one user's jobs."""
     return f"{facts.job.user}{_SEP}{facts.workload(1)}"
 
 
@@ -86,29 +86,36 @@ def accepted_slow_down(facts: JobFacts, site: float, nodes: NodeBook) -> float:
 
 @dataclass(frozen=True)
 class UserPairings(Mapping[Pairing, Kept]):
-    """What two jobs of one user keep of their speeds: as was measured of that user's jobs, else ``prior``."""
+    """What two jobs keep of their speeds: as was measured of the jobs of one of their users, else ``prior``. Jobs of
+    different users are paired only if that is allowed by ``shared_by``: a broker gives turns to one user's jobs, unless
+    root runs one for all."""
 
     likenesses: frozenset[str]
     gpu_types: frozenset[str]
     measured: Mapping[str, Mapping[Pairing, Kept]]
     prior: SharedGpus
+    shared_by: SharedBy = SharedBy.USER
 
     def __getitem__(self, pair: Pairing) -> Kept:
         one, other, gpu_type = pair
         (user, _, first), (others_user, _, second) = one.partition(_SEP), other.partition(_SEP)
-        if user != others_user or gpu_type not in self.gpu_types or not {one, other} <= self.likenesses:
+        strangers = user != others_user and self.shared_by is SharedBy.USER
+        if strangers or gpu_type not in self.gpu_types or not {one, other} <= self.likenesses:
             raise KeyError(pair)
         bare = first, second, gpu_type
-        known = self.measured.get(user, {}).get(bare)
+        known = self._measured(pair)
         if known is None:
             known = _HALF if self.prior is SharedGpus.TURNS else published()[bare]
         return known
 
     def known_by(self, pair: Pairing) -> str:
         """``measured`` here, or what is assumed: ``turns`` or ``beside``."""
-        user, _, first = pair[0].partition(_SEP)
-        bare = first, pair[1].partition(_SEP)[2], pair[2]
-        return "measured" if bare in self.measured.get(user, {}) else self.prior.value
+        return self.prior.value if self._measured(pair) is None else "measured"
+
+    def _measured(self, pair: Pairing) -> Kept | None:
+        (user, _, first), (others_user, _, second) = (name.partition(_SEP) for name in pair[:2])
+        by_users = (self.measured.get(who, {}).get((first, second, pair[2])) for who in (user, others_user))
+        return next((kept for kept in by_users if kept is not None), None)
 
     def __iter__(self) -> Iterator[Pairing]:
         every = ((a, b, t) for a in self.likenesses for b in self.likenesses for t in self.gpu_types)
@@ -121,7 +128,7 @@ class UserPairings(Mapping[Pairing, Kept]):
         return bool(self.likenesses)
 
 
-def pairings(jobs: Iterable[Job], nodes: NodeBook, sources: Sources, prior: SharedGpus) -> Mapping[Pairing, Kept]:
+def pairings(jobs: Iterable[Job], nodes: NodeBook, sources: Sources, settings: JobsSection) -> Mapping[Pairing, Kept]:
     """Of the jobs that may share a GPU; empty where none may."""
     named = {job.pairs_as: job.user for job in jobs if job.pairs_as and job.pinned is None}
     if not named:
@@ -131,7 +138,7 @@ def pairings(jobs: Iterable[Job], nodes: NodeBook, sources: Sources, prior: Shar
         with sources.best_effort():
             measured = {user: sources.profiles.pairings(user) for user in set(named.values())}
     types = frozenset(node.gpu_type for node in nodes.values() if node.gpu_type and node.per_gpu)
-    return UserPairings(frozenset(named), types, measured, prior)
+    return UserPairings(frozenset(named), types, measured, settings.shared_gpus, settings.shared_by)
 
 
 def companies(jobs: Iterable[SlurmJob]) -> dict[str, dict[str, Any]]:
