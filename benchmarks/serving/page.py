@@ -73,7 +73,9 @@ DECIDE_INTRO = """
 ## Decisions
 
 CPU time of one decision with 1,000 requests queued, of three applications with log-normal run times; on a shared
-machine of two busy cores, which the last rows show: always the same work, in the same run. The goal was 100 us at 99 %.
+machine of two busy cores. The same decisions are made five times: the least that each took is nearest to what it takes
+on a free core, the rest is what others there cost. The heap is work that is always the same, in the same run. The goal
+was 100 us at 99 %.
 
 """
 SERVER_INTRO = """
