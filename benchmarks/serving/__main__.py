@@ -2,6 +2,7 @@
 
     python -m benchmarks.serving finish   [--seeds N] [--first N]    two applications: finish rates by SLO and load
     python -m benchmarks.serving kinds    [--seeds N] [--first N]    static models, heavy tails, no tags
+    python -m benchmarks.serving bound    [--seeds N] [--first N]    what nobody could exceed in the cells of both
     python -m benchmarks.serving drift    [--seeds N] [--first N]    8 hours in which run times swing
     python -m benchmarks.serving decide                              CPU time of decisions at 1,000 queued
     python -m benchmarks.serving server                              what the server itself costs
@@ -10,7 +11,7 @@
     python -m benchmarks.serving peers    [--seconds N]              against Ray Serve and LitServe; resumable
     python -m benchmarks.serving page                                docs/results/serving.md from serving.json
 
-The first three write docs/results/serving.json. Constants were chosen on seeds 0 to 3; reported are 100 and above.
+All but the last write docs/results/serving.json. Constants were chosen on seeds 0 to 3; reported are 100 and above.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 
 from benchmarks.serving import page as pages
 from benchmarks.serving.beside import measure as share_gpu
+from benchmarks.serving.bound import most_in_time
 from benchmarks.serving.faults import campaign
 from benchmarks.serving.knowing import Blind, Oracle
 from benchmarks.serving.peers import MIXES, compare
@@ -56,7 +58,9 @@ KINDS = {
     "heavy tail, 1.1": "poisson:load=1.1,seconds=100,apps=all/20ms,spread=1.1",
 }
 DRIFT = "poisson:load=0.7,seconds=28800,drift=0.5,period=7200,apps=short/100ms/80+long/1s/20"
-OPTIONS = ServeOptions(BatchLaw.linear(0.6, 16))
+NO_TAGS = "no tags, 0.7 bursts"
+G = 0.6
+OPTIONS = ServeOptions(BatchLaw.linear(G, 16))
 
 _seeds = click.option("--seeds", default=5, show_default=True, type=click.IntRange(min=1))
 _first = click.option("--first", default=100, show_default=True)
@@ -112,8 +116,25 @@ def kinds(seeds: int, first: int) -> None:
         click.echo(kind)
         rates[kind] = _rates(spec, span)
     click.echo("two applications without tags, 0.7 bursts")
-    rates["no tags, 0.7 bursts"] = _rates(LOADS["0.7 bursts"], span, lambda r: replace(r, application="all"))
+    rates[NO_TAGS] = _rates(LOADS["0.7 bursts"], span, lambda r: replace(r, application="all"))
     _keep("kinds", {"seeds": seeds, "first": first, "rates": rates})
+
+
+@main.command()
+@_seeds
+@_first
+def bound(seeds: int, first: int) -> None:
+    """Upper bounds of the finish rates of both: of the same requests, what who knows them all could not exceed."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    for cell, spec in (LOADS | KINDS | {NO_TAGS: LOADS["0.7 bursts"]}).items():
+        rates[cell] = {str(slo): [] for slo in SLOS}
+        for seed in range(first, first + seeds):
+            trace = drawn(f"{spec},seed={seed}")
+            for slo in SLOS:
+                timed = with_slo(trace, f"{slo:g}xP99")
+                rates[cell][str(slo)].append(most_in_time(timed, G, OPTIONS.law.largest) / len(timed))
+        click.echo(f"{cell:20s} " + " ".join(f"{statistics.fmean(r):.3f}" for r in rates[cell].values()))
+    _keep("bound", {"seeds": seeds, "first": first, "rates": rates})
 
 
 @main.command()

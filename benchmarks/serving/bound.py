@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from slurm_hadar.serving.trace import TracedRequest
 
 __all__ = ["most_in_time"]
+
+_ROUNDING_S = 1e-9
 
 
 def most_in_time(trace: Sequence[TracedRequest], g: float, largest: int) -> int:
@@ -31,14 +34,14 @@ def most_in_time(trace: Sequence[TracedRequest], g: float, largest: int) -> int:
     if not 0 <= g <= 2 / 3:
         raise ValueError(f"the bound holds for batch laws with g up to 2/3, not {g:g}")
     ordered = sorted(trace, key=lambda r: r.arrival_s)
-    if any(b.deadline_s < a.deadline_s for a, b in zip(ordered, ordered[1:], strict=False)):
+    if any(b.deadline_s < a.deadline_s for a, b in pairwise(ordered)):
         raise ValueError("deadlines must come in the order of arrivals")
     ends_s = np.array([0.0])  # by how many are answered: the earliest end
     for r, together in zip(ordered, _together(ordered, g, largest), strict=True):
         if not together:
             continue
         with_it_s = np.maximum(ends_s, r.arrival_s) + r.exec_s * (1 - g + g / together)
-        with_it_s[with_it_s > r.deadline_s] = np.inf
+        with_it_s[with_it_s > r.deadline_s + _ROUNDING_S] = np.inf
         ends_s = np.minimum(np.append(ends_s, np.inf), np.append(np.inf, with_it_s))
         if np.isinf(ends_s[-1]):
             ends_s = ends_s[:-1]
@@ -58,7 +61,7 @@ def _together(ordered: Sequence[TracedRequest], g: float, largest: int) -> list[
         for k in range(min(largest, len(near)), 0, -1):
             takes_s = r.exec_s * (g + (1 - g) * k)
             begins = range(max(0, place - k + 1), min(place, len(near) - k) + 1)
-            if any(arrivals[near[a + k - 1]] + takes_s <= ordered[near[a]].deadline_s for a in begins):
+            if any(arrivals[near[a + k - 1]] + takes_s <= deadlines[near[a]] + _ROUNDING_S for a in begins):
                 most = k
                 break
         found.append(most)
