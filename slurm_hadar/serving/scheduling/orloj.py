@@ -205,14 +205,15 @@ class Orloj(Policy):
         """The batch of the most expected on-time ends per expected second, unless it can wait for what cannot."""
         if not self.queued:
             return None
+        few = len(self.queued) <= _FEW * self._sizes[-1]
         listed = [
             (r, (r.last_s - now_s) * speed / self._shortest[r.application])
-            for r in self._heap.best(self._sizes[-1], now_s)
+            for r in self._heap.best(self._sizes[-1] * (_FEW if few else 1), now_s)
         ]
         best = self._densest(listed, now_s, speed)
         if best is None:
             return self._probe(speed)
-        if len(self.queued) <= _FEW * self._sizes[-1] and len(best.requests) < self._sizes[-1]:
+        if few and len(best.requests) < self._sizes[-1]:
             best = self._urgent_part(best, now_s, speed) or self._before(best, listed, now_s, speed) or best
         return Proposal(best.requests, best.expected_s, best.value)
 
@@ -277,7 +278,8 @@ class Orloj(Policy):
     def _before(
         self, best: _Weighed, listed: Sequence[tuple[Request, float]], now_s: float, speed: float
     ) -> _Weighed | None:
-        """A batch of others that goes first, as it would be late behind the best one, which loses little by waiting."""
+        """A batch of others that goes first, as it would be late behind the best one, which loses little by waiting; or
+        as the best one loses nothing, and may grow meanwhile."""
         numbers = {r.number for r in best.requests}
         other = self._densest([entry for entry in listed if entry[0].number not in numbers], now_s, speed)
         if other is None:
@@ -285,7 +287,19 @@ class Orloj(Policy):
         price = self._price(speed)
         first = other.on_time - price * other.expected_s + self._later(best, now_s + other.expected_s, speed, price)
         second = best.on_time - price * best.expected_s + self._later(other, now_s + best.expected_s, speed, price)
-        return other if first - second > _SAVED * other.on_time else None
+        saved = first - second > _SAVED * other.on_time
+        return other if saved or self._can_grow(best, other, now_s, speed) else None
+
+    def _can_grow(self, best: _Weighed, other: _Weighed, now_s: float, speed: float) -> bool:
+        """Whether the best batch loses nothing behind one of other applications, even if it is full by then. What comes
+        meanwhile then shares its fixed part, where one small batch after the other would keep the others waiting. Where
+        nobody was lost of late it goes first, and is answered sooner."""
+        if max(self._lost.values(), default=0.0) < _SURE or not other.counts.keys().isdisjoint(best.counts):
+            return False
+        factors = self.setup.law.factors
+        full_s = best.expected_s * factors[-1] / factors[len(best.requests)]
+        at_s = now_s + other.expected_s + full_s - best.expected_s
+        return best.on_time - self._latencies.worth(best.requests, best.counts, at_s, speed) < _SURE
 
     def _later(self, batch: _Weighed, at_s: float, speed: float, price: float) -> float:
         """What it is worth if it starts then, if it is worth its time."""
