@@ -69,7 +69,7 @@ _MOST_S = 1e6  # of a save, a restore, a stall
 # Where a received report is bounded more narrowly than by its type. A total is a mere statement: it may be vast.
 _MOST: Mapping[str, float] = {
     "restart": 2**32, "time": 1e11, "steps": _MOST_STEPS, "steps_per_s": FASTEST_STEPS_PER_S, "world": 10**6,
-    "saved_step": _MOST_STEPS, "generation": 2**32, "retry": 99,
+    "saved_step": _MOST_STEPS, "generation": 2**32, "retry": 99, "wanted": 10**6,
     "save_s": _MOST_S, "stall_s": _MOST_S, "load_s": _MOST_S,
     "iter_s": _MOST_S, "persistent_bytes": 2**53, "ephemeral_bytes": 2**53,
     "memory_bytes": 2**53, "consolidation": _MOST_STEPS, "consolidated_steps": _MOST_STEPS, "consolidate_s": _MOST_S,
@@ -106,6 +106,7 @@ class Report:
     closes: the job's steps are done, and this is the copy that goes on to the end of the script.
     forgotten: how many optimizers, schedulers and the like go on in the training but are in no checkpoint.
     retry: the command failed, and this is the how-manieth time that the job goes back into the queue for it (bye only).
+    wanted: of a server of models: the workers, a GPU each, by which it is expected to reach its goal now.
     beside: the jobs that had turns on the same GPU while the steps of ``steps_per_s`` were made, joined by ``+``, "" =
         none; None if it is not known, or the GPU is the job's own.
     iter_s: of a job with turns on a shared GPU: the mean length of a turn. persistent_bytes, ephemeral_bytes: what it
@@ -139,6 +140,7 @@ class Report:
     closes: bool = False
     forgotten: int | None = None
     retry: int | None = None
+    wanted: int | None = None
     beside: str | None = None
     iter_s: float | None = None
     persistent_bytes: int | None = None
@@ -151,6 +153,8 @@ class Report:
             raise ChannelError("report: token must be 64 lower-case hexadecimal digits")
         if self.step is not None and not _STEP.fullmatch(self.step):
             raise ChannelError(f"report: step must look like 123.0, not {self.step!r:.40}")
+        if self.wanted == 0:
+            raise ChannelError("report: wanted must be at least 1")
         if self.beside and not all(map(_JOB.fullmatch, self.beside.split("+"))):
             raise ChannelError(f"report: beside must be ids of jobs joined by +, not {self.beside!r:.40}")
         if self.kind == "bye" and self.exit_code is None:

@@ -183,10 +183,11 @@ class Job:
     ``graph`` names the job's graph where one is known, and its speeds then come with factors from it. ``needs`` is what
     it takes beside GPUs. ``slow_down`` is how many times as long an iteration may take beside another job on its GPU as
     alone there (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None where its GPUs
-    are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload. ``blocked`` is
-    why a job that waits would not be started this round whatever it was given, None if nothing is known to keep it;
-    policies are not shown such jobs (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form
-    does not admit a GPU type of the cluster, as the end of a sentence such as "p100 is free, but".
+    are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload. ``serves``: it
+    is a server of models, which is made smaller for others but not stopped. ``blocked`` is why a job that waits would
+    not be started this round whatever it was given, None if nothing is known to keep it; policies are not shown such
+    jobs (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of
+    the cluster, as the end of a sentence such as "p100 is free, but".
     """
 
     job_id: str
@@ -231,6 +232,7 @@ class Job:
     host: str | None = None
     pairs_as: str = ""
     ruled_out: Mapping[str, str] = field(default_factory=dict)
+    serves: bool = False
 
     @property
     def parent(self) -> str:

@@ -109,7 +109,7 @@ class Reporter:
         self._company = Company(broker, job)
         self._seq = 0
         self._reported_at = 0.0
-        self._reported_steps: int | None = None
+        self._reported: tuple[int, int] | None = None  # steps, and workers wanted
         self._saves = 0
         self._failures = 0
         self._read = b""
@@ -192,15 +192,15 @@ class Reporter:
         self._saves, self._failures = saves, failures
         if self._company.changed():  # a speed is of one company, or of nobody's
             self._meter.restart()
-        if steps:
+        if steps > 0:
             self._meter.add(now, steps)
-        due_s = TICK_S if steps != self._reported_steps and self._connection.live else QUIET_S
+        due_s = TICK_S if _news(page) != self._reported and self._connection.live else QUIET_S
         if now - self._reported_at >= due_s:
             self._report("report", page)
 
     def _report(self, kind: str, page: shared.Page | None, **ending: int | None) -> None:
         self._reported_at = time.monotonic()
-        self._reported_steps = page.words[shared.STEPS] if page is not None else None
+        self._reported = _news(page) if page is not None else None
         self._connection.send(messages.encode(self._make(kind, page, **ending)))
 
     def _make(
@@ -226,7 +226,7 @@ class Reporter:
     def _facts(self, page: shared.Page) -> dict[str, Any]:
         words, seconds = page.words, page.seconds
         return {
-            "steps": words[shared.STEPS],
+            "steps": _known(words[shared.STEPS]),
             "total_steps": _known(words[shared.TOTAL]),
             "steps_per_s": self._meter.rate(time.monotonic()),
             "world": words[shared.WORLD],
@@ -241,6 +241,7 @@ class Reporter:
             "consolidate_s": _known(seconds[shared.CONSOLIDATE_S]),
             "closes": bool(words[shared.CLOSES]),
             "forgotten": words[shared.FORGOTTEN] or None,
+            "wanted": words[shared.WANTED] or None,
             "beside": self._company.now,
             **self._company.needs,
             "memory_bytes": _peak_memory_bytes(words[shared.PID]),
@@ -390,6 +391,10 @@ class _Connection:
                 os.close(descriptor)
         except OSError as error:
             say(f"cannot write {self._spool}: {error.strerror}")
+
+
+def _news(page: shared.Page) -> tuple[int, int]:
+    return page.words[shared.STEPS], page.words[shared.WANTED]
 
 
 def _known(value: Any) -> Any:

@@ -32,12 +32,14 @@ def test_a_server_in_a_job_answers_whom_it_has_accepted(
     for old, new in {
         "models.py:build": f"{ROOT}/tests/serving/models.py:build",
         "--port 8642 --token-file ~/serve.token": f"--port 0 --token-file {short_tmp}/token",
+        "--workers 1-4": "--workers 2-4",
         '"$(hostname)"': "127.0.0.1", "--cpus-per-task=6": "--cpus-per-task=1", "--mem=32G": "--mem=200M",
     }.items():  # fmt: skip
         assert old in text, old
         text = text.replace(old, new)
     (short_tmp / "serve.sbatch").write_text(text)
-    env = {**cluster.env, "PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}", "PYTHONPATH": str(ROOT)}
+    path = f"{ROOT / 'wrappers'}:{Path(sys.executable).parent}:{cluster.env['PATH']}"
+    env = {**cluster.env, "PATH": path, "HADAR_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     job = cluster.run(["sbatch", "--parsable", "serve.sbatch"], env=env, cwd=short_tmp).stdout.strip()
     log = short_tmp / f"my-server-{job}.log"
 
@@ -64,6 +66,7 @@ def test_a_server_in_a_job_answers_whom_it_has_accepted(
         thread.join(DEADLINE_S)
     assert answers == [[42]] * WAITING
 
+    poll(lambda: "PENDING" in cluster.run(["squeue", "-h", "-o", "%T", "-j", job]).stdout, DEADLINE_S)
     cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])  # else it waits for two minutes
     *_, again = poll(lambda: addresses(4), DEADLINE_S)
     with ServingClient(again, TOKEN) as client:

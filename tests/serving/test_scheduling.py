@@ -93,6 +93,26 @@ def test_who_can_wait_lets_one_go_first_who_cannot(due_s: float, first: str) -> 
     assert {r.application for r in scheduled.choose(0.0, [Worker("w")]).requests} == {first}
 
 
+@pytest.mark.parametrize(
+    ("lost", "due_s", "first"),
+    [(True, 1.0, "long"), (False, 1.0, "short"), (True, 0.16, "short")],
+)
+def test_a_batch_that_can_grow_lets_others_go_first_where_requests_are_lost(
+    lost: bool, due_s: float, first: str
+) -> None:
+    """Two short ones lose nothing behind a long one of 100 ms, though they be 16 by then, of 70 ms; or would.
+    Where nobody is lost the shortest go first."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    if lost:
+        scheduled.arrive(_request(0, "long", 0.01), 0.0)
+        assert scheduled.expire(0.005)
+    scheduled.arrive(_request(1, "long", 1.0), 0.0)
+    for number in (2, 3):
+        scheduled.arrive(_request(number, "short", due_s), 0.005)
+
+    assert {r.application for r in scheduled.choose(0.005, [Worker("w")]).requests} == {first}
+
+
 def test_a_batch_is_split_for_who_cannot_wait_for_all_of_it() -> None:
     """Four together are 22 ms, of which three are in time: more in a second than the one who is urgent. One by one all
     are."""

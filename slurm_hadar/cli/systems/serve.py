@@ -129,8 +129,10 @@ def _show_status(told: dict[str, Any]) -> None:
     if scaling["least"] < scaling["most"]:
         rates = ", ".join(f"{e['finish_rate']:.1%} with {e['workers']}" for e in scaling["expected"])
         span = f"{scaling['least']} to {scaling['most']}"
-        click.echo(f"{scaling['wanted']} workers wanted, of {span}; expected in time: {rates or 'nobody came of late'}"
-                   f" (goal {scaling['goal']:.1%})")  # fmt: skip
+        room = f", room for {scaling['here']}" if scaling["here"] < scaling["most"] else ""
+        word = "" if scaling["told"] is None else f", the controller is told {scaling['told']}"
+        click.echo(f"{scaling['wanted']} workers wanted, of {span}{room}{word}; expected in time: "
+                   f"{rates or 'nobody came of late'} (goal {scaling['goal']:.1%})")  # fmt: skip
     table = Table("model", "application", "requests", "in time", "late", "refused", "gone", "median", "99 %", box=None)
     for a in told["applications"]:
         waits = ["-" if a[k] is None else f"{a[k]:.1f} ms" for k in ("latency_p50_ms", "latency_p99_ms")]

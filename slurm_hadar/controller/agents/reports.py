@@ -29,9 +29,11 @@ _Voice = TypeVar("_Voice", str, tuple[str, str])
 
 @dataclass(slots=True)
 class JobNews:
-    """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock, as is ``done_at``, when
-    it was first heard that all steps are made; ``shared_speeds`` are those on a shared GPU, each with its company;
-    ``before`` is the last word of the incarnation before, which a restart between two rounds would else hide."""
+    """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock, as are ``done_at``, when
+    it was first heard that all steps are made, and ``first_step``, when it was heard of a step of this run, or of what
+    a server wants, which it tells once it can answer; ``shared_speeds`` are those on a shared GPU, each with its
+    company; ``before`` is the last word of the incarnation before, which a restart between two rounds would else hide.
+    """
 
     report: Report
     heard: float
@@ -57,7 +59,8 @@ class ReportBook:
     is kept is bounded, and of voices that are too many the one that has been silent longest gives way: an agent goes on
     speaking, so that nobody can keep it out.
 
-    ``event`` is set when a job ends or reports for the first time, which may bring the next round forward.
+    ``event`` is set when a job ends, reports for the first time or, as a server, wants another number of workers, which
+    may bring the next round forward.
     ``listener`` is called with each report that was taken in and is vouched for, on the thread that brought it.
     """
 
@@ -102,8 +105,8 @@ class ReportBook:
             if key is not None and voice != key:
                 self.refused += 1
                 raise ChannelError(f"report for job {report.job} with a wrong token; dropped")
-            begins = self._take_in(report, voice, identity, live)
-            if begins or report.kind == "bye" or report.closes:
+            matters = self._take_in(report, voice, identity, live)
+            if matters or report.kind == "bye" or report.closes:
                 self.event.set()
             self.accepted += 1
         if key is not None and self.listener is not None:
@@ -114,12 +117,13 @@ class ReportBook:
         return key is not None
 
     def _take_in(self, report: Report, voice: str, identity: bytes | None, live: bool) -> bool:
-        """Whether this is the first word of a run."""
+        """Whether this is the first word of a run, or wants another number of workers than the last."""
         known = report.job in self._keys
         news = self._voices.get(report.job, {}).get(voice) if known else self._unknown.get((report.job, voice))
         if news is not None:
             _check_order(report, news.report)
         begins = news is None or report.restart > news.report.restart
+        other = news is not None and report.wanted not in (None, news.report.wanted)
         if news is None or begins:
             if news is not None:
                 news.before = None
@@ -129,7 +133,7 @@ class ReportBook:
             _keep(self._voices.setdefault(report.job, {}), voice, news, _MOST_VOICES)
         else:
             _keep(self._unknown, (report.job, voice), news, _MOST_UNKNOWN)
-        return begins
+        return begins or other
 
     def drop(self, cause: str = "message") -> None:
         """Count a message that was not acceptable."""
@@ -184,17 +188,21 @@ def _keep_speed(news: JobNews, steps_per_s: float, beside: str | None) -> None:
         news.shared_speeds = [*news.shared_speeds[-31:], (beside, steps_per_s)]
 
 
+def _note_start(news: JobNews, report: Report, now: float) -> None:
+    if report.steps is not None and news.first_steps is None:
+        news.first_steps = report.steps
+    steps = report.steps is not None and news.first_steps is not None and report.steps > news.first_steps
+    if news.first_step is None and (steps or report.wanted is not None):
+        news.first_step = now
+
+
 def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -> None:
     now = time.time()
     news.report, news.heard, news.live = report, now, live
     news.identity = identity or news.identity
     if report.kind == "hello" and news.hello is None:
         news.hello = now
-    if report.steps is not None:
-        if news.first_steps is None:
-            news.first_steps = report.steps
-        if news.first_step is None and report.steps > news.first_steps:
-            news.first_step = now
+    _note_start(news, report, now)
     if report.steps_per_s is not None and report.kind == "report":
         _keep_speed(news, report.steps_per_s, report.beside)
     if report.saved_step is not None and report.saved_step != news.saved_step:

@@ -53,6 +53,7 @@ class JobRecord:
     ``unsaved`` counts in a row how often it promised to save when asked and did not; it is not asked again before
     ``unsaved_until``. ``limit_asked``: when it was asked to save before its time limit, in this run.
     ``forgotten``: how many things its training says go on in it but are in no checkpoint.
+    ``wanted``: of a server of models, the workers that it last said it wants; 0 = it has not said, or is none.
     ``retries``: how often its command failed and it was run again as its owner asked; not before ``retry_after``.
     ``placed``: Slurm was last told to start it, rather than to put it off.
     """
@@ -112,6 +113,12 @@ class JobRecord:
     company: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     needs_mib: Sequence[int] = ()
     needs_filed: int = 0
+    wanted: int = 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a server of models."""
+        return self.wanted > 0
 
     @property
     def stage(self) -> Stage:
@@ -187,7 +194,7 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Event:
     """What was seen to happen to a job, as opposed to decided: ``kind`` is restart, retry,
-    forecast or graph."""
+    forecast, graph, weight, barred or wanted."""
 
     job_id: str
     kind: str

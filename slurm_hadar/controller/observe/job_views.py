@@ -16,6 +16,7 @@ from slurm_hadar.controller.observe.speeds.peers import Peers
 from slurm_hadar.controller.observe.speeds.shared_gpus import accepted_slow_down, likeness
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.safety.guard import unmovable_reason
+from slurm_hadar.controller.steering.elastic import enough
 from slurm_hadar.controller.steering.rules import NodeBook, shared_form
 from slurm_hadar.controller.steering.time_limits import goes_on, types_within
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
@@ -54,8 +55,12 @@ class JobViews:
     def view(self, facts: JobFacts) -> Job:
         """The job as a policy sees it."""
         job, comment, record, form = facts.job, facts.comment, facts.record, facts.form
-        speeds = self._estimates.speeds(facts, form.workers, self._types, self._now)
-        scaled = {n: self._estimates.speeds(facts, n, self._types, self._now) for n in form.sizes if n != form.workers}
+        speeds: Mapping[str, Speed] = self._estimates.speeds(facts, form.workers, self._types, self._now)
+        scaled: Mapping[int, Mapping[str, Speed]] = {
+            n: self._estimates.speeds(facts, n, self._types, self._now) for n in form.sizes if n != form.workers
+        }
+        if record.serves and form.sizes:
+            speeds, scaled = _useful(form, speeds, scaled, record.wanted)
         held = facts.placement.workers
         forecast = facts.forecast
         per_s = self._fastest(facts, forecast) if forecast else 0.0
@@ -101,6 +106,7 @@ class JobViews:
             pairs_as=likeness(facts) if job.shards else "",
             blocked=facts.blocked,
             ruled_out=_not_named(comment.types, self._types),
+            serves=record.serves,
         )
         return self._within_limit(_by_what_is_known(self._reckoned(shown, record)), facts)
 
@@ -151,6 +157,8 @@ class JobViews:
                 f"asked again in {record.unsaved_until - now:.0f} s"
             )
         young = unmovable_reason(self._config.guard, record.moves, record.run_since or now, now)
+        if record.serves:
+            return self._fixed(facts) or young or _content(facts)
         return self._fixed(facts) or young or self._unmeasured(facts, speeds)
 
     def _unmeasured(self, facts: JobFacts, speeds: Mapping[str, Speed]) -> str | None:
@@ -207,6 +215,27 @@ def unreadable_job(job: SlurmJob, record: JobRecord, why: str) -> Job:
         arrival=record.arrival,
         pinned=why,
     )
+
+
+def _useful(
+    form: Form, speeds: Mapping[str, Speed], scaled: Mapping[int, Mapping[str, Speed]], wanted: int
+) -> tuple[Mapping[str, Speed], Mapping[int, Mapping[str, Speed]]]:
+    """Of a server: sizes above the one that it wants are worth no more than that one. So what it says can make its job
+    smaller than another elastic one's, and never larger."""
+    most = enough(form.sizes, wanted)
+    there = speeds if most == form.workers else scaled[most]
+    return (
+        there if form.workers > most else speeds,
+        {size: there if size > most else known for size, known in scaled.items()},
+    )
+
+
+def _content(facts: JobFacts) -> str | None:
+    """That a server has the fewest GPUs that it may have, and wants no more: then nothing is to be changed about it."""
+    held, sizes = facts.placement.workers, facts.form.gang_sizes
+    if held > sizes[0] or enough(sizes, facts.record.wanted) > held:
+        return None
+    return "is a server of models, which is not stopped for others, and has the fewest GPUs that it may have"
 
 
 def _by_what_is_known(job: Job) -> Job:

@@ -21,6 +21,7 @@ from slurm_hadar.policies.toolkit.pairing import on_same_gpu, shares_kept
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
 
 
+_SERVES = "it is a server of models, which is not stopped for others"
 _HOST_GONE = "the job beside which it was to run is not there"
 
 
@@ -125,7 +126,7 @@ def unmovable_reason(guard: GuardSection, moves: int, since: float = -math.inf, 
 def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list[Change]:
     """Apply the configuration's limits; the changes with the largest payoff are kept."""
     guard = config.guard
-    changes = list(changes)
+    changes = [_served(snapshot.job[c.job_id], c) for c in changes]
     vetoed = _stretched(snapshot, changes, guard.max_stretch)
     idle = (ChangeKind.WAIT, ChangeKind.STAY)
     active = [c for c in changes if c.kind not in idle and c.job_id not in vetoed]
@@ -141,6 +142,29 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
             changed += 1
             stops += change.kind.stops
     return fit(snapshot, changes, vetoed)
+
+
+def _served(job: Job, change: Change) -> Change:
+    """A server of models is not stopped for others: it goes on, where it is, with the fewest GPUs that it may have
+    there. Who calls itself one gains what any job has that does not say that it saves: it keeps its place."""
+    if not job.serves or change.kind is not ChangeKind.PREEMPT:
+        return change
+    least = _fewest(job)
+    if least == job.placement:
+        return _veto(change, _SERVES)
+    return replace(change, kind=ChangeKind.MOVE, new=least, reason=f"{_SERVES}, and goes on with fewer GPUs")
+
+
+def _fewest(job: Job) -> Placement:
+    """The smallest gang on the nodes that the job has, with as many GPUs on each."""
+    shares = job.placement.shares
+    for size in job.form.gang_sizes:
+        each, rest = divmod(size, len(shares))
+        smaller = Placement(tuple((node, ((counts[0][0], each),)) for node, counts in shares))
+        fits = rest == 0 < each and all(len(counts) == 1 and counts[0][1] >= each for _, counts in shares)
+        if fits and job.form.refusal(smaller) is None:
+            return smaller
+    return job.placement
 
 
 def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_hadar.comment import MOST_SIZES
 
-__all__ = ["NodeGroups", "gang_sizes", "node_groups"]
+__all__ = ["NodeGroups", "enough", "gang_sizes", "node_groups"]
 
 #: For each group of nodes that one gang may use together, ``(GPUs per node, how many such nodes)``, largest first.
 NodeGroups = tuple[tuple[tuple[int, int], ...], ...]
@@ -45,6 +45,11 @@ def gang_sizes(
         good = [n for n in good if n in doublings or n == good[-1]]
     nearest = sorted({*good} - {asked}, key=lambda n: abs(math.log2(n / asked)))
     return tuple(sorted([asked, *nearest[: MOST_SIZES - 1]]))
+
+
+def enough(sizes: Sequence[int], wanted: int) -> int:
+    """Of ascending ``sizes`` the smallest with so many workers; the largest where none has."""
+    return next((size for size in sizes if size >= wanted), sizes[-1])
 
 
 def _exists(size: int, min_nodes: int, max_nodes: int, groups: NodeGroups) -> bool:

@@ -3,8 +3,9 @@
 Self-contained and free of third-party imports: it is loaded into whatever Python the user's script runs in (3.8 or
 later), also where slurm_hadar is not installed.
 
-One file ``$HADAR_RUN_DIR/<pid>.map`` per training process of rank 0, 8-byte words. The training writes all words but
-``ASKED``, ``GO_ON`` and ``PAUSE_S``, which the agent writes. A word is written by one side only, so no lock is needed.
+One file ``$HADAR_RUN_DIR/<pid>.map`` per training process of rank 0, or server of models, 8-byte words. It writes all
+but ``ASKED``, ``GO_ON`` and ``PAUSE_S``, which the agent writes. A word is written by one side only, so no lock is
+needed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ SAVE_S, LOAD_S, PAUSE_S, STALL_S = range(16, 20)
 CONSOLIDATE_S = 28
 # what all workers together take in a step, where that stays the same whatever their number; 0: it does not
 GLOBAL_BATCH = 29
+# workers that a server of models wants; 0: it has not said, or is none
+WANTED = 30
 
 
 class Page:

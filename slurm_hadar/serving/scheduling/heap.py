@@ -57,21 +57,9 @@ class ScoreHeap:
 
     def best(self, count: int, now_s: float) -> list[Request]:
         """At most so many of the highest scores, best first; they stay. Who can no longer be in time is forgotten."""
-        entries, queued, rate, before = self._entries, self._queued, self._rate, self._front
-        front: list[_Entry] = []
-        passed = False
-        for entry in before:
-            stored, number, request, table = entry
-            if number not in queued:
-                continue
-            deadline_s = request.deadline_s
-            key = rate * deadline_s - table.log_k_by_slack[bisect_right(table.slacks_s, deadline_s - now_s)]
-            if key <= stored and len(front) < count and not passed:
-                front.append(entry)
-            elif key != _NEVER:
-                passed = True  # a milestone: who stood behind it may be before it now
-                heappush(entries, (max(key, stored), number, request, table))
-        while entries and len(front) < count:
+        front = self._still_first(count, now_s)
+        entries, queued, rate = self._entries, self._queued, self._rate
+        while entries and (len(front) < count or entries[0] < front[-1]):
             stored, number, request, table = entries[0]
             if number not in queued:
                 heappop(entries)
@@ -80,12 +68,33 @@ class ScoreHeap:
             key = rate * deadline_s - table.log_k_by_slack[bisect_right(table.slacks_s, deadline_s - now_s)]
             if key == _NEVER:
                 heappop(entries)
-            elif key <= stored:
-                front.append(heappop(entries))
-            else:
+            elif key > stored:
                 heapreplace(entries, (key, number, request, table))
+            elif len(front) < count:
+                insort(front, heappop(entries))
+            else:
+                insort(front, heapreplace(entries, front.pop()))
         self._front = front
         return [entry[2] for entry in front]
+
+    def _still_first(self, count: int, now_s: float) -> list[_Entry]:
+        """Those of the front who have passed no milestone; the others go back to the heap."""
+        entries, queued, rate = self._entries, self._queued, self._rate
+        front: list[_Entry] = []
+        for entry in self._front:
+            stored, number, request, table = entry
+            if number not in queued:
+                continue
+            deadline_s = request.deadline_s
+            key = rate * deadline_s - table.log_k_by_slack[bisect_right(table.slacks_s, deadline_s - now_s)]
+            if key > stored:  # others may be before it now
+                if key != _NEVER:
+                    heappush(entries, (key, number, request, table))
+            elif len(front) < count:
+                front.append(entry)
+            else:
+                heappush(entries, entry)
+        return front
 
     def _entry(self, request: Request, now_s: float) -> _Entry:
         """By -log alpha."""

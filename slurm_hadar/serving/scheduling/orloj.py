@@ -78,11 +78,15 @@ class Latencies:
         time. The batch's time is as the product of its members' distributions says."""
         scale = speed / self._factors[len(requests)]
         parts = [(d.times_s, d.cumulative, n) for d, n in ((self._knowledge.of(a), n) for a, n in counts.items())]
+        longest_s = max(times[-1] for times, _, _ in parts)
         total = 0.0
         for request in requests:
             due_s = request.deadline_s - now_s
             for after_s, cost in request.steps:
                 slack_s = (due_s + after_s) * scale
+                if slack_s >= longest_s:
+                    total += cost
+                    continue
                 for times, cumulative, count in parts:
                     cost *= cumulative[bisect_right(times, slack_s)] ** count
                 total += cost
@@ -201,14 +205,15 @@ class Orloj(Policy):
         """The batch of the most expected on-time ends per expected second, unless it can wait for what cannot."""
         if not self.queued:
             return None
+        few = len(self.queued) <= _FEW * self._sizes[-1]
         listed = [
             (r, (r.last_s - now_s) * speed / self._shortest[r.application])
-            for r in self._heap.best(self._sizes[-1], now_s)
+            for r in self._heap.best(self._sizes[-1] * (_FEW if few else 1), now_s)
         ]
         best = self._densest(listed, now_s, speed)
         if best is None:
             return self._probe(speed)
-        if len(self.queued) <= _FEW * self._sizes[-1] and len(best.requests) < self._sizes[-1]:
+        if few and len(best.requests) < self._sizes[-1]:
             best = self._urgent_part(best, now_s, speed) or self._before(best, listed, now_s, speed) or best
         return Proposal(best.requests, best.expected_s, best.value)
 
@@ -219,14 +224,40 @@ class Orloj(Policy):
         for size in reversed(self._usable(len(listed))):
             if best is not None and self._at_most(size, shortest_s, speed) <= best.value:
                 continue
-            for requests, counts in self._cuts([r for r, factor in listed if factor >= factors[size]][:size]):
-                longest_s = self._means[next(reversed(counts))]
-                if best is not None and self._at_most(len(requests), longest_s, speed) <= best.value:
+            parts = self._parts(listed, factors[size], size)
+            taken: list[Request] = []
+            counts: dict[str, int] = {}
+            for application in sorted(parts, key=self._means.__getitem__) if len(parts) > 1 else parts:
+                # without those of the longest applications, as short ones need not wait for long ones
+                taken, counts = taken + parts[application], {**counts, application: len(parts[application])}
+                longest_s = self._means[application]
+                if best is not None and self._at_most(len(taken), longest_s, speed) <= best.value:
                     continue
-                found = self._weighed(requests, counts, now_s, speed)
-                if found.value > (0.0 if best is None else best.value):
-                    best = found
+                expected_s = self._latencies.expected_s(counts, len(taken)) / speed
+                if best is not None and len(taken) * self._most_cost <= best.value * expected_s:
+                    continue
+                on_time = self._latencies.worth(taken, counts, now_s, speed)
+                value = on_time / expected_s
+                if value > (0.0 if best is None else best.value):
+                    best = _Weighed(taken, counts, expected_s, on_time, value)
         return best
+
+    @staticmethod
+    def _parts(listed: Sequence[tuple[Request, float]], least: float, size: int) -> dict[str, list[Request]]:
+        """The first so many that a batch of this size could serve in time, by application."""
+        parts: dict[str, list[Request]] = {}
+        for request, factor in listed:
+            if factor < least:
+                continue
+            if not size:
+                break
+            size -= 1
+            part = parts.get(request.application)
+            if part is None:
+                parts[request.application] = [request]
+            else:
+                part.append(request)
+        return parts
 
     def _urgent_part(self, best: _Weighed, now_s: float, speed: float) -> _Weighed | None:
         """A batch's first half, quarter ... where more are in time if the others follow as a batch of their own, and
@@ -247,7 +278,8 @@ class Orloj(Policy):
     def _before(
         self, best: _Weighed, listed: Sequence[tuple[Request, float]], now_s: float, speed: float
     ) -> _Weighed | None:
-        """A batch of others that goes first, as it would be late behind the best one, which loses little by waiting."""
+        """A batch of others that goes first, as it would be late behind the best one, which loses little by waiting; or
+        as the best one loses nothing, and may grow meanwhile."""
         numbers = {r.number for r in best.requests}
         other = self._densest([entry for entry in listed if entry[0].number not in numbers], now_s, speed)
         if other is None:
@@ -255,7 +287,19 @@ class Orloj(Policy):
         price = self._price(speed)
         first = other.on_time - price * other.expected_s + self._later(best, now_s + other.expected_s, speed, price)
         second = best.on_time - price * best.expected_s + self._later(other, now_s + best.expected_s, speed, price)
-        return other if first - second > _SAVED * other.on_time else None
+        saved = first - second > _SAVED * other.on_time
+        return other if saved or self._can_grow(best, other, now_s, speed) else None
+
+    def _can_grow(self, best: _Weighed, other: _Weighed, now_s: float, speed: float) -> bool:
+        """Whether the best batch loses nothing behind one of other applications, even if it is full by then. What comes
+        meanwhile then shares its fixed part, where one small batch after the other would keep the others waiting. Where
+        nobody was lost of late it goes first, and is answered sooner."""
+        if max(self._lost.values(), default=0.0) < _SURE or not other.counts.keys().isdisjoint(best.counts):
+            return False
+        factors = self.setup.law.factors
+        full_s = best.expected_s * factors[-1] / factors[len(best.requests)]
+        at_s = now_s + other.expected_s + full_s - best.expected_s
+        return best.on_time - self._latencies.worth(best.requests, best.counts, at_s, speed) < _SURE
 
     def _later(self, batch: _Weighed, at_s: float, speed: float, price: float) -> float:
         """What it is worth if it starts then, if it is worth its time."""
@@ -284,23 +328,6 @@ class Orloj(Policy):
     def _usable(self, count: int) -> list[int]:
         """Sizes up to the one that takes so many."""
         return [k for k, before in zip(self._sizes, (0, *self._sizes), strict=False) if before < count]
-
-    def _cuts(self, requests: list[Request]) -> list[tuple[list[Request], dict[str, int]]]:
-        """The requests, and without those of the longest applications, as short ones need not wait for long ones; with
-        how many there are of each application."""
-        parts: dict[str, list[Request]] = {}
-        for request in requests:
-            parts.setdefault(request.application, []).append(request)
-        if len(parts) < 2:
-            return [(requests, {a: len(part) for a, part in parts.items()})] if requests else []
-        found: list[tuple[list[Request], dict[str, int]]] = []
-        taken: list[Request] = []
-        counts: dict[str, int] = {}
-        for application in sorted(parts, key=self._means.__getitem__):
-            taken = taken + parts[application]
-            counts = {**counts, application: len(parts[application])}
-            found.append((taken, counts))
-        return found
 
     def _counted(self, requests: Sequence[Request]) -> dict[str, int]:
         """By application, shortest first."""

@@ -19,10 +19,11 @@ from slurm_hadar.serving.scheduling.request import Batch, Request, Worker
 from slurm_hadar.serving.scheduling.scheduler import Scheduler
 from slurm_hadar.serving.server.metrics import Outcome, ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
-from slurm_hadar.serving.server.pool import Pool, WorkerEvents
+from slurm_hadar.serving.server.pool import Pool, WorkerEvents, gpus_here
 from slurm_hadar.serving.server.protocol import Asked
-from slurm_hadar.serving.server.scaler import Scaler
+from slurm_hadar.serving.server.scaler import SEEN_S, Scaler
 from slurm_hadar.serving.server.wire import pack
+from slurm_hadar.serving.server.word import Word
 from slurm_hadar.serving.simulation.scaling import Bounds, Scaling
 
 __all__ = ["Accepted", "Answer", "Desk", "DeskOptions"]
@@ -116,11 +117,12 @@ class Desk:
         tell: Callable[[str], None],
     ) -> None:
         self.options, self._metrics, self._failed, self._tell = options, metrics, failed, tell
-        self._pool = Pool(
-            options.workers.most, [options.source, str(options.largest)], WorkerEvents(self._message, self._gone)
-        )
+        self._here = options.workers.here(len(gpus_here()))
+        self._word = Word(options.workers, self._here, SEEN_S, tell)
+        self._pool = Pool(self._here, [options.source, str(options.largest)], WorkerEvents(self._message, self._gone))
         self._scaler = Scaler(options.policy, options.workers, self._setups, self._run_times, self._scale)
-        self._scaling = Scaling(options.workers.least)
+        # what a job was given is what it was found to want
+        self._scaling = Scaling(self._here if self._word.heard else options.workers.least)
         self._scales: asyncio.Task[None] | None = None
         self._retiring: set[str] = set()  # end when their batch does
         self._scheduler: Scheduler | None = None
@@ -148,7 +150,7 @@ class Desk:
         return 0 if self._scheduler is None else self._scheduler.queued
 
     def start(self) -> None:
-        self._pool.start(self.options.workers.least)
+        self._pool.start(self._places)
         self._look()
         if self.options.workers.least < self.options.workers.most:
             self._scales = asyncio.create_task(self._scaler.run(time.monotonic, lambda: self._scaling.wanted))
@@ -225,6 +227,7 @@ class Desk:
             "scaling": {
                 "least": self.options.workers.least, "most": self.options.workers.most,
                 "goal": self.options.workers.goal, "wanted": self._scaling.wanted,
+                "here": self._here, "told": self._word.wanted,
                 "expected": [{"workers": n, "finish_rate": rate} for n, rate in self._scaling.expected.items()],
             },
             "workers": [
@@ -324,6 +327,7 @@ class Desk:
         typical = {of["metadata"]["name"]: _typical_s(of["singles"]) for of in told}
         if self._scheduler is None:
             self._learn(told, groups, typical)
+            self._word.ready(now_s, now_s - self.started_s)
         ratios = [self._models.singles[model] / max(seconds, 1e-9) for model, seconds in typical.items()]
         speed = statistics.geometric_mean(ratios)
         worker = Worker(name, 1.0 if abs(speed - 1.0) < _SAME_SPEED else speed)
@@ -397,7 +401,7 @@ class Desk:
     def _could_not_begin(self, name: str, why: str) -> None:
         """Where no worker ever was ready, and as many as there are to be have failed, the fault is the model's."""
         self._never_ready += 1
-        if self._scheduler is None and self._never_ready >= self.options.workers.least:
+        if self._scheduler is None and self._never_ready >= self._places:
             self._failed(f"no worker could begin: {why}")
         else:
             self._tell(f"worker {name} could not begin, another one is started: {why}")
@@ -411,17 +415,25 @@ class Desk:
         assert self._scheduler is not None
         return self._scheduler.policies[model].run_times(application)
 
+    @property
+    def _places(self) -> int:
+        """Workers that there should be here."""
+        return min(self._scaling.wanted, self._here)
+
     def _scale(self, found: Scaling) -> None:
         """As many as are wanted; those that are too many end when they are idle, and nobody waits longer for it."""
         if found.wanted != self._scaling.wanted:
             rate = found.expected.get(found.wanted, 1.0)
-            self._tell(f"{found.wanted} workers instead of {self._scaling.wanted}: {rate:.1%} are expected in time")
+            room = f" (room for {self._here})" if found.wanted > self._here else ""
+            before = self._scaling.wanted
+            self._tell(f"{found.wanted} workers instead of {before}{room}: {rate:.1%} are expected in time")
         self._scaling = found
+        self._word.look(found, time.monotonic())
         self._metrics.expected.set(found.expected.get(found.wanted, 1.0))
         if self.draining:
             return
         self._retiring.clear()
-        missing = found.wanted - self._pool.places
+        missing = self._places - self._pool.places
         if missing > 0:
             self._pool.add(missing)
         self._let_go()
@@ -432,7 +444,7 @@ class Desk:
 
     def _let_go(self) -> None:
         """Of those that are too many: first who is not ready yet, then who is idle, others when their batch ends."""
-        surplus = self._pool.places - self._scaling.wanted - len(self._retiring)
+        surplus = self._pool.places - self._places - len(self._retiring)
         ordered = sorted(self._pool.pids(), key=lambda n: (n in self._workers, n in self._running))
         for name in [n for n in ordered if n not in self._retiring][: max(0, surplus)]:
             self._retiring.add(name)

@@ -17,7 +17,7 @@ import zmq
 
 from slurm_hadar.serving.server.wire import unpack
 
-__all__ = ["Pool", "WorkerEvents"]
+__all__ = ["Pool", "WorkerEvents", "gpus_here"]
 
 _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -176,11 +176,15 @@ class Pool:
             self._loop.call_soon(self._drain)
 
 
+def gpus_here() -> list[str]:
+    """The GPUs that this process may use, where that is said, as it is in a job."""
+    return [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+
+
 def _environment(place: int, count: int) -> Mapping[str, str]:
     """One GPU of those that we have for each worker, and a share of the cores."""
     given = dict(os.environ)
-    gpus = [gpu for gpu in given.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-    if gpus:
+    if gpus := gpus_here():
         given["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
     given.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
     return given

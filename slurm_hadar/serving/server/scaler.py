@@ -18,10 +18,10 @@ from slurm_hadar.serving.server.dependent import die_with_parent
 from slurm_hadar.serving.simulation.scaling import Bounds, Scaling, scaling_of
 from slurm_hadar.serving.trace import TracedRequest
 
-__all__ = ["EACH_S", "Scaler"]
+__all__ = ["EACH_S", "SEEN_S", "Scaler"]
 
 EACH_S = 10.0  # between two looks
-_SEEN_S = 60.0  # what counts as of late
+SEEN_S = 60.0  # what counts as of late
 _MOST = 2000  # requests that are played again
 
 
@@ -83,7 +83,7 @@ class Scaler:
         return self._executor
 
     def _of_late(self, now_s: float) -> list[TracedRequest]:
-        while self._seen and self._seen[0][0] < now_s - _SEEN_S:
+        while self._seen and self._seen[0][0] < now_s - SEEN_S:
             self._seen.popleft()
         known = {kind: self._known(*kind) for kind in {(model, application) for *_, model, application in self._seen}}
         found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from slurm_hadar.serving.scheduling.registry import Name
 from slurm_hadar.serving.simulation.run import play
 from slurm_hadar.serving.trace import TracedRequest
 
-__all__ = ["Bounds", "Scaling", "scaling_of", "wanted_workers"]
+__all__ = ["Bounds", "Scaling", "Wish", "scaling_of", "wanted_workers"]
 
 _WORTH = 0.005  # of the finish rate: a worker that adds less is not worth its price
 
@@ -35,6 +36,10 @@ class Bounds:
         if not 1 <= found.least <= found.most <= 256:
             raise ConfigError(f"--workers {workers!r} must be from 1 to 256, the smaller number first")
         return found
+
+    def here(self, gpus: int) -> int:
+        """The most workers where there are so many GPUs (0: nobody says): one each, but never fewer than may be."""
+        return max(self.least, min(self.most, gpus)) if gpus else self.most
 
 
 @dataclass(frozen=True)
@@ -65,3 +70,38 @@ def wanted_workers(expected: Callable[[int], float], now: int, bounds: Bounds) -
             return Scaling(count, rates)
     best = max(rates.values())
     return Scaling(next(n for n, rate in rates.items() if rate > best - _WORTH), rates)
+
+
+class Wish:
+    """What a server tells the controller that it wants, where another number of workers is another start of its job.
+    Our definition.
+
+    More than it has: once what was lost for want of them, in seconds in which nobody would have been answered, has come
+    to as much as the restart costs. That is the rule of ski rental (Karlin, Manasse, McGeoch, Owicki: Algorithmica
+    1994): whatever comes, it loses at most twice what who knew it would. Fewer: once no look of the last ``memory_s``
+    has wanted more.
+
+    Parameters
+    ----------
+    have: workers that there is room for; before the first look it wants these.
+    restart_s: what a restart costs, in seconds without answers.
+    """
+
+    def __init__(self, have: int, restart_s: float, memory_s: float, now_s: float) -> None:
+        self._have, self._restart_s, self._memory_s = have, restart_s, memory_s
+        self._looks: deque[tuple[float, int]] = deque([(now_s, have)])
+        self._lost_s = 0.0
+        self.wanted = have
+
+    def look(self, found: Scaling, now_s: float) -> None:
+        """What is expected now; :attr:`wanted` follows."""
+        past_s = now_s - self._looks[-1][0]
+        self._looks.append((now_s, found.wanted))
+        while self._looks[0][0] < now_s - self._memory_s:
+            self._looks.popleft()
+        if found.wanted > self._have:
+            self._lost_s += past_s * (found.expected[found.wanted] - found.expected[self._have])
+            self.wanted = found.wanted if self._lost_s >= self._restart_s else self._have
+        else:
+            self._lost_s = 0.0
+            self.wanted = min(self._have, max(wanted for _, wanted in self._looks))

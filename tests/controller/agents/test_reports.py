@@ -156,3 +156,17 @@ def test_events_bring_the_round_forward() -> None:
     assert not book.event.is_set()
     book.ingest(made(3, kind="bye", exit_code=0))
     assert book.event.is_set() and book.get("7").ended
+
+
+def test_a_server_that_wants_another_number_of_workers_brings_the_round_forward() -> None:
+    """Once for each number; what it says of itself otherwise is no news."""
+    book = trusting()
+    book.ingest(made(1, kind="hello"))
+    heard = []
+    for seq, wanted in enumerate((1, 1, 2, 2, None, 2), 2):
+        book.event.clear()
+        book.ingest(made(seq, wanted=wanted))
+        heard.append(book.event.is_set())
+
+    assert heard == [True, False, True, False, False, True]
+    assert book.get("7").first_step is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +29,9 @@ def rounds(draw: st.DrawFn) -> tuple[Snapshot, Plan]:
             now[held] -= size
             state, placement = JobState.RUNNING, Placement.of({held: {TYPES[held]: size}})
         speeds = {t: Speed(1.0) for t in TYPES.values()}
-        jobs.append(Job(job_id, Form(size), state=state, placement=placement, speeds=speeds))
+        form = Form(size, sizes=draw(st.sampled_from([(), tuple(range(1, size + 1))])))
+        serves = draw(st.booleans())
+        jobs.append(Job(job_id, form, state=state, placement=placement, speeds=speeds, serves=serves))
         target = draw(st.sampled_from([None, *TYPES]))
         if target and then[target] >= size:
             then[target] -= size
@@ -75,6 +79,29 @@ def test_limits_hold(case: tuple[Snapshot, Plan], most: int, share: float) -> No
     assert sum(1 for c in limited if c.kind.stops) <= most
     assert share == 1.0 or len(moved) <= max(1, int(share * len(limited)))
     assert all(n <= 4 for n in used_after(limited).values())
+    kinds = {c.job_id: c.kind for c in limited}
+    assert not any(j.serves and j.placement and kinds[j.job_id] is ChangeKind.PREEMPT for j in snapshot.jobs)
+
+
+def test_a_server_is_made_smaller_for_others_and_not_stopped() -> None:
+    """To the fewest GPUs that it may have, on its own node; the others start on what it gives back."""
+    held = Placement.of({"a": {"v100": 4}})
+    form, speeds = Form(2, sizes=(2, 3, 4)), {"v100": Speed(1.0)}
+    server = Job("1", form, state=JobState.RUNNING, placement=held, speeds=speeds, serves=True)
+    waiting = [Job(n, Form(2), speeds=speeds) for n in ("2", "3")]
+    snapshot = Snapshot(0.0, (Node("a", {"v100": 4}),), (server, *waiting))
+    half = Placement.of({"a": {"v100": 2}})
+    plan = Plan("x", {"2": half, "3": half}, payoffs={"2": 2.0, "3": 1.0})
+
+    changes = limit(snapshot, changes_of(snapshot, plan), load(None))
+
+    assert [(c.kind, c.new) for c in changes[:2]] == [(ChangeKind.MOVE, half), (ChangeKind.START, half)]
+    assert changes[2].kind is ChangeKind.WAIT and "fewer GPUs" in changes[0].why
+
+    small = snapshot.with_jobs([replace(server, placement=half), *waiting])
+    kept = limit(small, changes_of(small, plan), load(None))
+    assert [c.kind for c in kept] == [ChangeKind.STAY, ChangeKind.START, ChangeKind.WAIT]
+    assert "server of models" in kept[0].why
 
 
 def test_reasons_name_the_limit() -> None:

@@ -73,6 +73,24 @@ def test_an_elastic_job_does_not_change_its_size_for_less_than_the_restart(job: 
     assert width(get("hadar").allocate(snapshot([nearly], FOUR)), "1") == 2
 
 
+def test_what_a_server_does_not_want_is_given_back_when_others_want_it(job: Any, snapshot: Any) -> None:
+    """Four GPUs that are worth no more than one: kept while nobody waits, left to three who do. Wanted, and they are
+    taken where they are free."""
+
+    def serving(wanted: int, held: int) -> Any:
+        rates = {1: 1.0, 2: 1.8, 4: 3.0}
+        asked = elastic(job, "1", tuple((n, rates[min(n, wanted)]) for n in rates), steps=None, serves=True)
+        return replace(asked, state=JobState.RUNNING, placement=Placement.of({"a": {"v100": held}}))
+
+    others = [job(str(n), steps=1e4, arrival=900.0) for n in range(2, 5)]
+    policy = get("hadar")
+    assert width(policy.allocate(snapshot([serving(1, 4)], FOUR)), "1") == 4
+    plan = policy.allocate(snapshot([serving(1, 4), *others], FOUR))
+    assert width(plan, "1") == 1 and len(plan.placements) == 4
+    assert width(policy.allocate(snapshot([serving(1, 1)], FOUR)), "1") == 1
+    assert width(policy.allocate(snapshot([serving(4, 1)], FOUR)), "1") == 4
+
+
 # Mixed gangs
 
 

@@ -119,7 +119,15 @@ class JobRecords:
             record.total_steps = float(comment.steps)
         news = self._book.get(job.job_id)
         if news is not None and news.report.restart >= job.restarts:
+            self._note_wanted(record, news)
             self.note_progress(record, news)
+
+    def _note_wanted(self, record: JobRecord, news: JobNews) -> None:
+        """What a server wants; while it starts, what the run before wanted."""
+        wanted = news.report.wanted
+        if wanted is not None and wanted != record.wanted:
+            record.wanted = wanted
+            self.events.append(Event(record.job_id, "wanted", f"its server wants {wanted} worker{'s'[: wanted > 1]}"))
 
     def _note_failure(self, record: JobRecord, job: SlurmJob) -> None:
         if (event := note_failure(record, job.restarts, self._book.get(job.job_id))) is not None:
