@@ -29,6 +29,7 @@ __all__ = ["Queueing", "queue_up"]
 _BALANCING = 3
 _MANY = 10_000  # with so many jobs one step of balancing a round is enough
 _ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming
+_HALF = 0.5
 _DEAR = 0.01  # of the run times: what it would cost to stop every job once
 _A_STREAM = 10  # so many arrivals, at different times, make a stream
 
@@ -144,7 +145,8 @@ def _with_start(rules: Rules, outlook: Outlook) -> Floats:
     seconds = outlook.run_s + outlook.restart_s[:, None]
     there = np.flatnonzero(outlook.held >= 0)
     here_s = outlook.run_s[there, outlook.held[there]]
-    seconds[there] += np.where(np.isfinite(here_s), rules.switch_gain * here_s, 0.0)[:, None]
+    shorter_s = np.minimum(outlook.run_s[there], here_s[:, None])
+    seconds[there] += np.where(np.isfinite(shorter_s), rules.switch_gain * shorter_s, 0.0)
     seconds[there, outlook.held[there]] = here_s
     return seconds
 
@@ -223,7 +225,7 @@ def _arriving(outlook: Outlook) -> Floats:
     It charges every job for the GPU time that it takes from them, and so leans towards the columns that need least of
     it.
     """
-    return _ARRIVING * outlook.gpus * _stream(outlook)
+    return min(_ARRIVING, _HALF * len(outlook.jobs) / max(1.0, outlook.gpus.sum())) * outlook.gpus * _stream(outlook)
 
 
 def _stream(outlook: Outlook) -> float:

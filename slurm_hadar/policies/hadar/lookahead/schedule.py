@@ -55,6 +55,7 @@ class Machine:
     def __init__(self, outlook: Outlook, seconds: Floats, toll: Floats) -> None:
         self.seconds, self.toll = seconds, toll
         self.run_s, self.restart_s = outlook.run_s, outlook.restart_s
+        self.held = outlook.held
         self.workers = outlook.workers.astype(int)
         self.pool_of = outlook.pool_of
         self.free_s = _free_s(outlook)
@@ -77,6 +78,7 @@ class Machine:
             job = plans.order[:, place]
             begins = free[rows[:, None], self.pool_of[None, :], self._last[job]]
             ends = begins + self.seconds[job]
+            ends = np.where((begins > 0) & (self.held[job][:, None] == every), ends + self.restart_s[job][:, None], ends)
             bound = plans.column[rows, job][:, None]
             ends = np.where((bound < 0) | (bound == every), ends, np.inf)
             chosen = ends.argmin(axis=1)
@@ -104,7 +106,7 @@ class Machine:
             lost_s = self.seconds[job, via] - self.run_s[job, via]
             done = (begin - first - lost_s) / self.run_s[job, via]
             later = begin + self.restart_s[job] + (1.0 - done) * self.run_s[job, chosen]
-        gains = (pool != self.pool_of[chosen]) & (done > 0) & (done < 1) & (later + self.restart_s[job] < end)
+        gains = (via != chosen) & (done > 0) & (done < 1) & (later + self.restart_s[job] < end)
         rows, job, via, pool = rows[gains], job[gains], via[gains], pool[gains]
         self._occupy(free, rows, pool, self.workers[job, via], begin[gains])
         return rows, later[gains], np.where(first[gains] <= 0, via, -1)

@@ -84,7 +84,7 @@ def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     if exchanges:
         able = [np.flatnonzero(row).tolist() for row in np.isfinite(problem.seconds)]
         rng = np.random.default_rng(0)
-        for _ in range(_BATCHES):
+        for _ in range(max(_BATCHES, 2 * outlook.run_s.shape[1])):
             plans = best.plan.repeated(0, _BATCH)
             _exchange(plans, able, movable, rng)
             best.improve(plans)
