@@ -209,8 +209,8 @@ def poisson_part(book: Book) -> str:
         )
     header = (
         "jobs per hour, seed | floor | bound | `hadar` | `gavel_las` here | Gavel's `max_min_fairness_perf` | gain "
-        "over that | most that is possible | goal 1.3 | `hadar` / bound | V100s asked for | `ftf_max` `hadar` | `ftf_max` "
-        "`gavel_las` | moves per job `hadar` | `gavel_las`"
+        "over that | most that is possible | goal 1.3 | `hadar` / bound | V100s asked for | `ftf_max` `hadar` | "
+        "`ftf_max` `gavel_las` | moves per job `hadar` | `gavel_las`"
     )
     return _joined([POISSON, _table(header, rows), POISSON_WHY])
 
