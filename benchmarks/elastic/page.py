@@ -24,11 +24,12 @@ Made by `python -m benchmarks.elastic DATA --policies hadar,hadar:frontier=0 --p
 [elastic.json](elastic.json). DATA is a folder with traces and tables of Sia (SOSP 2023, the artifact
 siasosp23/artifacts at commit aaf7a0d), which have no licence and are not part of this project.
 
-160 jobs arrive within 8 hours (newtrace-1: 960 within 48) on 24 T4, 24 RTX 2080 Ti and 16 A100 (`{CLUSTER}`), rounds of
-60 s. Each may have 1, 2, 4, 8, 12, 16, 20 or 24 GPUs of one type, and change at the cost of a restart (25 to 250 s, first
-starts too). `hadar` is told each application's speed with each number of GPUs of each type, as the mean over its life;
-the rows of Sia, Pollux and Gavel are Sia's own simulator with the settings of its paper. There Sia learns speeds while
-jobs run; in the row *all speeds known* it knows them as `hadar` does. What a job has still to do only `hadar` knows.
+160 jobs arrive within 8 hours (newtrace-1: 960 within 48) on 24 T4, 24 RTX 2080 Ti and 16 A100 (`{CLUSTER}`),
+rounds of 60 s. Each may have 1, 2, 4, 8, 12, 16, 20 or 24 GPUs of one type, and change at the cost of a restart (25 to
+250 s, first starts too). `hadar` is told each application's speed with each number of GPUs of each type, as the mean
+over its life; the rows of Sia, Pollux and Gavel are Sia's own simulator with the settings of its paper. There Sia
+learns speeds while jobs run; in the row *all speeds known* it knows them as `hadar` does. What a job has still to do
+only `hadar` knows.
 
 The policy's constants were chosen by the jobs of philly-1, philly-3 and saturn-1 in other orders, none by
 {", ".join(DRAWN[:-1])} and {DRAWN[-1]}.
