@@ -17,6 +17,17 @@ __all__ = ["CLUSTER", "Peer", "read_peers", "read_trace"]
 #: The cluster of Sia's simulations, as in ``hadar simulate``.
 CLUSTER = "t4:6x4,rtx:3x8,a100:2x8"
 
+#: Fields of :class:`Peer`, and the columns of ``results/runs.csv``.
+_FIGURES = {
+    "avg_jct_h": "avg_jct_h",
+    "p50_jct_h": "p50_jct_h",
+    "p99_jct_h": "p99_jct_h",
+    "makespan_h": "makespan_h",
+    "gpu_h": "gpu_h_per_job",
+    "restart_gpu_h": "restart_gpu_h_per_job",
+    "restarts": "restarts_per_job",
+}
+
 
 @dataclass(frozen=True)
 class Peer:
@@ -81,13 +92,9 @@ def read_peers(data: Path, trace: str) -> list[Peer]:
             continue
         label = row["policy"] + (", all speeds known" if row["variant"] != "base" else "")
         jobs = data / "results" / "jobs" / f"{trace}_{row['policy']}.csv"
-        found.append(
-            Peer(
-                trace, label, *(float(row[key]) for key in ("avg_jct_h", "p50_jct_h", "p99_jct_h", "makespan_h",
-                "gpu_h_per_job", "restart_gpu_h_per_job", "restarts_per_job")),
-                _by_application(jobs) if row["variant"] == "base" and jobs.exists() else {},
-            )
-        )  # fmt: skip
+        told = _by_application(jobs) if row["variant"] == "base" and jobs.exists() else {}
+        figures = {ours: float(row[theirs]) for ours, theirs in _FIGURES.items()}
+        found.append(Peer(trace, label, by_application=told, **figures))
     return found
 
 

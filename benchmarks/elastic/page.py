@@ -20,9 +20,13 @@ _HEAD = "avg JCT h | p50 | p99 | makespan h | GPU-h per job | of it restarting |
 
 INTRO = f"""# Elastic gangs, measured
 
-Made by `python -m benchmarks.elastic DATA --policies hadar,hadar:frontier=0 --page`, from
-[elastic.json](elastic.json). DATA is a folder with traces and tables of Sia (SOSP 2023, the artifact
-siasosp23/artifacts at commit aaf7a0d), which have no licence and are not part of this project.
+DATA is a folder with traces and tables of Sia (SOSP 2023, the artifact siasosp23/artifacts at commit aaf7a0d), which
+have no licence and are not part of this project. Figures: [elastic.json](elastic.json).
+
+```
+python -m benchmarks.elastic DATA --policies hadar,hadar:frontier=0 --page
+python -m benchmarks.elastic DATA --traces newtrace-1 --page
+```
 
 160 jobs arrive within 8 hours (newtrace-1: 960 within 48) on 24 T4, 24 RTX 2080 Ti and 16 A100 (`{CLUSTER}`),
 rounds of 60 s. Each may have 1, 2, 4, 8, 12, 16, 20 or 24 GPUs of one type, and change at the cost of a restart (25 to

@@ -229,7 +229,7 @@ def _arriving(outlook: Outlook) -> Floats:
     it. Those to come are taken to be as many as are there, of which on average one half is behind.
     """
     present = len(outlook.jobs) + len(outlook.arena.kept)
-    per_gpu = min(_ARRIVING, _BEHIND * present / max(1.0, outlook.gpus.sum()))
+    per_gpu = min(_ARRIVING, _BEHIND * present / max(1.0, float(outlook.gpus.sum())))
     return per_gpu * outlook.gpus * _stream(outlook)
 
 
