@@ -359,13 +359,13 @@ on their best type with nobody else there. The *bound* is what no schedule can b
 """
 
 POISSON_WHY = """
-Where the most that is possible is below the goal of 1.3, no policy reaches it: a job alone on its best type already
-takes most of the time that it takes under Gavel's policy. Where it is above, the V100s are in the way. *V100s asked
-for* is how many would be busy on average if each measured job ran on its best type. There are 36: some must wait or run
-on a slower type, and the more are asked for, the less near comes anybody to the floor.
+Where the most that is possible is below the goal of 1.3, no policy reaches it, not even with the measured jobs alone on
+the cluster. Where it is above, the V100s are in the way. *V100s asked for* is how many would be busy on average if each
+measured job ran on its best type. There are 36: some must wait or run on a slower type, and the more are asked for, the
+less near comes anybody to the floor.
 
 The bound is little above the floor, and what the other jobs take cannot raise it: a schedule may favour the measured
-jobs all the time, and let the others have what those leave. With its 500 jobs alone the cluster has room before and
+jobs all the time, and let the others have what those leave. With these 500 jobs alone the cluster has room before and
 after them, and on slower types. So much of what separates a policy from the bound are the jobs that it serves without
 being measured by them, which no bound on the measured ones can count.
 
