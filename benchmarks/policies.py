@@ -34,6 +34,7 @@ from slurm_hadar.throughput.table import ReferenceTable
 SEEDS = (0, 1, 2)
 FRONTIER = (0.0, 0.1, 0.25, 0.5, 0.6, 0.75, 0.9, 1.0)
 WINDOW = (700, 1200)
+VARIABLES = 300_000  # of the programme that bounds the jobs in the window: half a minute each
 SECTIONS = ("static", "nodes", "poisson", "decisions")
 SIZES = ((2048, 512, 128), (100_000, 10_000, 1_250))  # jobs, GPUs, nodes
 
@@ -117,7 +118,7 @@ def bounds_case(case: Case, traces: Path, table_path: Path) -> dict[str, Any]:
     table = _table(table_path)
     trace = read_trace(traces / f"{case.trace}.trace", table)
     told = {"trace": case.trace, "model": case.model, **alone(trace, case, table)}
-    return {**told, **bounds_of(trace, case.options, table)}
+    return {**told, **bounds_of(trace, case.options, table, variables=VARIABLES if case.measure else None)}
 
 
 def alone(trace: Trace, case: Case, table: ReferenceTable) -> dict[str, Any]:

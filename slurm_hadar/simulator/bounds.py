@@ -18,11 +18,11 @@ from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Job, Mix, Node, Speed
 from slurm_hadar.simulator.nodes import gpus_by_type
 
-__all__ = ["lower_bounds"]
+__all__ = ["MOST_VARIABLES", "lower_bounds"]
 
 _RELEASES = 24  # arrival times from which on the rest of the work must fit
 _MOST_INTERVALS, _LEAST_INTERVALS = 200, 12
-_MOST_VARIABLES = 70_000  # finer intervals give a better bound: so many as are solved in a few seconds
+MOST_VARIABLES = 70_000  # finer intervals give a better bound: so many as are solved in a few seconds
 _TANGENTS = (0.0, 0.5, 1.0)  # which of a job's ways, by run time
 _HORIZON = 3.0  # intervals end here, in units of the bound on the total time; what is later is free of capacity
 
@@ -39,13 +39,23 @@ class _Columns:
 
 
 def lower_bounds(
-    jobs: Sequence[Job], nodes: Sequence[Node], *, jct: bool = True, copies: Mapping[str, Sequence[float]] | None = None
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    *,
+    jct: bool = True,
+    copies: Mapping[str, Sequence[float]] | None = None,
+    variables: int = MOST_VARIABLES,
 ) -> dict[str, float]:
     """``ttd_s`` and, unless ``jct`` is false, ``avg_jct_s``, for the measured jobs alone: what others take from them
     only makes it later.
 
-    ``copies`` has, for each forked job, the rates of its copies if it were alone. Jobs that can run nowhere must be
-    left out. Raises TraceError if a programme cannot be solved.
+    No bound that counts the others as well could be higher. A schedule of the measured jobs alone becomes one of all
+    jobs, in which no measured job ends later, when the others get what those leave free, or run after them. So the
+    least that all schedules reach for the measured jobs is the same with and without the others.
+
+    ``copies`` has, for each forked job, the rates of its copies if it were alone. ``variables``: about so many has the
+    programme for ``avg_jct_s``; with more the bound is higher. Jobs that can run nowhere must be left out. Raises
+    TraceError if a programme cannot be solved.
     """
     if not jobs:
         return {}
@@ -58,7 +68,8 @@ def lower_bounds(
     ttd_s = _ttd(ways, arrivals, gpus, alone)
     found = {"ttd_s": ttd_s}
     if jct:
-        found["avg_jct_s"] = _avg_jct(ways, arrivals, gpus, alone, _HORIZON * ttd_s)
+        intervals = min(_MOST_INTERVALS, max(_LEAST_INTERVALS, variables // len(ways.job)))
+        found["avg_jct_s"] = _avg_jct(ways, arrivals, gpus, alone, _grid(arrivals, alone, _HORIZON * ttd_s, intervals))
     return found
 
 
@@ -156,16 +167,15 @@ def _ttd(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alone) -
     return max(last, _solve(np.r_[np.zeros(columns), 1.0], blocks, limits, "TTD"))
 
 
-def _avg_jct(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alone, horizon_s: float) -> float:
-    """Mean over jobs of their ends less their arrivals, minimised over the fractions of work per interval.
+def _avg_jct(ways: _Columns, arrivals: np.ndarray, gpus: np.ndarray, lone: _Alone, starts: np.ndarray) -> float:
+    """Mean over jobs of their ends less their arrivals, minimised over the fractions of work per interval; the
+    intervals begin at ``starts``.
 
     A job ends no earlier than its arrival and all the time for which it runs; and no earlier than M and what
     :func:`_after_the_middle` says. M is the fraction-weighted begin of the intervals, which no mean busy time is below.
     The last interval has no end.
     """
     shortest_s = lone.shortest_s
-    intervals = min(_MOST_INTERVALS, max(_LEAST_INTERVALS, _MOST_VARIABLES // len(ways.job)))
-    starts = _grid(arrivals, shortest_s, horizon_s, intervals)
     ends = np.r_[starts[1:], np.inf]
     n_jobs, n_types = len(arrivals), len(gpus)
     # variables: seconds of column c in interval k where the job is there before its end; then the jobs' ends
@@ -220,9 +230,9 @@ def _after_the_middle(ways: _Columns, lone: _Alone) -> Iterator[tuple[np.ndarray
         yield np.minimum(run_s, whole_s[ways.job]), whole_s / 2
 
 
-def _grid(arrivals: np.ndarray, shortest_s: np.ndarray, horizon_s: float, intervals: int) -> np.ndarray:
+def _grid(arrivals: np.ndarray, lone: _Alone, horizon_s: float, intervals: int) -> np.ndarray:
     """Begins of intervals: geometric from the shortest job to the horizon, and quantiles of the arrivals."""
-    low = max(float(np.quantile(shortest_s, 0.02)), horizon_s / 1e4)
+    low = max(float(np.quantile(lone.shortest_s, 0.02)), horizon_s / 1e4)
     quantiles = np.unique(np.quantile(arrivals, np.linspace(0, 1, intervals // 2)))
     geometric = np.geomspace(low, horizon_s, intervals - len(quantiles) + 1)
     return np.unique(np.r_[0.0, geometric, quantiles])

@@ -51,12 +51,18 @@ def simulate(
 
 
 def bounds_of(
-    trace: Trace, options: SimOptions | None = None, table: ReferenceTable | None = None, *, jct: bool = True
+    trace: Trace,
+    options: SimOptions | None = None,
+    table: ReferenceTable | None = None,
+    *,
+    jct: bool = True,
+    variables: int | None = None,
 ) -> dict[str, float]:
     """Lower bounds on what any policy can reach: ``ttd_s`` and, unless ``jct`` is false, ``avg_jct_s``.
 
     Only the measured jobs count, and of those only the ones that fit somewhere. Empty where jobs may share GPUs, since
-    two on one may do more than one alone. Raises TraceError or ClusterError.
+    two on one may do more than one alone. ``variables`` as of :func:`slurm_hadar.simulator.bounds.lower_bounds`, None =
+    as many as are solved in seconds. Raises TraceError or ClusterError.
     """
     options = options or SimOptions()
     if options.share is not None:
@@ -65,9 +71,10 @@ def bounds_of(
     ours = {*setup.counted} - setup.refused.keys()
     jobs = [j for j in setup.jobs if j.job_id in ours]
     copies = {j.job_id: best_rates(j.template, setup.nodes, len(j.copies)) for j in jobs if isinstance(j, ForkedJob)}
-    from slurm_hadar.simulator.bounds import lower_bounds  # SciPy, which simulations alone do without
+    from slurm_hadar.simulator import bounds  # SciPy, which simulations alone do without
 
-    return lower_bounds([j.template for j in jobs], setup.nodes, jct=jct, copies=copies)
+    most = bounds.MOST_VARIABLES if variables is None else variables
+    return bounds.lower_bounds([j.template for j in jobs], setup.nodes, jct=jct, copies=copies, variables=most)
 
 
 class _Run:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.model import Job, Node, Snapshot
+from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Speed
 from slurm_hadar.policies import get
 from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import Outlook, survey
@@ -86,6 +86,57 @@ def test_the_meantime_is_used_and_charged() -> None:
         done = (1000.0 - RESTART_S) / (steps / 0.5)
         ends = 1000.0 + RESTART_S + ((1 - done) * steps if gains else steps)
         assert played.end_s[0, 0] == pytest.approx(ends) and bool(played.now[0, 0] == 1) is gains
+
+
+def test_who_is_stopped_pays_a_restart_to_go_on() -> None:
+    """In the very place that it leaves to another; one that is not stopped pays nothing."""
+    runs = make_running("1", {"a": {"v100": 2}}, steps=1000.0, v100=1.0, k80=None, p100=None, restart_cost_s=RESTART_S)
+    other = make_job("2", 2, 300.0, v100=1.0, k80=None, p100=None, restart_cost_s=RESTART_S)
+    outlook = outlook_of([runs, other])
+    seconds = np.where(outlook.held[:, None] == np.arange(2), outlook.run_s, started(outlook))
+    plans = Plans(np.array([[0, 1], [1, 0]]), np.zeros((2, 2), int), np.full((2, 2), -1))
+
+    played = Machine(outlook, seconds, np.zeros(2)).play(plans)
+
+    assert played.end_s.tolist() == [[1000.0, 1000.0 + RESTART_S + 300.0], [1700.0 - 300.0, RESTART_S + 300.0]]
+
+
+def elastic(job_id: str, steps: float, **fields: Any) -> Job:
+    """1 step/s on one V100, 2 on two."""
+    form = Form(1, max_nodes=2, sizes=(1, 2))
+    scaled = {2: {"v100": Speed(2.0)}}
+    return make_job(job_id, 1, steps, v100=1.0, p100=None, k80=None, form=form, scaled=scaled, **fields)
+
+
+def test_a_job_grows_where_it_is_when_others_leave() -> None:
+    """One GPU is taken for 500 s; until then an elastic job has the other one, and then both."""
+    holder = make_running("1", {"a": {"v100": 1}}, steps=500.0, v100=1.0, k80=None, p100=None, unmovable="exempt")
+    outlook = outlook_of([holder, elastic("2", 2000.0, restart_cost_s=RESTART_S)])
+    one, two = (int(np.flatnonzero(outlook.workers[0] == n)[0]) for n in (1, 2))
+
+    played = Machine(outlook, started(outlook), np.zeros(2)).play(
+        Plans(np.array([[0]]), np.array([[two]]), np.array([[one]]))
+    )
+
+    done = 500.0 - RESTART_S
+    assert played.end_s[0, 0] == pytest.approx(500.0 + RESTART_S + (2000.0 - done) / 2)
+    assert played.now[0, 0] == one
+
+
+def test_an_elastic_job_leaves_a_way_that_is_far_too_slow() -> None:
+    """Until all fast GPUs come free it goes on in the middle way, not where it runs a hundred times as slow. The share
+    that a move must gain is of the shorter run time: of the longer one it would be more than the whole meantime."""
+    holder = make_running("1", {"a": {"v100": 2}}, steps=2e4, v100=1.0, k80=None, p100=None, unmovable="exempt")
+    form, scaled = Form(1, max_nodes=2, sizes=(1, 2)), {2: {"v100": Speed(1.0), "p100": Speed(0.3)}}
+    slow = make_job(
+        "2", 1, 1e4, v100=0.01, p100=0.01, k80=0.01, restart_cost_s=500.0, form=form, scaled=scaled,
+        placement=Placement.of({"c": {"k80": 1}}), state=JobState.RUNNING,
+    )  # fmt: skip
+    nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 2}), Node("c", {"k80": 2}))
+
+    plan = get("hadar", frontier=0).allocate(Snapshot(NOW, nodes, (holder, slow)))
+
+    assert plan.placement("2").by_type == {"p100": 2}
 
 
 @settings(deadline=None, max_examples=25)

@@ -28,7 +28,8 @@ __all__ = ["Queueing", "queue_up"]
 
 _BALANCING = 3
 _MANY = 10_000  # with so many jobs one step of balancing a round is enough
-_ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming
+_ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming, at most
+_BEHIND = 0.5  # of the jobs that are there: so many are taken to wait behind one, as in a queue in balance
 _DEAR = 0.01  # of the run times: what it would cost to stop every job once
 _A_STREAM = 10  # so many arrivals, at different times, make a stream
 
@@ -140,11 +141,15 @@ def _type_value(outlook: Outlook) -> dict[str, float]:
 
 def _with_start(rules: Rules, outlook: Outlook) -> Floats:
     """Run times with what it costs to get there: a restart anywhere but where the job runs, and for running jobs also
-    the gain that a move must bring."""
+    the gain that a move must bring, as a share of the run time here. An elastic job's sizes differ by much more than
+    GPU types do, so that of one that is small for the meantime this would be more than it can ever gain: of it the
+    share is that of the shorter of the two run times."""
     seconds = outlook.run_s + outlook.restart_s[:, None]
     there = np.flatnonzero(outlook.held >= 0)
     here_s = outlook.run_s[there, outlook.held[there]]
-    seconds[there] += np.where(np.isfinite(here_s), rules.switch_gain * here_s, 0.0)[:, None]
+    elastic = np.array([bool(outlook.jobs[row].form.sizes) for row in there], bool)
+    of_s = np.where(elastic[:, None], np.minimum(outlook.run_s[there], here_s[:, None]), here_s[:, None])
+    seconds[there] += np.where(np.isfinite(of_s), rules.switch_gain * of_s, 0.0)
     seconds[there, outlook.held[there]] = here_s
     return seconds
 
@@ -221,9 +226,11 @@ def _arriving(outlook: Outlook) -> Floats:
     """The weight per pool of jobs that are still to come, where jobs keep coming; nothing for a lone batch.
 
     It charges every job for the GPU time that it takes from them, and so leans towards the columns that need least of
-    it.
+    it. Those to come are taken to be as many as are there, of which on average one half is behind.
     """
-    return _ARRIVING * outlook.gpus * _stream(outlook)
+    present = len(outlook.jobs) + len(outlook.arena.kept)
+    per_gpu = min(_ARRIVING, _BEHIND * present / max(1.0, float(outlook.gpus.sum())))
+    return per_gpu * outlook.gpus * _stream(outlook)
 
 
 def _stream(outlook: Outlook) -> float:

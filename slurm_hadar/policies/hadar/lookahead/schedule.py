@@ -55,6 +55,8 @@ class Machine:
     def __init__(self, outlook: Outlook, seconds: Floats, toll: Floats) -> None:
         self.seconds, self.toll = seconds, toll
         self.run_s, self.restart_s = outlook.run_s, outlook.restart_s
+        held = outlook.held[:, None] == np.arange(outlook.run_s.shape[1])
+        self.again_s = np.where(held, outlook.restart_s[:, None], 0.0)
         self.workers = outlook.workers.astype(int)
         self.pool_of = outlook.pool_of
         self.free_s = _free_s(outlook)
@@ -65,7 +67,8 @@ class Machine:
         """Serve the jobs in order. A gang starts when enough GPUs of its pool are free, and who comes after it in the
         order does not overtake it there. O(n) steps of O(c * (k + GPUs of a pool)).
 
-        Nobody who runs is stopped but for his own move: what is stopped now is what the plan does not start now.
+        Nobody who runs is stopped but for his own move: what is stopped now is what the plan does not start now. It
+        pays a restart to go on later where it is.
         """
         count, jobs = plans.order.shape
         free = np.broadcast_to(self.free_s, (count, *self.free_s.shape)).copy()
@@ -76,7 +79,7 @@ class Machine:
         for place in range(jobs):
             job = plans.order[:, place]
             begins = free[rows[:, None], self.pool_of[None, :], self._last[job]]
-            ends = begins + self.seconds[job]
+            ends = begins + self.seconds[job] + np.where(begins > 0, self.again_s[job], 0.0)
             bound = plans.column[rows, job][:, None]
             ends = np.where((bound < 0) | (bound == every), ends, np.inf)
             chosen = ends.argmin(axis=1)
@@ -104,7 +107,7 @@ class Machine:
             lost_s = self.seconds[job, via] - self.run_s[job, via]
             done = (begin - first - lost_s) / self.run_s[job, via]
             later = begin + self.restart_s[job] + (1.0 - done) * self.run_s[job, chosen]
-        gains = (pool != self.pool_of[chosen]) & (done > 0) & (done < 1) & (later + self.restart_s[job] < end)
+        gains = (via != chosen) & (done > 0) & (done < 1) & (later + self.restart_s[job] < end)
         rows, job, via, pool = rows[gains], job[gains], via[gains], pool[gains]
         self._occupy(free, rows, pool, self.workers[job, via], begin[gains])
         return rows, later[gains], np.where(first[gains] <= 0, via, -1)

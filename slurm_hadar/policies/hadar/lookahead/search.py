@@ -22,6 +22,7 @@ __all__ = ["MOST_JOBS", "LastPlan", "Problem", "Schedule", "search"]
 MOST_JOBS = 64  # of a longer queue the prices of the fluid are true enough, and a search would take too long
 _BATCH = 64  # plans that are played at a time
 _BATCHES = 12
+_PER_COLUMN = 2  # as many batches at least: where jobs have gangs of many sizes there is more to look at
 _NEAR = 4  # half of the moves go no further than so many places
 
 
@@ -75,7 +76,8 @@ class Schedule:
 
 def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     """The best plan found; deterministic. ``exchanges``: whether to look beyond the rules and the last plan, which
-    costs ``_BATCHES`` times ``_BATCH`` plays. What is no better than the last plan does not replace it."""
+    costs ``_BATCH`` plays for each of ``_BATCHES`` batches or more. What is no better than the last plan does not
+    replace it."""
     outlook = problem.outlook
     machine = Machine(outlook, problem.seconds, problem.toll)
     # who cannot be moved once it runs has no meantime
@@ -84,7 +86,7 @@ def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     if exchanges:
         able = [np.flatnonzero(row).tolist() for row in np.isfinite(problem.seconds)]
         rng = np.random.default_rng(0)
-        for _ in range(_BATCHES):
+        for _ in range(max(_BATCHES, _PER_COLUMN * outlook.run_s.shape[1])):
             plans = best.plan.repeated(0, _BATCH)
             _exchange(plans, able, movable, rng)
             best.improve(plans)
