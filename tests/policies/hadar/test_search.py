@@ -67,7 +67,7 @@ def test_a_plan_is_played_as_a_list_schedule(jobs: list[Job], rng: Any) -> None:
     column = [rng.randrange(2) for _ in jobs]
     plans = Plans(np.array([order]), np.array([column]), np.full((1, len(jobs)), -1))
 
-    played = Machine(outlook, started(outlook), np.zeros(2)).play(plans)
+    played = Machine(outlook, started(outlook)).play(plans)
 
     assert played.end_s[0] == pytest.approx(by_hand(outlook, order, column))
     assert played.column[0].tolist() == column
@@ -81,7 +81,7 @@ def test_the_meantime_is_used_and_charged() -> None:
     for steps, gains in ((2000.0, True), (20.0, False)):
         waiting = make_job("2", 2, steps, v100=1.0, p100=None, k80=0.5, restart_cost_s=RESTART_S)
         outlook = outlook_of([holder, waiting])
-        machine = Machine(outlook, started(outlook), np.zeros(2))
+        machine = Machine(outlook, started(outlook))
         played = machine.play(Plans(np.array([[0]]), np.array([[0]]), np.array([[1]])))
         done = (1000.0 - RESTART_S) / (steps / 0.5)
         ends = 1000.0 + RESTART_S + ((1 - done) * steps if gains else steps)
@@ -95,7 +95,7 @@ def test_the_best_of_all_plans_is_found_in_short_queues(jobs: list[Job]) -> None
     outlook = outlook_of(jobs)
     weights, count = np.ones(len(jobs)), len(jobs)
     seconds = started(outlook)
-    problem = Problem(outlook, seconds, weights, seconds.argmin(axis=1), seconds.min(axis=1), np.zeros(2), None, 0.0)
+    problem = Problem(outlook, seconds, weights, seconds.argmin(axis=1), seconds.min(axis=1), None, 0.0)
     nobody = LastPlan(*(np.full(count, -1) for _ in range(3)))
 
     found = search(problem, nobody, exchanges=True)
@@ -108,7 +108,7 @@ def test_the_best_of_all_plans_is_found_in_short_queues(jobs: list[Job]) -> None
     )
     assert sorted(found.place) == list(range(count))
     plan = Plans(np.argsort(found.place)[None], found.column[None], found.via[None])
-    assert problem.value(Machine(outlook, seconds, problem.toll).play(plan))[0] <= best * 1.01
+    assert problem.value(Machine(outlook, seconds).play(plan))[0] <= best * 1.01
 
 
 @settings(deadline=None, max_examples=25)

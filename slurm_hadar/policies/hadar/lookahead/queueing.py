@@ -81,8 +81,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
         queues = _critical_first(outlook, seconds, weights, queues, target)
     schedule = planned = None
     if alone and _searchable(rules, outlook):
-        toll = _arriving(outlook) / np.maximum(outlook.gpus, 1.0)
-        problem = Problem(outlook, seconds, weights, queues.column, queues.key, toll, target, rules.frontier)
+        problem = Problem(outlook, seconds, weights, queues.column, queues.key, target, rules.frontier)
         schedule = search(problem, before.plan, exchanges=not before.same_jobs)
         memory["plan"] = _remembered(outlook, schedule, before.keys)
         behind = np.maximum(terminal, _arriving(outlook))

@@ -2,8 +2,8 @@
 
 Prices of a fluid queue know neither gangs nor what a restart costs whom it stops, and act as if everybody could be
 stopped again for nothing. A list schedule knows: each plan is played to its end (:class:`Machine`) and is worth the
-weighted mean of the completion times, with what its GPU time costs the jobs that are still to come. The best of some
-plain rules and of the last round's plan is improved by random exchanges. Our definition.
+weighted mean of the completion times. The best of some plain rules and of the last round's plan is improved by random
+exchanges. Jobs that are still to come count for nothing: what charges for them did worse. Our definition.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class Problem:
     """What is to be planned.
 
     ``seconds[n, k]``: run time with what it costs to get there; ``column[n]`` and ``key[n]`` as of the look-ahead's
-    queues; ``toll[p]`` as of :class:`Machine`; ``target``: the makespan aimed at, if one is. A second beyond it counts
-    ``frontier`` squared.
+    queues; ``target``: the makespan aimed at, if one is. A second beyond it counts ``frontier`` squared.
     """
 
     outlook: Outlook
@@ -49,13 +48,12 @@ class Problem:
     weights: Floats
     column: Ints
     key: Floats
-    toll: Floats
     target: Target | None
     frontier: float
 
     def value(self, played: Schedules) -> Floats:
         """What each plan costs, in seconds of the mean completion time."""
-        cost: Floats = ((self.weights * played.end_s).sum(axis=1) + played.charge) / len(self.weights)
+        cost: Floats = (self.weights * played.end_s).mean(axis=1)
         if self.target is not None:
             cost += self.frontier**2 * np.maximum(0.0, played.end_s.max(axis=1) - self.target.left_s)
         return cost
@@ -63,21 +61,22 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The plan that was found. ``place[n]``: of each job in the order; ``column[n]``, ``via[n]``, ``start_s[n]`` and
-    ``now[n]`` as in :class:`Schedules`."""
+    """The plan that was found. ``place[n]``: of each job in the order; ``column[n]``, ``via[n]``, ``start_s[n]``,
+    ``now[n]`` and ``together[n]`` as in :class:`Schedules`."""
 
     place: Ints
     column: Ints
     via: Ints
     start_s: Floats
     now: Ints
+    together: Bools
 
 
 def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     """The best plan found; deterministic. ``exchanges``: whether to look beyond the rules and the last plan, which
     costs ``_BATCHES`` times ``_BATCH`` plays. What is no better than the last plan does not replace it."""
     outlook = problem.outlook
-    machine = Machine(outlook, problem.seconds, problem.toll)
+    machine = Machine(outlook, problem.seconds)
     # who cannot be moved once it runs has no meantime
     movable = np.array([j.unmovable is None for j in outlook.jobs], bool)
     best = _Best(problem, machine, _starts(problem, last, movable))
@@ -105,14 +104,14 @@ class _Best:
         at = int((costs > costs.min() * (1 + 1e-9)).argmin())  # the first of those that are as good
         if costs[at] < self._cost * (1 - 1e-6):
             self._cost = float(costs[at])
-            self._start_s, self._now = played.start_s[at], played.now[at]
+            self._start_s, self._now, self._together = played.start_s[at], played.now[at], played.together[at]
             # as it came out: rules such as "where it ends first" would be answered anew each round, and differently
             self.plan = Plans(plans.order[at : at + 1], played.column[at : at + 1], played.via[at : at + 1])
 
     def schedule(self) -> Schedule:
         place = np.empty(self.plan.order.shape[1], int)
         place[self.plan.order[0]] = np.arange(len(place))
-        return Schedule(place, self.plan.column[0], self.plan.via[0], self._start_s, self._now)
+        return Schedule(place, self.plan.column[0], self.plan.via[0], self._start_s, self._now, self._together)
 
 
 def _starts(problem: Problem, last: LastPlan, movable: Bools) -> Plans:
