@@ -1,4 +1,4 @@
-"""A search for the order, the place and the meantime of each job of a short queue, valued by playing it forward.
+"""A search for the order, the place and the meantime of each job of a queue, valued by playing it forward.
 
 Prices of a fluid queue know neither gangs nor what a restart costs whom it stops, and act as if everybody could be
 stopped again for nothing. A list schedule knows: each plan is played to its end (:class:`Machine`) and is worth the
@@ -19,9 +19,10 @@ from slurm_hadar.policies.hadar.lookahead.schedule import Machine, Plans, Schedu
 
 __all__ = ["MOST_JOBS", "LastPlan", "Problem", "Schedule", "search"]
 
-MOST_JOBS = 64  # of a longer queue the prices of the fluid are true enough, and a search would take too long
+MOST_JOBS = 512  # to play a plan takes as many steps
 _BATCH = 64  # plans that are played at a time
-_BATCHES = 12
+_MOST_BATCHES, _FEWEST_BATCHES = 12, 3
+_SOME_JOBS = 64  # so many are changed in as many batches as may be; of more jobs, less is changed
 _NEAR = 4  # half of the moves go no further than so many places
 
 
@@ -74,7 +75,7 @@ class Schedule:
 
 def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     """The best plan found; deterministic. ``exchanges``: whether to look beyond the rules and the last plan, which
-    costs ``_BATCHES`` times ``_BATCH`` plays. What is no better than the last plan does not replace it."""
+    costs up to ``_MOST_BATCHES`` times ``_BATCH`` plays. What is no better than the last plan does not replace it."""
     outlook = problem.outlook
     machine = Machine(outlook, problem.seconds)
     # who cannot be moved once it runs has no meantime
@@ -83,7 +84,7 @@ def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     if exchanges:
         able = [np.flatnonzero(row).tolist() for row in np.isfinite(problem.seconds)]
         rng = np.random.default_rng(0)
-        for _ in range(_BATCHES):
+        for _ in range(max(_FEWEST_BATCHES, min(_MOST_BATCHES, _MOST_BATCHES * _SOME_JOBS // len(able)))):
             plans = best.plan.repeated(0, _BATCH)
             _exchange(plans, able, movable, rng)
             best.improve(plans)
