@@ -50,8 +50,11 @@ def test_it_starts_apart_only_where_that_ends_it_sooner(first_s: float, second_s
 
 
 def test_who_waits_takes_the_first_node_that_is_free() -> None:
+    """And its owner is told so."""
     first, second, waiting = *holders(5000.0, 100.0), gang("3", 0.2)
-    assert not get("hadar").allocate(Snapshot(NOW, NODES, (first, second, waiting))).placement("3")
+    plan = get("hadar").allocate(Snapshot(NOW, NODES, (first, second, waiting)))
+    assert not plan.placement("3")
+    assert plan.waits["3"].why.endswith("on more nodes it would be 5.0 times slower, so it waits for room on 1 node")
     later = get("hadar").allocate(Snapshot(NOW, NODES, (first, waiting)))
     assert set(later.placement("3").nodes) == {"b"}
 

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, JobClass, Outlook
 from slurm_hadar.policies.toolkit.gangs import node_counts
 
-__all__ = ["Together", "together"]
+__all__ = ["Together", "slower", "together"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ def together(outlook: Outlook) -> Together:
         if own not in ready:
             ready[own] = [_ready_s(outlook, own, column, free_s) for column in range(len(own.nodes))]
         for column in np.flatnonzero(np.isfinite(outlook.run_s[row])).tolist():
-            slower = _slower(outlook, row, column)
-            if slower > 1.0 and column != outlook.held[row]:
+            times = slower(outlook, row, column)
+            if times > 1.0 and column != outlook.held[row]:
                 ready_s[row, column] = ready[own][column]
-                longer_s[row, column] = (slower - 1.0) * outlook.run_s[row, column]
+                longer_s[row, column] = (times - 1.0) * outlook.run_s[row, column]
     return Together(ready_s, longer_s)
 
 
@@ -69,7 +69,7 @@ def _ready_s(outlook: Outlook, own: JobClass, column: int, free_s: list[list[flo
     return times[nodes - 1] if len(times) >= nodes else np.inf
 
 
-def _slower(outlook: Outlook, row: int, column: int) -> float:
+def slower(outlook: Outlook, row: int, column: int) -> float:
     """How many times as long the job takes on the most nodes that it may have there as on the fewest."""
     own, gpu_type = outlook.classes[row], outlook.pools[outlook.pool_of[column]].gpu_type
     speed = outlook.jobs[row].speeds_at(int(own.workers[column]))[gpu_type]
