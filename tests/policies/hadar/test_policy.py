@@ -144,6 +144,19 @@ def test_who_cannot_be_moved_waits_where_that_ends_it_sooner(job: Any, running: 
         assert get("hadar").allocate(snapshot([holder, stuck], nodes)).placement("2").by_type == placed
 
 
+@pytest.mark.parametrize("unmovable", ["saves no checkpoint", None])
+def test_a_longer_queue_is_planned_where_jobs_cannot_be_moved(
+    job: Any, running: Any, snapshot: Any, unmovable: Any
+) -> None:
+    """Nobody starts on a type on which it would end after all others; who can be moved goes there for the meantime."""
+    nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))
+    queue = [job(str(n), steps=1e5, k80=0.001, restart_cost_s=1.0, unmovable=unmovable) for n in range(2, 82)]
+    plan = get("hadar").allocate(
+        snapshot([running("1", {"a": {"v100": 1}}, steps=1e5, unmovable="exempt"), *queue], nodes)
+    )
+    assert bool({i for i, p in plan.placements.items() if p and i != "1"}) is (unmovable is None)
+
+
 def test_patience(job: Any, running: Any, snapshot: Any) -> None:
     """In a queue too long to be planned it starts on what is free, unless it is told to wait, and then not for ever."""
     nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))

@@ -67,7 +67,7 @@ def test_a_plan_is_played_as_a_list_schedule(jobs: list[Job], rng: Any) -> None:
     column = [rng.randrange(2) for _ in jobs]
     plans = Plans(np.array([order]), np.array([column]), np.full((1, len(jobs)), -1))
 
-    played = Machine(outlook, started(outlook), np.zeros(2)).play(plans)
+    played = Machine(outlook, started(outlook)).play(plans)
 
     assert played.end_s[0] == pytest.approx(by_hand(outlook, order, column))
     assert played.column[0].tolist() == column
@@ -81,7 +81,7 @@ def test_the_meantime_is_used_and_charged() -> None:
     for steps, gains in ((2000.0, True), (20.0, False)):
         waiting = make_job("2", 2, steps, v100=1.0, p100=None, k80=0.5, restart_cost_s=RESTART_S)
         outlook = outlook_of([holder, waiting])
-        machine = Machine(outlook, started(outlook), np.zeros(2))
+        machine = Machine(outlook, started(outlook))
         played = machine.play(Plans(np.array([[0]]), np.array([[0]]), np.array([[1]])))
         done = (1000.0 - RESTART_S) / (steps / 0.5)
         ends = 1000.0 + RESTART_S + ((1 - done) * steps if gains else steps)
@@ -91,12 +91,12 @@ def test_the_meantime_is_used_and_charged() -> None:
 def test_who_is_stopped_pays_a_restart_to_go_on() -> None:
     """In the very place that it leaves to another; one that is not stopped pays nothing."""
     runs = make_running("1", {"a": {"v100": 2}}, steps=1000.0, v100=1.0, k80=None, p100=None, restart_cost_s=RESTART_S)
-    other = make_job("2", 2, 300.0, v100=1.0, k80=None, p100=None, restart_cost_s=RESTART_S)
+    other = make_job("2", 2, 300.0, v100=1.0, k80=None, p100=None, restart_cost_s=RESTART_S, form=Form(2))
     outlook = outlook_of([runs, other])
     seconds = np.where(outlook.held[:, None] == np.arange(2), outlook.run_s, started(outlook))
     plans = Plans(np.array([[0, 1], [1, 0]]), np.zeros((2, 2), int), np.full((2, 2), -1))
 
-    played = Machine(outlook, seconds, np.zeros(2)).play(plans)
+    played = Machine(outlook, seconds).play(plans)
 
     assert played.end_s.tolist() == [[1000.0, 1000.0 + RESTART_S + 300.0], [1700.0 - 300.0, RESTART_S + 300.0]]
 
@@ -114,9 +114,7 @@ def test_a_job_grows_where_it_is_when_others_leave() -> None:
     outlook = outlook_of([holder, elastic("2", 2000.0, restart_cost_s=RESTART_S)])
     one, two = (int(np.flatnonzero(outlook.workers[0] == n)[0]) for n in (1, 2))
 
-    played = Machine(outlook, started(outlook), np.zeros(2)).play(
-        Plans(np.array([[0]]), np.array([[two]]), np.array([[one]]))
-    )
+    played = Machine(outlook, started(outlook)).play(Plans(np.array([[0]]), np.array([[two]]), np.array([[one]])))
 
     done = 500.0 - RESTART_S
     assert played.end_s[0, 0] == pytest.approx(500.0 + RESTART_S + (2000.0 - done) / 2)
@@ -146,7 +144,7 @@ def test_the_best_of_all_plans_is_found_in_short_queues(jobs: list[Job]) -> None
     outlook = outlook_of(jobs)
     weights, count = np.ones(len(jobs)), len(jobs)
     seconds = started(outlook)
-    problem = Problem(outlook, seconds, weights, seconds.argmin(axis=1), seconds.min(axis=1), np.zeros(2), None, 0.0)
+    problem = Problem(outlook, seconds, weights, seconds.argmin(axis=1), seconds.min(axis=1), None, 0.0)
     nobody = LastPlan(*(np.full(count, -1) for _ in range(3)))
 
     found = search(problem, nobody, exchanges=True)
@@ -159,7 +157,7 @@ def test_the_best_of_all_plans_is_found_in_short_queues(jobs: list[Job]) -> None
     )
     assert sorted(found.place) == list(range(count))
     plan = Plans(np.argsort(found.place)[None], found.column[None], found.via[None])
-    assert problem.value(Machine(outlook, seconds, problem.toll).play(plan))[0] <= best * 1.01
+    assert problem.value(Machine(outlook, seconds).play(plan))[0] <= best * 1.01
 
 
 @settings(deadline=None, max_examples=25)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from slurm_hadar.model import Mix, Placement
@@ -117,10 +119,12 @@ class _Layout:
             self._start(row, int(column[row]))
 
     def _start(self, row: int, column: int) -> bool:
-        own = self.outlook.classes[row]
-        slots = own.slots[column]
+        own, schedule = self.outlook.classes[row], self.queueing.schedule
+        form, slots = own.forms[column], own.slots[column]
+        if schedule is not None and schedule.now[row] == column and schedule.together[row]:
+            form = replace(form, max_nodes=own.nodes[column])
         pool = self.outlook.pools[self.outlook.pool_of[column]]
-        gang = self.ledger.find(own.forms[column], pool.slots if slots is None else slots)
+        gang = self.ledger.find(form, pool.slots if slots is None else slots)
         if gang is not None:
             self._place(row, gang)
         return gang is not None

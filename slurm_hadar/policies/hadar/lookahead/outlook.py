@@ -65,8 +65,8 @@ class Outlook:
     ``run_s[n, k]``: seconds to finish, ``inf`` where it cannot run. ``workers[n, k]``: gang size. ``pool_of[k]``.
     ``steps[n]``: what remains. ``held[n]``: the column that it runs in; -1 if it does not run, or runs across pools.
     ``restart_s[n]``: what a start costs. ``gpus[p]``: GPUs of a pool; ``free[p]``: those that may be handed out;
-    ``ahead[p]``: GPU-seconds that jobs which must stay where they are still need there, and ``until_s[p]`` for how long
-    they need each of their GPUs. ``loose`` are jobs that fit no pool but may mix GPU types.
+    ``ahead[p]``: GPU-seconds that jobs which must stay where they are still need there, and ``until_s[s]`` for how long
+    they need each of their GPUs on a slot. ``loose`` are jobs that fit no pool but may mix GPU types.
     """
 
     arena: Arena
@@ -162,10 +162,10 @@ def _pools(arena: Arena) -> list[Pool]:
 
 
 def _room(arena: Arena, pools: Sequence[Pool], lifetimes: Lifetimes) -> tuple[Floats, Ints, Floats, list[list[float]]]:
-    """GPUs, free GPUs, the work of jobs that must stay, and when each of their GPUs comes free, per pool."""
+    """GPUs, free GPUs, the work of jobs that must stay, per pool; and when each of their GPUs comes free, per slot."""
     gpus = np.array([sum(arena.capacity[s] for s in p.slots) for p in pools], float)
     free = np.array([sum(arena.free[s] for s in p.slots) for p in pools], int)
-    ahead, until_s = np.zeros(len(pools)), [list[float]() for _ in pools]
+    ahead, until_s = np.zeros(len(pools)), [list[float]() for _ in arena.slots]
     pool_of = {slot: i for i, p in enumerate(pools) for slot in p.slots}
     for job_id, placement in arena.kept.items():
         job = arena.snapshot.job[job_id]
@@ -173,7 +173,7 @@ def _room(arena: Arena, pools: Sequence[Pool], lifetimes: Lifetimes) -> tuple[Fl
         seconds = lifetimes.steps_to_go(job, rate) / rate if rate > 0 else lifetimes.assumed_s
         for slot, count in arena.gang(placement):
             ahead[pool_of[slot]] += count * seconds
-            until_s[pool_of[slot]] += [seconds] * count
+            until_s[slot] += [seconds] * count
     return gpus, free, ahead, until_s
 
 

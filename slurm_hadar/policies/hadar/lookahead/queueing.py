@@ -30,7 +30,9 @@ _BALANCING = 3
 _MANY = 10_000  # with so many jobs one step of balancing a round is enough
 _ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming, at most
 _BEHIND = 0.5  # of the jobs that are there: so many are taken to wait behind one, as in a queue in balance
-_DEAR = 0.01  # of the run times: what it would cost to stop every job once
+# what it would cost to stop every job once, of the run times, from which on plans are better than prices: in a short
+# queue, and in one of up to MOST_JOBS, which holds enough jobs for the fluid to be true where they can be stopped
+_SHORT, _DEAR, _VERY_DEAR = 64, 0.01, 0.3
 _A_STREAM = 10  # so many arrivals, at different times, make a stream
 
 
@@ -82,8 +84,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
         queues = _critical_first(outlook, seconds, weights, queues, target)
     schedule = planned = None
     if alone and _searchable(rules, outlook):
-        toll = _arriving(outlook) / np.maximum(outlook.gpus, 1.0)
-        problem = Problem(outlook, seconds, weights, queues.column, queues.key, toll, target, rules.frontier)
+        problem = Problem(outlook, seconds, weights, queues.column, queues.key, target, rules.frontier)
         schedule = search(problem, before.plan, exchanges=not before.same_jobs)
         memory["plan"] = _remembered(outlook, schedule, before.keys)
         behind = np.maximum(terminal, _arriving(outlook))
@@ -97,12 +98,13 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
 def _searchable(rules: Rules, outlook: Outlook) -> bool:
     """Whether to look for a plan job by job: where the queue is short enough, average completion is the aim, and to
     stop a job costs enough: where it costs nothing, the fluid's prices, which stop and go on, are nearer to the best
-    than plans that let every job run to its end."""
+    than plans that let every job run to its end. In a longer queue it has to cost more."""
     if rules.objective != "jct" or rules.frontier >= 0.5 or len(outlook.jobs) > MOST_JOBS:
         return False
     fixed = np.array([j.unmovable is not None for j in outlook.jobs], bool)
     lost_s = np.where(fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
-    return bool(lost_s.sum() >= _DEAR * outlook.best_s.sum())
+    dear = _DEAR if len(fixed) <= _SHORT else _VERY_DEAR
+    return bool(lost_s.sum() >= dear * outlook.best_s.sum())
 
 
 def _remembered(outlook: Outlook, schedule: Schedule, keys: Sequence[str]) -> list[list[str]]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
+from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
+from slurm_hadar.policies.hadar.lookahead.together import together
 
 __all__ = ["Machine", "Plans", "Schedules"]
 
@@ -33,14 +34,14 @@ class Plans:
 class Schedules:
     """What becomes of the n jobs under c plans, each of shape (c, n): when they start in their ``column`` and end,
     seconds from now; ``via``, the column of the meantime that they really have; ``now``, the column in which they run
-    at once, -1 where they wait. ``charge[c]``: the GPU-seconds of all, at what those to come lose by them."""
+    at once, -1 where they wait; ``together``, whether they need the fewest nodes in their ``column``."""
 
     start_s: Floats
     end_s: Floats
     column: Ints
     via: Ints
     now: Ints
-    charge: Floats
+    together: Bools
 
 
 class Machine:
@@ -49,14 +50,15 @@ class Machine:
     Parameters
     ----------
     seconds[n, k]: run time with what it costs to get there.
-    toll[p]: what the jobs that are still to come lose by a GPU-second of the pool.
     """
 
-    def __init__(self, outlook: Outlook, seconds: Floats, toll: Floats) -> None:
-        self.seconds, self.toll = seconds, toll
+    def __init__(self, outlook: Outlook, seconds: Floats) -> None:
+        self.seconds = seconds
         self.run_s, self.restart_s = outlook.run_s, outlook.restart_s
         held = outlook.held[:, None] == np.arange(outlook.run_s.shape[1])
         self.again_s = np.where(held, outlook.restart_s[:, None], 0.0)
+        place = together(outlook)
+        self.ready_s, self.apart_s = place.ready_s, seconds + place.longer_s
         self.workers = outlook.workers.astype(int)
         self.pool_of = outlook.pool_of
         self.free_s = _free_s(outlook)
@@ -65,7 +67,8 @@ class Machine:
 
     def play(self, plans: Plans) -> Schedules:
         """Serve the jobs in order. A gang starts when enough GPUs of its pool are free, and who comes after it in the
-        order does not overtake it there. O(n) steps of O(c * (k + GPUs of a pool)).
+        order does not overtake it there. One that is slower on more nodes waits for few of them where it ends sooner
+        so. O(n) steps of O(c * (k + GPUs of a pool)).
 
         Nobody who runs is stopped but for his own move: what is stopped now is what the plan does not start now. It
         pays a restart to go on later where it is.
@@ -75,11 +78,12 @@ class Machine:
         shape = (count, jobs)
         start_s, end_s = np.empty(shape), np.empty(shape)
         column, via, now = np.empty(shape, int), np.full(shape, -1), np.empty(shape, int)
-        charge, rows, every = np.zeros(count), np.arange(count), np.arange(self.seconds.shape[1])
+        on_few = np.empty(shape, bool)
+        rows, every = np.arange(count), np.arange(self.seconds.shape[1])
         for place in range(jobs):
             job = plans.order[:, place]
             begins = free[rows[:, None], self.pool_of[None, :], self._last[job]]
-            ends = begins + self.seconds[job] + np.where(begins > 0, self.again_s[job], 0.0)
+            begins, ends, few = self._begin(job, begins)
             bound = plans.column[rows, job][:, None]
             ends = np.where((bound < 0) | (bound == every), ends, np.inf)
             chosen = ends.argmin(axis=1)
@@ -90,10 +94,18 @@ class Machine:
                 use, later, at_once = self._meantime(free, use, job[use], plans.via[use, job[use]], chosen, begin, end)
                 end[use], via[use, job[use]] = later, plans.via[use, job[use]]
                 here[use] = at_once
-            charge += self.toll[pool] * self.workers[job, chosen] * (end - begin)
             self._occupy(free, rows, pool, self.workers[job, chosen], end)
             start_s[rows, job], end_s[rows, job], column[rows, job], now[rows, job] = begin, end, chosen, here
-        return Schedules(start_s, end_s, column, via, now, charge)
+            on_few[rows, job] = few[rows, chosen]
+        return Schedules(start_s, end_s, column, via, now, on_few)
+
+    def _begin(self, job: Ints, begins: Floats) -> tuple[Floats, Floats, Bools]:
+        """When the jobs begin and end in each column, and whether that needs the fewest nodes, if enough GPUs are free
+        from ``begins`` on."""
+        ready = np.maximum(begins, self.ready_s[job])
+        ends = ready + self.seconds[job] + np.where(begins > 0, self.again_s[job], 0.0)
+        apart = begins + self.apart_s[job]
+        return np.where(apart < ends, begins, ready), np.minimum(ends, apart), np.isfinite(apart) & (ends <= apart)
 
     def _meantime(
         self, free: Floats, rows: Ints, job: Ints, via: Ints, chosen: Ints, begin: Floats, end: Floats
@@ -125,8 +137,8 @@ def _free_s(outlook: Outlook) -> Floats:
     ``inf`` beyond a pool's last. No more GPUs than all jobs together could take are told."""
     gpus, most = outlook.gpus.astype(int), int(outlook.workers.max(axis=1, initial=1).sum())
     free_s = np.full((len(gpus), max(1, min(most, int(gpus.max(initial=1))))), np.inf)
-    for pool, (total, held) in enumerate(zip(gpus.tolist(), outlook.until_s, strict=True)):
-        times = sorted(held)[:total]
+    for pool, (total, place) in enumerate(zip(gpus.tolist(), outlook.pools, strict=True)):
+        times = sorted(until for slot in place.slots for until in outlook.until_s[slot])[:total]
         free = [0.0] * (total - len(times)) + times
         free_s[pool, :total] = free[: free_s.shape[1]]
     return free_s

@@ -1,9 +1,9 @@
-"""A search for the order, the place and the meantime of each job of a short queue, valued by playing it forward.
+"""A search for the order, the place and the meantime of each job of a queue, valued by playing it forward.
 
 Prices of a fluid queue know neither gangs nor what a restart costs whom it stops, and act as if everybody could be
 stopped again for nothing. A list schedule knows: each plan is played to its end (:class:`Machine`) and is worth the
-weighted mean of the completion times, with what its GPU time costs the jobs that are still to come. The best of some
-plain rules and of the last round's plan is improved by random exchanges. Our definition.
+weighted mean of the completion times. The best of some plain rules and of the last round's plan is improved by random
+exchanges. Jobs that are still to come count for nothing: what charges for them did worse. Our definition.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from slurm_hadar.policies.hadar.lookahead.schedule import Machine, Plans, Schedu
 
 __all__ = ["MOST_JOBS", "LastPlan", "Problem", "Schedule", "search"]
 
-MOST_JOBS = 64  # of a longer queue the prices of the fluid are true enough, and a search would take too long
+MOST_JOBS = 512  # to play a plan takes as many steps
 _BATCH = 64  # plans that are played at a time
-_BATCHES = 12
+_MOST_BATCHES, _FEWEST_BATCHES = 12, 3
 _PER_COLUMN = 2  # as many batches at least: where jobs have gangs of many sizes there is more to look at
+_SOME_JOBS = 64  # so many are changed in as many batches as may be; of more jobs, less is changed
 _NEAR = 4  # half of the moves go no further than so many places
 
 
@@ -41,8 +42,7 @@ class Problem:
     """What is to be planned.
 
     ``seconds[n, k]``: run time with what it costs to get there; ``column[n]`` and ``key[n]`` as of the look-ahead's
-    queues; ``toll[p]`` as of :class:`Machine`; ``target``: the makespan aimed at, if one is. A second beyond it counts
-    ``frontier`` squared.
+    queues; ``target``: the makespan aimed at, if one is. A second beyond it counts ``frontier`` squared.
     """
 
     outlook: Outlook
@@ -50,13 +50,12 @@ class Problem:
     weights: Floats
     column: Ints
     key: Floats
-    toll: Floats
     target: Target | None
     frontier: float
 
     def value(self, played: Schedules) -> Floats:
         """What each plan costs, in seconds of the mean completion time."""
-        cost: Floats = ((self.weights * played.end_s).sum(axis=1) + played.charge) / len(self.weights)
+        cost: Floats = (self.weights * played.end_s).mean(axis=1)
         if self.target is not None:
             cost += self.frontier**2 * np.maximum(0.0, played.end_s.max(axis=1) - self.target.left_s)
         return cost
@@ -64,33 +63,39 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The plan that was found. ``place[n]``: of each job in the order; ``column[n]``, ``via[n]``, ``start_s[n]`` and
-    ``now[n]`` as in :class:`Schedules`."""
+    """The plan that was found. ``place[n]``: of each job in the order; ``column[n]``, ``via[n]``, ``start_s[n]``,
+    ``now[n]`` and ``together[n]`` as in :class:`Schedules`."""
 
     place: Ints
     column: Ints
     via: Ints
     start_s: Floats
     now: Ints
+    together: Bools
 
 
 def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     """The best plan found; deterministic. ``exchanges``: whether to look beyond the rules and the last plan, which
-    costs ``_BATCH`` plays for each of ``_BATCHES`` batches or more. What is no better than the last plan does not
-    replace it."""
+    costs ``_BATCH`` plays for each of :func:`_batches`. What is no better than the last plan does not replace it."""
     outlook = problem.outlook
-    machine = Machine(outlook, problem.seconds, problem.toll)
+    machine = Machine(outlook, problem.seconds)
     # who cannot be moved once it runs has no meantime
     movable = np.array([j.unmovable is None for j in outlook.jobs], bool)
     best = _Best(problem, machine, _starts(problem, last, movable))
     if exchanges:
         able = [np.flatnonzero(row).tolist() for row in np.isfinite(problem.seconds)]
         rng = np.random.default_rng(0)
-        for _ in range(max(_BATCHES, _PER_COLUMN * outlook.run_s.shape[1])):
+        for _ in range(_batches(len(able), outlook.run_s.shape[1])):
             plans = best.plan.repeated(0, _BATCH)
             _exchange(plans, able, movable, rng)
             best.improve(plans)
     return best.schedule()
+
+
+def _batches(jobs: int, columns: int) -> int:
+    """The more columns, the more is to be looked at; the more jobs, the longer it takes."""
+    most = max(_MOST_BATCHES, _PER_COLUMN * columns)
+    return max(_FEWEST_BATCHES, min(most, most * _SOME_JOBS // jobs))
 
 
 class _Best:
@@ -107,14 +112,14 @@ class _Best:
         at = int((costs > costs.min() * (1 + 1e-9)).argmin())  # the first of those that are as good
         if costs[at] < self._cost * (1 - 1e-6):
             self._cost = float(costs[at])
-            self._start_s, self._now = played.start_s[at], played.now[at]
+            self._start_s, self._now, self._together = played.start_s[at], played.now[at], played.together[at]
             # as it came out: rules such as "where it ends first" would be answered anew each round, and differently
             self.plan = Plans(plans.order[at : at + 1], played.column[at : at + 1], played.via[at : at + 1])
 
     def schedule(self) -> Schedule:
         place = np.empty(self.plan.order.shape[1], int)
         place[self.plan.order[0]] = np.arange(len(place))
-        return Schedule(place, self.plan.column[0], self.plan.via[0], self._start_s, self._now)
+        return Schedule(place, self.plan.column[0], self.plan.via[0], self._start_s, self._now, self._together)
 
 
 def _starts(problem: Problem, last: LastPlan, movable: Bools) -> Plans:

@@ -11,6 +11,7 @@ from slurm_hadar.model import EMPTY, Job, Placement, Tier, Wait
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, JobClass, Outlook
 from slurm_hadar.policies.hadar.lookahead.prices import Queues
 from slurm_hadar.policies.hadar.lookahead.queueing import Queueing
+from slurm_hadar.policies.hadar.lookahead.together import slower
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles, listing
 
@@ -52,7 +53,9 @@ def explain(queueing: Queueing, placements: Mapping[str, Placement], payoffs: Fl
         else:
             queued.append(row)
     if queued:
-        waits |= _Queue(outlook, queueing.told, placements, payoffs, queueing.patient).waits(queued)
+        schedule = queueing.schedule
+        together = frozenset(() if schedule is None else np.flatnonzero(schedule.together).tolist())
+        waits |= _Queue(outlook, queueing.told, placements, payoffs, queueing.patient, together).waits(queued)
     return waits
 
 
@@ -81,13 +84,15 @@ def _why(before: int, turn_s: float, gpu_type: str) -> str:
 
 @dataclass(frozen=True)
 class _Queue:
-    """The reasons of jobs that wait for their turn. ``patient``: the rows that wait for a faster type by choice."""
+    """The reasons of jobs that wait for their turn. ``patient``: the rows that wait for a faster type by choice;
+    ``together``: those that a plan starts on no more nodes than they need."""
 
     outlook: Outlook
     queues: Queues
     placements: Mapping[str, Placement]
     payoffs: Floats
     patient: Set[int]
+    together: Set[int]
 
     def waits(self, rows: list[int]) -> dict[str, Wait]:
         """A Wait for each of ``rows``; the nearest to their turn also learn who holds what they want."""
@@ -115,8 +120,13 @@ class _Queue:
         return found
 
     def _apart(self, row: int) -> str:
-        """What its graph says of more nodes, which the job therefore does not take for good."""
+        """What more nodes would cost the job, which it therefore does not take, or not for good."""
         run_s, level = self.outlook.run_s[row], np.array(self.outlook.classes[row].level)
+        if row in self.together:
+            column = int(self.queues.column[row])
+            nodes = self.outlook.classes[row].nodes[column]
+            rest = f"it waits for room on {nodes} node{'s' if nodes > 1 else ''}"
+            return f"; on more nodes it would be {slower(self.outlook, row, column):.1f} times slower, so {rest}"
         worse = run_s[: len(level)][level > 0].min(initial=np.inf) / run_s[self.queues.column[row]]
         return f"; on more nodes its graph makes it {worse:.1f} times slower" if 1.0 < worse < np.inf else ""
 
