@@ -10,6 +10,7 @@ from slurm_hadar.cli.common import clock
 from slurm_hadar.cli.jobs.expectation import as_dict, in_words
 from slurm_hadar.cli.jobs.explain import _explanation
 from slurm_hadar.controller.answers.expectation import Answer, Interval
+from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import EMPTY
 
 
@@ -43,3 +44,12 @@ def test_by_when_it_is_done_in_all_likelihood() -> None:
     assert in_words(known, 0.0)[1].strip() == f"80 % to end by {clock(7000.0)}"
     assert as_dict(known)["end_80"] == 7000.0
     assert len(in_words(replace(known, end_80=None), 0.0)) == 1
+
+
+def test_what_a_server_wants_is_told() -> None:
+    """Of a job that is none there is no word of it."""
+    told = "its server wants 3 GPUs"
+    server, other = (list(_explanation("7", JobRecord("7", wanted=n), None, None, None, {})) for n in (3, 0))
+
+    assert any(told in line for line in server)
+    assert not any("its server" in line for line in other)

@@ -204,6 +204,8 @@ def _remembered(record: JobRecord) -> Iterator[str]:
         yield f"  graph        goes on without it: {record.graph_fault}"
     if record.lowered:
         yield f"  weight       {record.lowered}"
+    if record.serves:
+        yield f"  serves       its server wants {record.wanted} GPUs; a larger size is worth no more to it"
     if record.forgotten:
         yield (
             f"  WARNING      a move sets {record.forgotten} of this training's parts back, which are in no "
