@@ -238,8 +238,11 @@ def _json(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _ratios(kept: Kept, peer: str) -> dict[str, float]:
     """At the load where the peer's finish rate is nearest to the goal; and of median latencies where little comes."""
-    theirs, ours, load = (kept["figures"][f"{peer} duel"], kept["figures"][f"hadar serve against {peer}"],
-                          kept["duel_at"][peer])  # fmt: skip
+    theirs, ours, load = (
+        kept["figures"][f"{peer} duel"],
+        kept["figures"][f"hadar serve against {peer}"],
+        kept["duel_at"][peer],
+    )
 
     def mean(of: Mapping[str, Any], at: float, what: str) -> float:
         return statistics.fmean(of[f"{at:g} {100 + turn}"][what] for turn in range(_TURNS))
@@ -247,8 +250,11 @@ def _ratios(kept: Kept, peer: str) -> dict[str, float]:
     rates = mean(theirs, load, "finish_rate"), mean(ours, load, "finish_rate")
     waits = mean(theirs, _CALM, "latency_p50_ms"), mean(ours, _CALM, "latency_p50_ms")
     return {
-        "load": load, "finish rate of theirs": rates[0], "finish rate of ours": rates[1],
+        "load": load,
+        "finish rate of theirs": rates[0],
+        "finish rate of ours": rates[1],
         "finish rate, ours over theirs": rates[1] / max(rates[0], 1e-3),
-        "calm median of theirs, ms": waits[0], "calm median of ours, ms": waits[1],
+        "calm median of theirs, ms": waits[0],
+        "calm median of ours, ms": waits[1],
         "calm median, ours over theirs": waits[1] / waits[0],
-    }  # fmt: skip
+    }

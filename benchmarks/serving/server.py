@@ -26,8 +26,9 @@ from starlette.routing import Route
 __all__ = ["Empty", "bare", "build", "measure"]
 
 _HERE = Path(__file__)
-_BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}],
-                    "parameters": {"deadline_ms": 10_000}}).encode()  # fmt: skip
+_BODY = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}], "parameters": {"deadline_ms": 10_000}}
+).encode()
 _AT_ONCE = 32
 
 
@@ -112,9 +113,10 @@ def measure(seconds: float) -> dict[str, dict[str, float]]:
     commands = {
         "bare uvicorn and Starlette": (["-m", "uvicorn", module, "--port", "8661", "--no-access-log"], "running on"),
         "hadar serve run": (
-            ["-m", "slurm_hadar.cli.main", "serve", "run", f"{_HERE}:build", "--port", "0", "--slo", "10s"], "is ready",
+            ["-m", "slurm_hadar.cli.main", "serve", "run", f"{_HERE}:build", "--port", "0", "--slo", "10s"],
+            "is ready",
         ),
-    }  # fmt: skip
+    }
     found = {}
     for name, (command, ready) in commands.items():
         with _running(command, ready) as (url, pid):
@@ -122,7 +124,8 @@ def measure(seconds: float) -> dict[str, dict[str, float]]:
             alone, rate = asyncio.run(_ask(f"{url}/v2/models/empty/infer", seconds))
             used_s = _cpu_s(pid) - before_s
         found[name] = {
-            "median latency, ms": statistics.median(alone) * 1e3, "requests/s": rate,
+            "median latency, ms": statistics.median(alone) * 1e3,
+            "requests/s": rate,
             "CPU of the server's process, ms a request": 1e3 * used_s / (rate * seconds + 500),
-        }  # fmt: skip
+        }
     return found

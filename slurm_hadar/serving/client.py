@@ -48,9 +48,11 @@ def trace_of(parameters: Mapping[str, Any]) -> str:
 
 
 def request_body(
-    inputs: Mapping[str, Any], application: str = "", deadline_ms: float | None = None,
+    inputs: Mapping[str, Any],
+    application: str = "",
+    deadline_ms: float | None = None,
     late_costs: Mapping[float, float] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Of the Open Inference Protocol, from arrays. Raises ServingError for a type that it does not have."""
     parameters: dict[str, Any] = {"application": application}
     if deadline_ms is not None:

@@ -29,8 +29,10 @@ def best(trace: list[TracedRequest], law: BatchLaw, free_s: float = 0.0) -> int:
 
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(1, 16)), min_size=1, max_size=5),
-    st.integers(1, 30), st.floats(0.0, 2 / 3), st.integers(1, 4),
-)  # fmt: skip
+    st.integers(1, 30),
+    st.floats(0.0, 2 / 3),
+    st.integers(1, 4),
+)
 def test_no_schedule_is_better(drawn_: list[tuple[int, int]], span: int, g: float, largest: int) -> None:
     trace = [TracedRequest(float(at), str(n), float(takes), at + span) for n, (at, takes) in enumerate(drawn_)]
 

@@ -33,8 +33,10 @@ def test_a_server_in_a_job_answers_whom_it_has_accepted(
         "models.py:build": f"{ROOT}/tests/serving/models.py:build",
         "--port 8642 --token-file ~/serve.token": f"--port 0 --token-file {short_tmp}/token",
         "--workers 1-4": "--workers 2-4",
-        '"$(hostname)"': "127.0.0.1", "--cpus-per-task=6": "--cpus-per-task=1", "--mem=32G": "--mem=200M",
-    }.items():  # fmt: skip
+        '"$(hostname)"': "127.0.0.1",
+        "--cpus-per-task=6": "--cpus-per-task=1",
+        "--mem=32G": "--mem=200M",
+    }.items():
         assert old in text, old
         text = text.replace(old, new)
     (short_tmp / "serve.sbatch").write_text(text)

@@ -35,8 +35,9 @@ def _body(**changes: Any) -> dict[str, Any]:
             {"name": "n", "datatype": "INT8", "shape": [1], "data": [7]},
             {"name": "b", "datatype": "BOOL", "shape": [1], "data": [True]},
         ],
-        "parameters": {"deadline_ms": 50, "application": "chat"}, "id": "one",
-    }  # fmt: skip
+        "parameters": {"deadline_ms": 50, "application": "chat"},
+        "id": "one",
+    }
     return good | changes
 
 
@@ -168,10 +169,13 @@ def test_models_are_built_and_measured() -> None:
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (f"{MODELS}:broken", "no weights"), (f"{MODELS}:nowhere", "nowhere"), (f"{MODELS}", "must be a Python file"),
-        ("nothing.py:build", "must be a Python file"), (f"{MODELS}:Sleeper.infer", "must be a Python file"),
+        (f"{MODELS}:broken", "no weights"),
+        (f"{MODELS}:nowhere", "nowhere"),
+        (f"{MODELS}", "must be a Python file"),
+        ("nothing.py:build", "must be a Python file"),
+        (f"{MODELS}:Sleeper.infer", "must be a Python file"),
     ],
-)  # fmt: skip
+)
 def test_models_that_cannot_be_built(source: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load_models(source)
@@ -180,11 +184,13 @@ def test_models_that_cannot_be_built(source: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"name": "a/b"}, "needs a name"), ({"inputs": []}, "inputs must be"),
+        ({"name": "a/b"}, "needs a name"),
+        ({"inputs": []}, "inputs must be"),
         ({"inputs": [("x", "FP99", [1])]}, "FP99"),
-        ({"outputs": [("y", "FP32", [-5])]}, "at most 8 lengths"), ({"infer": None}, "no method infer"),
+        ({"outputs": [("y", "FP32", [-5])]}, "at most 8 lengths"),
+        ({"infer": None}, "no method infer"),
     ],
-)  # fmt: skip
+)
 def test_models_that_say_too_little(changes: dict[str, Any], told: str) -> None:
     model = load_models(f"{MODELS}:build")[1]
     for name, value in changes.items():

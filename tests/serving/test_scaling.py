@@ -85,8 +85,11 @@ def test_fewer_are_wanted_when_none_more_were_for_a_minute() -> None:
     assert _look(wish, {1: 1.0}, 122.0) == 1
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 100.0), st.integers(1, 4), st.floats(0.0, 1.0)), max_size=40),
-       st.integers(1, 4), st.floats(0.0, 100.0))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.floats(0.1, 100.0), st.integers(1, 4), st.floats(0.0, 1.0)), max_size=40),
+    st.integers(1, 4),
+    st.floats(0.0, 100.0),
+)
 def test_nothing_is_wanted_that_no_look_has(looks: list[tuple[float, int, float]], have: int, restart_s: float) -> None:
     """And what is wanted above what there is has been wanted now."""
     wish, now_s = Wish(have, restart_s, 60.0, 0.0), 0.0

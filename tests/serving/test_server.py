@@ -279,11 +279,12 @@ def test_a_model_that_cannot_be_built_ends_the_server(function: str, told: str) 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--host", "0.0.0.0"], "--token-file"), (["--slo", "soon"], "--slo"),
+        (["--host", "0.0.0.0"], "--token-file"),
+        (["--slo", "soon"], "--slo"),
         (["--tls-key", str(MODELS)], "go together"),
         (["--tls-key", str(MODELS), "--tls-cert", str(MODELS)], "cannot be used"),
     ],
-)  # fmt: skip
+)
 def test_impossible_options(options: list[str], told: str) -> None:
     command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:build", "--port", "0", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)

@@ -26,11 +26,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("-1,a,1,2", "arrival_s must be from 0"), ("0,a,0,2", "exec_s must be above 0"),
+        ("-1,a,1,2", "arrival_s must be from 0"),
+        ("0,a,0,2", "exec_s must be above 0"),
         ("0,,1,2", "application is empty"),
-        ("5,a,1,2", "lies before arrival_s"), ("0,a,nan,2", "must be a number"), ("0,a,1", "3 fields"),
+        ("5,a,1,2", "lies before arrival_s"),
+        ("0,a,nan,2", "must be a number"),
+        ("0,a,1", "3 fields"),
     ],
-)  # fmt: skip
+)
 def test_broken_lines_are_named(tmp_path: Path, line: str, told: str) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(HEAD + line + "\n")

@@ -42,8 +42,11 @@ def serve() -> None:
 @click.option("--slo", default="100ms", show_default=True, metavar="T", help="Deadline of requests that name none.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; others need --token-file.")
 @click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
-@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False),
-              help="Only who sends the token in this file is served.")  # fmt: skip
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Only who sends the token in this file is served.",
+)
 @click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="PEM; with --tls-key.")
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="PEM.")
 @click.option("--scheduler", "name", default="orloj", show_default=True, type=click.Choice([str(n) for n in Name]),
@@ -52,8 +55,9 @@ def serve() -> None:
 @click.option("--max-queue", "queue", default=1000, show_default=True, type=click.IntRange(1, 1_000_000),
               help="Requests that may wait; further ones are refused (429).")  # fmt: skip
 @click.option("--max-body", default="16MiB", show_default=True, metavar="BYTES", help="Of one request.")
-@click.option("--drain", default="30s", show_default=True, metavar="T",
-              help="At SIGTERM: how long accepted requests may take.")  # fmt: skip
+@click.option(
+    "--drain", default="30s", show_default=True, metavar="T", help="At SIGTERM: how long accepted requests may take."
+)
 @click.option("--hang", default="60s", show_default=True, metavar="T",
               help="A batch that takes longer has its worker killed and replaced.")  # fmt: skip
 def run(
@@ -131,8 +135,10 @@ def _show_status(told: dict[str, Any]) -> None:
         span = f"{scaling['least']} to {scaling['most']}"
         room = f", room for {scaling['here']}" if scaling["here"] < scaling["most"] else ""
         word = "" if scaling["told"] is None else f", the controller is told {scaling['told']}"
-        click.echo(f"{scaling['wanted']} workers wanted, of {span}{room}{word}; expected in time: "
-                   f"{rates or 'nobody came of late'} (goal {scaling['goal']:.1%})")  # fmt: skip
+        click.echo(
+            f"{scaling['wanted']} workers wanted, of {span}{room}{word}; expected in time: "
+            f"{rates or 'nobody came of late'} (goal {scaling['goal']:.1%})"
+        )
     table = Table("model", "application", "requests", "in time", "late", "refused", "gone", "median", "99 %", box=None)
     for a in told["applications"]:
         waits = ["-" if a[k] is None else f"{a[k]:.1f} ms" for k in ("latency_p50_ms", "latency_p99_ms")]

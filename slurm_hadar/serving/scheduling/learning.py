@@ -101,10 +101,11 @@ class Knowledge:
             shares = [(d, self._arrivals.get(name, 0.0) + 1e-6) for name, d in own.items()]
             self.overall = mixture(shares, _BLEND)
         self._known = {
-            name: d if len(self._windows[name]) >= _ENOUGH
+            name: d
+            if len(self._windows[name]) >= _ENOUGH
             else mixture([(d, float(len(self._windows[name]))), (self.overall, 1.0)], _BLEND)
             for name, d in own.items()
-        }  # fmt: skip
+        }
         for name in self._arrivals:
             self._arrivals[name] *= 0.5  # the mix is that of late
         self._changed = 0

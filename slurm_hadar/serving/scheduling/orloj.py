@@ -267,8 +267,9 @@ class Orloj(Policy):
         price, found = self._price(speed), None
         most, size = best.on_time - price * best.expected_s, len(best.requests) // 2
         while size:
-            part, rest = (self._weighed(r, self._counted(r), now_s, speed) for r in
-                          (best.requests[:size], best.requests[size:]))  # fmt: skip
+            part, rest = (
+                self._weighed(r, self._counted(r), now_s, speed) for r in (best.requests[:size], best.requests[size:])
+            )
             worth = part.on_time - price * part.expected_s + self._later(rest, now_s + part.expected_s, speed, price)
             if worth > most:
                 found, most = part, worth

@@ -117,10 +117,12 @@ class _Routes:
 
     def _examples(self, _request: Request, info: ModelInfo) -> Response:
         """For load generators: requests of each application, as infer takes them."""
-        return JSONResponse([
-            {"inputs": as_json(inputs), "parameters": {"application": application}}
-            for application, inputs in self._desk.examples(info.name)
-        ])  # fmt: skip
+        return JSONResponse(
+            [
+                {"inputs": as_json(inputs), "parameters": {"application": application}}
+                for application, inputs in self._desk.examples(info.name)
+            ]
+        )
 
     async def _infer(self, request: Request) -> Response:
         try:

@@ -37,9 +37,12 @@ class ServingMetrics:
             "hadar_serving_latency_seconds", "Of answers", labels, buckets=_BUCKETS_S, registry=self._registry
         )
         self._batch = Histogram(
-            "hadar_serving_batch_size", "Requests that ran together", ("model",), registry=self._registry,
+            "hadar_serving_batch_size",
+            "Requests that ran together",
+            ("model",),
+            registry=self._registry,
             buckets=(1, 2, 4, 8, 16, 32, 64),
-        )  # fmt: skip
+        )
         self.workers = Gauge("hadar_serving_workers", "That are ready", registry=self._registry)
         self.workers_lost = Counter("hadar_serving_workers_lost", "That ended unasked", registry=self._registry)
         self.expected = Gauge(

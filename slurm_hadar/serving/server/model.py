@@ -62,10 +62,12 @@ class ModelInfo:
     def metadata(self) -> dict[str, Any]:
         """As the Open Inference Protocol has it."""
         return {
-            "name": self.name, "versions": ["1"], "platform": "slurm_hadar",
+            "name": self.name,
+            "versions": ["1"],
+            "platform": "slurm_hadar",
             "inputs": [spec.metadata() for spec in self.inputs],
             "outputs": [spec.metadata() for spec in self.outputs],
-        }  # fmt: skip
+        }
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> ModelInfo:

@@ -82,8 +82,10 @@ class Server:
     def load(self) -> threading.Thread:
         """Ten requests of 150 ms each second: too many for one worker."""
         intended = intended_of("poisson:rate=10,seconds=30,seed=1", 0.4, {"slow": 1.0})
-        inputs = [{"name": "ms", "shape": [1], "datatype": "FP32", "data": [150.0]},
-                  {"name": "values", "shape": [1], "datatype": "INT64", "data": [1]}]  # fmt: skip
+        inputs = [
+            {"name": "ms", "shape": [1], "datatype": "FP32", "data": [150.0]},
+            {"name": "values", "shape": [1], "datatype": "INT64", "data": [1]},
+        ]
         example = {"slow": [{"inputs": inputs, "parameters": {"application": "slow"}}]}
         thread = threading.Thread(target=lambda: run_load(self.url, "sleeper", intended, example), daemon=True)
         thread.start()
