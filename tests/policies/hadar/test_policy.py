@@ -157,6 +157,15 @@ def test_a_longer_queue_is_planned_where_jobs_cannot_be_moved(
     assert bool({i for i, p in plan.placements.items() if p and i != "1"}) is (unmovable is None)
 
 
+@pytest.mark.parametrize("sizes, steps, planned", [((), None, True), ((1, 2), 1e5, True), ((1, 2), None, False)])
+def test_a_longer_queue_of_elastic_jobs_is_planned_where_lengths_are_known(
+    job: Any, snapshot: Any, sizes: Any, steps: Any, planned: bool
+) -> None:
+    """A size that cannot be changed any more is not chosen by a guess."""
+    queue = [job(str(n), steps=steps, form=Form(1, sizes=sizes), unmovable="saves nothing") for n in range(1, 80)]
+    assert ("plan" in get("hadar").allocate(snapshot(queue)).memory) is planned
+
+
 def test_patience(job: Any, running: Any, snapshot: Any) -> None:
     """In a queue too long to be planned it starts on what is free, unless it is told to wait, and then not for ever."""
     nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))

@@ -98,13 +98,16 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
 def _searchable(rules: Rules, outlook: Outlook) -> bool:
     """Whether to look for a plan job by job: where the queue is short enough, average completion is the aim, and to
     stop a job costs enough: where it costs nothing, the fluid's prices, which stop and go on, are nearer to the best
-    than plans that let every job run to its end. In a longer queue it has to cost more."""
+    than plans that let every job run to its end. In a longer queue it has to cost more, and elastic jobs of unknown
+    length do not count: the size that a plan binds them to would be chosen by a guess."""
     if rules.objective != "jct" or rules.frontier >= 0.5 or len(outlook.jobs) > MOST_JOBS:
         return False
     fixed = np.array([j.unmovable is not None for j in outlook.jobs], bool)
     lost_s = np.where(fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
-    dear = _DEAR if len(fixed) <= _SHORT else _VERY_DEAR
-    return bool(lost_s.sum() >= dear * outlook.best_s.sum())
+    if len(fixed) <= _SHORT:
+        return bool(lost_s.sum() >= _DEAR * outlook.best_s.sum())
+    guessed = np.array([bool(j.form.sizes) and j.expected_steps is None for j in outlook.jobs], bool)
+    return bool(lost_s[~guessed].sum() >= _VERY_DEAR * outlook.best_s.sum())
 
 
 def _remembered(outlook: Outlook, schedule: Schedule, keys: Sequence[str]) -> list[list[str]]:
