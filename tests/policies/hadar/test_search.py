@@ -59,6 +59,10 @@ def by_hand(outlook: Outlook, order: Sequence[int], column: Sequence[int]) -> li
     return ends
 
 
+def no_toll(outlook: Outlook) -> Any:
+    return np.zeros(outlook.run_s.shape)
+
+
 @given(QUEUES, st.randoms(use_true_random=False))
 def test_a_plan_is_played_as_a_list_schedule(jobs: list[Job], rng: Any) -> None:
     """In order, each in its column when enough GPUs are free there."""
@@ -67,7 +71,7 @@ def test_a_plan_is_played_as_a_list_schedule(jobs: list[Job], rng: Any) -> None:
     column = [rng.randrange(2) for _ in jobs]
     plans = Plans(np.array([order]), np.array([column]), np.full((1, len(jobs)), -1))
 
-    played = Machine(outlook, started(outlook)).play(plans)
+    played = Machine(outlook, started(outlook), no_toll(outlook)).play(plans)
 
     assert played.end_s[0] == pytest.approx(by_hand(outlook, order, column))
     assert played.column[0].tolist() == column
@@ -81,7 +85,7 @@ def test_the_meantime_is_used_and_charged() -> None:
     for steps, gains in ((2000.0, True), (20.0, False)):
         waiting = make_job("2", 2, steps, v100=1.0, p100=None, k80=0.5, restart_cost_s=RESTART_S)
         outlook = outlook_of([holder, waiting])
-        machine = Machine(outlook, started(outlook))
+        machine = Machine(outlook, started(outlook), no_toll(outlook))
         played = machine.play(Plans(np.array([[0]]), np.array([[0]]), np.array([[1]])))
         done = (1000.0 - RESTART_S) / (steps / 0.5)
         ends = 1000.0 + RESTART_S + ((1 - done) * steps if gains else steps)
@@ -96,7 +100,7 @@ def test_who_is_stopped_pays_a_restart_to_go_on() -> None:
     seconds = np.where(outlook.held[:, None] == np.arange(2), outlook.run_s, started(outlook))
     plans = Plans(np.array([[0, 1], [1, 0]]), np.zeros((2, 2), int), np.full((2, 2), -1))
 
-    played = Machine(outlook, seconds).play(plans)
+    played = Machine(outlook, seconds, no_toll(outlook)).play(plans)
 
     assert played.end_s.tolist() == [[1000.0, 1000.0 + RESTART_S + 300.0], [1700.0 - 300.0, RESTART_S + 300.0]]
 
@@ -114,7 +118,9 @@ def test_a_job_grows_where_it_is_when_others_leave() -> None:
     outlook = outlook_of([holder, elastic("2", 2000.0, restart_cost_s=RESTART_S)])
     one, two = (int(np.flatnonzero(outlook.workers[0] == n)[0]) for n in (1, 2))
 
-    played = Machine(outlook, started(outlook)).play(Plans(np.array([[0]]), np.array([[two]]), np.array([[one]])))
+    played = Machine(outlook, started(outlook), no_toll(outlook)).play(
+        Plans(np.array([[0]]), np.array([[two]]), np.array([[one]]))
+    )
 
     done = 500.0 - RESTART_S
     assert played.end_s[0, 0] == pytest.approx(500.0 + RESTART_S + (2000.0 - done) / 2)
@@ -144,7 +150,9 @@ def test_the_best_of_all_plans_is_found_in_short_queues(jobs: list[Job]) -> None
     outlook = outlook_of(jobs)
     weights, count = np.ones(len(jobs)), len(jobs)
     seconds = started(outlook)
-    problem = Problem(outlook, seconds, weights, seconds.argmin(axis=1), seconds.min(axis=1), None, 0.0)
+    problem = Problem(
+        outlook, seconds, weights, seconds.argmin(axis=1), seconds.min(axis=1), no_toll(outlook), None, 0.0
+    )
     nobody = LastPlan(*(np.full(count, -1) for _ in range(3)))
 
     found = search(problem, nobody, exchanges=True)
@@ -157,7 +165,7 @@ def test_the_best_of_all_plans_is_found_in_short_queues(jobs: list[Job]) -> None
     )
     assert sorted(found.place) == list(range(count))
     plan = Plans(np.argsort(found.place)[None], found.column[None], found.via[None])
-    assert problem.value(Machine(outlook, seconds).play(plan))[0] <= best * 1.01
+    assert problem.value(Machine(outlook, seconds, no_toll(outlook)).play(plan))[0] <= best * 1.01
 
 
 @settings(deadline=None, max_examples=25)

@@ -84,7 +84,8 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
         queues = _critical_first(outlook, seconds, weights, queues, target)
     schedule = planned = None
     if alone and _searchable(rules, outlook):
-        problem = Problem(outlook, seconds, weights, queues.column, queues.key, target, rules.frontier)
+        toll = _toll(outlook)
+        problem = Problem(outlook, seconds, weights, queues.column, queues.key, toll, target, rules.frontier)
         schedule = search(problem, before.plan, exchanges=not before.same_jobs)
         memory["plan"] = _remembered(outlook, schedule, before.keys)
         behind = np.maximum(terminal, _arriving(outlook))
@@ -93,6 +94,14 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     still = before.same_instant and alone
     settled = still and before.same_jobs
     return Queueing(outlook, queues, weights, target, memory, patient, still, settled, schedule, planned)
+
+
+def _toll(outlook: Outlook) -> Floats:
+    """What a second of each job in each column costs those that are still to come, shape (n, k): elastic jobs alone are
+    charged, since they choose how much GPU time they take."""
+    elastic = np.array([bool(j.form.sizes) for j in outlook.jobs], bool)
+    per_gpu = (_arriving(outlook) / np.maximum(outlook.gpus, 1.0))[outlook.pool_of]
+    return np.where(elastic[:, None], outlook.workers * per_gpu, 0.0)
 
 
 def _searchable(rules: Rules, outlook: Outlook) -> bool:

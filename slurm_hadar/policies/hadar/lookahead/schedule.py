@@ -34,7 +34,8 @@ class Plans:
 class Schedules:
     """What becomes of the n jobs under c plans, each of shape (c, n): when they start in their ``column`` and end,
     seconds from now; ``via``, the column of the meantime that they really have; ``now``, the column in which they run
-    at once, -1 where they wait; ``together``, whether they need the fewest nodes in their ``column``."""
+    at once, -1 where they wait; ``together``, whether they need the fewest nodes in their ``column``. ``charge[c]``: what
+    those still to come lose by all of them."""
 
     start_s: Floats
     end_s: Floats
@@ -42,6 +43,7 @@ class Schedules:
     via: Ints
     now: Ints
     together: Bools
+    charge: Floats
 
 
 class Machine:
@@ -50,9 +52,11 @@ class Machine:
     Parameters
     ----------
     seconds[n, k]: run time with what it costs to get there.
+    toll[n, k]: what the jobs that are still to come lose by a second of the job in the column.
     """
 
-    def __init__(self, outlook: Outlook, seconds: Floats) -> None:
+    def __init__(self, outlook: Outlook, seconds: Floats, toll: Floats) -> None:
+        self.toll = toll
         self.seconds = seconds
         self.run_s, self.restart_s = outlook.run_s, outlook.restart_s
         held = outlook.held[:, None] == np.arange(outlook.run_s.shape[1])
@@ -79,7 +83,7 @@ class Machine:
         start_s, end_s = np.empty(shape), np.empty(shape)
         column, via, now = np.empty(shape, int), np.full(shape, -1), np.empty(shape, int)
         on_few = np.empty(shape, bool)
-        rows, every = np.arange(count), np.arange(self.seconds.shape[1])
+        charge, rows, every = np.zeros(count), np.arange(count), np.arange(self.seconds.shape[1])
         for place in range(jobs):
             job = plans.order[:, place]
             begins = free[rows[:, None], self.pool_of[None, :], self._last[job]]
@@ -94,10 +98,11 @@ class Machine:
                 use, later, at_once = self._meantime(free, use, job[use], plans.via[use, job[use]], chosen, begin, end)
                 end[use], via[use, job[use]] = later, plans.via[use, job[use]]
                 here[use] = at_once
+            charge += self.toll[job, chosen] * (end - begin)
             self._occupy(free, rows, pool, self.workers[job, chosen], end)
             start_s[rows, job], end_s[rows, job], column[rows, job], now[rows, job] = begin, end, chosen, here
             on_few[rows, job] = few[rows, chosen]
-        return Schedules(start_s, end_s, column, via, now, on_few)
+        return Schedules(start_s, end_s, column, via, now, on_few, charge)
 
     def _begin(self, job: Ints, begins: Floats) -> tuple[Floats, Floats, Bools]:
         """When the jobs begin and end in each column, and whether that needs the fewest nodes, if enough GPUs are free

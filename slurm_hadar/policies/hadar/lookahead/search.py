@@ -3,11 +3,14 @@
 Prices of a fluid queue know neither gangs nor what a restart costs whom it stops, and act as if everybody could be
 stopped again for nothing. A list schedule knows: each plan is played to its end (:class:`Machine`) and is worth the
 weighted mean of the completion times. The best of some plain rules and of the last round's plan is improved by random
-exchanges. Jobs that are still to come count for nothing: what charges for them did worse. Our definition.
+exchanges. Jobs that are still to come count by what elastic ones take from them, which could do with less; to charge
+the others, who cannot, did worse. Our definition.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +27,7 @@ _BATCH = 64  # plans that are played at a time
 _MOST_BATCHES, _FEWEST_BATCHES = 12, 3
 _PER_COLUMN = 2  # as many batches at least: where jobs have gangs of many sizes there is more to look at
 _SOME_JOBS = 64  # so many are changed in as many batches as may be; of more jobs, less is changed
+_MOST_IN_ALL = 2048  # orders times columns: where there are no more, all of them are tried
 _NEAR = 4  # half of the moves go no further than so many places
 
 
@@ -42,7 +46,7 @@ class Problem:
     """What is to be planned.
 
     ``seconds[n, k]``: run time with what it costs to get there; ``column[n]`` and ``key[n]`` as of the look-ahead's
-    queues; ``target``: the makespan aimed at, if one is. A second beyond it counts ``frontier`` squared.
+    queues; ``toll[n, k]`` as of :class:`Machine`; ``target``: the makespan aimed at, if one is. A second beyond it counts ``frontier`` squared.
     """
 
     outlook: Outlook
@@ -50,12 +54,13 @@ class Problem:
     weights: Floats
     column: Ints
     key: Floats
+    toll: Floats
     target: Target | None
     frontier: float
 
     def value(self, played: Schedules) -> Floats:
         """What each plan costs, in seconds of the mean completion time."""
-        cost: Floats = (self.weights * played.end_s).mean(axis=1)
+        cost: Floats = ((self.weights * played.end_s).sum(axis=1) + played.charge) / len(self.weights)
         if self.target is not None:
             cost += self.frontier**2 * np.maximum(0.0, played.end_s.max(axis=1) - self.target.left_s)
         return cost
@@ -78,12 +83,14 @@ def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     """The best plan found; deterministic. ``exchanges``: whether to look beyond the rules and the last plan, which
     costs ``_BATCH`` plays for each of :func:`_batches`. What is no better than the last plan does not replace it."""
     outlook = problem.outlook
-    machine = Machine(outlook, problem.seconds)
+    machine = Machine(outlook, problem.seconds, problem.toll)
     # who cannot be moved once it runs has no meantime
     movable = np.array([j.unmovable is None for j in outlook.jobs], bool)
     best = _Best(problem, machine, _starts(problem, last, movable))
     if exchanges:
         able = [np.flatnonzero(row).tolist() for row in np.isfinite(problem.seconds)]
+        if (every := _every(able)) is not None:
+            best.improve(every)
         rng = np.random.default_rng(0)
         for _ in range(_batches(len(able), outlook.run_s.shape[1])):
             plans = best.plan.repeated(0, _BATCH)
@@ -162,6 +169,15 @@ def _with_new(place: Ints, area: Floats) -> Ints:
     for row in sorted(np.flatnonzero(place < 0).tolist(), key=area.__getitem__):
         order.insert(next((i for i, other in enumerate(order) if area[other] > area[row]), len(order)), row)
     return np.array(order)
+
+
+def _every(able: Sequence[Sequence[int]]) -> Plans | None:
+    """All plans without a meantime, of a very short queue: what is best of them may be many exchanges away."""
+    if math.factorial(min(len(able), 8)) * math.prod(map(len, able)) > _MOST_IN_ALL:
+        return None
+    found = [*itertools.product(itertools.permutations(range(len(able))), itertools.product(*able))]
+    order, column = (np.array([plan[i] for plan in found], int) for i in range(2))
+    return Plans(order, column, np.full(order.shape, -1))
 
 
 def _exchange(plans: Plans, able: Sequence[Sequence[int]], movable: Bools, rng: np.random.Generator) -> None:
