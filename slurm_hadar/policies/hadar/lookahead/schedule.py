@@ -34,8 +34,8 @@ class Plans:
 class Schedules:
     """What becomes of the n jobs under c plans, each of shape (c, n): when they start in their ``column`` and end,
     seconds from now; ``via``, the column of the meantime that they really have; ``now``, the column in which they run
-    at once, -1 where they wait; ``together``, whether they need the fewest nodes in their ``column``. ``charge[c]``: what
-    those still to come lose by all of them."""
+    at once, -1 where they wait; ``together``, whether they need the fewest nodes in their ``column``. ``charge[c]``:
+    what those still to come lose by all of them."""
 
     start_s: Floats
     end_s: Floats

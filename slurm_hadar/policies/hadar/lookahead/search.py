@@ -46,7 +46,8 @@ class Problem:
     """What is to be planned.
 
     ``seconds[n, k]``: run time with what it costs to get there; ``column[n]`` and ``key[n]`` as of the look-ahead's
-    queues; ``toll[n, k]`` as of :class:`Machine`; ``target``: the makespan aimed at, if one is. A second beyond it counts ``frontier`` squared.
+    queues; ``toll[n, k]`` as of :class:`Machine`; ``target``: the makespan aimed at, if one is. A second beyond it
+    counts ``frontier`` squared.
     """
 
     outlook: Outlook
