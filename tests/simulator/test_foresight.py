@@ -114,7 +114,7 @@ def test_a_forest_starts_trained() -> None:
     over = [j for j in history if j.end < asked.submit]
     known = [s for s in samples(history) if s.job.end < asked.submit]
     expected = ForestPredictor(grow(sorted(known, key=lambda s: s.job.end))).predict(asked, Past(over))
-    assert policy.shown[first.job_id][0] == (None, pytest.approx(expected.size))
+    assert policy.shown[first.job_id][0] == (None, pytest.approx(expected.steps))
 
 
 def test_what_makes_no_sense_is_refused() -> None:
