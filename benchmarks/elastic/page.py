@@ -24,7 +24,7 @@ DATA is a folder with traces and tables of Sia (SOSP 2023, the artifact siasosp2
 have no licence and are not part of this project. Figures: [elastic.json](elastic.json).
 
 ```
-python -m benchmarks.elastic DATA --policies hadar,hadar:frontier=0 --page
+python -m benchmarks.elastic DATA --page
 python -m benchmarks.elastic DATA --traces newtrace-1 --page
 ```
 
