@@ -40,7 +40,7 @@ TOO_SLOW = {"240": "hadar:prices=round"}
 @click.option("--full", is_flag=True, help="Three times as many cells.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Default: 3, with --quick 1.")
 @click.option("--jobs", "processes", default=2, show_default=True, type=click.IntRange(min=1), help="Processes.")
-@click.option("--limit", "limit_s", default=60.0, show_default=True, help="CPU seconds that a run may take.")
+@click.option("--limit", "limit_s", default=120.0, show_default=True, help="CPU seconds that a run may take.")
 @click.option("--results", default="build/regimes.jsonl", show_default=True, type=click.Path(path_type=Path))
 @click.option("--page", "write_page", is_flag=True, help="Write docs/results/regimes.md, .png and .json.")
 @click.option("--out", default="docs/results", type=click.Path(path_type=Path), help="Folder of the page.")
