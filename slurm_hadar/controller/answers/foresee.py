@@ -132,8 +132,7 @@ class _Game:
         return not wanted & self._jobs.keys()
 
     def turn(self, hurry: bool) -> bool:
-        """One round and the time until the next, longer in a ``hurry``. False when nothing can happen any
-        more."""
+        """One round and the time until the next, longer in a ``hurry``. False when nothing can happen any more."""
         held = drawn(self._jobs.values())
         shown = replace(
             self._snapshot,

@@ -84,6 +84,12 @@ def accepted_slow_down(facts: JobFacts, site: float, nodes: NodeBook) -> float:
     return min(MOST_SLOW_DOWN, max(1.0, min(per_gpu, default=1) / max(1, facts.record.shards)))
 
 
+def _parted(pair: Pairing) -> tuple[tuple[str, str], Pairing]:
+    """The users of two likenesses, and the pair of their workloads."""
+    (user, _, first), (others_user, _, second) = (name.partition(_SEP) for name in pair[:2])
+    return (user, others_user), (first, second, pair[2])
+
+
 @dataclass(frozen=True)
 class UserPairings(Mapping[Pairing, Kept]):
     """What two jobs keep of their speeds: as was measured of the jobs of one of their users, else ``prior``. Jobs of
@@ -98,14 +104,13 @@ class UserPairings(Mapping[Pairing, Kept]):
 
     def __getitem__(self, pair: Pairing) -> Kept:
         one, other, gpu_type = pair
-        (user, _, first), (others_user, _, second) = one.partition(_SEP), other.partition(_SEP)
-        strangers = user != others_user and self.shared_by is SharedBy.USER
+        users, workloads = _parted(pair)
+        strangers = len({*users}) > 1 and self.shared_by is SharedBy.USER
         if strangers or gpu_type not in self.gpu_types or not {one, other} <= self.likenesses:
             raise KeyError(pair)
-        bare = first, second, gpu_type
         known = self._measured(pair)
         if known is None:
-            known = _HALF if self.prior is SharedGpus.TURNS else published()[bare]
+            known = _HALF if self.prior is SharedGpus.TURNS else published()[workloads]
         return known
 
     def known_by(self, pair: Pairing) -> str:
@@ -113,8 +118,8 @@ class UserPairings(Mapping[Pairing, Kept]):
         return self.prior.value if self._measured(pair) is None else "measured"
 
     def _measured(self, pair: Pairing) -> Kept | None:
-        (user, _, first), (others_user, _, second) = (name.partition(_SEP) for name in pair[:2])
-        by_users = (self.measured.get(who, {}).get((first, second, pair[2])) for who in (user, others_user))
+        users, workloads = _parted(pair)
+        by_users = (self.measured.get(user, {}).get(workloads) for user in users)
         return next((kept for kept in by_users if kept is not None), None)
 
     def __iter__(self) -> Iterator[Pairing]:

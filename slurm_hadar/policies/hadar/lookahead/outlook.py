@@ -96,6 +96,11 @@ class Outlook:
     def rows(self) -> Ints:
         return np.arange(len(self.jobs))
 
+    @property
+    def elastic(self) -> Bools:
+        """Whether the job may have gangs of several sizes, shape (n,)."""
+        return np.array([bool(j.form.sizes) for j in self.jobs], bool)
+
 
 def survey(arena: Arena, lifetimes: Lifetimes) -> Outlook:
     """Lay out pools, columns and jobs.

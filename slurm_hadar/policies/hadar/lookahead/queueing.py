@@ -99,9 +99,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
 def _toll(outlook: Outlook) -> Floats:
     """What a second of each job in each column costs those that are still to come, shape (n, k): elastic jobs alone are
     charged, since they choose how much GPU time they take."""
-    elastic = np.array([bool(j.form.sizes) for j in outlook.jobs], bool)
-    per_gpu = (_arriving(outlook) / np.maximum(outlook.gpus, 1.0))[outlook.pool_of]
-    return np.where(elastic[:, None], outlook.workers * per_gpu, 0.0)
+    return np.where(outlook.elastic[:, None], outlook.workers * _arriving_per_gpu(outlook), 0.0)
 
 
 def _searchable(rules: Rules, outlook: Outlook) -> bool:
@@ -115,7 +113,7 @@ def _searchable(rules: Rules, outlook: Outlook) -> bool:
     lost_s = np.where(fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
     if len(fixed) <= _SHORT:
         return bool(lost_s.sum() >= _DEAR * outlook.best_s.sum())
-    guessed = np.array([bool(j.form.sizes) and j.expected_steps is None for j in outlook.jobs], bool)
+    guessed = outlook.elastic & np.array([j.expected_steps is None for j in outlook.jobs], bool)
     return bool(lost_s[~guessed].sum() >= _VERY_DEAR * outlook.best_s.sum())
 
 
@@ -161,8 +159,7 @@ def _with_start(rules: Rules, outlook: Outlook) -> Floats:
     seconds = outlook.run_s + outlook.restart_s[:, None]
     there = np.flatnonzero(outlook.held >= 0)
     here_s = outlook.run_s[there, outlook.held[there]]
-    elastic = np.array([bool(outlook.jobs[row].form.sizes) for row in there], bool)
-    of_s = np.where(elastic[:, None], np.minimum(outlook.run_s[there], here_s[:, None]), here_s[:, None])
+    of_s = np.where(outlook.elastic[there, None], np.minimum(outlook.run_s[there], here_s[:, None]), here_s[:, None])
     seconds[there] += np.where(np.isfinite(of_s), rules.switch_gain * of_s, 0.0)
     seconds[there, outlook.held[there]] = here_s
     return seconds
@@ -237,14 +234,16 @@ def _assigned(
 
 
 def _arriving(outlook: Outlook) -> Floats:
-    """The weight per pool of jobs that are still to come, where jobs keep coming; nothing for a lone batch.
+    """The weight per pool of jobs that are still to come. It charges every job for the GPU time that it takes from
+    them, and so leans towards the columns that need least of it."""
+    return _arriving_per_gpu(outlook) * outlook.gpus
 
-    It charges every job for the GPU time that it takes from them, and so leans towards the columns that need least of
-    it. Those to come are taken to be as many as are there, of which on average one half is behind.
-    """
+
+def _arriving_per_gpu(outlook: Outlook) -> float:
+    """How many are still to come for each GPU, where jobs keep coming; nobody after a lone batch. They are taken to be
+    as many as are there, of which on average one half is behind."""
     present = len(outlook.jobs) + len(outlook.arena.kept)
-    per_gpu = min(_ARRIVING, _BEHIND * present / max(1.0, float(outlook.gpus.sum())))
-    return per_gpu * outlook.gpus * _stream(outlook)
+    return min(_ARRIVING, _BEHIND * present / max(1.0, float(outlook.gpus.sum()))) * _stream(outlook)
 
 
 def _stream(outlook: Outlook) -> float:

@@ -56,8 +56,7 @@ class Machine:
     """
 
     def __init__(self, outlook: Outlook, seconds: Floats, toll: Floats) -> None:
-        self.toll = toll
-        self.seconds = seconds
+        self.seconds, self.toll = seconds, toll
         self.run_s, self.restart_s = outlook.run_s, outlook.restart_s
         held = outlook.held[:, None] == np.arange(outlook.run_s.shape[1])
         self.again_s = np.where(held, outlook.restart_s[:, None], 0.0)

@@ -174,7 +174,7 @@ def _with_new(place: Ints, area: Floats) -> Ints:
 
 def _every(able: Sequence[Sequence[int]]) -> Plans | None:
     """All plans without a meantime, of a very short queue: what is best of them may be many exchanges away."""
-    if math.factorial(min(len(able), 8)) * math.prod(map(len, able)) > _MOST_IN_ALL:
+    if not 0 < math.factorial(min(len(able), 8)) * math.prod(map(len, able)) <= _MOST_IN_ALL:
         return None
     found = [*itertools.product(itertools.permutations(range(len(able))), itertools.product(*able))]
     order, column = (np.array([plan[i] for plan in found], int) for i in range(2))
