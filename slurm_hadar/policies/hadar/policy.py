@@ -36,7 +36,8 @@ class Hadar(Policy):
       the gang size that cost all jobs least; each type runs the jobs of highest density, chosen by a dynamic programme
       where gangs leave a hole; free GPUs go to whoever gains most from them for the meantime. Where at most 64 jobs are
       to be decided about and to stop them costs something, or at most 512 and it costs much, the queues are those of
-      the best plan found by playing many forward to their ends (:mod:`slurm_hadar.policies.hadar.lookahead.search`).
+      the best plan found by playing many forward to their ends
+      (:mod:`slurm_hadar.policies.hadar.lookahead.planning.search`).
     * ``round``: our reconstruction of the paper's round. Prices rise exponentially as a type sells out, and a
       choose-or-skip dynamic programme picks the plan of largest utility for this round alone. Kept to compare with.
 

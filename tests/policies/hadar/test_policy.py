@@ -10,7 +10,7 @@ import pytest
 
 from slurm_hadar.model import Form, Job, Mix, Node, Placement, Snapshot, Speed, Tier
 from slurm_hadar.policies import check_plan, get
-from slurm_hadar.policies.hadar.lookahead.search import MOST_JOBS
+from slurm_hadar.policies.hadar.lookahead.planning.search import MOST_JOBS
 from slurm_hadar.testing.snapshots import carry_out
 
 BRUTE_FORCE = Path(__file__).parents[3] / "benchmarks" / "brute_force.py"

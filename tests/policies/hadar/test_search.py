@@ -16,8 +16,8 @@ from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Sp
 from slurm_hadar.policies import get
 from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import Outlook, survey
-from slurm_hadar.policies.hadar.lookahead.schedule import Machine, Plans
-from slurm_hadar.policies.hadar.lookahead.search import LastPlan, Problem, search
+from slurm_hadar.policies.hadar.lookahead.planning.schedule import Machine, Plans
+from slurm_hadar.policies.hadar.lookahead.planning.search import LastPlan, Problem, search
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.testing.snapshots import carry_out
 from tests.policies.conftest import NOW, make_job, make_running

@@ -10,8 +10,8 @@ from slurm_hadar.model import Mix, Placement
 from slurm_hadar.policies.hadar.lookahead.knapsack import choose, first_fit
 from slurm_hadar.policies.hadar.lookahead.mixing import mixed_gang
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints
+from slurm_hadar.policies.hadar.lookahead.planning.search import Schedule
 from slurm_hadar.policies.hadar.lookahead.queueing import Queueing
-from slurm_hadar.policies.hadar.lookahead.search import Schedule
 from slurm_hadar.policies.toolkit.gangs import Gang
 from slurm_hadar.policies.toolkit.ledger import Ledger
 

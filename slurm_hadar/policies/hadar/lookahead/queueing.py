@@ -11,6 +11,7 @@ import numpy as np
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
+from slurm_hadar.policies.hadar.lookahead.planning.search import MOST_JOBS, LastPlan, Problem, Schedule, search
 from slurm_hadar.policies.hadar.lookahead.prices import (
     Aim,
     Queues,
@@ -22,7 +23,6 @@ from slurm_hadar.policies.hadar.lookahead.prices import (
     set_target,
 )
 from slurm_hadar.policies.hadar.lookahead.rules import Rules
-from slurm_hadar.policies.hadar.lookahead.search import MOST_JOBS, LastPlan, Problem, Schedule, search
 
 __all__ = ["Queueing", "queue_up"]
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from slurm_hadar.model import EMPTY, Job, Placement, Tier, Wait
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, JobClass, Outlook
+from slurm_hadar.policies.hadar.lookahead.planning.together import slower
 from slurm_hadar.policies.hadar.lookahead.prices import Queues
 from slurm_hadar.policies.hadar.lookahead.queueing import Queueing
-from slurm_hadar.policies.hadar.lookahead.together import slower
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles, listing
 

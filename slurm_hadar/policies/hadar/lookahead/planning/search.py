@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
+from slurm_hadar.policies.hadar.lookahead.planning.schedule import Machine, Plans, Schedules
 from slurm_hadar.policies.hadar.lookahead.prices import Target
-from slurm_hadar.policies.hadar.lookahead.schedule import Machine, Plans, Schedules
 
 __all__ = ["MOST_JOBS", "LastPlan", "Problem", "Schedule", "search"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
-from slurm_hadar.policies.hadar.lookahead.together import together
+from slurm_hadar.policies.hadar.lookahead.planning.together import together
 
 __all__ = ["Machine", "Plans", "Schedules"]
 

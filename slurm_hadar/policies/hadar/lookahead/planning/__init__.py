@@ -1,0 +1,1 @@
+"""Plans of a queue, job by job: played forward to their ends, and improved."""
