@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from slurm_hadar.model import Plan, Snapshot
+from slurm_hadar.policies.hadar.lookahead.calibration import Calibration
 from slurm_hadar.policies.hadar.lookahead.layout import lay_out
 from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
@@ -44,7 +45,8 @@ def look_ahead_weighed(rules: Rules, snapshot: Snapshot, name: str) -> tuple[Pla
 
 
 def _planned(rules: Rules, snapshot: Snapshot, name: str, *, alone: bool) -> tuple[Plan, dict[str, float]]:
-    arena = Arena.of(snapshot)
+    calibration = Calibration.of(snapshot)
+    arena = Arena.of(calibration.corrected(snapshot))
     lifetimes = Lifetimes.of(snapshot.jobs, snapshot.memory, rules.unknown_runtime_s)
     queueing = queue_up(rules, survey(arena, lifetimes), alone=alone)
     placements = lay_out(queueing, rules.switch_gain)
@@ -55,4 +57,5 @@ def _planned(rules: Rules, snapshot: Snapshot, name: str, *, alone: bool) -> tup
     prices = {arena.slots[slot]: price for pool, price in per_gpu for slot in pool.slots}
     waits = explain(queueing, placements, payoffs)
     weights = {j.job_id: float(w) for j, w in zip(jobs, queueing.weights, strict=True)}
-    return Plan(name, placements, waits, prices, gains, memory={**queueing.memory, **lifetimes.memory()}), weights
+    memory = {**queueing.memory, **lifetimes.memory(), **calibration.memory(snapshot, placements)}
+    return Plan(name, placements, waits, prices, gains, memory=memory), weights
