@@ -27,16 +27,19 @@ from slurm_hadar.simulator.traces import read_trace
 from slurm_hadar.throughput.table import ReferenceTable
 
 HOUR = 3600.0
+_ANY = 100.0  # the most that can be said: Gavel's jobs accept any slow-down by others
 GPU_TYPES = ("v100", "p100", "k80")
 
 #: Our policy, its parameters, and the label of the same in RESULTS (None: Gavel does not have it).
 PAIRS: tuple[tuple[str, dict[str, Any], str | None], ...] = (
     ("gavel_las", {}, "max_min_fairness_perf"),
     ("gavel_las", {"aware": False}, "max_min_fairness"),
+    ("gavel_las", {"packed": True}, "max_min_fairness_packed"),
     ("gavel_ftf", {}, "finish_time_fairness_perf"),
     ("gavel_ftf", {"aware": False}, "finish_time_fairness"),
     ("gavel_ttd", {}, "min_total_duration_perf"),
     ("gavel_ttd", {"aware": False}, "min_total_duration"),
+    ("gavel_ttd", {"packed": True}, "min_total_duration_packed"),
     ("gavel_throughput", {}, "max_sum_throughput_perf"),
     ("gavel_throughput", {"normalised": True}, None),
     ("gavel_cost", {}, None),
@@ -89,7 +92,8 @@ def read_peers(folder: Path) -> tuple[dict[str, Setting], dict[tuple[str, str], 
 
 def run(trace: Path, setting: Setting, name: str, params: dict[str, Any], table: ReferenceTable) -> SimResult:
     """One policy on one trace, under the assumptions of Gavel's simulator."""
-    options = SimOptions(setting.cluster, "gavel", setting.round_s, measure=setting.measure)
+    share: dict[str, Any] = {"share": "beside", "slow_down": _ANY} if params.get("packed") else {}
+    options = SimOptions(setting.cluster, "gavel", setting.round_s, measure=setting.measure, **share)
     return simulate(read_trace(trace, table), registry.get(name, **params), options, table, params)
 
 

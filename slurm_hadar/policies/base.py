@@ -27,7 +27,7 @@ class Policy(abc.ABC):
     make no sense. A policy is shown one copy of each forked job, and need not know that there are others; one that
     decides about copies itself says ``forks = True``. It reckons with GPUs alone: what else the cluster would refuse is
     seen to by :mod:`slurm_hadar.policies.toolkit.admission`. It gives out whole GPUs: who may run beside whom on one is
-    decided after it, by :mod:`slurm_hadar.policies.toolkit.pairing`.
+    decided after it, by :mod:`slurm_hadar.policies.toolkit.pairing`, unless it says ``pairs``.
     :class:`slurm_hadar.testing.policies.PolicyContract` holds the tests that every policy must pass.
 
     Example
@@ -55,6 +55,11 @@ class Policy(abc.ABC):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= bound):
                 raise ConfigError(f"policy {self.name}: {key}={value} must be a finite number of at least {bound}")
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it says itself which jobs share a GPU (:func:`slurm_hadar.policies.toolkit.pairing.with_guests`)."""
+        return False
 
     @property
     def at_once_s(self) -> float | None:

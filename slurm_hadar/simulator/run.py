@@ -206,6 +206,10 @@ class _Timed(Policy):
     def at_once_s(self) -> float | None:
         return self._policy.at_once_s
 
+    @property
+    def pairs(self) -> bool:
+        return self._policy.pairs
+
     def allocate(self, snapshot: Snapshot) -> Plan:
         began = time.process_time()
         plan = self._policy.allocate(snapshot)

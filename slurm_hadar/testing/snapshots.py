@@ -177,6 +177,10 @@ def _drained(node: Node) -> Node:
     return replace(node, available=False, state="draining", reason="fan replaced tomorrow")
 
 
+def _waiting(job: Job) -> Job:
+    return replace(job, state=JobState.PENDING, placement=EMPTY, host=None)
+
+
 def carry_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
     """The snapshot that follows if ``plan`` is carried out to the letter and no time passes."""
     if plan.abstains:
@@ -187,7 +191,7 @@ def carry_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
             return job
         placement: Placement = plan.placement(job.job_id)
         if not placement:
-            return job if job.running and not job.placement else replace(job, state=JobState.PENDING, placement=EMPTY)
-        return replace(job, state=JobState.RUNNING, placement=placement)
+            return job if job.running and not job.placement else _waiting(job)
+        return replace(job, state=JobState.RUNNING, placement=placement, host=plan.guests.get(job.job_id))
 
     return replace(snapshot, jobs=tuple(follow(job) for job in snapshot.jobs), memory=plan.memory)

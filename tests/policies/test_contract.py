@@ -29,6 +29,7 @@ SETTINGS = [
     ("hadare", {"prices": "round"}),
     ("gavel_las", {}),
     ("gavel_las", {"aware": False}),
+    ("gavel_las", {"packed": True}),
     ("gavel_ftf", {"reset_s": 0}),
     ("gavel_ttd", {}),
     ("gavel_throughput", {"normalised": True}),

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from slurm_hadar.errors import PolicyError
 from slurm_hadar.policies.gavel.analytic_centre import Field, Limits, analytic_centre
 
-__all__ = ["Load", "fair_finish", "isolated_rates", "max_min", "max_total", "proportional_rates"]
+__all__ = ["Load", "fair_finish", "isolated_rates", "max_min", "max_total", "proportional_rates", "solved"]
 
 _GIVEN_UP = 1e-3
 _MOST_RATIO = 1e6
@@ -86,7 +86,7 @@ def max_total(load: Load, value: Field) -> tuple[Field, float]:
         shape=(groups + len(load.gpus), len(job)),
     )
     worth = value[some][job, kind]
-    result = _solved(-worth * counts[job] / worth.max(), matrix, np.concatenate([np.ones(groups), load.gpus]))
+    result = solved(-worth * counts[job] / worth.max(), matrix, np.concatenate([np.ones(groups), load.gpus]))
     shares = np.zeros((groups, len(load.gpus)))
     shares[job, kind] = result.x
     total = float((value * shares[of]).sum())
@@ -153,7 +153,7 @@ def _max_min_corner(load: Load, demand: Field) -> tuple[Field, float, Field]:
     )
     cost = np.zeros(level + 1)
     cost[level] = -1.0
-    result = _solved(cost, matrix, np.concatenate([np.zeros(groups), np.ones(groups), load.gpus]))
+    result = solved(cost, matrix, np.concatenate([np.zeros(groups), np.ones(groups), load.gpus]))
     shares = np.zeros((groups, len(load.gpus)))
     shares[job, kind] = result.x[:level]
     shares = shares[of]
@@ -197,7 +197,8 @@ def _inside(load: Load, shares: Field) -> Field:
     return np.where(usable, np.maximum(shares, 0.0) * (1.0 - _GIVEN_UP / 2) + least * _GIVEN_UP / 4, 0.0)
 
 
-def _solved(cost: Field, matrix: csr_array, bounds: Field) -> OptimizeResult:
+def solved(cost: Field, matrix: csr_array, bounds: Field) -> OptimizeResult:
+    """The non-negative numbers of least ``cost`` for which ``matrix`` times them is at most ``bounds``."""
     result = linprog(cost, A_ub=matrix, b_ub=bounds, method="highs")
     if result.status != 0:
         raise PolicyError(f"an allocation problem with {len(bounds)} rows could not be solved: {result.message}")

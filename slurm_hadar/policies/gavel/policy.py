@@ -16,8 +16,10 @@ from slurm_hadar.policies.gavel.shares import SharePolicy, Targets
 
 __all__ = ["GavelCost", "GavelFtf", "GavelLas", "GavelThroughput", "GavelTtd"]
 
-# The parameters that all have are spelt out in each class, because the registry reads them from its constructor:
+# What all or several of them have is spelt out in each class, because the registry reads it from its constructor:
 # ``aware``: know the speeds; false takes all types for equally fast where the job can run.
+# ``packed``: where jobs may share GPUs, shares for pairs too (:mod:`slurm_hadar.policies.gavel.packed`); else who
+#     shares is decided after the policy, as with all others.
 # ``reset_s``: new targets at most this often (1920 s in Gavel); 0 = in every round in which jobs or GPUs came or went.
 # ``unknown_runtime_s``: the run time on the best type that is assumed of a job whose steps nobody states or
 #     predicts.
@@ -35,13 +37,17 @@ class GavelLas(SharePolicy):
     name: ClassVar[str] = "gavel_las"
 
     aware: bool = True
+    packed: bool = False
     reset_s: float = 1920.0
     unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
-    def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
+    def demand(self, targets: Targets) -> Field:
         load = targets.load
         usual = proportional_rates(load.rates, load.gpus) if self.aware else load.rates.max(axis=1)
-        return max_min(load, targets.weight * usual / load.gang)[0], {}
+        return targets.weight * usual / load.gang
+
+    def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
+        return max_min(targets.load, self.demand(targets))[0], {}
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,15 @@ class GavelTtd(SharePolicy):
     name: ClassVar[str] = "gavel_ttd"
 
     aware: bool = True
+    packed: bool = False
     reset_s: float = 1920.0
     unknown_runtime_s: float = UNKNOWN_RUNTIME_S
 
+    def demand(self, targets: Targets) -> Field:
+        return targets.remaining
+
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
-        return max_min(targets.load, targets.remaining)[0], {}
+        return max_min(targets.load, self.demand(targets))[0], {}
 
 
 @dataclass(frozen=True)

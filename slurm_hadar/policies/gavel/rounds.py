@@ -5,6 +5,8 @@ there over the time it has received there since the targets were set. The types 
 the jobs in the order of their priorities; GPUs that nobody is due go to whoever can use them. New targets are computed
 only when jobs or GPUs have come or gone, and not more often than every ``reset_s`` seconds.
 
+A packed allocation has rows of two jobs on one GPU besides, which count as one of them does.
+
 What lasts from round to round is a :class:`ShareTally`, which travels in ``Plan.memory``.
 """
 
@@ -21,25 +23,29 @@ from slurm_hadar.model import Job
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 
-__all__ = ["ShareTally", "place_by_share"]
+__all__ = ["Row", "ShareTally", "place_by_share"]
+
+Row = tuple[Job, ...]
 
 
 @dataclass
 class ShareTally:
-    """Target shares in force, and what the jobs have received of them. Arrays have the shape (jobs, types).
+    """Target shares in force, and what has been received of them. Arrays have the shape (rows, types); a row is a job,
+    or two jobs that share a GPU.
 
     Attributes
     ----------
     since: when the targets were set (UTC epoch seconds); None if there are none yet.
     stale: whether jobs or GPUs have come or gone since then.
+    rows: the ids of a row's jobs, joined by "+".
     share: target shares of time; 0 for jobs that came later.
     got: seconds received since then.
-    owed: seconds that the job should have received on the type under earlier targets, less what it did receive.
+    owed: seconds that the row should have received on the type under earlier targets, less what it did receive.
     """
 
     types: tuple[str, ...]
     gpus: Field
-    jobs: tuple[str, ...]
+    rows: tuple[str, ...]
     since: float | None
     stale: bool
     share: Field
@@ -48,7 +54,7 @@ class ShareTally:
 
     @classmethod
     def read(
-        cls, memory: Mapping[str, Any], jobs: Sequence[Job], types: tuple[str, ...], gpus: Field, now: float
+        cls, memory: Mapping[str, Any], rows: Sequence[Row], types: tuple[str, ...], gpus: Field, now: float
     ) -> ShareTally:
         """The tally of this round: what was remembered, plus the time that has passed on the jobs' placements.
 
@@ -56,20 +62,22 @@ class ShareTally:
         """
         kept = memory.get("jobs", {}) if memory.get("types") == list(types) else {}
         unknown = [0.0] * (3 * len(types))
-        rows = np.array([kept.get(job.job_id, unknown) for job in jobs], dtype=float)
-        rows = rows.reshape(len(jobs), 3, len(types))
-        ids = tuple(job.job_id for job in jobs)
-        tally = cls(types, gpus, ids, None, True, rows[:, 0], rows[:, 1], rows[:, 2])
+        ids = tuple("+".join(job.job_id for job in row) for row in rows)
+        known = np.array([kept.get(row, unknown) for row in ids], dtype=float).reshape(len(rows), 3, len(types))
+        tally = cls(types, gpus, ids, None, True, known[:, 0], known[:, 1], known[:, 2])
         if kept:
             tally.since = memory["since"]
             tally.stale = memory["stale"] or kept.keys() != set(ids) or memory["gpus"] != gpus.tolist()
-            tally._credit(jobs, memory["time"], now)
+            tally._credit(rows, memory["time"], now)
         return tally
 
-    def _credit(self, jobs: Sequence[Job], before: float, now: float) -> None:
+    def _credit(self, rows: Sequence[Row], before: float, now: float) -> None:
         column = {t: r for r, t in enumerate(self.types)}
-        for row, job in enumerate(jobs):
-            if job.running:
+        shared = {job_id for row in rows for job in row if job.host for job_id in (job.job_id, job.host)}
+        for row, jobs in enumerate(rows):
+            together = {job.host for job in jobs} & {job.job_id for job in jobs}
+            job = next((j for j in jobs if j.running), None)
+            if job is not None and (together if len(jobs) > 1 else job.job_id not in shared):
                 passed = max(0.0, now - (before if job.started is None else max(before, job.started)))
                 by_type = job.placement.by_type
                 for gpu_type, count in by_type.items():
@@ -97,36 +105,45 @@ class ShareTally:
             "since": self.since,
             "stale": self.stale,
             "time": now,
-            "jobs": dict(zip(self.jobs, rows.tolist(), strict=True)),
+            "jobs": dict(zip(self.rows, rows.tolist(), strict=True)),
         }
 
 
 def place_by_share(
     builder: PlanBuilder,
-    jobs: Sequence[Job],
+    rows: Sequence[Row],
     usable: NDArray[np.bool_],
     tally: ShareTally,
     order: Sequence[int],
     round_s: float,
-) -> None:
-    """Place the jobs for one round.
+) -> dict[str, str]:
+    """Place the jobs for one round; who is whose guest is returned.
 
     Parameters
     ----------
-    jobs: the rows of the tally, in order of arrival; ``usable`` (jobs, types) says where each can run.
+    rows: those of the tally, in order of arrival; ``usable`` (rows, types) says where each can run. Two jobs come
+        together only as far as their share is due, so that nobody shares a GPU for no gain.
     order: in which order the types are given out, as columns of the tally.
     round_s: a job counts as having received half a round on every type, so that new targets do not start with ties.
     """
     priority = tally.share / (tally.got + round_s / 2)
-    open_jobs = np.ones(len(jobs), dtype=bool)
+    usable = usable & (np.array([len(jobs) == 1 for jobs in rows], bool)[:, None] | (tally.share > 0))
+    placed: set[str] = set()
+    guests: dict[str, str] = {}
     for column in order:
         gpu_type = tally.types[column]
         ranked = np.lexsort((-tally.share[:, column], -tally.owed[:, column], -priority[:, column]))
-        placed = []
-        for row in ranked[(usable[:, column] & open_jobs)[ranked]].tolist():
+        hosts = []
+        for row in ranked[usable[ranked, column]].tolist():
             if not builder.ledger.by_type[gpu_type]:
                 break
-            if builder.place(jobs[row], gpu_type):
-                open_jobs[row] = False
-                placed.append(jobs[row])
-        builder.repack(placed, gpu_type)
+            if placed.isdisjoint(job.job_id for job in rows[row]):
+                host, *others = sorted(rows[row], key=lambda job: gpu_type not in job.placement.by_type)
+                if builder.place(host, gpu_type):
+                    hosts.append(host)
+                    placed.update(job.job_id for job in rows[row])
+                    guests.update((job.job_id, host.job_id) for job in others)
+        builder.repack(hosts, gpu_type)
+    for job in (job for jobs in rows if len(jobs) == 1 for job in jobs if job.job_id in guests):
+        builder.let_go(job)
+    return guests

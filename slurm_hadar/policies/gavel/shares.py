@@ -13,6 +13,7 @@ from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.gavel.lp import Load
+from slurm_hadar.policies.gavel.packed import Combinations, max_min
 from slurm_hadar.policies.gavel.rounds import ShareTally, place_by_share
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
@@ -51,11 +52,20 @@ class SharePolicy(Policy):
     """
 
     aware: bool
+    packed: bool = False
     reset_s: float
     unknown_runtime_s: float
 
     def __post_init__(self) -> None:
         self.require_at_least(reset_s=0.0, unknown_runtime_s=1.0)
+
+    @property
+    def pairs(self) -> bool:
+        return self.packed
+
+    def demand(self, targets: Targets) -> Field:
+        """What the least ratio of a rate to is raised, of those policies that may be ``packed``; shape (jobs,)."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
@@ -70,20 +80,34 @@ class SharePolicy(Policy):
         rates = np.array([[speeds[job.job_id].get(t, 0.0) for t in types] for job in jobs], dtype=float)
         rates = rates.reshape(len(jobs), len(types))
         gpus = np.array([builder.ledger.by_type[t] for t in types], dtype=float)
-        tally = ShareTally.read(snapshot.memory, jobs, types, gpus, now)
         noted = snapshot.memory.get("noted", {})
+        combinations = Combinations.of(snapshot if self.packed else None, jobs, types, self._believed(rates))
+        rows = [tuple(jobs[i] for i in members) for members in combinations.members]
+        tally = ShareTally.read(snapshot.memory, rows, types, gpus, now)
         if jobs and tally.due(now, self.reset_s):
-            share, noted = self.shares(self._targets(jobs, types, rates, gpus, now, noted))
+            targets = self._targets(jobs, types, rates, gpus, now, noted)
+            if len(rows) > len(jobs):
+                share, noted = max_min(targets.load, combinations, self.demand(targets)), {}
+            else:
+                share, noted = self.shares(targets)
             tally.reset(share, now)
-        place_by_share(
-            builder, jobs, rates > 0, tally, self._order(types, rates, now, snapshot.round_s), snapshot.round_s
-        )
+        order = self._order(types, rates, now, snapshot.round_s)
+        guests = place_by_share(builder, rows, combinations.usable, tally, order, snapshot.round_s)
         for job in builder.arena.movers:
             if not speeds[job.job_id]:
                 builder.place_mixed(job)
-        rows = {job.job_id: row for row, job in enumerate(jobs)}
+        rows_of: dict[str, list[int]] = {}
+        for number, row in enumerate(rows):
+            for job in row:
+                rows_of.setdefault(job.job_id, []).append(number)
         memory = tally.memory(now) | {"noted": noted}
-        return builder.plan(self.name, lambda job: _why(job, rows.get(job.job_id), tally, now), memory=memory)
+        return builder.plan(
+            self.name, lambda job: _why(job, rows_of.get(job.job_id), tally, now), memory=memory, guests=guests
+        )
+
+    def _believed(self, rates: Field) -> Field:
+        """The speeds that the policy goes by."""
+        return rates if self.aware else np.where(rates > 0, rates.max(axis=1, initial=0.0)[:, None], 0.0)
 
     def _targets(
         self,
@@ -100,7 +124,7 @@ class SharePolicy(Policy):
             jobs,
             types,
             Load(
-                rates if self.aware else np.where(rates > 0, best[:, None], 0.0),
+                self._believed(rates),
                 np.array([job.form.workers for job in jobs], dtype=float),
                 gpus,
             ),
@@ -125,15 +149,15 @@ class SharePolicy(Policy):
         return [(turn + r) % len(types) for r in range(len(types))]
 
 
-def _why(job: Job, row: int | None, tally: ShareTally, now: float) -> Wait:
-    if row is None:
+def _why(job: Job, rows: list[int] | None, tally: ShareTally, now: float) -> Wait:
+    if rows is None:
         return Wait(
             Tier.CAPACITY, f"needs {job.form.workers} GPUs of several types, which it gets when they are left over"
         )
-    share = tally.share[row].sum()
+    share = tally.share[rows].sum()
     if share <= 0:
         return Wait(Tier.POLICY, "its target share of GPU time is 0 for now, and no GPUs that suit it are left over")
-    got, passed = tally.got[row].sum() / _HOUR, (now - (tally.since or now)) / _HOUR
+    got, passed = tally.got[rows].sum() / _HOUR, (now - (tally.since or now)) / _HOUR
     return Wait(
         Tier.POLICY, f"waits its turn: it is due {share:.0%} of the time and has had {got:.1f} h of {passed:.1f} h"
     )

@@ -36,7 +36,7 @@ from slurm_hadar.policies.toolkit.admission import refusals
 from slurm_hadar.policies.toolkit.arena import open_nodes
 from slurm_hadar.throughput.table import workload
 
-__all__ = ["UNKNOWN_RUNTIME_S", "beside", "on_same_gpu", "shares_kept", "with_guests"]
+__all__ = ["UNKNOWN_RUNTIME_S", "beside", "keep_together", "on_same_gpu", "shares_kept", "with_guests"]
 
 #: Run time on its best type that is assumed of a job whose steps nobody states or predicts, where nothing else is said.
 UNKNOWN_RUNTIME_S = 3600.0
@@ -50,6 +50,11 @@ def beside(snapshot: Snapshot, guest: Job, host: Job, where: Placement) -> Kept 
     """What guest and host keep of their speeds together on the one GPU of ``where``; None if that is not known, or
     less than one of them accepts."""
     (gpu_type,) = where.by_type
+    return keep_together(snapshot, guest, host, gpu_type)
+
+
+def keep_together(snapshot: Snapshot, guest: Job, host: Job, gpu_type: str) -> Kept | None:
+    """The same on a GPU of this type."""
     kept = snapshot.pairings.get((_likeness(guest), _likeness(host), gpu_type))
     if kept is None or not (_may_share(guest) and _may_share(host)):
         return None
@@ -93,22 +98,26 @@ def _takes_over(snapshot: Snapshot, plan: Plan, job: Job, host: str | None) -> b
 
 def with_guests(allocate: _Allocate) -> _Allocate:
     """``allocate`` of a policy that gives out whole GPUs, made to put jobs that wait beside jobs that run where the
-    snapshot knows pairings. Where it knows none, it is as it was."""
+    snapshot knows pairings. Where it knows none, it is as it was. One that ``pairs`` says itself which jobs that its
+    plan leaves waiting are whose guests; it is shown who was whose."""
 
     @functools.wraps(allocate)
     def allocate_with_guests(self: Any, snapshot: Snapshot) -> Plan:
         if not snapshot.pairings:
             return allocate(self, snapshot)
-        shown, fixed = _without_guests(snapshot)
+        shown, fixed = _without_guests(snapshot, told=self.pairs)
+        if self.pairs:
+            plan = allocate(self, shown)
+            return plan if plan.abstains else _admitted(snapshot, plan, {**fixed, **plan.guests}, {}, fixed)
         plan = allocate(self, replace(shown, pairings={}))  # one policy may ask another in its turn
         return plan if plan.abstains else _paired(snapshot, plan, fixed)
 
     return allocate_with_guests
 
 
-def _without_guests(snapshot: Snapshot) -> tuple[Snapshot, dict[str, str]]:
-    """The jobs as a policy sees them that knows no guests: as jobs that wait. A guest that must keep its place is not
-    shown, and keeps its host there too; those are what else is returned."""
+def _without_guests(snapshot: Snapshot, *, told: bool) -> tuple[Snapshot, dict[str, str]]:
+    """The jobs as a policy sees them that knows no guests: as jobs that wait, ``told`` or not whose guests they are. A
+    guest that must keep its place is not shown, and keeps its host there too; those are what else is returned."""
     fixed = {j.job_id: j.host for j in snapshot.jobs if j.host is not None and j.steerable and not j.movable}
     bound = {host: guest for guest, host in fixed.items()}
     jobs = []
@@ -116,7 +125,7 @@ def _without_guests(snapshot: Snapshot) -> tuple[Snapshot, dict[str, str]]:
         if job.job_id in fixed:
             continue
         if job.host is not None and job.steerable and job.running:
-            job = replace(job, state=JobState.PENDING, placement=EMPTY, started=None, host=None)
+            job = replace(job, state=JobState.PENDING, placement=EMPTY, started=None, host=job.host if told else None)
         elif job.job_id in bound and job.movable:
             job = replace(job, unmovable=f"job {bound[job.job_id]} runs on its GPU too, and must keep its place")
         jobs.append(job)
@@ -130,7 +139,14 @@ def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str]) -> Plan:
     guests = {**fixed, **{guest: host for guest, (host, _) in best.items()}}
     for host, others in crowds.items():
         guests.update(_staying(snapshot, plan, host, [g for g in others if g not in guests], fixed))
-    found = _with(plan, guests, {guest: gain for guest, (_, gain) in best.items()})
+    return _admitted(snapshot, plan, guests, {guest: gain for guest, (_, gain) in best.items()}, fixed)
+
+
+def _admitted(
+    snapshot: Snapshot, plan: Plan, guests: Mapping[str, str], gains: Mapping[str, float], fixed: Mapping[str, str]
+) -> Plan:
+    """The plan with these guests, or where the cluster would refuse one of them, with those that are there already."""
+    found = _with(plan, guests, gains)
     refused = {r.job_id for r in refusals(snapshot, found)}
     if refused:
         staying = {g: h for g, h in guests.items() if g in fixed or snapshot.job[g].host == h}

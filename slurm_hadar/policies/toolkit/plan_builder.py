@@ -63,6 +63,12 @@ class PlanBuilder:
             return True
         return self.give(job, self.ledger.find(job.form, self.arena.reach(job).by_type.get(gpu_type, ())))
 
+    def let_go(self, job: Job) -> None:
+        """The job does not want the GPUs that it runs on."""
+        gang = self._gangs.pop(job.job_id, ())
+        self.ledger.let_go(gang)
+        self.ledger.trim_held(slot for slot, _ in gang)
+
     def place_mixed(self, job: Job) -> bool:
         """Give the job what it has, else a gang of any types if its form allows them to be mixed."""
         if self.keep(job):
