@@ -1,6 +1,6 @@
 """Where it pays that two jobs may have one GPU: average JCT with and without, regime by regime.
 
-    python -m benchmarks.sharing.packing [--seeds 3] [--first 101] [--policy hadar] [--json FILE]
+    python -m benchmarks.sharing.packing [--seeds 3] [--first 101] [--policy hadar|gavel_las:packed=true] [--json FILE]
 
 Jobs are drawn as by Gavel's generator (Narayanan et al., OSDI 2020, scheduler/utils.py): evenly over the 26 workloads
 of its table, with run times on a V100 of 10^U(1.5, 3) minutes for four of five, else 10^U(3, 4). Gangs, where there are
@@ -25,6 +25,7 @@ from typing import Any
 import click
 
 from slurm_hadar.policies import registry
+from slurm_hadar.simulator.compare import read_contenders
 from slurm_hadar.simulator.options import SimOptions
 from slurm_hadar.simulator.run import simulate
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -92,7 +93,8 @@ def ratios(regime: Regime, seed: int, policy: str) -> dict[str, float]:
     found = []
     for share in (None, given["share"]):
         options = SimOptions(regime.cluster, **{**given, "share": share}, seed=seed)
-        result = simulate(trace, registry.get(policy), options)
+        contender = read_contenders(policy)[0]
+        result = simulate(trace, registry.get(contender.name, **contender.params), options)
         if result.unfinished:
             raise click.ClickException(f"{trace.name}: {len(result.unfinished)} jobs were not done")
         found.append(result.summary())

@@ -7,7 +7,8 @@ at is our definition: of jobs with one GPU each that together do more than one a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from scipy.sparse import csr_array
 from slurm_hadar.model import Job, Snapshot
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.gavel.lp import Load, isolated_rates, solved
-from slurm_hadar.policies.toolkit.pairing import keep_together
+from slurm_hadar.policies.toolkit.pairing import keep_together, pairs_like
 
 __all__ = ["Combinations", "max_min"]
 
@@ -50,19 +51,13 @@ class Combinations:
         able = [i for i, job in enumerate(jobs) if job.form.workers == 1 and job.unmovable is None]
         if snapshot is None or not snapshot.pairings:
             return cls(tuple((i,) for i in range(len(jobs))), rates[:, None, :])
-        kept = {
-            (i, k): found
-            for at, i in enumerate(able)
-            for k in able[at + 1 :]
-            if (found := _kept(snapshot, jobs[i], jobs[k], types)).sum(axis=0).max(initial=0.0) > _GAIN
-        }
-        pairs = _best_of_each(kept)
+        pairs = sorted(_best_pairs(snapshot, jobs, able, types), key=lambda pair: pair[:2])
         both = np.zeros((len(jobs) + len(pairs), 2, len(types)))
         both[: len(jobs), 0] = rates
-        for row, (i, k) in enumerate(pairs, len(jobs)):
-            together = kept[i, k] * rates[[i, k]]
+        for row, (i, k, kept) in enumerate(pairs, len(jobs)):
+            together = kept * rates[[i, k]]
             both[row] = np.where(together.min(axis=0) > 0, together, 0.0)
-        return cls((*((i,) for i in range(len(jobs))), *pairs), both)
+        return cls((*((i,) for i in range(len(jobs))), *((i, k) for i, k, _ in pairs)), both)
 
 
 def _kept(snapshot: Snapshot, one: Job, other: Job, types: Sequence[str]) -> Field:
@@ -71,15 +66,32 @@ def _kept(snapshot: Snapshot, one: Job, other: Job, types: Sequence[str]) -> Fie
     return np.array(found).reshape(len(types), 2).T
 
 
-def _best_of_each(kept: Mapping[tuple[int, int], Field]) -> list[tuple[int, int]]:
-    partners: dict[int, int] = {}
-    chosen = []
-    for pair in sorted(kept, key=lambda p: (-float(kept[p].sum(axis=0).max()), p)):
-        if all(partners.get(i, 0) < _PARTNERS for i in pair):
-            chosen.append(pair)
-            for i in pair:
-                partners[i] = partners.get(i, 0) + 1
-    return sorted(chosen)
+def _best_pairs(
+    snapshot: Snapshot, jobs: Sequence[Job], able: Sequence[int], types: Sequence[str]
+) -> Iterator[tuple[int, int, Field]]:
+    """Pairs with what both keep, those that do most first, no more than so many of each job. Jobs that pair alike are
+    looked up once, so that it takes about O(pairs + sorts of jobs squared)."""
+    sorts: dict[Hashable, list[int]] = {}
+    for i in able:
+        sorts.setdefault(pairs_like(jobs[i]), []).append(i)
+    kept = [
+        (_kept(snapshot, jobs[one[0]], jobs[other[0]], types), one, other)
+        for one, other in itertools.combinations_with_replacement(sorts.values(), 2)
+    ]
+    partners = dict.fromkeys(able, 0)
+    for found, one, other in sorted(kept, key=lambda row: -row[0].sum(axis=0).max(initial=0.0)):
+        if found.sum(axis=0).max(initial=0.0) <= _GAIN:
+            return
+        begin = 0
+        for at, i in enumerate(one):
+            while begin < len(other) and partners[other[begin]] >= _PARTNERS:
+                begin += 1
+            after = range(max(begin, at + 1) if one is other else begin, len(other))
+            open_to = (other[at_other] for at_other in after if partners[other[at_other]] < _PARTNERS)
+            for k in itertools.islice(open_to, max(0, _PARTNERS - partners[i])):
+                partners[i] += 1
+                partners[k] += 1
+                yield (i, k, found) if i < k else (k, i, found[::-1])
 
 
 def max_min(load: Load, rows: Combinations, demand: Field) -> Field:

@@ -25,7 +25,7 @@ Pairs are of jobs with one GPU each: of gangs there are no published figures (Ga
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from slurm_hadar.policies.toolkit.admission import refusals
 from slurm_hadar.policies.toolkit.arena import open_nodes
 from slurm_hadar.throughput.table import workload
 
-__all__ = ["UNKNOWN_RUNTIME_S", "beside", "keep_together", "on_same_gpu", "shares_kept", "with_guests"]
+__all__ = ["UNKNOWN_RUNTIME_S", "beside", "keep_together", "on_same_gpu", "pairs_like", "shares_kept", "with_guests"]
 
 #: Run time on its best type that is assumed of a job whose steps nobody states or predicts, where nothing else is said.
 UNKNOWN_RUNTIME_S = 3600.0
@@ -60,6 +60,11 @@ def keep_together(snapshot: Snapshot, guest: Job, host: Job, gpu_type: str) -> K
         return None
     accepted = kept[0] * guest.slow_down >= 1 - _ROUNDING and kept[1] * host.slow_down >= 1 - _ROUNDING
     return kept if accepted else None
+
+
+def pairs_like(job: Job) -> Hashable:
+    """The same of jobs that :func:`keep_together` tells no difference between."""
+    return _likeness(job), job.slow_down, _may_share(job)
 
 
 def shares_kept(pairings: Mapping[Pairing, Kept], jobs: Mapping[str, Job]) -> dict[str, float]:
