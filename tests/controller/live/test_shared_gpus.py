@@ -62,3 +62,16 @@ def test_hosts_guests_and_whole_gpus_in_one_queue(shared: Any, poll: Any) -> Non
     result = controller.run_round()
     assert result.record.failed == 0
     assert part(shared, proud) in {(0, 4), (1, 4)} and shared.state_of(whole) == "RUNNING"
+
+
+def test_a_packed_policy_chooses_the_pair_itself(
+    make_cluster: Callable[..., Any], make_live: Callable[[Any], Any]
+) -> None:
+    """Two jobs that do more together than by turns, by what is published of them, have the only GPU at once."""
+    live = make_live(make_cluster(nodes="v100:1x1", shards=4))
+    policy = registry.get("gavel_las", packed=True)
+    jobs = [str(live.submit("--gres=shard:1", "--begin=now+60", comment=told)) for told in (LONG, SHORT)]
+    for _ in range(2):
+        result = live.controller("jobs.shared_gpus=beside", policy=policy).run_round()
+        assert result.record.failed == 0
+    assert sum(part(live, job)[1] for job in jobs) == 4 and {part(live, job)[0] for job in jobs} == {0}
