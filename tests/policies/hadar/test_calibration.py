@@ -116,12 +116,21 @@ def test_what_is_measured_stays_and_the_rest_goes_towards_the_usual(steps: list[
 
 
 SKEWED = after(100, 0.2)
+USUAL_SPEEDS = {t: math.exp(x) for t, x in USUAL.items()}
 
 
 def test_speeds_of_which_nothing_is_known_are_let_be() -> None:
     job = replace(make_job("9", 1), speeds={"v100": Speed(5.0), "p100": Speed(1.0), "k80": Speed(3.0)})
     raw = SKEWED.with_jobs([job])
     assert Calibration.of(raw).corrected(raw).jobs == (job,)
+
+
+def test_a_job_without_any_speed_is_no_harm_to_the_others() -> None:
+    useless, other = estimated(make_job("8", 1), dict.fromkeys(USUAL, 0.0)), estimated(make_job("9", 1), USUAL_SPEEDS)
+    raw = SKEWED.with_jobs([useless, other])
+    assert Calibration.of(raw).corrected(raw).jobs[0] == useless
+    plan = get("hadar").allocate(make_snapshot([useless, other], memory=SKEWED.memory))
+    assert plan.placement("9") and not plan.placement("8")
 
 
 def test_the_policy_remembers_who_starts_by_an_estimate() -> None:

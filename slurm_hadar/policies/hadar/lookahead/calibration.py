@@ -54,7 +54,7 @@ class Calibration:
                 off = math.log(speed.steps_per_s) - guess
                 errors.append((_within(apart, error), _within(off, error), error))
         seen = dict(memory.get("seen", {}))
-        for job in [j for j in snapshot.steerable_jobs if len(j.speeds) > 1][-_REMEMBERED:]:
+        for job in [j for j in snapshot.steerable_jobs if _compares(j)][-_REMEMBERED:]:
             seen.pop(job.job_id, None)
             seen[job.job_id] = _logs(job)
         return cls(dict([*seen.items()][-_REMEMBERED:]), started, errors[-_REMEMBERED:])
@@ -89,7 +89,7 @@ class Calibration:
     def _corrected(self, job: Job) -> Job:
         """Each speed goes towards what is usual on its type for a job of this level, as far as it is uncertain."""
         errors = [error for speed in job.speeds.values() if (error := _error(speed)) > 0]
-        if not errors or len(job.speeds) < 2 or not job.steerable:
+        if not errors or not _compares(job) or not job.steerable:
             return job
         true = _mean([e * e for e in errors]) * (1 / self.noise - 1)  # how much jobs really differ, a variance
         apart = _apart(_logs(job), self.usual)
@@ -112,12 +112,16 @@ class Calibration:
             if len(started) == _REMEMBERED:
                 break
             job, types = snapshot.job[job_id], placement.by_type
-            if len(types) == 1 and len(job.speeds) > 1:
-                (gpu_type,) = types
-                if gpu_type in job.speeds and (error := _error(job.speeds[gpu_type])) > 0:
-                    logs = _logs(job)
+            if len(types) == 1 and _compares(job):
+                (gpu_type,), logs = types, _logs(job)
+                if gpu_type in logs and (error := _error(job.speeds[gpu_type])) > 0:
                     started[job_id] = (gpu_type, _apart(logs, self.usual)[gpu_type], logs[gpu_type], error)
         return {"speeds": {"seen": self.seen, "started": started, "errors": self.errors}}
+
+
+def _compares(job: Job) -> bool:
+    """Whether speeds above 0 are known of it on several types."""
+    return sum(speed.steps_per_s > 0 for speed in job.speeds.values()) > 1
 
 
 def _logs(job: Job) -> _Logs:
