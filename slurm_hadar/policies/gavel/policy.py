@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ import numpy as np
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S
+from slurm_hadar.policies.gavel import packed
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.gavel.lp import fair_finish, isolated_rates, max_min, max_total, proportional_rates
 from slurm_hadar.policies.gavel.shares import SharePolicy, Targets
@@ -25,8 +27,27 @@ __all__ = ["GavelCost", "GavelFtf", "GavelLas", "GavelThroughput", "GavelTtd"]
 #     predicts.
 
 
+class _MaxMin(SharePolicy):
+    """Raises the smallest ratio of a job's rate to what it demands."""
+
+    packed: bool
+
+    @property
+    def pairs(self) -> bool:
+        return self.packed
+
+    @abc.abstractmethod
+    def demand(self, targets: Targets) -> Field:
+        """Positive, shape (jobs,)."""
+
+    def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
+        if len(targets.rows.members) > len(targets.jobs):
+            return packed.max_min(targets.load, targets.rows, self.demand(targets)), {}
+        return max_min(targets.load, self.demand(targets))[0], {}
+
+
 @dataclass(frozen=True)
-class GavelLas(SharePolicy):
+class GavelLas(_MaxMin):
     """Max-min fairness, which is Gavel's form of least attained service (its sections 3 and 4.1).
 
     Maximises the smallest ``gang / weight * rate / usual rate`` over the jobs, where the usual rate is that of a job
@@ -45,9 +66,6 @@ class GavelLas(SharePolicy):
         load = targets.load
         usual = proportional_rates(load.rates, load.gpus) if self.aware else load.rates.max(axis=1)
         return targets.weight * usual / load.gang
-
-    def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
-        return max_min(targets.load, self.demand(targets))[0], {}
 
 
 @dataclass(frozen=True)
@@ -79,7 +97,7 @@ class GavelFtf(SharePolicy):
 
 
 @dataclass(frozen=True)
-class GavelTtd(SharePolicy):
+class GavelTtd(_MaxMin):
     """Minimum makespan of the jobs that are there (Gavel, section 4.2).
 
     The shares with which all remaining steps could be done by the earliest common time. Complexity: one linear
@@ -95,9 +113,6 @@ class GavelTtd(SharePolicy):
 
     def demand(self, targets: Targets) -> Field:
         return targets.remaining
-
-    def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
-        return max_min(targets.load, self.demand(targets))[0], {}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.gavel.lp import Load
-from slurm_hadar.policies.gavel.packed import Combinations, max_min
+from slurm_hadar.policies.gavel.packed import Combinations
 from slurm_hadar.policies.gavel.rounds import ShareTally, place_by_share
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
@@ -28,7 +28,8 @@ _LEAST_WEIGHT = 1e-6
 
 @dataclass(frozen=True)
 class Targets:
-    """What target shares are computed from. Arrays have one row per job.
+    """What target shares are computed from. Arrays have one row per job. ``rows`` are what shares are wanted of: the
+    jobs, and of a policy that ``pairs`` also pairs of them.
 
     ``load.rates`` are the speeds that the policy goes by: the jobs' own, or, if it takes all types for equally fast,
     the best one wherever the job can run. ``remaining`` are steps, ``elapsed`` seconds since the arrival, ``weight`` is
@@ -37,6 +38,7 @@ class Targets:
 
     jobs: tuple[Job, ...]
     types: tuple[str, ...]
+    rows: Combinations
     load: Load
     remaining: Field
     elapsed: Field
@@ -52,24 +54,15 @@ class SharePolicy(Policy):
     """
 
     aware: bool
-    packed: bool = False
     reset_s: float
     unknown_runtime_s: float
 
     def __post_init__(self) -> None:
         self.require_at_least(reset_s=0.0, unknown_runtime_s=1.0)
 
-    @property
-    def pairs(self) -> bool:
-        return self.packed
-
-    def demand(self, targets: Targets) -> Field:
-        """What the least ratio of a rate to is raised, of those policies that may be ``packed``; shape (jobs,)."""
-        raise NotImplementedError
-
     @abc.abstractmethod
     def shares(self, targets: Targets) -> tuple[Field, dict[str, Any]]:
-        """Target shares of shape (jobs, types), and what to note for the next time (values that JSON can write)."""
+        """Target shares of shape (rows, types), and what to note for the next time (values that JSON can write)."""
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round."""
@@ -81,15 +74,11 @@ class SharePolicy(Policy):
         rates = rates.reshape(len(jobs), len(types))
         gpus = np.array([builder.ledger.by_type[t] for t in types], dtype=float)
         noted = snapshot.memory.get("noted", {})
-        combinations = Combinations.of(snapshot if self.packed else None, jobs, types, self._believed(rates))
+        combinations = Combinations.of(snapshot if self.pairs else None, jobs, types, self._believed(rates))
         rows = [tuple(jobs[i] for i in members) for members in combinations.members]
         tally = ShareTally.read(snapshot.memory, rows, types, gpus, now)
         if jobs and tally.due(now, self.reset_s):
-            targets = self._targets(jobs, types, rates, gpus, now, noted)
-            if len(rows) > len(jobs):
-                share, noted = max_min(targets.load, combinations, self.demand(targets)), {}
-            else:
-                share, noted = self.shares(targets)
+            share, noted = self.shares(self._targets(jobs, types, combinations, rates, gpus, now, noted))
             tally.reset(share, now)
         order = self._order(types, rates, now, snapshot.round_s)
         guests = place_by_share(builder, rows, combinations.usable, tally, order, snapshot.round_s)
@@ -113,6 +102,7 @@ class SharePolicy(Policy):
         self,
         jobs: tuple[Job, ...],
         types: tuple[str, ...],
+        rows: Combinations,
         rates: Field,
         gpus: Field,
         now: float,
@@ -123,6 +113,7 @@ class SharePolicy(Policy):
         return Targets(
             jobs,
             types,
+            rows,
             Load(
                 self._believed(rates),
                 np.array([job.form.workers for job in jobs], dtype=float),
