@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from slurm_hadar.tuning.executor.executor import Executor
 from slurm_hadar.tuning.executor.group import Leg
-from slurm_hadar.tuning.population import breed
+from slurm_hadar.tuning.population import Place
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import Algorithm, Book, End
 
@@ -39,7 +39,7 @@ def search(executor: Executor, what: Search) -> None:
     if what.algorithm is Algorithm.PBT:
         with executor.group(what.deadline_s) as group:
             for slot in range(min(what.trials, what.population)):
-                group.follow(breed(executor, what, slot))
+                group.follow(Place(executor, what, slot).legs())
         return
     if what.algorithm in (Algorithm.SHA, Algorithm.HYPERBAND):
         brackets = list(enumerate(brackets_of(what)))

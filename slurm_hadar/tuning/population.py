@@ -2,7 +2,8 @@
 
 Optuna has none. A member that is replaced ends as PRUNED, and a new trial of the study takes its place: it begins with
 a copy of the better one's newest checkpoint and with its parameters, perturbed, which must not change the model's
-shape. Asynchronous: a member is compared with what the others have reported by the time that it is due.
+shape. Asynchronous: a member is compared with what the others have reported by the time that it is due. One that is
+not replaced saves and goes on in its process, unless others wait for its GPUs.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurm_hadar.errors import StoreError
 from slurm_hadar.tuning.executor.executor import Executor
 from slurm_hadar.tuning.executor.group import Leg
 from slurm_hadar.tuning.search import Search
@@ -22,40 +25,81 @@ from slurm_hadar.tuning.study.book import End
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["breed", "perturbed"]
+__all__ = ["Place", "perturbed"]
 
 SLOT, PARENT = "hadar:slot", "hadar:parent"
 _QUANTILE = 0.25
 _RESAMPLED = 0.25
 _FACTORS = (0.8, 1.2)
+_SAVE_S = 30.0  # a save may take; then the checkpoint before it is copied
+_COPIES = 3
 
 
-def breed(executor: Executor, what: Search, slot: int) -> Iterator[Leg]:
+class Place:
     """One place of the population, from its first trial to the end of its last one."""
-    book = executor.book
-    own = [t.number for t in book.trials() if t.user_attrs.get(SLOT) == slot]
-    number = own[-1] if own else book.ask({SLOT: slot})
-    while True:
-        trial = book.trials()[number]
-        if trial.state.is_finished():
-            return
-        due = (max(trial.intermediate_values, default=0) // what.first_rung + 1) * what.first_rung
-        yield Leg((number,), due)
-        trials = book.trials()
-        trial = trials[number]
-        if trial.state.is_finished():
-            return
-        if not trial.intermediate_values or executor.closing:
-            executor.finish(number, End.PRUNED if trial.intermediate_values else End.FAIL)
-            return
-        better = _better(trial, trials, book.maximize, random.Random(f"{what.seed} {number} {due}"))
-        if better is None or len(trials) >= what.trials:
-            continue
-        dice = random.Random(f"{what.seed} {len(trials)}")
-        child = book.ask({SLOT: slot, PARENT: better.number}, perturbed(better, dice))
+
+    def __init__(self, executor: Executor, what: Search, slot: int) -> None:
+        self._executor, self._what, self._slot = executor, what, slot
+        self._better: int | None = None  # by whom the present trial is to be replaced
+
+    def legs(self) -> Iterator[Leg | None]:
+        """Its course: from comparison to comparison, as long as trials end there."""
+        executor, book = self._executor, self._executor.book
+        own = [t.number for t in book.trials() if t.user_attrs.get(SLOT) == self._slot]
+        number = own[-1] if own else book.ask({SLOT: self._slot})
+        while True:
+            trial = book.trials()[number]
+            if trial.state.is_finished():
+                return
+            self._better = None
+            yield Leg((number,), self._due(max(trial.intermediate_values, default=0)), self._onward)
+            trials = book.trials()
+            trial = trials[number]
+            if trial.state.is_finished():
+                return
+            if not trial.intermediate_values or executor.closing:
+                executor.finish(number, End.PRUNED if trial.intermediate_values else End.FAIL)
+                return
+            if self._better is None:  # else it was found to be worse when it was due
+                self._better = self._compare(trial, trials)
+            if self._better is not None:
+                yield from self._saved(self._better)
+                number = self._replace(number, trials[self._better])
+
+    def _due(self, step: int) -> int:
+        """The report of the next comparison."""
+        return (step // self._what.first_rung + 1) * self._what.first_rung
+
+    def _onward(self, number: int, step: int) -> int | None:
+        """It has reported what it is compared by: the next comparison, if it is not to be replaced."""
+        trials = self._executor.book.trials()
+        self._better = self._compare(trials[number], trials)
+        return self._due(step) if self._better is None else None
+
+    def _compare(self, trial: FrozenTrial, trials: list[FrozenTrial]) -> int | None:
+        """Who is to replace a trial that is due; None: nobody."""
+        if len(trials) >= self._what.trials:
+            return None
+        step = max(trial.intermediate_values)
+        dice = random.Random(f"{self._what.seed} {trial.number} {self._due(step - 1)}")
+        better = _better(trial, trials, self._executor.book.maximize, dice)
+        return None if better is None else better.number
+
+    def _saved(self, number: int) -> Iterator[None]:
+        """Until what the better one was told to save is there."""
+        until = time.monotonic() + _SAVE_S
+        live = self._executor.state.lives.get(number)  # not there: an earlier tuner's
+        while live is not None and live.saving and time.monotonic() < until:
+            yield None
+
+    def _replace(self, number: int, better: FrozenTrial) -> int:
+        """The new trial in a member's place."""
+        executor, what = self._executor, self._what
+        dice = random.Random(f"{what.seed} {len(executor.book.trials())}")
+        child = executor.book.ask({SLOT: self._slot, PARENT: better.number}, perturbed(better, dice))
         _inherit(executor.record.trial_folder(better.number), executor.record.trial_folder(child))
         executor.finish(number, End.PRUNED)
-        number = child
+        return child
 
 
 def _better(trial: FrozenTrial, trials: list[FrozenTrial], maximize: bool, dice: random.Random) -> FrozenTrial | None:
@@ -98,15 +142,24 @@ def _perturbed(value: Any, distribution: Any, dice: random.Random) -> Any:
 
 
 def _inherit(parent: Path, child: Path) -> None:
-    """The checkpoints, with the secret that seals them; the child's runs count on from its parent's."""
-    child.mkdir(parents=True, exist_ok=True)
-    for name in ("checkpoints", "token", "runs"):
-        with contextlib.suppress(FileNotFoundError):
-            if (parent / name).is_dir():
-                shutil.copytree(parent / name, child / name, ignore=_unfinished, dirs_exist_ok=True)
-            else:
-                shutil.copy2(parent / name, child / name)
+    """The checkpoints, with the secret that seals them; the child's runs count on from its parent's, which may run, and
+    drop an old checkpoint while it is copied. Raises StoreError."""
+    for tries_left in reversed(range(_COPIES)):
+        try:
+            child.mkdir(parents=True, exist_ok=True)
+            if (parent / "checkpoints").is_dir():
+                shutil.copytree(parent / "checkpoints", child / "checkpoints", ignore=_unfinished)
+            for name in ("token", "runs"):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copy2(parent / name, child / name)
+            return
+        except OSError as error:
+            shutil.rmtree(child / "checkpoints", ignore_errors=True)
+            if not tries_left:
+                why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
+                raise StoreError(f"trial {parent.name} cannot be copied to {child}: {why}") from error
 
 
 def _unfinished(_folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name == "claim" or name.startswith(".")]
+    """Of a folder of checkpoints what belongs to the run that writes them; within one of them all counts."""
+    return [name for name in names if name == "claim" or name.startswith((".tmp-", ".old-", ".claim-"))]

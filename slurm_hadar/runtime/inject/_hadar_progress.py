@@ -85,6 +85,13 @@ def take_over(rank: int, world: int) -> Page | None:
     return open_page(rank, world)
 
 
+def ask_for_a_save() -> None:
+    """What an agent asks for by ASKED, from within the process: the loop saves when its step is over, and goes on. Of a
+    training without a loop of ours nothing comes of it."""
+    if _page is not None:
+        _page.words[ASKED] += 1
+
+
 _page: Page | None = None
 _counting = True
 _nobody: Any = [0] * (SIZE // 8)

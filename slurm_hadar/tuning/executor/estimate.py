@@ -60,7 +60,7 @@ class Estimates:
 
     def left_s(self, live: Live) -> float | None:
         """Seconds at width 1 on the fastest type until it is at its rung or over; None if nothing tells."""
-        left, alone = live.meter.left(live.until), self.alone(live)
+        left, alone = live.meter.left(live.goal), self.alone(live)
         if left is None or alone is None:
             return None
         return max(left / alone, 1e-3) * self._factor(live)
@@ -81,8 +81,8 @@ class Estimates:
         """Seconds left of one whose pace, and perhaps whose length, is not known yet."""
         known = [other for other in group if self.alone(other) is not None]
         paces_s = [self._factor(other) / alone for other in known if (alone := self.alone(other)) is not None]
-        left = live.meter.left(live.until)
-        lengths = [steps for other in known if (steps := other.meter.whole(live.until)) is not None]
+        left = live.meter.left(live.goal)
+        lengths = [steps for other in known if (steps := other.meter.whole(live.goal)) is not None]
         if not paces_s or (left is None and not lengths):
             return _UNKNOWN_S
         return max((statistics.fmean(lengths) if left is None else left) * statistics.fmean(paces_s), 1e-3)

@@ -182,7 +182,7 @@ class Executor:
 
     def left_s(self, live: Live) -> float | None:
         """Seconds until a trial that runs is at its rung or over, as it runs now; None if nothing tells."""
-        left, rate = live.meter.left(live.until), live.meter.rate
+        left, rate = live.meter.left(live.goal), live.meter.rate
         return None if left is None or not rate else left / rate
 
     def expected_s(self) -> float | None:

@@ -13,52 +13,66 @@ __all__ = ["Group", "Leg"]
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """Trials that run to the report of step ``until``, or to their own end."""
+    """Trials that run to the report of step ``until``, or to their own end. ``onward``: asked there with the trial and
+    the step of its report: the report to which it goes on at once, in the same process; None: it ends there."""
 
     trials: tuple[int, ...]
     until: int | None
+    onward: Callable[[int, int], int | None] | None = None
+
+
+_OVER = Leg((), None)
 
 
 @dataclass
 class Group:
     """Trials whose end together counts. ``to_come``: how many more are asked for as GPUs come free. ``courses`` run
     beside each other, each in legs (trials, and the report to which they run), the next of which it names when the
-    trials of the one before are all done: brackets, say. ``lives``: of the whole search."""
+    trials of the one before are all done: brackets, say; None: it cannot say yet. ``lives``: of the whole search."""
 
     lives: dict[int, Live]
     deadline_s: float | None = None  # of time.monotonic()
     members: list[Live] = field(default_factory=list)
     to_come: int = 0
     new: Callable[[], int | None] | None = None
-    _legs: list[tuple[Iterator[Leg], list[Live]]] = field(default_factory=list)
+    _legs: list[tuple[Iterator[Leg | None], list[Live]]] = field(default_factory=list)
 
     def submit(self, number: int, until: int | None = None) -> Live:
         """A trial of the study is to run, to the report of step ``until`` or to its own end."""
         live = self.lives.setdefault(number, Live(number))
-        live.until, live.stage = until, Stage.WAITING
+        live.until, live.onward, live.stage = until, None, Stage.WAITING
         if live not in self.members:
             self.members.append(live)
         return live
 
-    def follow(self, course: Iterator[Leg]) -> None:
+    def follow(self, course: Iterator[Leg | None]) -> None:
         """One more course."""
         self._legs.append((course, []))
 
     def next_legs(self) -> list[Live]:
         """Who is to run now, since its course has got so far."""
         found: list[Live] = []
-        going = []
+        going: list[tuple[Iterator[Leg | None], list[Live]]] = []
         for course, leg in self._legs:
             while not any(live.active for live in leg):
-                said = next(course, None)
-                if said is None:
+                said = next(course, _OVER)
+                if said is _OVER:
                     break
-                leg = [] if self.late else [self.submit(number, said.until) for number in said.trials]
+                if said is None:
+                    going.append((course, []))
+                    break
+                leg = [] if self.late else self._begin(said)
                 found += leg
             else:
                 going.append((course, leg))
         self._legs = going
         return found
+
+    def _begin(self, leg: Leg) -> list[Live]:
+        lives = [self.submit(number, leg.until) for number in leg.trials]
+        for live in lives:
+            live.onward = leg.onward
+        return lives
 
     def feed(self, new: Callable[[], int | None], count: int) -> None:
         """So many more trials, each made by ``new`` (None: there are no more) when GPUs are free for it."""

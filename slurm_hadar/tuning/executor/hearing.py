@@ -71,8 +71,23 @@ class Hearing:
             if state.hits(value) and state.reached is None:
                 state.reached, state.reached_value = live.number, value
         if live.until is not None and step >= live.until and live.why is None:
-            live.why, live.asked_s = Why.RUNG, now
+            return self._at_rung(live, step, now)
         return "pause" if live.why is Why.RUNG else "go"
+
+    def _at_rung(self, live: Live, step: int, now: float) -> str:
+        """It ends there; or goes on in its process, if its course says so and nobody waits for GPUs. Then it saves all
+        the same, since others may begin with a copy of it."""
+        state = self._state
+        assert state.group is not None
+        stays = live.onward is not None and not state.allocator.waiting and not state.group.late
+        until = live.onward(live.number, step) if live.onward is not None and stays else None
+        if until is None:
+            live.why, live.asked_s = Why.RUNG, now
+            return "pause"
+        live.until, state.changed = until, True
+        live.saves_asked += 1
+        state.record.event("onward", trial=live.number, step=step, until=until)
+        return "save"
 
     def _beat(self, live: Live, message: Message) -> None:
         said = message.said
@@ -82,6 +97,7 @@ class Hearing:
                 self._desk.tell_to_stop(message.sender)
         if message.rank != 0 or "steps" not in said:
             return
+        live.saves_answered = said["answered"]
         now = time.monotonic()
         known = live.meter.total is not None
         live.meter.beat(said["steps"], said["total"], said["resumable"], said["batch"], now)

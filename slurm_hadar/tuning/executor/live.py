@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -38,12 +39,14 @@ class Why(Enum):
 class Live:
     """``until``: the step of the report at which it has come to its rung; None: it runs to its own end.
 
+    ``onward``: asked there whether it goes on at once (:class:`slurm_hadar.tuning.executor.group.Leg`).
     ``process``: of the run under way (trial, run). ``at``: the GPUs that the run is on, ``grant`` as what.
     ``run``: how often it has been started. ``crashes``: ends that nobody asked for, since it last made progress.
     """
 
     number: int
     until: int | None = None
+    onward: Callable[[int, int], int | None] | None = None
     stage: Stage = Stage.WAITING
     meter: Meter = field(default_factory=Meter)
     run: int = -1
@@ -62,6 +65,8 @@ class Live:
     ran_s: float = 0.0
     resize_from_s: float | None = None  # a resize is under way since then
     first_steps: int | None = None  # of the run under way, as it told them first
+    saves_asked: int = 0  # of the run under way: saves after which it goes on
+    saves_answered: int = 0
 
     @property
     def name(self) -> str:
@@ -71,6 +76,16 @@ class Live:
     @property
     def active(self) -> bool:
         return self.stage in (Stage.WAITING, Stage.RUNNING)
+
+    @property
+    def saving(self) -> bool:
+        """Whether its process has yet to save what it was told to."""
+        return self.process is not None and self.saves_answered < self.saves_asked
+
+    @property
+    def goal(self) -> int | None:
+        """The report by which its length is judged; None: its own end, also of one that most likely goes on."""
+        return None if self.onward is not None else self.until
 
     def running_s(self) -> float:
         """Seconds with a process, in all of this tuner's time."""

@@ -103,6 +103,7 @@ class Runs:
         live.process, live.at, live.grant = (live.number, live.run), places, run.grant
         live.started_s, live.why, live.outcome = time.monotonic(), None, None
         live.sender, live.step, live.first_steps = None, None, None
+        live.saves_asked = live.saves_answered = 0
         self._launcher.start(live.process, site, specs, folder / "log")
         state.record.event(
             "start", trial=live.number, run=live.run, width=str(run.grant.width), type=site.gpu_type,

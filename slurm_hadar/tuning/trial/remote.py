@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+from slurm_hadar.runtime.inject import _hadar_progress
 from slurm_hadar.tuning.trial.wire import Line, TunerGone
 
 __all__ = ["Paused", "RemoteTrial"]
@@ -73,7 +75,10 @@ class RemoteTrial:
             return "pause"
 
     def _follow(self, answer: Any) -> None:
-        """At its rung a loop of ``slurm_hadar.train`` saves when this step is over; any other objective ends here."""
+        """At its rung a loop of ``slurm_hadar.train`` saves when this step is over, and ends or goes on; any other
+        objective ends here, or goes on."""
+        if answer == "save":
+            sys.modules.get("_hadar_progress", _hadar_progress).ask_for_a_save()
         if answer != "pause":
             return
         if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None):

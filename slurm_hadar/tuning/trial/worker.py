@@ -206,7 +206,8 @@ def _beat(spec: Spec, rank: int, pages: Path) -> None:
             shutil.rmtree(pages, ignore_errors=True)  # both ends have it open; at a rung this process ends by a signal
         said = _progress(page) if page is not None and page.ready else {}
         socket.send_string(json.dumps({**head, **said}))
-        wait_s = BEAT_S if said else BEAT_S / 5  # a short trial shall be known before its first rung
+        # a short trial shall be known before its first rung; others may wait for a copy of what is saved
+        wait_s = BEAT_S if said and page.words[_hadar_progress.ASKED] == said["answered"] else BEAT_S / 5
         if socket.poll(round(1000 * wait_s)) and json.loads(socket.recv()).get("do") == "stop":
             os.kill(os.getpid(), signal.SIGTERM)
         if os.getppid() != parent:  # the tuner is gone; a loop of ours saves and ends
@@ -219,7 +220,7 @@ def _progress(page: Any) -> dict[str, Any]:
     words, seconds, names = page.words, page.seconds, _hadar_progress
     return {
         "steps": words[names.STEPS], "total": words[names.TOTAL], "resumable": bool(words[names.RESUMABLE]),
-        "batch": words[names.GLOBAL_BATCH], "saved": words[names.SAVED_STEP],
+        "batch": words[names.GLOBAL_BATCH], "answered": words[names.ANSWERED], "saved": words[names.SAVED_STEP],
         "save_s": seconds[names.SAVE_S], "load_s": seconds[names.LOAD_S], "time": time.time(),
     }  # fmt: skip
 
