@@ -168,10 +168,12 @@ class Allocator:
         return Level(tuple(Grant("", width) for width in widths))
 
     def _places(self, trial: Trial, grant: Grant | None, now_s: float) -> list[Grant]:
-        """Where a trial may start, best first: what it was granted; the type-blind take the types as they come, and no
-        more GPUs than a type has."""
+        """Where a trial may start, best first: what it was granted, or else as much of a type that is as fast, such as
+        another node's; the type-blind take the types as they come, and no more GPUs than a type has."""
         if grant is not None and grant.gpu_type:
-            return [grant]
+            speed = self._speed[grant.gpu_type]
+            alike = (t.name for t in self.pool if t.speed == speed and t.name != grant.gpu_type)
+            return [grant, *(Grant(name, grant.width) for name in alike)]
         if grant is None and not self.policy.plain:
             part, left_s = self._level.part, self._level_end_s - now_s
             fastest, *others = fastest_first(self.pool)
