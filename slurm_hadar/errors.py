@@ -14,6 +14,7 @@
     ├── ClusterError            the private Slurm cluster cannot be started or found
     ├── CheckpointError         a checkpoint is truncated, foreign or cannot be written
     ├── ChannelError            a message between job and controller is not acceptable
+    ├── AllocationLost          Slurm has ended the job that this runs in, or started it anew
     ├── JobFailed               a submitted function did not return in its job
     ├── ServingError            a model server refused a request, or cannot be asked
     └── SlurmError              Slurm could not be asked or did not obey
@@ -100,6 +101,10 @@ class CheckpointError(HadarError):
 
 class ChannelError(HadarError):
     """A message between a job and the controller has a wrong token, shape, size or order."""
+
+
+class AllocationLost(HadarError):
+    """The Slurm job that this runs in is over, or was started anew: whatever is started now would be in its way."""
 
 
 class JobFailed(HadarError):

@@ -12,11 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from slurm_hadar.errors import ConfigError, StoreError
+from slurm_hadar.errors import ConfigError, HadarError, StoreError
+from slurm_hadar.messages import restart_count
+from slurm_hadar.runtime.allocation.gpus import in_allocation
 from slurm_hadar.tuning.algorithms import search, take_up
 from slurm_hadar.tuning.executor.executor import Executor, Stopped
 from slurm_hadar.tuning.executor.launch import Launcher, LocalLauncher, SlurmLauncher, imports_of
-from slurm_hadar.tuning.executor.site import Sites, in_allocation, sites_here
+from slurm_hadar.tuning.executor.site import Sites, sites_here
 from slurm_hadar.tuning.executor.state import Settings, State
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import Algorithm, Book, Sampler, pruner_of, sampler_of
@@ -63,6 +65,9 @@ class Options:
         return self.objective.rpartition(":")[2]
 
 
+#: In a job that was started anew the tuner of the run before may still be there, on a node that Slurm does not reach;
+#: and NFS holds the lock of a node that has died for up to 90 s.
+_PREDECESSOR_S = 180.0
 _OPEN_TO_SAMPLERS = (Algorithm.SHA, Algorithm.HYPERBAND, Algorithm.ASHA)
 _DEFAULTS = {f.name: f.default for f in fields(Options)}
 
@@ -169,7 +174,7 @@ def run(
 
     sites = found(options.gpus)
     folder = folder_of(options.storage, options.study)
-    record = Record(folder, say)
+    record = Record(folder, say, _PREDECESSOR_S if restart_count(os.environ) else 0.0)
     launcher = _launcher(sites, imports)
     try:
         book = _open(options, say, fresh)
@@ -198,6 +203,9 @@ def run(
                     search(executor, what)
         except (Stopped, KeyboardInterrupt):
             why = "target" if state.reached is not None else "stopped"
+        except HadarError:
+            why = "broken off"
+            raise
         finally:
             executor.close()
             profiles.keep(family, profile)

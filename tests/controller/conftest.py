@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -163,6 +165,25 @@ class Live:
         return {n: len(i) for n, (_, i) in held.items()} == placement and all(
             n.startswith(t) for n, (t, _) in held.items()
         )
+
+    def lose_node(self, node: str, whole: bool = True) -> None:
+        """A node dies, and Slurm is told: its slurmd and slurmstepds, and (``whole``) all that jobs have started there;
+        else these live on, as on a node that Slurm does not reach any more."""
+        log = str(self.cluster.directory / "log" / f"slurmd-{node}.log")
+        self.cluster.stop_slurmd(node)
+        for pid in (int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal()):
+            with contextlib.suppress(OSError):
+                names = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+                job = {f"SLURM_CONF={self.cluster.conf}", f"SLURMD_NODENAME={node}"} <= set(names)
+                if (whole and job) or log in {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}:
+                    os.kill(pid, signal.SIGKILL)
+        self.cluster.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=died"])
+
+    def start_again(self, job: str) -> bool:
+        """Whether a job that Slurm has requeued runs once more; it need not wait for that as long as Slurm would."""
+        if self.state_of(job) == "PENDING":
+            self.cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
+        return self.state_of(job) == "RUNNING" and self.field(job, "Restarts") != "0"
 
     # Controllers
 

@@ -20,13 +20,13 @@ from slurm_hadar.tuning.executor.estimate import Estimates
 from slurm_hadar.tuning.executor.launch import imports_of
 from slurm_hadar.tuning.executor.live import Live
 from slurm_hadar.tuning.executor.meter import Meter
-from slurm_hadar.tuning.executor.site import sites_here, sites_of
+from slurm_hadar.tuning.executor.site import sites_here
 from slurm_hadar.tuning.pool import GpuType, Limits
 from slurm_hadar.tuning.population import perturbed
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import Algorithm
 from slurm_hadar.tuning.study.profile import Profile, Profiles
-from slurm_hadar.tuning.study.record import folder_of, read_events
+from slurm_hadar.tuning.study.record import Record, folder_of, read_events
 from slurm_hadar.tuning.trial.wire import Spec
 from slurm_hadar.tuning.trial.worker import prepare
 from slurm_hadar.tuning.trials import Trial
@@ -107,23 +107,6 @@ def test_a_damaged_memory_is_nothing_known(tmp_path: Path, text: str) -> None:
     assert Profiles(tmp_path / "tuning.json").of("a") == Profile()
 
 
-def test_the_gpus_of_an_allocation() -> None:
-    """As Slurm 22.05 prints them: of two types on one node, and alike on two."""
-    text = """
-   NumNodes=3 NumCPUs=8
-     Nodes=both CPU_IDs=0-1,4 Mem=100 GRES=gpu:v100:2(IDX:0-1),gpu:k80:1(IDX:2)
-     Nodes=n[1-2] CPU_IDs=0 Mem=100 GRES=gpu:p100:4(IDX:0-3)
-   MinCPUsNode=1
-"""
-    found = [(s.name, s.gpu_type, s.gpus, s.node, s.cpus) for s in sites_of(text)]
-    assert found == [
-        ("v100@both", "v100", (0, 1), "both", 3),
-        ("k80@both", "k80", (2,), "both", 3),
-        ("p100@n1", "p100", (0, 1, 2, 3), "n1", 1),
-        ("p100@n2", "p100", (0, 1, 2, 3), "n2", 1),
-    ]
-
-
 def test_slots_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _name: None)
     assert sites_here("3", {}).emulated and sites_here("3", {}).count == 3
@@ -148,6 +131,21 @@ def test_records_that_were_cut(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "events.jsonl").write_text(json.dumps({"time": 1, "event": "began"}) + '\n{"time": 2, "ev\n[]\n')
     assert read_events(folder) == [{"time": 1, "event": "began"}]
+
+
+def test_the_tuner_of_the_run_before_is_waited_for(tmp_path: Path) -> None:
+    """Said once; refused at once where there was no run before."""
+    before, said = Record(tmp_path, print), []
+
+    def say(line: str) -> None:
+        said.append(line)
+        before.close()
+
+    with pytest.raises(ConfigError, match="another tuner is at work"):
+        Record(tmp_path, say)
+    assert not said
+    Record(tmp_path, say, patience_s=60.0).close()
+    assert len(said) == 1 and "waiting for its end" in said[0]
 
 
 def test_parameters_are_perturbed_within_their_bounds() -> None:
@@ -185,6 +183,17 @@ def test_all_at_once_where_that_ends_sooner() -> None:
     """Twenty-seven almost equal trials, four on each of eight GPUs: none waits for another round."""
     trials = [Trial(str(n), 300.0 + n, alpha=1.03, batch=1) for n in range(27)]
     assert all(water_level(trials, (GpuType("g", 8),), Limits(4, 1)).grants)
+
+
+def test_another_node_with_gpus_as_fast_does_as_well() -> None:
+    """Widths do not know who is where: what waits for a node whose GPUs are taken starts on its like."""
+    allocator = Allocator((GpuType("v100@a", 2), GpuType("v100@b", 2)), Limits(1, 1))
+    allocator.submit([Trial(str(n), 10.0, batch=1) for n in range(4)], 0.0)
+    on = {run.trial.trial_id: run.grant.gpu_type for run in allocator.start(0.0)}
+    for trial in [name for name, kind in on.items() if kind == "v100@a"]:
+        allocator.leave(trial)
+    allocator.submit([Trial("new", 5.0, batch=1), Trial("newer", 5.0, batch=1)], 1.0)
+    assert {run.grant.gpu_type for run in allocator.start(1.0)} == {"v100@a"} and not allocator.waiting
 
 
 def test_a_change_in_place_is_no_restart() -> None:

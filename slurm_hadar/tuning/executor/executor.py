@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from slurm_hadar.errors import HadarError
+from slurm_hadar.errors import AllocationLost, HadarError
 from slurm_hadar.tuning.executor.desk import Desk
 from slurm_hadar.tuning.executor.ends import Ends
 from slurm_hadar.tuning.executor.group import Group
@@ -44,7 +44,8 @@ class Executor:
     before that, and HadarError where it cannot go on; either way the trials were saved first, and are Optuna's WAITING.
 
     ``look`` is called now and then, to show how it stands. ``survey`` says which GPUs there are now, where that may
-    change, None where nothing tells; then trials are on other nodes, too.
+    change, None where nothing tells; then trials are on other nodes, too. It raises AllocationLost where they are
+    another run's: the study, too, which goes on there.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Executor:
         self.began_s = time.monotonic()
         self._launcher, self._show = launcher, look
         self._survey, self._surveyed_s = survey, self.began_s
+        self._lost: AllocationLost | None = None
         self._desk = Desk(everywhere=survey is not None)
         self._hearing, self._ends = Hearing(state, self._desk), Ends(state)
         self._runs = Runs(state, self._desk, launcher)
@@ -87,6 +89,8 @@ class Executor:
                     break
                 self._hear()
                 self._tick(group)
+                if self._lost is not None:
+                    raise self._lost
                 if self.stop_asked or state.reached is not None:
                     raise Stopped
         except BaseException as error:
@@ -108,8 +112,9 @@ class Executor:
         for ended in self._launcher.ended():
             live = self.state.lives[ended.run[0]]
             self._runs.clear(live)
-            if live.why is None and live.outcome is None:  # perhaps its node has died
+            if live.why is None and live.outcome is None:  # perhaps its node has died, or all of this is over
                 self._look_for_gpus()
+                live.why = None if self._lost is None else Why.STOP
             self._ends.ended(ended)
 
     def _feed(self, group: Group) -> None:
@@ -143,7 +148,10 @@ class Executor:
     def _look_for_gpus(self) -> None:
         """The allocation may have lost a node, or got one."""
         self._surveyed_s = time.monotonic()
-        found = self._survey() if self._survey is not None else None
+        try:
+            found = self._survey() if self._survey is not None else None
+        except AllocationLost as lost:
+            self._lost, found = lost, None
         state = self.state
         if found is None or found.sites == state.sites.sites:
             return

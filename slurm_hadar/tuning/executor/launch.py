@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.runtime.launcher import clean
+from slurm_hadar.runtime.allocation.steps import end_step, environment, start_step
 from slurm_hadar.tuning.executor.site import Site
 from slurm_hadar.tuning.trial.wire import VARIABLE, Spec
 
@@ -32,7 +31,6 @@ _PRELOADED = {
     "torch": ("torch", "torch._dynamo", "torch.distributed.checkpoint"),
     "slurm_hadar": ("slurm_hadar.runtime.training",),
 }
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
@@ -205,29 +203,16 @@ class SlurmLauncher:
     """Each run is a job step on the node of its GPUs; the GPUs of a node are shared out by us among its steps."""
 
     def __init__(self, threads: int) -> None:
-        self._environ = dict(os.environ)
-        clean(self._environ)
-        self._environ.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
-        paths = [_ROOT, *self._environ.get("PYTHONPATH", "").split(os.pathsep)]
-        self._environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
-        self._prctl = ctypes.CDLL(None).prctl
+        self._environ = environment(threads)
         self._steps: dict[Run, tuple[subprocess.Popen[bytes], int]] = {}
 
     def start(self, run: Run, site: Site, specs: Sequence[Spec], log: Path) -> None:
         """srun, with a task for each rank."""
         assert site.node is not None
-        command = [
-            "srun", "--overlap", "--nodes=1", f"--ntasks={len(specs)}", f"--nodelist={site.node}",
-            f"--gres=gpu:{site.on_node}", "--gpu-bind=none", "--overcommit", "--mem=0",
-            "--kill-on-bad-exit=1", f"--job-name=trial-{run[0]}", "--input=none",
-            sys.executable, "-m", "slurm_hadar.tuning.trial.worker",
-        ]  # fmt: skip
         environ = {**self._environ, VARIABLE: specs[0].text()}
+        command = [sys.executable, "-m", "slurm_hadar.tuning.trial.worker"]
         with log.open("ab") as output:
-            process = subprocess.Popen(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
-                preexec_fn=lambda: self._prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
-            )  # fmt: skip
+            process = start_step(site.node, site.on_node, command, environ, output, f"trial-{run[0]}", len(specs))
         self._steps[run] = process, os.pidfd_open(process.pid)
 
     def files(self) -> Sequence[int]:
@@ -247,10 +232,7 @@ class SlurmLauncher:
     def kill(self, run: Run, step: str | None) -> None:
         """End the step at once."""
         if run in self._steps:
-            if step is not None:
-                subprocess.Popen(["scancel", "--signal=KILL", step], stdin=subprocess.DEVNULL)
-            else:  # it has not begun
-                self._steps[run][0].kill()
+            end_step(step, self._steps[run][0])
 
     def close(self) -> None:
         for process, pidfd in self._steps.values():

@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.runtime.launch import nodelist
+from slurm_hadar.runtime.allocation.gpus import NodeGpus, gpus_of_job, in_allocation
 from slurm_hadar.tuning.pool import GpuType, parse_pool
 
-__all__ = ["Site", "Sites", "in_allocation", "sites_here"]
+__all__ = ["Site", "Sites", "sites_here"]
 
 EMULATED = "slot"
 _CALL_S = 30.0
-_DETAIL = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) .*?GRES=(\S*)", re.MULTILINE)
-_GRES = re.compile(r"gpu(?::([^:(,]+))?:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +61,6 @@ class Sites:
 
     def with_speeds(self, speeds: Mapping[str, float]) -> Sites:
         return replace(self, speeds=speeds)
-
-
-def in_allocation(environ: Mapping[str, str]) -> bool:
-    """Whether trials are to be job steps: this runs in a job of Slurm's, and there is an srun."""
-    return bool(environ.get("SLURM_JOB_ID")) and shutil.which("srun") is not None
 
 
 def sites_here(wanted: str | None, environ: Mapping[str, str]) -> Sites:
@@ -154,39 +147,12 @@ def _local(environ: Mapping[str, str]) -> list[Site]:
 
 
 def _allocated(environ: Mapping[str, str]) -> list[Site]:
-    """GPUs of the job, node by node, as ``scontrol show job -d`` has them."""
-    job = environ["SLURM_JOB_ID"]
-    try:
-        done = subprocess.run(
-            ["scontrol", "show", "job", "-d", job], capture_output=True, text=True, timeout=_CALL_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"scontrol does not say what job {job} has: {error}") from None
-    sites = sites_of(done.stdout)
-    if not sites:
-        raise ConfigError(f"job {job} has no GPUs: submit it with --gres=gpu:N or --gpus=N")
-    return sites
+    """GPUs of the job, node by node. Raises ConfigError, or AllocationLost."""
+    found = [_site(one) for one in gpus_of_job(environ)]
+    if not found:
+        raise ConfigError(f"job {environ['SLURM_JOB_ID']} has no GPUs: submit it with --gres=gpu:N or --gpus=N")
+    return found
 
 
-def sites_of(text: str) -> list[Site]:
-    """The GPUs in what ``scontrol show job -d`` prints."""
-    sites = []
-    for nodes, cpu_ids, gres in _DETAIL.findall(text):
-        for node in nodelist.expand(nodes):
-            first, kinds = 0, _GRES.findall(re.sub(r"\(.*?\)", "", gres))
-            on_node = sum(int(count) for _, count in kinds)
-            for kind, count in kinds:
-                name = kind or "gpu"
-                own = tuple(range(first, first + int(count)))
-                sites.append(Site(f"{name}@{node}", name, own, node, _cpus(cpu_ids), on_node))
-                first += int(count)
-    return sites
-
-
-def _cpus(ids: str) -> int:
-    total = 0
-    for part in ids.split(","):
-        low, _, high = part.partition("-")
-        if low.isdecimal():
-            total += int(high or low) - int(low) + 1
-    return max(1, total)
+def _site(one: NodeGpus) -> Site:
+    return Site(f"{one.gpu_type}@{one.node}", one.gpu_type, one.gpus, one.node, one.cpus, one.on_node)

@@ -18,6 +18,7 @@ from slurm_hadar.errors import ConfigError, StoreError
 __all__ = ["Record", "folder_of", "read_events", "read_status", "request_stop", "sqlite_file"]
 
 EVENTS, STATUS, LOCK, STOP = "events.jsonl", "status.json", "lock", "stop"
+_LOOK_S = 0.5
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -35,26 +36,38 @@ def folder_of(url: str, study: str) -> Path:
 
 
 class Record:
-    """One tuner's; a second one for the same study is refused (ConfigError). What cannot be written is told once by
-    ``say``, and stops no trial."""
+    """One tuner's; a second one for the same study is refused (ConfigError), after ``patience_s`` seconds in which the
+    first one may end. What cannot be written is told once by ``say``, and stops no trial."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None], patience_s: float = 0.0) -> None:
         self.folder, self._say, self._told = folder, say, False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(f"{folder}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            who = read_status(folder)
-            raise ConfigError(
-                f"another tuner is at work on this study: process {who.get('pid', '?')} on {who.get('host', '?')}; "
-                "see it with hadar tune status, end it with hadar tune stop"
-            ) from None
+        self._take(patience_s)
         (folder / STOP).unlink(missing_ok=True)
+
+    def _take(self, patience_s: float) -> None:
+        until, told = time.monotonic() + patience_s, False
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                who = read_status(self.folder)
+                where = f"process {who.get('pid', '?')} on {who.get('host', '?')}"
+                if time.monotonic() >= until:
+                    os.close(self._lock)
+                    raise ConfigError(
+                        f"another tuner is at work on this study: {where}; see it with hadar tune status, end it with "
+                        "hadar tune stop"
+                    ) from None
+            if not told:
+                self._say(f"the tuner of the run before holds the study ({where}): waiting for its end")
+                told = True
+            time.sleep(_LOOK_S)
 
     def close(self) -> None:
         os.close(self._lock)

@@ -1,10 +1,11 @@
-"""A search for hyper-parameters in a job whose size the controller changes: it goes on with the GPUs it is given."""
+"""A search for hyper-parameters in a job that is moved, or that loses the node on which it is searched from."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +39,48 @@ SCRIPT = (
     f"exec {sys.executable} -m slurm_hadar.cli.main tune run study.py:objective --trials 6 --algorithm random "
     "--storage sqlite:///tune.db --json result.json\n"
 )
+#: Saves at each step, and says from which it goes on.
+SAVES = """
+import os, pathlib, time
+
+def objective(trial):
+    x = trial.suggest_float("x", 0.0, 1.0)
+    folder = pathlib.Path(os.environ["HADAR_JOB_DIR"])
+    saved = folder / "saved"
+    step = int(saved.read_text()) if saved.exists() else 0
+    with (folder / "begun").open("a") as begun:
+        begun.write(f"{step}\\n")
+    while step < 3 or (trial.number > 1 and not pathlib.Path("go").exists()):
+        time.sleep(0.2)
+        step += 1
+        new = folder / f"saved-{os.getpid()}"
+        new.write_text(str(step))
+        new.replace(saved)
+        trial.report(x, step)
+    return x
+"""
+
+
+def _events(live: Any, what: str) -> list[dict[str, Any]]:
+    text = "".join(file.read_text() for file in live.work.glob("tune.db.hadar/*/events.jsonl"))
+    found = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    return [event for event in found if event["event"] == what]
+
+
+def _env(live: Any, study: str) -> dict[str, str]:
+    """With the study's file where the job runs."""
+    (live.work / "study.py").write_text(study)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR"))}
+    return {**clean, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(live.work)}
 
 
 def test_a_search_goes_on_with_other_gpus(live: Any, poll: Any) -> None:
     """Two GPUs, then four on another node: what was finished stays, what ran goes on, all are used."""
 
     def events(what: str) -> list[dict[str, Any]]:
-        text = "".join(file.read_text() for file in live.work.glob("tune.db.hadar/*/events.jsonl"))
-        found = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-        return [event for event in found if event["event"] == what]
+        return _events(live, what)
 
-    (live.work / "study.py").write_text(STUDY)
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR"))}
-    env = {**clean, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(live.work)}
+    env = _env(live, STUDY)
     blocker = live.submit("--gres=gpu:4", "-N6", comment="")  # so that Slurm does not start it by itself
     job = live.submit("--gres=gpu:2", comment="hadar:ckpt=yes,gpus=2-4", script=SCRIPT, env=env)
     controller = live.controller()
@@ -76,3 +106,35 @@ def test_a_search_goes_on_with_other_gpus(live: Any, poll: Any) -> None:
     assert not {event["trial"] for event in there} & set(over[:2])
     steps = [(event["trial"], event["step"]) for event in events("value")]
     assert len(steps) == len(set(steps))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["dead", "unreachable"])
+def test_the_tuners_own_node_dies(make_cluster: Callable[..., Any], make_live: Any, poll: Any, whole: bool) -> None:
+    """Slurm starts the job again on other nodes, and the study goes on: no trial that was over is repeated, none is
+    lost, and those that ran go on from what they had saved. A tuner that outlives its node's slurmd gives the study
+    up, and fails none of the trials that Slurm ends."""
+    live = make_live(make_cluster(nodes="v100:3x2"))
+    script = SCRIPT.replace("--json result.json", "--json result-${SLURM_RESTART_COUNT:-0}.json")
+    job = live.submit("-N2", "--gres=gpu:2", comment="", script=script, env=_env(live, SAVES))
+    poll(lambda: len(_events(live, "over")) == 2 and len(_events(live, "start")) == 6, DEADLINE_S)
+    poll(lambda: {e["trial"] for e in _events(live, "value") if e["step"] > 3} == {2, 3, 4, 5}, DEADLINE_S)
+    over = {event["trial"] for event in _events(live, "over")}
+    tuners_node = live.field(job, "BatchHost")
+    live.lose_node(tuners_node, whole)
+    poll(lambda: live.start_again(job), DEADLINE_S)
+    poll(lambda: len(_events(live, "start")) == 10, DEADLINE_S)
+    live.finish()
+    poll(lambda: live.state_of(job) == "COMPLETED", DEADLINE_S)
+
+    assert json.loads((live.work / "result-1.json").read_text())["trials"] == {"complete": 6}
+    again = _events(live, "start")[6:]
+    assert {event["trial"] for event in again} == set(range(6)) - over
+    assert not any(tuners_node in gpu for event in again for gpu in event["gpus"])
+    assert sorted(event["trial"] for event in _events(live, "over")) == list(range(6))
+    for trial in set(range(6)) - over:
+        first, then = (live.work.glob(f"tune.db.hadar/*/trials/{trial}/begun").__next__()).read_text().split()
+        assert first == "0" and int(then) >= 3
+    steps = [(event["trial"], event["step"]) for event in _events(live, "value")]
+    assert len(steps) == len(set(steps))
+    log = (live.work / f"{job}.out").read_text()
+    assert "failed" not in log and ("has started job" in log) is not whole, log
