@@ -1,8 +1,9 @@
 """Optuna with a process for each GPU, and Ray Tune: as they are, on the same emulated GPUs.
 
-    python -m benchmarks.tuning.real.others optuna|ray ALGORITHM SEED TRIALS TARGET
+    python -m benchmarks.tuning.real.others optuna|ray ALGORITHM SEED TRIALS TARGET [whole]
 
-prints, at the end, a line of JSON: seconds until the target (from the first process), and the best error.
+prints, at the end, a line of JSON: what was seen (:mod:`benchmarks.tuning.real.seen`), counted from the first process.
+It ends at the target, or ``whole`` when all trials are over.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tuning.real.device import GPUS
+from benchmarks.tuning.real.seen import Seen
 
 PERTURBED_EVERY = 3  # reports, of population based training
-WORST = 1e3
 
 
-def by_optuna(algorithm: str, seed: int, trials: int, target: float) -> dict[str, Any]:
+def by_optuna(algorithm: str, seed: int, trials: int, target: float, whole: bool) -> dict[str, Any]:
     """``study.optimize`` in eight processes on one SQLite file, which is how Optuna documents it."""
     import optuna
 
@@ -38,15 +39,17 @@ def by_optuna(algorithm: str, seed: int, trials: int, target: float) -> dict[str
         )
         for number, kind in enumerate(GPUS)
     ]  # fmt: skip
-    took_s, best = None, WORST
-    while any(w.poll() is None for w in workers) and took_s is None:
+    seen, run = Seen(target), True
+    while run:
         time.sleep(0.2)
-        best = min([v for t in study.get_trials(deepcopy=False) for v in t.intermediate_values.values()] or [WORST])
-        if best <= target:
-            took_s = time.time() - began
+        run = any(w.poll() is None for w in workers)  # what they have said last is looked at, too
+        for trial in study.get_trials(deepcopy=False):
+            for report, error in trial.intermediate_values.items():
+                seen.error(error, report, time.time() - began)
+        run &= whole or not seen.reached
     for worker in workers:
         worker.kill()
-    return {"target_s": took_s, "ran_s": time.time() - began, "best": best}
+    return seen.result(time.time() - began)
 
 
 def worker(algorithm: str, seed: int, url: str, trials: int) -> None:
@@ -67,24 +70,22 @@ def worker(algorithm: str, seed: int, url: str, trials: int) -> None:
     study.optimize(objective, callbacks=[finished])
 
 
-def by_ray(algorithm: str, seed: int, trials: int, target: float) -> dict[str, Any]:
+def by_ray(algorithm: str, seed: int, trials: int, target: float, whole: bool) -> dict[str, Any]:
     """Ray Tune's schedulers, one GPU for each trial."""
     import ray
     from ray import tune
 
     ray.init(num_cpus=64, num_gpus=len(GPUS), include_dashboard=False, log_to_driver=False, configure_logging=False)
-    found: dict[str, float] = {"best": WORST}
+    seen = Seen(target)
     began = time.time()
 
     class Stop(tune.Stopper):  # type: ignore[misc,unused-ignore]  # Ray is there or not
         def __call__(self, _trial: str, result: dict[str, Any]) -> bool:
-            found["best"] = min(found["best"], result["error"])
-            if result["error"] <= target:
-                found.setdefault("target_s", time.time() - began)
+            seen.error(result["error"], result["report"], time.time() - began)
             return False
 
         def stop_all(self) -> bool:
-            return "target_s" in found
+            return seen.reached and not whole
 
     space, config = _ray_search(algorithm, seed, trials)
     tuner = tune.Tuner(
@@ -96,7 +97,7 @@ def by_ray(algorithm: str, seed: int, trials: int, target: float) -> dict[str, A
     tuner.fit()
     ran_s = time.time() - began
     ray.shutdown()
-    return {"target_s": found.get("target_s"), "ran_s": ran_s, "best": found["best"]}
+    return seen.result(ran_s)
 
 
 def _ray_search(algorithm: str, seed: int, trials: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -177,7 +178,8 @@ def ray_trial(config: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "report": report + 1}
             torch.save(state, Path(folder) / "state.pt")
-            tune.report({"error": judge(task, model, judged)}, checkpoint=tune.Checkpoint.from_directory(folder))
+            said = {"error": judge(task, model, judged), "report": report + 1}
+            tune.report(said, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 def main(words: list[str]) -> None:
@@ -186,7 +188,7 @@ def main(words: list[str]) -> None:
         return
     kind, algorithm, seed, trials, target = words[0], words[1], int(words[2]), int(words[3]), float(words[4])
     run = by_optuna if kind == "optuna" else by_ray
-    print(json.dumps(run(algorithm, seed, trials, target)))
+    print(json.dumps(run(algorithm, seed, trials, target, words[5:] == ["whole"])))
 
 
 if __name__ == "__main__":
