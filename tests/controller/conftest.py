@@ -166,9 +166,9 @@ class Live:
             n.startswith(t) for n, (t, _) in held.items()
         )
 
-    def lose_node(self, node: str, whole: bool = True) -> None:
-        """A node dies, and Slurm is told: its slurmd and slurmstepds, and (``whole``) all that jobs have started there;
-        else these live on, as on a node that Slurm does not reach any more."""
+    def lose_node(self, node: str, whole: bool = True, how: signal.Signals = signal.SIGKILL) -> None:
+        """A node dies, or freezes (SIGSTOP): its slurmd and slurmstepds, and (``whole``) all that jobs have started
+        there; else these live on, as on a node that Slurm does not reach any more. Slurm is not told of it."""
         log = str(self.cluster.directory / "log" / f"slurmd-{node}.log")
         self.cluster.stop_slurmd(node)
         for pid in (int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal()):
@@ -176,7 +176,10 @@ class Live:
                 names = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
                 job = {f"SLURM_CONF={self.cluster.conf}", f"SLURMD_NODENAME={node}"} <= set(names)
                 if (whole and job) or log in {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}:
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, how)
+
+    def tell_of_loss(self, node: str) -> None:
+        """Slurm need not find it out."""
         self.cluster.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=died"])
 
     def start_again(self, job: str) -> bool:

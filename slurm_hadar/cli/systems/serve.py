@@ -124,10 +124,10 @@ def _show_status(told: dict[str, Any]) -> None:
 
     state = "ending" if told["draining"] else f"up {lasting(told['up_s'])}"
     click.echo(f"{told['scheduler']}, {state}, {told['queued']} of at most {told['queued_most']} requests wait")
-    workers = Table("worker", "process", "state", "batch", "speed", box=None)
+    workers = Table("worker", "node", "process", "state", "batch", "speed", box=None)
     for w in told["workers"]:
         speed = "-" if w["speed"] is None else f"{w['speed']:.2f}"
-        workers.add_row(w["name"], str(w["pid"]), w["state"], str(w["batch"]), speed)
+        workers.add_row(w["name"], w["node"] or "here", str(w["pid"]), w["state"], str(w["batch"]), speed)
     console().print(workers)
     scaling = told["scaling"]
     if scaling["least"] < scaling["most"]:

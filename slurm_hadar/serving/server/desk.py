@@ -19,9 +19,10 @@ from slurm_hadar.serving.scheduling.request import Batch, Request, Worker
 from slurm_hadar.serving.scheduling.scheduler import Scheduler
 from slurm_hadar.serving.server.metrics import Outcome, ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
-from slurm_hadar.serving.server.pool import Pool, WorkerEvents, gpus_here
+from slurm_hadar.serving.server.pool import Pool, WorkerEvents
 from slurm_hadar.serving.server.protocol import Asked
 from slurm_hadar.serving.server.scaler import SEEN_S, Scaler
+from slurm_hadar.serving.server.seats import seats_here
 from slurm_hadar.serving.server.wire import pack
 from slurm_hadar.serving.server.word import Word
 from slurm_hadar.serving.simulation.scaling import Bounds, Scaling
@@ -117,9 +118,11 @@ class Desk:
         tell: Callable[[str], None],
     ) -> None:
         self.options, self._metrics, self._failed, self._tell = options, metrics, failed, tell
-        self._here = options.workers.here(len(gpus_here()))
+        seats = seats_here()
+        self._here = options.workers.here(len(seats))
         self._word = Word(options.workers, self._here, SEEN_S, tell)
-        self._pool = Pool(self._here, [options.source, str(options.largest)], WorkerEvents(self._message, self._gone))
+        events = WorkerEvents(self._message, self._gone, tell)
+        self._pool = Pool(self._here, seats, [options.source, str(options.largest)], events)
         self._scaler = Scaler(options.policy, options.workers, self._setups, self._run_times, self._scale)
         # what a job was given is what it was found to want
         self._scaling = Scaling(self._here if self._word.heard else options.workers.least)
@@ -218,7 +221,7 @@ class Desk:
 
     def status(self) -> dict[str, Any]:
         """What ``hadar serve status`` shows."""
-        now_s, pids = time.monotonic(), self._pool.pids()
+        now_s, pids, nodes = time.monotonic(), self._pool.pids(), self._pool.nodes()
         return {
             "scheduler": str(self.options.policy), "slo_ms": self.options.slo_s * 1e3, "models": list(self.infos),
             "up_s": now_s - self.started_s, "draining": self.draining,
@@ -231,7 +234,8 @@ class Desk:
                 "expected": [{"workers": n, "finish_rate": rate} for n, rate in self._scaling.expected.items()],
             },
             "workers": [
-                {"name": name, "pid": pid, "speed": self._workers[name].speed if name in self._workers else None,
+                {"name": name, "pid": pid, "node": nodes[name],
+                 "speed": self._workers[name].speed if name in self._workers else None,
                  "state": "starting" if name not in self._workers else "busy" if name in self._running else "idle",
                  "batch": len(self._running[name].batch.requests) if name in self._running else 0}
                 for name, pid in sorted(pids.items())

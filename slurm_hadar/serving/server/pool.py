@@ -1,42 +1,39 @@
-"""Worker processes on this machine: started, spoken to, and replaced when they end."""
+"""Workers at their places: started, spoken to, and replaced when they end or are heard of no more."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-import subprocess
-import sys
+import socket
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import zmq
 
+from slurm_hadar.errors import AllocationLost, ConfigError
+from slurm_hadar.serving.server.line import BEAT_S, sender
+from slurm_hadar.serving.server.processes import Addresses, WorkerProcess
+from slurm_hadar.serving.server.seats import Seat, seats_here
 from slurm_hadar.serving.server.wire import unpack
 
-__all__ = ["Pool", "WorkerEvents", "gpus_here"]
+__all__ = ["Pool", "WorkerEvents"]
 
 _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_SILENCE_S = 8.0  # of a worker on another node: it is gone
 
 
 @dataclass(frozen=True)
 class WorkerEvents:
-    """Whom a pool tells: of each message, and of each end with its reason."""
+    """Whom a pool tells: of each message, of each end with its reason, and of places that are no longer ours."""
 
     message: Callable[[str, dict[str, Any], list[dict[str, Any]]], None]
     gone: Callable[[str, str], None]
-
-
-@dataclass
-class _Process:
-    name: str
-    popen: subprocess.Popen[bytes]
-    pidfd: int
-    why: str = ""
-    retired: bool = False
+    lost: Callable[[str], None]
 
 
 class Pool:
@@ -45,30 +42,50 @@ class Pool:
 
     Parameters
     ----------
-    most: places that there may be.
-    command: what a worker is told behind its address and its name.
+    most: places that there may be. seats: the GPUs that they have, in turn; empty: nothing says which there are.
+    command: what a worker is told of the models.
+
+    ``addresses``: where it listens.
     """
 
-    def __init__(self, most: int, command: list[str], events: WorkerEvents) -> None:
-        self._most, self._command, self._events = most, command, events
+    def __init__(self, most: int, seats: Sequence[Seat], command: list[str], events: WorkerEvents) -> None:
+        self._most, self._seats, self._command, self._events = most, seats or [Seat("")], command, events
         self._folder = Path(tempfile.mkdtemp(prefix="hadar-serve-"))  # for this user only
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._address = f"ipc://{self._folder}/workers"
-        self._socket.bind(self._address)
+        self.addresses = self._listen()
+        self._beside = min(most, sum(seat.node is None for seat in self._seats)) if self.addresses.elsewhere else most
         self._descriptor = int(self._socket.getsockopt(zmq.FD))
-        self._processes: dict[str, _Process] = {}
+        self._processes: dict[str, WorkerProcess] = {}
+        self._senders: dict[str, WorkerProcess] = {}
+        self._leaving: set[WorkerProcess] = set()
         self._started = 0
         self._failures = [0] * most
         self._places: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener: asyncio.TimerHandle | None = None
+
+    def _listen(self) -> Addresses:
+        """A socket of this node's file system, which only we can open; with seats on other nodes also an encrypted one,
+        for who has been told its key."""
+        here = f"ipc://{self._folder}/workers"
+        self._socket.bind(here)
+        if all(seat.node is None for seat in self._seats):
+            return Addresses(here)
+        public, secret = zmq.curve_keypair()
+        self._socket.curve_server, self._socket.curve_secretkey = True, secret  # of what is bound from now on
+        port = self._socket.bind_to_random_port("tcp://*")
+        return Addresses(here, f"tcp://{socket.gethostname()}:{port}", public.decode())
 
     def start(self, count: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._descriptor, self._drain)
+        if self.addresses.elsewhere:
+            self._listener = self._loop.call_later(BEAT_S, self._look)
         self.add(count)
 
     @property
@@ -87,11 +104,15 @@ class Pool:
         process = self._processes[name]
         process.retired = True
         self._places.discard(self._place(name))
-        process.popen.kill()
+        process.kill()
 
     def pids(self) -> dict[str, int]:
-        """Of the living workers, by name."""
+        """Of the living workers, by name; of one on another node that of its srun."""
         return {name: process.popen.pid for name, process in self._processes.items() if not process.retired}
+
+    def nodes(self) -> dict[str, str | None]:
+        """The node of each living worker; None: this one."""
+        return {name: process.seat.node for name, process in self._processes.items()}
 
     def proved(self, name: str) -> None:
         """A worker has answered: if it ends, the next one need not wait."""
@@ -99,30 +120,40 @@ class Pool:
 
     def send(self, name: str, frames: list[Any]) -> bool:
         """False where the worker cannot be told: it is gone, which :attr:`WorkerEvents.gone` says next."""
+        process = self._processes.get(name)
         try:
-            self._socket.send_multipart([name.encode(), *frames], zmq.NOBLOCK, copy=False)
+            if process is None:
+                return False
+            self._socket.send_multipart([process.identity.encode(), *frames], zmq.NOBLOCK, copy=False)
         except zmq.ZMQError:
             return False
         self._again()
         return True
 
     def kill(self, name: str, why: str) -> None:
-        """It is told of as gone when it has ended."""
+        """It is told of as gone when it has ended; one on another node at once, since that may not answer."""
         process = self._processes.get(name)
         if process is not None:
             process.why = why
-            process.popen.kill()
+            process.kill()
+            if process.seat.node is not None:
+                self._is_gone(process, why)
 
     def close(self) -> None:
         """End all workers and forget them."""
         self._closed = True
         assert self._loop is not None
         self._loop.remove_reader(self._descriptor)
-        for process in self._processes.values():
+        if self._listener is not None:
+            self._listener.cancel()
+        for task in self._tasks:
+            task.cancel()
+        everyone = [*self._processes.values(), *self._leaving]
+        for process in everyone:
             self._loop.remove_reader(process.pidfd)
-            process.popen.kill()
-            process.popen.wait()
-            os.close(process.pidfd)
+            process.kill()
+        for process in everyone:
+            process.close()
         self._processes.clear()
         self._socket.close()
         self._context.term()
@@ -131,32 +162,80 @@ class Pool:
     def _place(self, name: str) -> int:
         return int(name.partition(".")[0])
 
+    def _seat(self, place: int) -> Seat:
+        return self._seats[place % len(self._seats)]
+
     def _start(self, place: int) -> None:
+        """Another worker there. Where one on another node has ended without a word of its own, first look whether that
+        node is still the job's."""
         if self._closed or place not in self._places:
             return
         assert self._loop is not None
+        if self._seat(place).node is not None and self._failures[place]:
+            task = self._loop.create_task(self._start_if_ours(place))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._start_now(place)
+
+    async def _start_if_ours(self, place: int) -> None:
+        assert self._loop is not None
+        try:
+            ours = self._seat(place).node in {seat.node for seat in await asyncio.to_thread(seats_here)}
+        except AllocationLost as error:
+            self._places.discard(place)
+            self._events.lost(f"no more workers on {self._seat(place).node}: {error}")
+            return
+        except ConfigError:  # Slurm does not answer now
+            ours = False
+        if ours:
+            if place in self._places and not self._closed:
+                self._start_now(place)
+        else:  # it may come back
+            self._loop.call_later(_BACK_OFF_S[-1], self._start, place)
+
+    def _start_now(self, place: int) -> None:
+        assert self._loop is not None
         self._started += 1
         name = f"{place}.{self._started}"
-        command = [sys.executable, "-m", "slurm_hadar.serving.server.worker", self._address, name, *self._command]
-        popen = subprocess.Popen(command, env=_environment(place, self._most), stdin=subprocess.DEVNULL)
-        process = _Process(name, popen, os.pidfd_open(popen.pid))
-        self._processes[name] = process
+        process = WorkerProcess.start(name, self._seat(place), self._command, self.addresses, self._beside)
+        self._processes[name] = self._senders[process.identity] = process
         self._loop.add_reader(process.pidfd, self._ended, process)
 
-    def _ended(self, process: _Process) -> None:
+    def _look(self) -> None:
+        """Who is on another node, and has not been heard of, is gone with it."""
         assert self._loop is not None
-        self._drain()  # what it said last
-        self._loop.remove_reader(process.pidfd)
-        os.close(process.pidfd)
-        code = process.popen.wait()
-        del self._processes[process.name]
+        self._drain()  # what has come while this loop was held up counts
+        silent_s = time.monotonic() - _SILENCE_S
+        for process in list(self._processes.values()):
+            if process.heard_s is not None and process.heard_s < silent_s:
+                process.kill()
+                self._is_gone(process, f"on {process.seat.node} has not been heard of for {_SILENCE_S:.0f} s")
+        self._listener = self._loop.call_later(BEAT_S, self._look)
+
+    def _is_gone(self, process: WorkerProcess, why: str) -> None:
+        """It counts no more, and another one follows."""
+        assert self._loop is not None
+        del self._processes[process.name], self._senders[process.identity]
+        self._leaving.add(process)
         if process.retired:
             return
         place = self._place(process.name)
         delay_s = _BACK_OFF_S[min(self._failures[place], len(_BACK_OFF_S) - 1)]
         self._failures[place] += 1
         self._loop.call_later(delay_s, self._start, place)
-        self._events.gone(process.name, process.why or f"ended with {code}")
+        self._events.gone(process.name, why)
+
+    def _ended(self, process: WorkerProcess) -> None:
+        """Its process has."""
+        assert self._loop is not None
+        self._drain()  # what it said last
+        self._loop.remove_reader(process.pidfd)
+        os.close(process.pidfd)
+        code = process.popen.wait()
+        if process.name in self._processes:
+            self._is_gone(process, process.why or f"ended with {code}")
+        self._leaving.discard(process)
 
     def _drain(self) -> None:
         """Everything that has come. ZeroMQ's descriptor tells of changes only: it is read until it is empty."""
@@ -165,26 +244,18 @@ class Pool:
                 identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            name = identity.bytes.decode(errors="replace")
-            if name in self._processes and not self._processes[name].retired:
-                self._events.message(name, *unpack([frame.buffer for frame in frames]))
+            name, beats = sender(identity.bytes)
+            process = self._senders.get(name)
+            if process is None or process.retired:
+                continue
+            header, groups = unpack([frame.buffer for frame in frames])
+            if beats:
+                process.heard(header["step"])
+            else:
+                self._events.message(process.name, header, groups)
 
     def _again(self) -> None:
         """Sending may have taken in what the descriptor then no longer tells of."""
         assert self._loop is not None
         if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._loop.call_soon(self._drain)
-
-
-def gpus_here() -> list[str]:
-    """The GPUs that this process may use, where that is said, as it is in a job."""
-    return [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-
-
-def _environment(place: int, count: int) -> Mapping[str, str]:
-    """One GPU of those that we have for each worker, and a share of the cores."""
-    given = dict(os.environ)
-    if gpus := gpus_here():
-        given["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
-    given.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
-    return given

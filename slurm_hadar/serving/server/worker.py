@@ -1,6 +1,8 @@
 """A worker: a process that holds the models and runs one batch at a time.
 
-python -m slurm_hadar.serving.server.worker ADDRESS NAME FILE.py:build LARGEST
+python -m slurm_hadar.serving.server.worker FILE.py:build LARGEST NAME
+
+with a :class:`slurm_hadar.serving.server.line.WorkerLine` in its environment; the name is for who looks at processes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import zmq
 
 from slurm_hadar.errors import ConfigError, HadarError, reason_of
 from slurm_hadar.serving.server.dependent import die_with_parent
+from slurm_hadar.serving.server.line import WorkerLine, connect, keep_beating, take_gpu
 from slurm_hadar.serving.server.model import ModelInfo, ServedModel, Tensors, load_models
 from slurm_hadar.serving.server.wire import pack, unpack
 from slurm_hadar.serving.tensors import DATATYPES
@@ -31,14 +34,14 @@ _BATCHES = 3
 
 
 def main() -> None:
-    address, name, source, largest = sys.argv[1:]
+    source, largest = sys.argv[1:3]
+    line = WorkerLine.take(os.environ)
     for number in (signal.SIGINT, signal.SIGTERM):  # Slurm and a terminal tell all of us; the server ends us when done
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.IDENTITY, name.encode())
-        socket.setsockopt(zmq.LINGER, 1000)
-        socket.connect(address)
+    take_gpu(line, os.environ)
+    keep_beating(line, os.environ)
+    with zmq.Context() as context, connect(line, context) as socket:
         try:
             _work(socket, source, int(largest))
         except HadarError as error:

@@ -4,6 +4,7 @@ does not need."""
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -31,7 +32,7 @@ import sys
 import slurm_hadar.serving.server.scaler as scaler
 from slurm_hadar.cli.main import main
 scaler.EACH_S, scaler.SEEN_S = 1.0, 6.0
-sys.argv[1:] = ["serve", "run", "{models}:build", "--workers", "1-2", "--goal", "0.9", "--slo", "400ms",
+sys.argv[1:] = ["serve", "run", "{models}:build", "--workers", "{workers}", "--goal", "0.9", "--slo", "400ms",
                 "--max-batch", "1", "--port", "{port}"]
 if __name__ == "__main__":
     main()
@@ -39,21 +40,29 @@ if __name__ == "__main__":
 
 
 class Server:
-    def __init__(self, live: Any) -> None:
+    def __init__(
+        self, live: Any, *options: str, workers: str = "1-2", comment: str = "hadar:ckpt=yes,gpus=1-2"
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
+        self.answered_by: list[str] = []
         self.url = f"http://127.0.0.1:{self.port}"
-        (live.work / "serve.py").write_text(SERVER.format(models=ROOT / "tests/serving/models.py", port=self.port))
+        models = ROOT / "tests/serving/models.py"
+        (live.work / "serve.py").write_text(SERVER.format(models=models, port=self.port, workers=workers))
         path = os.pathsep.join([str(ROOT / "wrappers"), str(Path(sys.executable).parent), os.environ["PATH"]])
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "CUDA"))}
         env = {**clean, "PATH": path, "HADAR_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-        self.job = live.submit("--gres=gpu:1", comment="hadar:ckpt=yes,gpus=1-2",
-                               script="hadar-srun --ntasks=1 -- python serve.py\n", env=env)  # fmt: skip
+        script = "hadar-srun --ntasks=1 -- python serve.py\n"
+        self.job = live.submit("--gres=gpu:1", *options, comment=comment, script=script, env=env)
 
     def workers(self) -> int:
         """Ready ones; 0 where nothing answers."""
         return sum(w["state"] != "starting" for w in self._status().get("workers", ()))
+
+    def states(self) -> dict[str | None, str]:
+        """By node; None: the server's own."""
+        return {w["node"]: w["state"] for w in self._status().get("workers", ())}
 
     def told(self) -> int | None:
         return self._status().get("scaling", {}).get("told")
@@ -73,7 +82,11 @@ class Server:
         def ask() -> None:
             with ServingClient(self.url) as client:
                 inputs = {"ms": np.array([ms], np.float32), "values": np.array([20, 22])}
-                answers.append(client.infer("sleeper", inputs, deadline_ms=60_000).outputs["sum"].tolist())
+                answer = client.infer("sleeper", inputs, deadline_ms=60_000)
+                workers.append(answer.parameters["worker"])
+                answers.append(answer.outputs["sum"].tolist())
+
+        workers = self.answered_by
 
         thread = threading.Thread(target=ask)
         thread.start()
@@ -124,3 +137,53 @@ def test_a_server_grows_with_its_load_and_gives_back_to_a_training(
     poll(lambda: server.workers() == 1, DEADLINE_S)
     said = [e["why"] for e in live.journal.history(server.job) if e.get("event") == "wanted"]
     assert said == [f"its server wants {n}" for n in ("1 worker", "2 workers", "1 worker")]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "freezes"])
+def test_workers_on_two_nodes_of_which_one_is_lost(
+    make_cluster: Callable[..., Any], make_live: Callable[..., Any], poll: Any, how: signal.Signals
+) -> None:
+    """Both serve; what the lost one ran is run again by the other before Slurm has noticed, and the server goes on."""
+    live = make_live(make_cluster(nodes="v100:2x1"))
+    server = Server(live, "-N2", "--no-kill", workers="2", comment="")
+    poll(lambda: list(server.states().values()) == ["idle", "idle"], DEADLINE_S)
+    (node,) = (node for node in server.states() if node is not None)
+    assert {node, live.field(server.job, "BatchHost")} == {"v100-1", "v100-2"}
+
+    answers: list[Any] = []
+    for thread in [server.ask(300.0, answers) for _ in range(4)]:
+        thread.join(DEADLINE_S)
+    assert answers == [[42]] * 4 and {name.partition(".")[0] for name in server.answered_by} == {"0", "1"}
+
+    answers.clear()
+    asking = [server.ask(4000.0, answers) for _ in range(2)]
+    poll(lambda: list(server.states().values()) == ["busy", "busy"], DEADLINE_S)
+    server.answered_by.clear()
+    live.lose_node(node, how=how)
+    for thread in asking:
+        thread.join(DEADLINE_S)
+    assert answers == [[42]] * 2 and {name.partition(".")[0] for name in server.answered_by} == {"0"}
+    silent = f"on {node} has not been heard of" in (live.work / f"{server.job}.out").read_text()
+    assert silent or how is signal.SIGKILL  # a srun whose slurmstepd has been killed may tell sooner
+
+    live.tell_of_loss(node)
+    server.ask(1.0, answers).join(DEADLINE_S)
+    assert answers[-1] == [42] and live.state_of(server.job) == "RUNNING"
+    live.cluster.run(["scancel", server.job])
+    poll(lambda: not server.states(), DEADLINE_S)
+
+
+def test_a_requeue_under_workers_on_two_nodes(
+    make_cluster: Callable[..., Any], make_live: Callable[..., Any], poll: Any
+) -> None:
+    """Whom it has accepted is answered, whichever node's worker had begun with it."""
+    live = make_live(make_cluster(nodes="v100:2x1"))
+    server = Server(live, "-N2", workers="2", comment="")
+    poll(lambda: list(server.states().values()) == ["idle", "idle"], DEADLINE_S)
+    answers: list[Any] = []
+    asking = [server.ask(1000.0, answers) for _ in range(2)]
+    poll(lambda: list(server.states().values()) == ["busy", "busy"], DEADLINE_S)
+    live.cluster.run(["scontrol", "requeue", server.job])
+    for thread in asking:
+        thread.join(DEADLINE_S)
+    assert answers == [[42]] * 2
