@@ -11,11 +11,11 @@ import pytest
 import zmq
 
 from slurm_hadar.runtime.allocation.gpus import NodeGpus
-from slurm_hadar.serving.server import seats
-from slurm_hadar.serving.server.line import WorkerLine, connect, sender, take_gpu
-from slurm_hadar.serving.server.pool import Pool, WorkerEvents
-from slurm_hadar.serving.server.seats import Seat, seats_here
 from slurm_hadar.serving.server.wire import pack
+from slurm_hadar.serving.server.workers import seats
+from slurm_hadar.serving.server.workers.line import WorkerLine, connect, sender, take_gpu
+from slurm_hadar.serving.server.workers.pool import Pool, WorkerEvents
+from slurm_hadar.serving.server.workers.seats import Seat, seats_here
 
 MODELS = Path(__file__).parent / "models.py"
 WAIT_S = 60.0

@@ -17,7 +17,7 @@ from slurm_hadar.serving.scheduling.request import MISS, Step
 from slurm_hadar.serving.server.model import ModelInfo, TensorSpec, load_models
 from slurm_hadar.serving.server.protocol import encode, read_request
 from slurm_hadar.serving.server.wire import pack, unpack
-from slurm_hadar.serving.server.worker import measured
+from slurm_hadar.serving.server.workers.worker import measured
 from slurm_hadar.serving.tensors import DATATYPES
 
 INFO = ModelInfo(

@@ -19,12 +19,12 @@ from slurm_hadar.serving.scheduling.request import Batch, Request, Worker
 from slurm_hadar.serving.scheduling.scheduler import Scheduler
 from slurm_hadar.serving.server.metrics import Outcome, ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
-from slurm_hadar.serving.server.pool import Pool, WorkerEvents
 from slurm_hadar.serving.server.protocol import Asked
 from slurm_hadar.serving.server.scaler import SEEN_S, Scaler
-from slurm_hadar.serving.server.seats import seats_here
 from slurm_hadar.serving.server.wire import pack
 from slurm_hadar.serving.server.word import Word
+from slurm_hadar.serving.server.workers.pool import Pool, WorkerEvents
+from slurm_hadar.serving.server.workers.seats import seats_here
 from slurm_hadar.serving.simulation.scaling import Bounds, Scaling
 
 __all__ = ["Accepted", "Answer", "Desk", "DeskOptions"]

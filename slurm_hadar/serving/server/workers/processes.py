@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.runtime.allocation.steps import end_step, environment, start_step
-from slurm_hadar.serving.server.line import VARIABLE, WorkerLine
-from slurm_hadar.serving.server.seats import Seat
+from slurm_hadar.serving.server.workers.line import VARIABLE, WorkerLine
+from slurm_hadar.serving.server.workers.seats import Seat
 
 __all__ = ["Addresses", "WorkerProcess"]
 
-_MODULE = ("-m", "slurm_hadar.serving.server.worker")
+_MODULE = ("-m", "slurm_hadar.serving.server.workers.worker")
 #: Of the server's own environment what means nothing on another node.
 _OF_THIS_NODE = ("CUDA_VISIBLE_DEVICES", "HADAR_RUN_DIR", "HADAR_SHARE")
 _END_S = 5.0

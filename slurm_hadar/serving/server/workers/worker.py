@@ -1,8 +1,9 @@
 """A worker: a process that holds the models and runs one batch at a time.
 
-python -m slurm_hadar.serving.server.worker FILE.py:build LARGEST NAME
+python -m slurm_hadar.serving.server.workers.worker FILE.py:build LARGEST NAME
 
-with a :class:`slurm_hadar.serving.server.line.WorkerLine` in its environment; the name is for who looks at processes.
+with a :class:`slurm_hadar.serving.server.workers.line.WorkerLine` in its environment; the name is for who looks at
+processes.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import zmq
 
 from slurm_hadar.errors import ConfigError, HadarError, reason_of
 from slurm_hadar.serving.server.dependent import die_with_parent
-from slurm_hadar.serving.server.line import WorkerLine, connect, keep_beating, take_gpu
 from slurm_hadar.serving.server.model import ModelInfo, ServedModel, Tensors, load_models
 from slurm_hadar.serving.server.wire import pack, unpack
+from slurm_hadar.serving.server.workers.line import WorkerLine, connect, keep_beating, take_gpu
 from slurm_hadar.serving.tensors import DATATYPES
 from slurm_hadar.sharing import iteration
 

@@ -16,10 +16,10 @@ from typing import Any
 import zmq
 
 from slurm_hadar.errors import AllocationLost, ConfigError
-from slurm_hadar.serving.server.line import BEAT_S, sender
-from slurm_hadar.serving.server.processes import Addresses, WorkerProcess
-from slurm_hadar.serving.server.seats import Seat, seats_here
 from slurm_hadar.serving.server.wire import unpack
+from slurm_hadar.serving.server.workers.line import BEAT_S, sender
+from slurm_hadar.serving.server.workers.processes import Addresses, WorkerProcess
+from slurm_hadar.serving.server.workers.seats import Seat, seats_here
 
 __all__ = ["Pool", "WorkerEvents"]
 
