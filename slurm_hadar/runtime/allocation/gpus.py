@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_hadar.errors import AllocationLost, ConfigError
-from slurm_hadar.messages import restart_count
 from slurm_hadar.runtime.launch import nodelist
 
 __all__ = ["NodeGpus", "gpus_in", "gpus_of_job", "in_allocation"]
@@ -19,7 +18,13 @@ _DETAIL = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) .*?GRES=(\S*)", re.MULTILIN
 _GRES = re.compile(r"gpu(?::([^:(,]+))?:(\d+)")
 _STATE = re.compile(r"\bJobState=(\S+)")
 _RESTARTS = re.compile(r"\bRestarts=(\d+)")
-_OURS = ("RUNNING", "SUSPENDED", "COMPLETING", "STOPPED")
+_OVER = frozenset((
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PENDING", "PREEMPTED", "RECONFIG_FAIL", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "REVOKED", "SPECIAL_EXIT",
+    "TIMEOUT",
+))  # fmt: skip
+#: By job: its restart count when this process first asked, which need not be in a step's environment.
+_runs: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ def gpus_of_job(environ: Mapping[str, str]) -> list[NodeGpus]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"scontrol does not say what job {job} has: {error}") from None
-    check_ours(done.stdout, job, restart_count(environ))
+    restarts = _RESTARTS.search(done.stdout)
+    check_ours(done.stdout, job, _runs.setdefault(job, int(restarts[1]) if restarts is not None else 0))
     return gpus_in(done.stdout)
 
 
@@ -59,7 +65,7 @@ def check_ours(text: str, job: str, run: int) -> None:
     state, restarts = _STATE.search(text), _RESTARTS.search(text)
     if restarts is not None and int(restarts[1]) > run:
         raise AllocationLost(f"Slurm has started job {job} anew: this is its run {run}, which is over")
-    if state is not None and state[1] not in _OURS:
+    if state is not None and state[1] in _OVER:
         raise AllocationLost(f"job {job} is {state[1]}: what this has run in is over")
 
 

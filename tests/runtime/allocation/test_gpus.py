@@ -35,7 +35,7 @@ def test_a_job_that_is_not_ours_any_more(state: str, restarts: int, why: str) ->
         check_ours(f"   JobState={state} Reason=None\n   Requeue=1 Restarts={restarts} BatchFlag=1", "7", 0)
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "SUSPENDED"])
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "SIGNALING"])
 def test_a_job_that_is_ours(state: str) -> None:
     check_ours(f"   JobState={state} Reason=None\n   Requeue=1 Restarts=3 BatchFlag=1", "7", 3)
     check_ours("", "7", 3)
