@@ -183,7 +183,9 @@ class Job:
     ``graph`` names the job's graph where one is known, and its speeds then come with factors from it. ``needs`` is what
     it takes beside GPUs. ``slow_down`` is how many times as long an iteration may take beside another job on its GPU as
     alone there (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None where its GPUs
-    are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload. ``serves``: it
+    are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload. ``turns`` is a
+    guest's share of the turns there; ``held_up_s`` are the seconds of its runs that it has lost to its company so far,
+    of which ``slow_down`` bounds the sum (:mod:`slurm_hadar.policies.toolkit.turn_shares`). ``serves``: it
     is a server of models, which is made smaller for others but not stopped. ``blocked`` is why a job that waits would
     not be started this round whatever it was given, None if nothing is known to keep it; policies are not shown such
     jobs (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of
@@ -230,6 +232,8 @@ class Job:
     reckoned_steps: float = 0.0
     slow_down: float = 1.0
     host: str | None = None
+    turns: float = 0.5
+    held_up_s: float = 0.0
     pairs_as: str = ""
     ruled_out: Mapping[str, str] = field(default_factory=dict)
     serves: bool = False
