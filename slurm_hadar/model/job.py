@@ -185,7 +185,8 @@ class Job:
     alone there (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None where its GPUs
     are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload. ``turns`` is a
     guest's share of the turns there; ``held_up_s`` are the seconds of its runs that it has lost to its company so far,
-    of which ``slow_down`` bounds the sum (:mod:`slurm_hadar.policies.toolkit.turn_shares`). ``serves``: it
+    of which ``slow_down`` bounds the sum (:mod:`slurm_hadar.policies.toolkit.turn_shares`); ``gives_way``: it
+    can be told to leave its company more than equal turns. ``serves``: it
     is a server of models, which is made smaller for others but not stopped. ``blocked`` is why a job that waits would
     not be started this round whatever it was given, None if nothing is known to keep it; policies are not shown such
     jobs (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of
@@ -234,6 +235,7 @@ class Job:
     host: str | None = None
     turns: float = 0.5
     held_up_s: float = 0.0
+    gives_way: bool = True
     pairs_as: str = ""
     ruled_out: Mapping[str, str] = field(default_factory=dict)
     serves: bool = False

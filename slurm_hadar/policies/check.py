@@ -124,8 +124,8 @@ def _accepted(snapshot: Snapshot, guest: Job, host: Job, where: Placement, share
     kept = beside(snapshot, guest, host, where) if snapshot.turns and 0.0 <= share <= 1.0 else None
     if kept is None:
         return False
-    each = zip((guest, host), kept_by(kept, share), strict=True)
-    return all((job.running and job.movable) or affords(job, keeps, snapshot.round_s) for job, keeps in each)
+    passed, keeps = (host, kept_by(kept, share)[1]) if share > EQUAL else (guest, kept_by(kept, share)[0])
+    return passed.gives_way and ((passed.running and passed.movable) or affords(passed, keeps, snapshot.round_s))
 
 
 def _doubled_copies(snapshot: Snapshot, plan: Plan) -> list[str]:

@@ -230,7 +230,8 @@ def _resting(snapshot: Snapshot, plan: Plan, taken: Mapping[str, str]) -> dict[s
 
 
 def _stays_aside(job: Job) -> bool:
-    return job.running and job.steerable and job.movable and job.placement.workers == 1 and _may_share(job)
+    able = job.running and job.steerable and job.movable and job.gives_way
+    return able and job.placement.workers == 1 and _may_share(job)
 
 
 def _together(snapshot: Snapshot, guest: Job, host: Job) -> bool:
@@ -258,6 +259,8 @@ def _share_where_bound(snapshot: Snapshot, guest: Job, host: Job) -> float:
     if first == last:
         return EQUAL
     ahead, passed, own, its = (guest, host, 0, 1) if first > last else (host, guest, 1, 0)
+    if not passed.gives_way:
+        return EQUAL
     for larger in LARGER:
         share = larger if ahead is guest else 1.0 - larger
         keeps = kept_by(kept, share)
@@ -406,9 +409,10 @@ class _Matching:
         return gains
 
     def _afford(self, keeps: _Array, for_s: _Array) -> Any:
-        """Which hosts accept to keep so much of their speeds for so long, of those whose ends are known."""
+        """Which hosts accept to keep so much of their speeds for so long, of those that can be told to, and whose ends
+        are known."""
         each = zip(self.hosts, keeps, for_s, strict=True)
-        return np.array([knows_length(host) and affords(host, float(k), float(s)) for host, k, s in each])
+        return np.array([h.gives_way and knows_length(h) and affords(h, float(k), float(s)) for h, k, s in each])
 
     def _kept(self, guest: Job, places: Sequence[Placement]) -> tuple[_Array, _Array]:
         """What such a guest keeps beside each host, 0 where it cannot be; and what the host does, 1 there."""

@@ -77,6 +77,7 @@ def test_who_is_only_asked_for_what_he_affords_is_never_slower_than_he_accepts(
         ({"attained_s": 3600.0}, {"total_steps": 1e6}, None),  # who is further from its end
         ({"attained_s": 3600.0, "weight": 99.0}, {}, None),
         ({"attained_s": 3600.0, "slow_down": 1.0}, {}, None),
+        ({"attained_s": 3600.0, "gives_way": False}, {}, None),  # nobody can tell it to
     ],
 )
 def test_who_waits_gets_turns_at_once(host: dict[str, Any], guest: dict[str, Any], share: float | None) -> None:
