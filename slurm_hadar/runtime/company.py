@@ -32,19 +32,21 @@ class GivesWay:
         self._share = _EQUAL
         self._until = self._told_at = 0.0
 
-    def obey(self, share: float, for_s: float) -> None:
-        """From now on this share of the turns, 0 to a half, for so many seconds."""
-        self._share, self._until = share, time.monotonic() + for_s
+    def obey(self, share: float, for_s: float) -> bool:
+        """From now on this share of the turns, 0 to a half, for so many seconds; whether it is another one."""
+        before, self._share, self._until = self._share, share, time.monotonic() + for_s
         self._tell()
+        return share != before
 
-    def keep_up(self) -> None:
-        """To be called about once a second."""
+    def keep_up(self) -> bool:
+        """To be called about once a second; whether the turns are equal again now."""
         now = time.monotonic()
-        if self._share < _EQUAL and now >= self._until:
+        over = self._share < _EQUAL and now >= self._until
+        if over:
             self._share = _EQUAL
+        if over or (self._share < _EQUAL and now - self._told_at >= LOOK_S):
             self._tell()
-        elif self._share < _EQUAL and now - self._told_at >= LOOK_S:
-            self._tell()
+        return over
 
     def _tell(self) -> None:
         if self._path is None:

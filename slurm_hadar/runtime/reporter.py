@@ -125,7 +125,8 @@ class Reporter:
                 return False
         for order in self._connection.orders(self._job):
             self._obey(order)
-        self._gives_way.keep_up()
+        if self._gives_way.keep_up():
+            self._meter.restart()
         self._report_due(self._page())
         self._connection.keep_up(lambda: messages.encode(self._make("hello", self._page())))
         return True
@@ -157,8 +158,8 @@ class Reporter:
             page.words[shared.GO_ON] += 1
         elif order.kind == "plan":
             self._pass_on(order.plan)
-        elif order.kind == "turns" and order.share is not None and order.for_s is not None:
-            self._gives_way.obey(order.share, order.for_s)
+        elif order.kind == "turns" and self._gives_way.obey(order.share or 0.0, order.for_s or 0.0):
+            self._meter.restart()  # a speed is of one share of the turns
 
     def _pass_on(self, plan: str) -> None:
         """Put the job tracker's plan where the copies of the forked job see it."""

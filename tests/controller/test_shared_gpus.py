@@ -278,6 +278,9 @@ def test_a_short_job_gets_all_turns_and_the_long_one_is_told_to_give_way(shared:
     snapshot = cluster.controller.run_round().seen.snapshot
     assert (snapshot.job[guest].host, snapshot.job[guest].turns, snapshot.job[host].gives_way) == (host, 1.0, True)
     assert agents.told[1:] == [(host, 0.0, 180.0)]
+    report(cluster.bench, guest, steps=10, steps_per_s=9.0, beside=host)
+    cluster.controller.run_round()
+    assert ProfileStore(cluster.bench.journal.connection).everything() == []  # which is of equal turns
     shown = {one.job_id: sharing(one.shares) for one in recorded_lines(cluster.bench.journal.queue_holding())}
     assert shown == {
         guest: f"GPU 0 with {host}, has 100 % of the turns, keeps 100 % of its speed (turns)",
@@ -285,7 +288,7 @@ def test_a_short_job_gets_all_turns_and_the_long_one_is_told_to_give_way(shared:
     }
     cluster.slurm.end(guest)
     cluster.controller.run_round()
-    assert agents.told[2:] == [(host, 0.5, 0.0)]
+    assert agents.told[3:] == [(host, 0.5, 0.0)]
 
 
 def test_who_cannot_be_told_keeps_equal_turns(shared: Callable[..., Shared]) -> None:

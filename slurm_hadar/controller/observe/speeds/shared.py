@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.observe.speeds.shared_gpus import own_turns
 from slurm_hadar.controller.steering.rules import NodeBook
 from slurm_hadar.model import JobState
 from slurm_hadar.policies.toolkit.turn_shares import EQUAL
@@ -39,12 +40,12 @@ def _learn_of(
         with sources.best_effort():
             sources.profiles.record_needs(Needs(facts.workload(1), node.gpu_type, job.user, *sizes, report.iter_s, now))
     told, news.shared_speeds = news.shared_speeds, []
-    if facts.record.company.get("turns", EQUAL) != EQUAL:  # a profile is of equal turns
-        told = [(company, speed) for company, speed in told if not company]
     for company, steps_per_s in told:
         other = known.get(company) if company else None
         if company and (other is None or (other.job.user, other.job.nodes) != (job.user, job.nodes)):
             continue
+        if other is not None and (own_turns(facts, other) != EQUAL or "turns" in facts.record.company):
+            continue  # a profile is of equal turns: those now, and those that the last round saw
         beside = "" if other is None else other.workload(1)
         if sources.profiles is not None:
             with sources.best_effort():

@@ -30,6 +30,7 @@ __all__ = [
     "note_company",
     "note_needs",
     "on_gpus",
+    "own_turns",
     "pairings",
     "with_company",
 ]
@@ -207,14 +208,14 @@ def note_company(
             elif len(others) == 1 and others[0] is not None:
                 pair = likeness(facts), likeness(others[0]), gpu_type
                 if (kept := pairings.get(pair)) is not None:
-                    turns = _own_turns(facts, others[0])
+                    turns = own_turns(facts, others[0])
                     keeps = kept_by(kept, turns)[0]
                     shares |= {"keeps": keeps, "known_by": pairings.known_by(pair)}
                     shares |= {} if turns == EQUAL else {"turns": turns}
         facts.record.company = shares or {}
 
 
-def _own_turns(facts: JobFacts, other: JobFacts) -> float:
+def own_turns(facts: JobFacts, other: JobFacts) -> float:
     """The job's share of the turns that it takes with another, as they were last told."""
     if facts.host == other.job.job_id:
         return facts.record.turns
