@@ -176,7 +176,7 @@ def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:
     """The same with guests only where their hosts are: where a veto has left a host elsewhere, a guest that runs stays
     with the host that it has, if that stays, and else ends its run; one that waits waits on."""
     own = {c.job_id: c.new for c in changes if c.host is None and c.new}
-    stay = {c.job_id for c in changes if c.kind is ChangeKind.STAY}
+    stay = {c.job_id for c in changes if c.kind is ChangeKind.STAY and c.host is None}
     taken: set[str] = set()
     found = []
     for change in sorted(changes, key=lambda c: c.kind is not ChangeKind.STAY):
