@@ -162,14 +162,14 @@ class JobsSection(_Section):
         1.0,
         ge=1,
         le=100,
-        description="how many times as long an iteration may take beside another job on "
-        "one GPU, of jobs without `share=`; 1 = such a job shares with nobody, or, if it asks for N of the M shards of "
-        "a GPU, may take M/N times as long",
+        description="how many times as long as its steps take alone a job may run beside another one on one GPU, at "
+        "every moment, of jobs without `share=`; 1 = such a job shares with nobody, or, if it asks for N of the M "
+        "shards of a GPU, may run M/N times as long",
     )
     shared_gpus: SharedGpus = Field(
         SharedGpus.TURNS,
         description="how jobs with shards use a GPU until it is measured: `turns` = each has half "
-        "of the time (hadar-srun), `beside` = at once, as Gavel's published pairs do",
+        "of the time (hadar-srun), unless one is to have more, `beside` = at once, as Gavel's published pairs do",
     )
     shared_by: SharedBy = Field(
         SharedBy.USER,

@@ -54,7 +54,7 @@ CHECKPOINTS_DIR = "checkpoints"
 SYSTEM_CHANNEL = Path("/etc/slurm-hadar") / CHANNEL_FILE
 
 REPORT_KINDS = ("hello", "report", "saved", "bye")
-ORDER_KINDS = ("welcome", "save", "go_on", "plan")
+ORDER_KINDS = ("welcome", "save", "go_on", "plan", "turns")
 _JOB = re.compile(r"[1-9]\d{0,17}(_\d{1,9})?")
 _STEP = re.compile(r"[1-9]\d{0,17}\.\d{1,9}")
 _TOKEN = re.compile(r"[0-9a-f]{64}")
@@ -170,10 +170,12 @@ class Order:
     Parameters
     ----------
     kind: "welcome" (answer to a hello), "save" (write a checkpoint now), "go_on" (end of a pause), "plan" (for a copy
-        of a forked job: how the next periods are shared out).
+        of a forked job: how the next periods are shared out), "turns" (which share of the turns of a shared GPU the job
+        keeps).
     job: canonical id of the job it is for. why: for the job's log.
     pause_s: after the save, make no more steps and wait up to this long for the end; then go on by itself.
     plan: a :class:`slurm_hadar.forks.PeriodPlan` as JSON (plan only).
+    share: 0 to 0.5, and for_s: for how many seconds, unless it is told anew (turns only).
     """
 
     kind: str
@@ -181,9 +183,13 @@ class Order:
     why: str = ""
     pause_s: float = 0.0
     plan: str = ""
+    share: float | None = None
+    for_s: float | None = None
 
     def __post_init__(self) -> None:
         _check(self, ORDER_KINDS)
+        if self.kind == "turns" and (self.share is None or self.for_s is None or self.share > 0.5):
+            raise ChannelError("order: turns needs for_s, and a share from 0 to 0.5")
 
 
 @dataclass(frozen=True, slots=True)

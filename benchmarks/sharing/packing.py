@@ -79,8 +79,17 @@ REGIMES: Mapping[str, Regime] = {
     "no checkpoints": replace(_BUSY, options={"unmovable": 1.0}),
     "restarts of 30 min": replace(_BUSY, options={"restart_s": 1800.0}),
     "lengths unknown": replace(_BUSY, options={"predictor": "none"}),
+    "equal turns": replace(_BUSY, options={"share": "halves"}),
+    "equal turns, no checkpoints": replace(_BUSY, options={"share": "halves", "unmovable": 1.0}),
     "by turns": replace(_BUSY, options={"share": "turns"}),
+    "by turns, restarts of 30 min": replace(_BUSY, options={"share": "turns", "restart_s": 1800.0}),
     "by turns, no checkpoints": replace(_BUSY, options={"share": "turns", "unmovable": 1.0}),
+    "by turns, no checkpoints, slow-down 4": replace(
+        _BUSY, options={"share": "turns", "unmovable": 1.0, "slow_down": 4.0}
+    ),
+    "by turns, no checkpoints, V100 only": replace(
+        _BUSY, cluster="v100:3x4", options={"share": "turns", "unmovable": 1.0}
+    ),
     "slow-down 1.25": replace(_BUSY, options={"slow_down": 1.25}),
     "slow-down 4": replace(_BUSY, options={"slow_down": 4.0}),
 }

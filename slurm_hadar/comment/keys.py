@@ -303,8 +303,9 @@ KEYS: Mapping[str, _Key] = {
     "share": _Key(
         _share,
         "1.5",
-        "may run beside another job on one GPU if its iterations take at most so many times as long as alone there; "
-        "no: never; default: jobs.slow_down of the site. Acts on jobs with shards, in simulations and in replays",
+        "may run beside another job on one GPU if at no moment it has run for more than so many times what its steps "
+        "take alone; no: never; default: jobs.slow_down of the site. Acts on jobs with shards, in simulations and in "
+        "replays",
     ),
     "lease": _Key(
         _positive_int("lease", 5),

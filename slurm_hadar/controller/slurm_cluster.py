@@ -11,6 +11,7 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act.actor import Actor
 from slurm_hadar.controller.act.context import ActContext
 from slurm_hadar.controller.act.refusals import Refusals
+from slurm_hadar.controller.act.turns import TurnOrders
 from slurm_hadar.controller.agents.fork_tracker import JobTracker
 from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.agents.user_files import UserFiles
@@ -84,6 +85,7 @@ class SlurmCluster(Cluster[Observation]):
             parts.backend, config, book, parts.seal, self.isolated, lessons, self._stop.is_set, parts.callbacks.alive
         )
         self._actor = Actor(context, parts.channel, self.spool, self._announce)
+        self._turns = TurnOrders(parts.channel)
         self._clock = ClockWatch(parts.backend)
         self._refusals = Refusals(self.isolated)
         self._number = 0
@@ -208,6 +210,7 @@ class SlurmCluster(Cluster[Observation]):
         outcome, self._number = Outcome(list(changes)), number
         try:
             self._actor.carry_out(seen, changes, outcome)
+            self._turns.tell(seen, outcome.changes, self._config.controller.round_s)
             self._actor.restart(seen, outcome)
             self._actor.before_limits(seen, outcome)
             self._actor.give_back(seen, outcome)

@@ -81,7 +81,9 @@ def sharing(shares: Mapping[str, Any] | None) -> str:
     beside = f" with {', '.join(shares['with'])}" if shares["with"] else " alone"
     if shares["keeps"] is None:
         return gpu + beside
-    return f"{gpu}{beside}, keeps {100 * shares['keeps']:.0f} % of its speed ({shares['known_by']})"
+    turns = shares.get("turns", 0.5)
+    share = "" if turns == 0.5 else f"has {100 * turns:.0f} % of the turns, " if turns else "gives it all turns, "
+    return f"{gpu}{beside}, {share}keeps {100 * shares['keeps']:.0f} % of its speed ({shares['known_by']})"
 
 
 def summary(record: JobRecord) -> str:

@@ -181,13 +181,16 @@ class Job:
     states it, from earlier runs, and four in five such jobs lie in ``predicted_range``, where that is known; a job that
     goes on is expected to be at least ``outlives`` times what it has done, so that nothing is expected to end for ever.
     ``graph`` names the job's graph where one is known, and its speeds then come with factors from it. ``needs`` is what
-    it takes beside GPUs. ``slow_down`` is how many times as long an iteration may take beside another job on its GPU as
-    alone there (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None where its GPUs
-    are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload. ``serves``: it
-    is a server of models, which is made smaller for others but not stopped. ``blocked`` is why a job that waits would
-    not be started this round whatever it was given, None if nothing is known to keep it; policies are not shown such
-    jobs (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of
-    the cluster, as the end of a sentence such as "p100 is free, but".
+    it takes beside GPUs. ``slow_down`` is how many times as long as its steps take alone it may run beside others on
+    its GPU, at every moment (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None
+    where its GPUs are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload.
+    ``turns`` is a guest's share of the turns there; ``held_up_s`` are the seconds of its runs that it has lost to its
+    company so far, of which ``slow_down`` bounds the sum (:mod:`slurm_hadar.policies.toolkit.turn_shares`);
+    ``gives_way``: it can be told to leave its company more than equal turns. ``serves``: it is a server of models,
+    which is made smaller for others but not stopped. ``blocked`` is why a job that waits would not be started this
+    round whatever it was given, None if nothing is known to keep it; policies are not shown such jobs
+    (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of the
+    cluster, as the end of a sentence such as "p100 is free, but".
     """
 
     job_id: str
@@ -230,6 +233,9 @@ class Job:
     reckoned_steps: float = 0.0
     slow_down: float = 1.0
     host: str | None = None
+    turns: float = 0.5
+    held_up_s: float = 0.0
+    gives_way: bool = True
     pairs_as: str = ""
     ruled_out: Mapping[str, str] = field(default_factory=dict)
     serves: bool = False

@@ -35,7 +35,8 @@ class Snapshot:
     ``user_usage`` and ``account_usage`` are the GPU-seconds per GPU type that users and accounts have had lately (older
     ones count less). ``memory`` is what the last plan of the same policy asked to be given back (:class:`Plan`); empty
     in the first round, and whenever it was lost. ``quotas`` are those that jobs' ``needs`` name. ``pairings`` is what
-    workloads keep of their speeds on one GPU, each pair in either order; empty = no GPU is given to two jobs.
+    workloads keep of their speeds on one GPU, each pair in either order; empty = no GPU is given to two jobs. With
+    ``turns`` two on a GPU take turns whose shares a plan may choose, and ``pairings`` is what they keep by equal ones.
     """
 
     time: float
@@ -48,6 +49,7 @@ class Snapshot:
     memory: Mapping[str, Any] = field(default_factory=dict)
     quotas: tuple[Quota, ...] = ()
     pairings: Mapping[Pairing, Kept] = field(default_factory=dict)
+    turns: bool = False
 
     @functools.cached_property
     def node(self) -> dict[str, Node]:
@@ -117,7 +119,8 @@ class Plan:
     ``placements`` names every steerable job that shall run; a steerable job not in it waits, and ``waits`` says why.
     ``prices`` are per (node, GPU type). A plan that ``abstains`` leaves everything to Slurm. ``memory`` comes back in
     the next snapshot: what a policy may remember, in values that JSON can write. ``guests`` maps jobs that are placed
-    on another's GPU to that job, their host.
+    on another's GPU to that job, their host; ``turns`` maps guests to their share of the turns there, 0 to 1, where the
+    two have not equal ones.
     """
 
     policy: str
@@ -128,6 +131,7 @@ class Plan:
     abstains: bool = False
     memory: Mapping[str, Any] = field(default_factory=dict)
     guests: Mapping[str, str] = field(default_factory=dict)
+    turns: Mapping[str, float] = field(default_factory=dict)
 
     def placement(self, job_id: str) -> Placement:
         return self.placements.get(job_id, EMPTY)

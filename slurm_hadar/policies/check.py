@@ -7,6 +7,7 @@ from collections import Counter
 from slurm_hadar.model import Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
 from slurm_hadar.policies.toolkit.pairing import beside
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL, affords, kept_by
 
 __all__ = ["check_plan"]
 
@@ -20,7 +21,8 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> list[str]:
       and gives it a speed above zero. A running job may keep what it holds, even on a node that is being drained.
     * On no (node, type) do new placements push the GPUs in use above what the policy may hand out.
     * A guest is placed on the one GPU of a host that has no other guest and is none itself; both of them accept what
-      that costs their speed. One that is there already may stay.
+      that costs their speed. One that is there already may stay. Who has fewer turns than the other accepts that too,
+      until the next round at least, or could be stopped.
     * No two copies of one forked job are newly put on the same node.
     * Every active steerable job that is not placed has a Wait, and no placed job has one.
     """
@@ -109,10 +111,21 @@ def _ill_paired(snapshot: Snapshot, plan: Plan) -> list[str]:
             why = f"is the guest of {host_id}, but not on its one GPU"
         elif beside(snapshot, guest, host, where) is None and not stays:
             why = f"is the guest of {host_id}, which they do not both accept"
+        elif (share := plan.turns.get(guest_id, EQUAL)) != EQUAL and not _accepted(snapshot, guest, host, where, share):
+            why = f"has {share:g} of the turns beside {host_id}, which they do not both accept"
         else:
             continue
         problems.append(f"job {guest_id}: {why}")
     return problems
+
+
+def _accepted(snapshot: Snapshot, guest: Job, host: Job, where: Placement, share: float) -> bool:
+    """Whether both afford this share of the turns until the next round; who may be stopped may also be passed over."""
+    kept = beside(snapshot, guest, host, where) if snapshot.turns and 0.0 <= share <= 1.0 else None
+    if kept is None:
+        return False
+    passed, keeps = (host, kept_by(kept, share)[1]) if share > EQUAL else (guest, kept_by(kept, share)[0])
+    return passed.gives_way and ((passed.running and passed.movable) or affords(passed, keeps, snapshot.round_s))
 
 
 def _doubled_copies(snapshot: Snapshot, plan: Plan) -> list[str]:

@@ -1,7 +1,8 @@
-"""Which other jobs have turns on the GPU that a task shares, as its broker says."""
+"""Which other jobs have turns on the GPU that a task shares, as its broker says; and giving way to them."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from pathlib import Path
@@ -9,11 +10,52 @@ from typing import Any
 
 from slurm_hadar.errors import ChannelError
 
-__all__ = ["Company"]
+__all__ = ["Company", "GivesWay"]
 
 LOOK_S = 2.0
+_LEASE_S = 10.0
+_EQUAL = 0.5
 _FEWEST = 5  # turns: the first ones take longer
 _LABEL = re.compile(r"job ([1-9]\d{0,17}(?:_\d{1,9})?)(?: |$)")
+
+
+class GivesWay:
+    """What the controller has told the job to leave its company of the GPU's turns, passed on to the broker.
+
+    The broker is told for :data:`_LEASE_S` again and again, since another one may follow it: if this process ends, or
+    the controller says nothing more until the time is over that it has named, the turns are equal again.
+    """
+
+    def __init__(self, broker: str | None, job: str) -> None:
+        self._path = Path(broker) if broker else None
+        self._job = job
+        self._share = _EQUAL
+        self._until = self._told_at = 0.0
+
+    def obey(self, share: float, for_s: float) -> bool:
+        """From now on this share of the turns, 0 to a half, for so many seconds; whether it is another one."""
+        before, self._share, self._until = self._share, share, time.monotonic() + for_s
+        self._tell()
+        return share != before
+
+    def keep_up(self) -> bool:
+        """To be called about once a second; whether the turns are equal again now."""
+        now = time.monotonic()
+        over = self._share < _EQUAL and now >= self._until
+        if over:
+            self._share = _EQUAL
+        if over or (self._share < _EQUAL and now - self._told_at >= LOOK_S):
+            self._tell()
+        return over
+
+    def _tell(self) -> None:
+        if self._path is None:
+            return
+        from slurm_hadar.sharing.broker.looking import give_way  # what tasks with GPUs of their own need not load
+
+        self._told_at = time.monotonic()
+        with contextlib.suppress(ChannelError):  # it is changing hands: next time
+            give_way(self._path, self._job, self._share, max(0.0, min(_LEASE_S, self._until - self._told_at)))
 
 
 class Company:

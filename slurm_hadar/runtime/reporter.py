@@ -24,7 +24,7 @@ from slurm_hadar import messages
 from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.messages import Order, Report
-from slurm_hadar.runtime.company import Company
+from slurm_hadar.runtime.company import Company, GivesWay
 from slurm_hadar.runtime.forks.meeting import write_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
 from slurm_hadar.runtime.joblog import say
@@ -107,6 +107,7 @@ class Reporter:
         self._pages: dict[Path, shared.Page] = {}
         self._meter = Meter()
         self._company = Company(broker, job)
+        self._gives_way = GivesWay(broker, job)
         self._seq = 0
         self._reported_at = 0.0
         self._reported: tuple[int, int] | None = None  # steps, and workers wanted
@@ -124,6 +125,8 @@ class Reporter:
                 return False
         for order in self._connection.orders(self._job):
             self._obey(order)
+        if self._gives_way.keep_up():
+            self._meter.restart()
         self._report_due(self._page())
         self._connection.keep_up(lambda: messages.encode(self._make("hello", self._page())))
         return True
@@ -155,6 +158,8 @@ class Reporter:
             page.words[shared.GO_ON] += 1
         elif order.kind == "plan":
             self._pass_on(order.plan)
+        elif order.kind == "turns" and self._gives_way.obey(order.share or 0.0, order.for_s or 0.0):
+            self._meter.restart()  # a speed is of one share of the turns
 
     def _pass_on(self, plan: str) -> None:
         """Put the job tracker's plan where the copies of the forked job see it."""

@@ -20,6 +20,7 @@ from typing import Any
 from slurm_hadar.errors import HadarError
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.nvml import Overhead
 from slurm_hadar.sharing.sizes import size_bytes
 
 __all__ = ["LONGEST_S", "QUIET_S", "Member", "iteration", "member"]
@@ -191,13 +192,18 @@ def _computed() -> bool:
     return True
 
 
+_overhead: list[Overhead] = []
+
+
 def _taken() -> tuple[int, int]:
-    """Bytes of the GPU that PyTorch holds tensors in between two iterations, and how many more it did within this one.
-    What the context and libraries take beside that is not in it."""
+    """Bytes of the GPU that PyTorch holds tensors in between two iterations, with what NVML says that the context and
+    libraries take beside that; and how many more for tensors within this one."""
     cuda = sys.modules["torch"].cuda
+    if not _overhead:
+        _overhead.append(Overhead())
     persistent, peak = cuda.memory_allocated(), cuda.max_memory_allocated()
     cuda.reset_peak_memory_stats()
-    return persistent, max(0, peak - persistent)
+    return persistent + _overhead[0].bytes_beside(cuda.memory_reserved()), max(0, peak - persistent)
 
 
 def _freed() -> None:
@@ -263,3 +269,4 @@ def iteration() -> Iterator[None]:
 
 
 os.register_at_fork(after_in_child=_members.clear)
+os.register_at_fork(after_in_child=_overhead.clear)

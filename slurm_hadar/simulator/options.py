@@ -35,7 +35,8 @@ class SimOptions:
     elastic: an elastic job's speeds at other sizes than the first follow from that one's, as in the live controller
     (``law``), or are the table's where it has them (``table``); a trace's own figures prevail.
     share: whether two jobs with one GPU each may have the same one, and what each keeps of its speed then: as was
-    published of trainings that run at once (``beside``), or half, as with turns of equal length (``turns``). Who is not
+    published of trainings that run at once (``beside``); by turns, of which one may have more than the other
+    (``turns``); or half, as with turns of equal length (``halves``). Who is not
     among the published pairs shares with nobody: of others nobody knows whether their memory fits. slow_down: how many
     times as long a job may take beside another, unless the trace says it; 1 = it shares with nobody. pairings: what was
     measured of pairs, which goes before what was published.
@@ -81,7 +82,7 @@ class SimOptions:
     network: Network = field(default_factory=Network)
     seed: int = 0
     max_rounds: int = 5_000_000
-    share: Literal["beside", "turns"] | None = None
+    share: Literal["beside", "turns", "halves"] | None = None
     slow_down: float = 2.0
     pairings: Mapping[Pairing, Kept] = field(default_factory=dict)
 

@@ -84,7 +84,10 @@ class _Run:
         self.setup = setup = Setup(trace, options, table)
         self.options, self.guard = options, options.guard or unlimited()
         told = setup.scenario(), _timing(options, policy.at_once_s), self.guard, options.usage_half_life_s
-        self.cluster = VirtualCluster(*told) if options.share is None else SharedCluster(*told, setup.pairings())
+        by_turns = options.share == "turns"
+        self.cluster = (
+            VirtualCluster(*told) if options.share is None else SharedCluster(*told, setup.pairings(), by_turns)
+        )
         self.policy = _Timed(policy)
         self.recorder = _Light(self.cluster)
 

@@ -80,7 +80,7 @@ class Setup:
             raise TraceError(f"{self.trace.name}: has forked jobs, which share no GPU here; leave --share out")
         both = {**published(), **self.options.pairings}
         known = {pair: kept for pair, kept in both.items() if pair[2] in self.gpus}
-        return dict.fromkeys(known, (0.5, 0.5)) if self.options.share == "turns" else known
+        return known if self.options.share == "beside" else dict.fromkeys(known, (0.5, 0.5))
 
     def _foresight(self) -> Foresight | None:
         if self.options.predictor is None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from slurm_hadar.model import EMPTY, Fork, Form, Job, JobState, Mix, Node, Partition, Placement, Plan, Snapshot, Speed
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 
 __all__ = ["GPU_TYPES", "carry_out", "empty_clusters", "forms", "pending_jobs", "snapshots", "speeds"]
 
@@ -192,6 +193,7 @@ def carry_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
         placement: Placement = plan.placement(job.job_id)
         if not placement:
             return job if job.running and not job.placement else _waiting(job)
-        return replace(job, state=JobState.RUNNING, placement=placement, host=plan.guests.get(job.job_id))
+        there: dict[str, Any] = {"host": plan.guests.get(job.job_id), "turns": plan.turns.get(job.job_id, EQUAL)}
+        return replace(job, state=JobState.RUNNING, placement=placement, **there)
 
     return replace(snapshot, jobs=tuple(follow(job) for job in snapshot.jobs), memory=plan.memory)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_hadar.comment import read
 from slurm_hadar.config import SharedBy, SharedGpus
 from slurm_hadar.controller.act.seats import seated
 from slurm_hadar.controller.answers.view import recorded_lines, recorded_nodes
 from slurm_hadar.controller.observe.observer import Observation
-from slurm_hadar.controller.observe.speeds.shared_gpus import UserPairings
+from slurm_hadar.controller.observe.speeds.shared_gpus import UserPairings, fit_together
 from slurm_hadar.controller.safety.guard import ChangeKind
 from slurm_hadar.controller.words import sharing
+from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Snapshot
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
+from slurm_hadar.sharing.lanes import Demand, GpuMemory, admit, find_lane
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 from slurm_hadar.throughput.profiles import ProfileStore
@@ -236,3 +241,90 @@ def test_who_is_left_alone_takes_his_company_with_him(shared: Callable[..., Shar
         assert (left.job[one].pinned, left.job[other].pinned is None) == ("it fails", False)
         assert left.node["v100-1"].taken == {"v100": 1}
         assert check_plan(left, registry.get("srtf").allocate(left)) == []
+
+
+class _Agents:
+    """A channel that notes what it is told to say."""
+
+    quiet = False
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, float, float]] = []
+
+    def order(self, job_id: str, kind: str, _why: str, share: float, for_s: float) -> bool:
+        assert kind == "turns"
+        self.told.append((job_id, share, for_s))
+        return True
+
+
+def test_a_short_job_gets_all_turns_and_the_long_one_is_told_to_give_way(shared: Callable[..., Shared]) -> None:
+    """Every round anew; it is shown, reckoned with, and taken back when the short one has gone."""
+    cluster, agents = shared({"v100-1": ("v100", 1)}, "controller.round_s=60"), _Agents()
+    long, other = LONG.replace("ckpt=yes", "share=4"), SHORT.replace("ckpt=yes", "share=4")
+    cluster.controller = cluster.bench.new_controller(channel=agents)
+    host = cluster.submit(long)
+    cluster.controller.run_round()
+    cluster.bench.slurm.vouch(host)
+    seq = Report("hello", host, 0, 1, "a" * 64, time.time(), "v100-1")
+    cluster.bench.book.ingest(seq, identity=b"agent")
+    record = cluster.controller.run_round().seen.records[host]
+    record.attained_s = 3600.0
+    guest = cluster.submit(other)
+
+    result = cluster.controller.run_round()
+    assert result.record.failed == 0 and cluster.where(guest) == ("v100-1", 0)
+    assert agents.told == [(host, 0.0, 180.0)] and result.seen.records[guest].turns == 1.0
+
+    snapshot = cluster.controller.run_round().seen.snapshot
+    assert (snapshot.job[guest].host, snapshot.job[guest].turns, snapshot.job[host].gives_way) == (host, 1.0, True)
+    assert agents.told[1:] == [(host, 0.0, 180.0)]
+    report(cluster.bench, guest, steps=10, steps_per_s=9.0, beside=host)
+    cluster.controller.run_round()
+    assert ProfileStore(cluster.bench.journal.connection).everything() == []  # which is of equal turns
+    shown = {one.job_id: sharing(one.shares) for one in recorded_lines(cluster.bench.journal.queue_holding())}
+    assert shown == {
+        guest: f"GPU 0 with {host}, has 100 % of the turns, keeps 100 % of its speed (turns)",
+        host: f"GPU 0 with {guest}, gives it all turns, keeps 0 % of its speed (turns)",
+    }
+    cluster.slurm.end(guest)
+    cluster.controller.run_round()
+    assert agents.told[3:] == [(host, 0.5, 0.0)]
+
+
+def test_who_cannot_be_told_keeps_equal_turns(shared: Callable[..., Shared]) -> None:
+    """As where its agent has never spoken on the channel."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    host = cluster.submit(LONG.replace("ckpt=yes", "share=4"))
+    cluster.controller.run_round()
+    record = cluster.controller.run_round().seen.records[host]
+    record.attained_s = 3600.0
+    guest = cluster.submit(SHORT.replace("ckpt=yes", "share=4"))
+    for _ in range(2):
+        seen = cluster.controller.run_round().seen
+
+    assert seen.snapshot.job[guest].turns == 0.5 and not seen.snapshot.job[host].gives_way
+
+
+@given(st.lists(st.integers(0, 20), min_size=4, max_size=4), st.integers(1, 40))
+def test_two_fit_together_exactly_where_lanes_say_so(sizes: list[int], gpu: int) -> None:
+    """The safety condition of the broker's, one lane for both."""
+    one, other = (sizes[0], sizes[1]), (sizes[2], sizes[3])
+    memory, fits = GpuMemory(gpu), True
+    for name, taken in (("one", one), ("other", other)):
+        demand = Demand(*taken)
+        place = find_lane(memory, demand, 1)
+        if place is None:
+            fits = False
+            break
+        memory = admit(memory, name, demand, place)
+
+    assert fit_together(one, other, gpu) == fits
+    assert fit_together(one, None, gpu) and fit_together(one, other, None)
+
+
+def test_pairs_that_do_not_fit_together_are_none() -> None:
+    likenesses, types = frozenset({"u\x1fa", "u\x1fb"}), frozenset({"v100"})
+    taken = {("u", "a"): (6, 5), ("u", "b"): (6, 5)}
+    for room, known in ((16, False), (17, True)):
+        pairs = UserPairings(likenesses, types, {}, SharedGpus.TURNS, taken=taken, gpu_bytes={"v100": room})
+        assert (("u\x1fa", "u\x1fb", "v100") in pairs) == known

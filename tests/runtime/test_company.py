@@ -9,7 +9,7 @@ import pytest
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.runtime import company
-from slurm_hadar.runtime.company import Company
+from slurm_hadar.runtime.company import Company, GivesWay
 
 
 class _Broker:
@@ -78,3 +78,26 @@ def test_what_the_broker_knows_of_the_job_itself(monkeypatch: pytest.MonkeyPatch
         {"persistent_bytes": 11, "ephemeral_bytes": 33, "iter_s": 0.25},
         {},
     ]
+
+
+def test_giving_way_is_said_again_and_again_and_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker may be another by then; and whoever ordered it may be gone."""
+    told: list[tuple[str, float]] = []
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(
+        "slurm_hadar.sharing.broker.looking.give_way", lambda _path, job, share, _for_s: told.append((job, share))
+    )
+    way = GivesWay("/socket", "7")
+    way.keep_up()
+    assert told == []
+    way.obey(0.25, 5.0)
+    for _ in range(9):
+        clock[0] += 1.0
+        way.keep_up()
+    assert told == [("7", 0.25)] * 3 + [("7", 0.5)]
+    way.obey(0.0, 60.0)
+    way.obey(0.5, 0.0)
+    clock[0] += 10.0
+    way.keep_up()
+    assert told[4:] == [("7", 0.0), ("7", 0.5)]

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -174,3 +175,58 @@ def test_several_commands_share_the_gpu_of_one_job(shared: _Shared, poll: Any) -
 
     assert shared.state(job) == "COMPLETED", shared.log(job)
     assert shared.log(job).count(" ended with 0 after ") == 2 and shared.log(job).count(": 300 turns, ") == 2
+
+
+@pytest.mark.thorough
+def test_a_short_job_has_the_turns_at_once_and_they_are_equal_again_when_the_controller_is_gone(
+    shared: _Shared, poll: Any
+) -> None:
+    """The long one cannot be moved; it waits in memory, and neither of them is requeued."""
+    turns, names = shared.folder / "turns", "ab"
+    act = ["--mode", "act", "--policy", "srtf", "--round", "4"]
+    hadar, state = [sys.executable, "-m", "slurm_hadar.cli.main"], ["--set", f"controller.state_dir={shared.folder}"]
+    log = (shared.folder / "controller.log").open("w")
+    controller = subprocess.Popen([*hadar, "run", *act, *state], env=shared.env, stdout=log, stderr=log)
+
+    def start(name: str, steps: int) -> str:
+        told = f"hadar-srun -- python {shared.folder}/job.py {turns} {name}"
+        comment = f"--comment=hadar:model=resnet18,batch=32,steps={steps},share=100"
+        return shared.submit("share.sbatch", {"hadar-srun -- python train.py": told}, comment)
+
+    def later(name: str, number: int) -> dict[str, int]:
+        """How many turns both have while this one has so many."""
+        had = {n: len(shared.turns(n)) for n in names}
+        poll(lambda: len(shared.turns(name)) >= had[name] + number, DEADLINE_S)
+        return {n: len(shared.turns(n)) - had[n] for n in names}
+
+    def gives_way() -> list[float | None]:
+        told = shared.broker()
+        return sorted([one["gives_way"] for one in told["sessions"]], key=str) if told else []
+
+    try:
+        poll(
+            lambda: "round 1 " in (shared.folder / "controller.log").read_text(), DEADLINE_S
+        )  # who starts before is mute
+        host = start("a", 10**9)
+        poll(lambda: len(shared.turns("a")) > 300, DEADLINE_S)
+        guest = start("b", 20_000)
+        poll(lambda: 0.0 in gives_way() and len(shared.turns("b")) > 20, DEADLINE_S)
+        ahead = later("b", 200)
+        queue, status = [*hadar, "queue", "--json", *state], [*hadar, "share", "status"]
+        poll(lambda: '"turns": 1.0' in shared.cluster.run(queue, env=shared.env).stdout, DEADLINE_S)
+        lines = json.loads(shared.cluster.run(queue, env=shared.env).stdout)
+        told = {line["job_id"]: line["shares"]["turns"] for line in lines}
+        poll(lambda: "gives way: 0 %" in shared.cluster.run(status, env=shared.env).stdout, DEADLINE_S)
+    finally:
+        controller.kill()  # without a word
+        controller.wait()
+        log.close()
+    poll(lambda: gives_way() == [None, None], DEADLINE_S)
+    equal = later("b", 200)
+    (shared.folder / "turns.enough").touch()
+    poll(lambda: all(shared.state(job) not in ("RUNNING", "COMPLETING") for job in (host, guest)), DEADLINE_S)
+
+    assert ahead["a"] < 0.2 * ahead["b"], (ahead, equal)
+    assert 0.5 * equal["b"] < equal["a"] < 2 * equal["b"], (ahead, equal)
+    assert [shared.state(job) for job in (host, guest)] == ["COMPLETED", "COMPLETED"]
+    assert told == {host: 0.0, guest: 1.0}

@@ -16,10 +16,12 @@ from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Fork
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.options import SimOptions
-from slurm_hadar.simulator.run import bounds_of, simulate
+from slurm_hadar.simulator.run import _Run, bounds_of, simulate
 from slurm_hadar.simulator.traces import Trace, TraceJob, table_csv
 from slurm_hadar.simulator.virtual.faults import Faults, Outage
+from slurm_hadar.simulator.virtual.jobs import VirtualJob
 from slurm_hadar.throughput.colocation import published
+from slurm_hadar.throughput.table import reference
 
 Make = Callable[..., Any]
 ONE = SimOptions("v100:1x1", restart_s=0.0)
@@ -55,15 +57,82 @@ def test_a_host_that_ends_first_leaves_the_gpu_to_its_guest(job: Make, trace: Ma
     assert result.jobs[1].restarts == 0
 
 
-def test_by_turns_each_has_half(job: Make, trace: Make) -> None:
+def test_by_equal_turns_each_has_half(job: Make, trace: Make) -> None:
     """Which is worth it for a short job behind a long one."""
     jobs = trace(job("1", v100=1, steps=1e5, model=B), *(job(str(n), 5.0, v100=1, steps=1e3, model=A) for n in (2, 3)))
 
-    result = simulate(jobs, registry.get("fifo"), replace(ONE, share="turns"))
+    result = simulate(jobs, registry.get("fifo"), replace(ONE, share="halves"))
 
     assert result.sharing["pairs"] == 2
     assert result.jobs[0].completion_s == pytest.approx(1e5 + 2e3)
     assert result.jobs[1].completion_s == pytest.approx(360.0 + 2e3)
+
+
+def test_by_turns_who_is_nearer_to_its_end_has_all_of_them(job: Make, trace: Make) -> None:
+    """The long one has run for longer than the short ones take: it waits in memory, and goes on without a restart."""
+    short = [job(str(n), 7200.0 + n, v100=1, steps=1e3, model=A) for n in (2, 3)]
+    jobs = trace(job("1", v100=1, steps=1e5, model=B), *short)
+
+    result = simulate(jobs, registry.get("fifo"), replace(ONE, share="turns"))
+
+    assert result.sharing["pairs"] == 2 and [row.restarts for row in result.jobs] == [0, 0, 0]
+    second, third = (row.completion_s or 0.0 for row in result.jobs[1:])
+    assert second == pytest.approx(7560.0 + 1e3)  # from the round that sees it
+    assert third - second == pytest.approx(1e3, abs=361.0)
+    assert result.jobs[0].completion_s == pytest.approx(1e5 + 2e3)  # the GPU's time is conserved
+
+
+def test_who_has_just_begun_is_not_passed_over(job: Make, trace: Make) -> None:
+    """It accepts twice the time, and has none yet: the turns are equal."""
+    jobs = trace(job("1", v100=1, steps=1e5, model=B), job("2", v100=1, steps=1e3, model=A))
+
+    result = simulate(jobs, registry.get("fifo"), replace(ONE, share="turns", unmovable=1.0))
+
+    assert result.jobs[1].completion_s == pytest.approx(2e3)
+
+
+def test_who_is_stopped_for_another_waits_in_memory(job: Make, trace: Make) -> None:
+    """As the policy wants it, but without the restart."""
+    jobs = trace(job("1", v100=1, steps=1e5, model=B), job("2", 5.0, v100=1, steps=1e3, model=A))
+    dear = replace(ONE, restart_s=1800.0)
+    whole, shared = (simulate(jobs, registry.get("srtf"), options) for options in (dear, replace(dear, share="turns")))
+
+    assert [row.restarts for row in whole.jobs] == [1, 0] and [row.restarts for row in shared.jobs] == [0, 0]
+    assert shared.jobs[1].completion_s == whole.jobs[1].completion_s == pytest.approx(360.0 + 1e3)
+    assert shared.jobs[0].completion_s == pytest.approx(1e5 + 1e3)
+
+
+@pytest.mark.thorough
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 2e4), st.floats(10, 2e4), st.sampled_from([A, B, "lm"]), st.floats(0.2, 5.0)),
+        min_size=2,
+        max_size=7,
+    ),
+    st.sampled_from(["srtf", "fifo", "tiresias", "gavel_las"]),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.sampled_from([1.5, 2.0, 4.0]),
+)
+def test_nobody_is_passed_over_for_longer_than_he_accepts(
+    drawn: list[tuple[float, float, str, float]], policy: str, unmovable: float, slow_down: float
+) -> None:
+    """Every job is done without a step lost, and the sum of what it lost to its company is within what it accepts, if
+    it could not be stopped at all."""
+    jobs = [
+        TraceJob(str(n), at_s, model, 20 if model == "lm" else None, 1, steps, steps_per_s={"v100": 1.0}, weight=weight)
+        for n, (at_s, steps, model, weight) in enumerate(sorted(drawn))
+    ]
+    options = SimOptions("v100:1x2", share="turns", slow_down=slow_down, unmovable=unmovable, restart_s=600.0)
+    run = _Run(Trace("t", "drawn", tuple(jobs)), registry.get(policy), options, reference())
+
+    result = run.simulated({}, None)
+
+    assert result.unfinished == {}
+    for one in run.setup.jobs:
+        assert isinstance(one, VirtualJob)
+        assert one.done == pytest.approx(one.total) and one.held_up_s <= one.held_s + 1e-6
+        if not one.terms.movable:
+            assert one.held_up_s <= (slow_down - 1) * (one.held_s - one.held_up_s) + 1e-3
 
 
 def test_who_accepts_nothing_is_alone(job: Make, trace: Make) -> None:
@@ -81,7 +150,7 @@ def test_who_accepts_nothing_is_alone(job: Make, trace: Make) -> None:
 @given(
     st.sampled_from(sorted({(a, b) for a, b, t in published() if t == "v100"})),
     st.tuples(st.floats(500, 5e4), st.floats(500, 5e4)),
-    st.sampled_from(["beside", "turns"]),
+    st.sampled_from(["beside", "halves", "turns"]),
 )
 def test_two_jobs_are_never_worse_off_for_it(pair: tuple[str, str], steps: tuple[float, float], share: Any) -> None:
     """One GPU: what the rule says of two jobs is exact, so that the sum of their completion times never grows."""

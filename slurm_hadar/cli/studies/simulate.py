@@ -65,7 +65,8 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--mix", type=click.Choice([str(m) for m in Mix]), help="How all jobs take unlike GPUs."),
             click.option("--fork", type=click.Choice([str(f) for f in Fork]),
                          help="Fork every job whose gang fits on one node into a copy per node."),
-            click.option("--share", is_flag=False, flag_value="beside", type=click.Choice(["beside", "turns"]),
+            click.option("--share", is_flag=False, flag_value="beside",
+                         type=click.Choice(["beside", "turns", "halves"]),
                          help="Two jobs of one GPU each may share one: beside each other (the default), or by turns."),
             click.option("--slow-down", type=float, metavar="TIMES",
                          help="With --share: how many times as long every job may take beside another. Default: 2."),
@@ -126,7 +127,7 @@ class SceneOptions:
     model: Literal["nodes", "gavel"]
     mix: str | None
     fork: str | None
-    share: Literal["beside", "turns"] | None
+    share: Literal["beside", "turns", "halves"] | None
     slow_down: float | None
     profiles_file: Path | None
     consolidation_share: float | None

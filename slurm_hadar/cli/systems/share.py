@@ -138,10 +138,16 @@ def _sessions(sessions: Iterable[dict[str, Any]]) -> Table:
         lane = "-" if row["lane"] is None else str(row["lane"])
         memory = f"{row['persistent_bytes']} + {row['ephemeral_bytes']}"
         table.add_row(
-            cell(row["label"]), str(row["pid"]), lane, row["state"], str(row["turns"]), lasting(row["used_s"]),
+            cell(row["label"]), str(row["pid"]), lane, _state(row), str(row["turns"]), lasting(row["used_s"]),
             f"{100 * row['share']:.1f} %", memory,
         )  # fmt: skip
     return table
+
+
+def _state(row: dict[str, Any]) -> str:
+    """A broker that an older release serves says nothing of giving way."""
+    kept = row.get("gives_way")
+    return str(row["state"]) if kept is None else f"{row['state']}, gives way: {100 * kept:.0f} % of the turns"
 
 
 @share.command()

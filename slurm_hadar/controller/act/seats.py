@@ -16,6 +16,7 @@ from slurm_hadar.controller.observe.speeds.shared_gpus import on_gpus
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
 from slurm_hadar.controller.steering.rules import NodeFacts
 from slurm_hadar.policies.toolkit.pairing import beside
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 
 __all__ = ["seated"]
@@ -124,7 +125,8 @@ class _Seats:
             gpus.before[number] = max(0, gpus.before[number] - shards)
             gpus.stay[number].append(job.job_id)
             self._claimed.add(host)
-            return replace(change, shards=shards, host=host if change.host is not None else None), ""
+            turns = change.turns if host == partner else EQUAL  # another host was not asked for more
+            return replace(change, shards=shards, host=host if change.host is not None else None, turns=turns), ""
         return change, f"Slurm would not put it on the GPU of job {partner}, whose company it was to be"
 
     def _accepted(self, change: Change, host: str, partner: str) -> bool:

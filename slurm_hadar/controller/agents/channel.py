@@ -97,12 +97,12 @@ class Channel:
         announce(self.file, self.info)
         self.quiet = False
 
-    def order(self, job_id: str, kind: str, why: str, pause_s: float = 0.0, plan: str = "") -> bool:
+    def order(self, job_id: str, kind: str, why: str, pause_s: float = 0.0, plan: str = "", **turns: float) -> bool:
         """Send an order to the job's agent; False if it has never been heard on the channel. From any thread."""
         news = self._book.get(job_id)
         if news is None or news.identity is None or not news.live:
             return False
-        self._orders.put((news.identity, Order(kind, job_id, why, pause_s, plan)))
+        self._orders.put((news.identity, Order(kind, job_id, why, pause_s, plan, **turns)))
         with self._waking:  # ZeroMQ's sockets may pass from thread to thread, but not be used by two at once
             self._wake.send(b"")
         return True

@@ -135,6 +135,11 @@ class ReportBook:
             _keep(self._unknown, (report.job, voice), news, _MOST_UNKNOWN)
         return begins or other
 
+    def reaches(self, job_id: str) -> bool:
+        """Whether the job's agent listens on the channel, so that it can be told something."""
+        news = self.get(job_id)
+        return news is not None and news.identity is not None and news.live
+
     def drop(self, cause: str = "message") -> None:
         """Count a message that was not acceptable."""
         with self._lock:

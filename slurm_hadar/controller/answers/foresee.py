@@ -152,10 +152,14 @@ class _Game:
         if plan.abstains:
             return False
         changes = limit(shown, changes_of(shown, plan), self._config)
-        changed = [c for c in changes if c.old != c.new or c.host != self._jobs[c.job_id].host]
+        changed = [c for c in changes if c.old != c.new or c.host != self._jobs[c.job_id].host or self._turned(c)]
         for change in changed:
             self._apply(change)
         return self._let_pass(0.0 if changed else _APART_IN_A_HURRY if hurry else _APART)
+
+    def _turned(self, change: Change) -> bool:
+        """Whether a guest has another share of the turns."""
+        return change.host is not None and change.turns != self._jobs[change.job_id].turns
 
     def _shown(self, job: Job) -> Job:
         """The job with the limit on young runs as it is by now; what kept it back at first is taken to pass."""
@@ -172,7 +176,7 @@ class _Game:
             self._jobs[job.job_id] = replace(job, state=JobState.PENDING, placement=EMPTY, started=None, host=None)
             return
         if change.kind is ChangeKind.STAY:
-            self._jobs[job.job_id] = replace(job, host=change.host)
+            self._jobs[job.job_id] = replace(job, host=change.host, turns=change.turns)
             return
         again = job.running or job.done_steps > 0
         self._ready[job.job_id] = self.now + (job.restart_cost_s if again else 0.0)
@@ -184,6 +188,7 @@ class _Game:
             started=self.now,
             unmovable=fixed,
             host=change.host,
+            turns=change.turns,
         )
         fate = self.fates[job.job_id]
         if fate.start is None and not self._snapshot.job[job.job_id].running:
@@ -231,7 +236,9 @@ class _Game:
                 steps = worked_s * job.rate(job.placement) * kept.get(job.job_id, 1.0)
                 self._left[job.parent] -= steps
                 used = job.attained_s + job.placement.workers * (moment - self.now)
-                self._jobs[job.job_id] = replace(job, done_steps=job.done_steps + steps, attained_s=used)
+                lost_s = job.held_up_s + worked_s * (1.0 - kept.get(job.job_id, 1.0))
+                done = job.done_steps + steps
+                self._jobs[job.job_id] = replace(job, done_steps=done, attained_s=used, held_up_s=lost_s)
         for job in [j for j in self._jobs.values() if j.host is not None and j.host not in self._jobs]:
             self._jobs[job.job_id] = replace(job, host=None)
         for _, placement in [entry for entry in self._leaving if entry[0] <= moment]:

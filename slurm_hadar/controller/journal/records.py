@@ -56,6 +56,8 @@ class JobRecord:
     ``wanted``: of a server of models, the workers that it last said it wants; 0 = it has not said, or is none.
     ``retries``: how often its command failed and it was run again as its owner asked; not before ``retry_after``.
     ``placed``: Slurm was last told to start it, rather than to put it off.
+    ``turns``: of a guest on a GPU with turns, its share of these as was last told; ``held_up_s``: seconds that the job
+    has lost to its company, as far as is known what it keeps beside it.
     """
 
     job_id: str
@@ -114,6 +116,8 @@ class JobRecord:
     needs_mib: Sequence[int] = ()
     needs_filed: int = 0
     wanted: int = 0
+    turns: float = 0.5
+    held_up_s: float = 0.0
 
     @property
     def serves(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import ParamSpec
 
 from slurm_hadar.comment import JobComment
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, SharedGpus
 from slurm_hadar.controller.journal import Event, JobRecord
 from slurm_hadar.controller.observe.job_views import JobViews, unreadable_job
 from slurm_hadar.controller.observe.jobs.facts import FactFinder, JobFacts
@@ -177,4 +177,5 @@ class Observer:
             account_usage=usage.by_account(state.time),
             quotas=tuple(finder.quota_book.quotas.values()),
             pairings=pairings(jobs, view.facts, self._sources, self._config.jobs),
+            turns=self._config.jobs.shared_gpus is SharedGpus.TURNS,
         )

@@ -11,12 +11,14 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.pairing import on_same_gpu, shares_kept
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
 
@@ -49,7 +51,8 @@ class ChangeKind(enum.StrEnum):
 class Change:
     """What shall happen to one job: from ``old`` to ``new``. ``reason`` is the policy's; ``veto`` is why it is put off
     instead, "" for a change that may be. ``payoff`` orders changes when not all may be. ``host``: the job on whose GPU
-    it then is a guest. ``shards``: of how many shards of its GPU Slurm is told, 0 = as many as its owner asked for."""
+    it then is a guest, with this share of the ``turns`` there. ``shards``: of how many shards of its GPU Slurm is told,
+    0 = as many as its owner asked for."""
 
     kind: ChangeKind
     job_id: str
@@ -60,6 +63,7 @@ class Change:
     price: float | None = None
     veto: str = ""
     host: str | None = None
+    turns: float = EQUAL
     shards: int = 0
 
     @property
@@ -79,22 +83,23 @@ def _change(snapshot: Snapshot, job: Job, plan: Plan) -> Change:
     wait = plan.waits.get(job_id)
     why, price = (wait.why, wait.price) if wait else ("", None)
     payoff = plan.payoffs.get(job_id, 0.0)
+    company: dict[str, Any] = {"host": plan.guests.get(job_id), "turns": plan.turns.get(job_id, EQUAL)}
     if job_id in plan.guests and job.host != plan.guests[job_id]:
         why = why or _company(snapshot, job, plan)
     if job.state is not JobState.RUNNING:
         kind = ChangeKind.START if new.shares else ChangeKind.WAIT
-        return Change(kind, job_id, EMPTY, new, why, payoff, price, host=plan.guests.get(job_id))
+        return Change(kind, job_id, EMPTY, new, why, payoff, price, **company)
     old = job.placement
     stays = new == old and on_same_gpu(snapshot, plan, job)
     kind = ChangeKind.STAY if stays else ChangeKind.MOVE if new else ChangeKind.PREEMPT
     if kind is ChangeKind.MOVE and not why:
         why = _gain(job, old, new)
-    return Change(kind, job_id, old, new, why, payoff, price, host=plan.guests.get(job_id))
+    return Change(kind, job_id, old, new, why, payoff, price, **company)
 
 
 def _company(snapshot: Snapshot, guest: Job, plan: Plan) -> str:
     host, where = snapshot.job[plan.guests[guest.job_id]], plan.placements[guest.job_id]
-    there = replace(guest, host=host.job_id, placement=where)
+    there = replace(guest, host=host.job_id, placement=where, turns=plan.turns.get(guest.job_id, EQUAL))
     kept = shares_kept(snapshot.pairings, {guest.job_id: there, host.job_id: host})
     if not kept:
         return f"on one GPU with job {host.job_id}"
@@ -171,17 +176,20 @@ def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:
     """The same with guests only where their hosts are: where a veto has left a host elsewhere, a guest that runs stays
     with the host that it has, if that stays, and else ends its run; one that waits waits on."""
     own = {c.job_id: c.new for c in changes if c.host is None and c.new}
+    stay = {c.job_id for c in changes if c.kind is ChangeKind.STAY and c.host is None}
     taken: set[str] = set()
     found = []
     for change in sorted(changes, key=lambda c: c.kind is not ChangeKind.STAY):
         old = snapshot.job[change.job_id].host
-        if change.kind is ChangeKind.STAY and change.veto:  # it keeps what it has, and that is its old host's
-            change = replace(change, host=old)
+        left = change.host is None and old in stay  # by a host that was to go, and does not
+        if change.kind is ChangeKind.STAY and (change.veto or left):  # it keeps what it has, and that is its old host's
+            change = replace(change, host=old, turns=EQUAL)
         crowded = change.host in taken and change.host != old
         if change.host is not None and (crowded or own.get(change.host) != change.new):
             alone = old is None and change.kind is ChangeKind.STAY  # the GPU that it was to share is still its own
             if alone or (old is not None and old not in taken and own.get(old) == change.old):
-                change = replace(change, kind=ChangeKind.STAY, new=change.old, host=old, veto=_HOST_GONE)
+                stays = ChangeKind.STAY
+                change = replace(change, kind=stays, new=change.old, host=old, turns=EQUAL, veto=_HOST_GONE)
             else:
                 kind = ChangeKind.PREEMPT if change.old else ChangeKind.WAIT
                 change = replace(change, kind=kind, new=EMPTY, host=None, reason=_HOST_GONE, veto="")

@@ -19,21 +19,29 @@ what the host keeps of its speed, and kept_g what the guest does of that on its 
 costs it. D is what shorter jobs that wait have to do, over G, and the rest of the job that will be done first. Of all
 pairs that gain, those of the largest sum are chosen (an assignment, in O(jobs^3) at worst).
 
+**By turns**, where the snapshot says so, a guest may have more than half of the turns, up to all of them, as far as its
+host accepts that (:mod:`slurm_hadar.policies.toolkit.turn_shares`); the pairs and shares of the largest sum are chosen.
+And who is to be stopped for another stays on its GPU and leaves that one all turns instead: it is as the policy wants
+it, nobody is requeued, and who was stopped goes on at once when the other one has ended. To the policy, who has more
+turns is the one that runs, and the other waits.
+
 Pairs are of jobs with one GPU each: of gangs there are no published figures (Gavel's table has none above zero).
 """
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from slurm_hadar.model import EMPTY, Job, JobState, Kept, Pairing, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.toolkit.admission import refusals
 from slurm_hadar.policies.toolkit.arena import open_nodes
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL, LARGER, affords, kept_by, knows_length, patience_s
 from slurm_hadar.throughput.table import workload
 
 __all__ = ["UNKNOWN_RUNTIME_S", "beside", "keep_together", "on_same_gpu", "pairs_like", "shares_kept", "with_guests"]
@@ -77,7 +85,7 @@ def shares_kept(pairings: Mapping[Pairing, Kept], jobs: Mapping[str, Job]) -> di
             continue
         kept = pairings.get((_likeness(guest), _likeness(host), next(iter(guest.placement.by_type))))
         if kept is not None:
-            found[guest.job_id], found[host.job_id] = kept
+            found[guest.job_id], found[host.job_id] = kept_by(kept, guest.turns)
     return found
 
 
@@ -125,11 +133,16 @@ def _without_guests(snapshot: Snapshot, *, told: bool) -> tuple[Snapshot, dict[s
     guest that must keep its place is not shown, and keeps its host there too; those are what else is returned."""
     fixed = {j.job_id: j.host for j in snapshot.jobs if j.host is not None and j.steerable and not j.movable}
     bound = {host: guest for guest, host in fixed.items()}
+    passed = {} if told else _passed_over(snapshot, fixed)
     jobs = []
     for job in snapshot.jobs:
         if job.job_id in fixed:
             continue
-        if job.host is not None and job.steerable and job.running:
+        if job.job_id in passed:
+            job = replace(job, state=JobState.PENDING, placement=EMPTY, started=None)
+        elif job.host is not None and passed.get(job.host) == job.job_id:
+            job = replace(job, host=None)
+        elif job.host is not None and job.steerable and job.running:
             job = replace(job, state=JobState.PENDING, placement=EMPTY, started=None, host=job.host if told else None)
         elif job.job_id in bound and job.movable:
             job = replace(job, unmovable=f"job {bound[job.job_id]} runs on its GPU too, and must keep its place")
@@ -137,14 +150,124 @@ def _without_guests(snapshot: Snapshot, *, told: bool) -> tuple[Snapshot, dict[s
     return snapshot.with_jobs(jobs), fixed
 
 
+def _passed_over(snapshot: Snapshot, fixed: Mapping[str, str]) -> dict[str, str]:
+    """Hosts whose one guest has more turns than they have, with that guest, where both could be moved: the guest is the
+    one that runs, to a policy, and the host waits."""
+    hosts = Counter(j.host for j in snapshot.jobs if j.host is not None)
+    free = (j for j in snapshot.jobs if j.host is not None and j.steerable and j.movable and j.job_id not in fixed)
+    return {
+        guest.host: guest.job_id
+        for guest in free
+        if guest.host is not None and guest.turns > EQUAL and hosts[guest.host] == 1
+        if (host := snapshot.job.get(guest.host)) is not None and host.running and host.steerable and host.movable
+    }
+
+
 def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str]) -> Plan:
     """The plan with its guests. Those whom the cluster would refuse for something else than GPUs are left out."""
     crowds = _crowds(snapshot)
-    best = _Matching.of(snapshot, plan, frozenset([*fixed.values(), *crowds])).best()
-    guests = {**fixed, **{guest: host for guest, (host, _) in best.items()}}
+    turns: dict[str, float] = {}
+    if snapshot.turns:
+        plan, turns = _stood_aside(snapshot, plan, frozenset([*fixed, *fixed.values(), *crowds]))
+        turns.update({g: _share_where_bound(snapshot, snapshot.job[g], snapshot.job[h]) for g, h in fixed.items()})
+    aside = plan.guests
+    taken = frozenset([*fixed.values(), *crowds, *aside, *aside.values()])
+    best = _Matching.of(snapshot, plan, taken).best()
+    guests = {**fixed, **aside, **{guest: pair.host for guest, pair in best.items()}}
+    turns.update({guest: pair.share for guest, pair in best.items()})
     for host, others in crowds.items():
         guests.update(_staying(snapshot, plan, host, [g for g in others if g not in guests], fixed))
-    return _admitted(snapshot, plan, guests, {guest: gain for guest, (_, gain) in best.items()}, fixed)
+    if snapshot.turns:
+        rest = _resting(snapshot, plan, {**guests, **dict.fromkeys(crowds, "")})
+        guests, turns = {**guests, **rest}, {**turns, **dict.fromkeys(rest, 0.0)}
+    plan = replace(plan, turns={guest: share for guest, share in turns.items() if share != EQUAL})
+    return _admitted(snapshot, plan, guests, {guest: pair.gain for guest, pair in best.items()}, fixed)
+
+
+def _stood_aside(snapshot: Snapshot, plan: Plan, others: frozenset[str]) -> tuple[Plan, dict[str, float]]:
+    """The plan in which jobs that it stops for others are these ones' hosts instead, and each such guest's share.
+
+    A guest that the plan lets go on where its host is to stop keeps it. A job for which another is stopped is its
+    guest: the shortest of them comes to who can be asked for most. ``others`` have their company.
+    """
+    jobs = snapshot.job
+    hosts: dict[str, Job] = {}
+    together = {j.job_id: j.host for j in snapshot.jobs if j.host is not None}
+    busy = {*others, *together, *together.values()}
+    leaving = [j for j in snapshot.jobs if j.job_id in plan.waits and _stays_aside(j) and j.job_id not in others]
+    for host in leaving:
+        guest = next((jobs[g] for g, h in together.items() if h == host.job_id and g not in others), None)
+        if guest is not None and plan.placement(guest.job_id) == guest.placement and _together(snapshot, guest, host):
+            hosts[guest.job_id] = host
+    full = _full(snapshot, plan)
+    asked = sorted((j for j in leaving if j.job_id not in busy), key=lambda j: (-patience_s(j), j.job_id))
+    coming = [jobs[j] for j, where in plan.placements.items() if where.workers == 1 and j not in busy]
+    for guest in sorted(coming, key=lambda j: (_to_go_s(j), j.job_id)):
+        where = plan.placements[guest.job_id]
+        if (guest.running and guest.placement == where) or not full >= {cell[:2] for cell in where.items()}:
+            continue
+        able = (j for j in asked if j.placement == where and beside(snapshot, guest, j, where) is not None)
+        if (asked_for := next(able, None)) is not None:
+            hosts[guest.job_id] = asked_for
+            asked.remove(asked_for)
+    kept = {host.job_id: host.placement for host in hosts.values()}
+    waits = {job_id: wait for job_id, wait in plan.waits.items() if job_id not in kept}
+    guests = {guest: host.job_id for guest, host in hosts.items()}
+    return replace(plan, placements={**plan.placements, **kept}, waits=waits, guests=guests), dict.fromkeys(guests, 1.0)
+
+
+def _resting(snapshot: Snapshot, plan: Plan, taken: Mapping[str, str]) -> dict[str, str]:
+    """Guests that the plan leaves waiting, with the hosts to whom they leave all turns where nobody else is a guest."""
+    found: dict[str, str] = {}
+    for guest in snapshot.jobs:
+        host = snapshot.job.get(guest.host or "")
+        if host is None or guest.job_id in taken or host.job_id in {*taken, *taken.values(), *found.values()}:
+            continue
+        there = plan.placement(host.job_id) == host.placement and host.running
+        if there and guest.job_id in plan.waits and _stays_aside(guest) and _together(snapshot, guest, host):
+            found[guest.job_id] = host.job_id
+    return found
+
+
+def _stays_aside(job: Job) -> bool:
+    able = job.running and job.steerable and job.movable and job.gives_way
+    return able and job.placement.workers == 1 and _may_share(job)
+
+
+def _together(snapshot: Snapshot, guest: Job, host: Job) -> bool:
+    """Whether two that are on one GPU may stay there."""
+    return guest.placement == host.placement and beside(snapshot, guest, host, guest.placement) is not None
+
+
+def _full(snapshot: Snapshot, plan: Plan) -> set[tuple[str, str]]:
+    """The (node, GPU type) of which the plan leaves no GPU free."""
+    used: Counter[tuple[str, str]] = Counter()
+    for where in plan.placements.values():
+        for node, gpu_type, count in where.items():
+            used[node, gpu_type] += count
+    capacity = snapshot.capacity()
+    return {cell for cell, count in used.items() if count >= capacity.get(cell[0], {}).get(cell[1], 0)}
+
+
+def _share_where_bound(snapshot: Snapshot, guest: Job, host: Job) -> float:
+    """The guest's share of the turns where it cannot leave: who is nearer to its end, for its weight, has the largest
+    that the other one affords until then."""
+    kept = beside(snapshot, guest, host, guest.placement) if guest.placement.workers == 1 else None
+    if kept is None or not (knows_length(guest) and knows_length(host)):
+        return EQUAL
+    first, last = guest.weight / _to_go_s(guest), host.weight / _to_go_s(host)
+    if first == last:
+        return EQUAL
+    ahead, passed, own, its = (guest, host, 0, 1) if first > last else (host, guest, 1, 0)
+    if not passed.gives_way:
+        return EQUAL
+    for larger in LARGER:
+        share = larger if ahead is guest else 1.0 - larger
+        keeps = kept_by(kept, share)
+        for_s = _to_go_s(ahead) * ahead.best_rate() / ahead.rate(ahead.placement) / keeps[own]
+        if affords(passed, keeps[its], max(snapshot.round_s, for_s)):
+            return share
+    return EQUAL
 
 
 def _admitted(
@@ -196,7 +319,9 @@ def _staying(
 def _with(plan: Plan, guests: Mapping[str, str], gains: Mapping[str, float]) -> Plan:
     placements = {**plan.placements, **{guest: plan.placements[host] for guest, host in guests.items()}}
     waits = {job_id: wait for job_id, wait in plan.waits.items() if job_id not in guests}
-    return replace(plan, placements=placements, waits=waits, payoffs={**plan.payoffs, **gains}, guests=dict(guests))
+    turns = {guest: share for guest, share in plan.turns.items() if guest in guests}
+    payoffs = {**plan.payoffs, **gains}
+    return replace(plan, placements=placements, waits=waits, payoffs=payoffs, guests=dict(guests), turns=turns)
 
 
 def _likeness(job: Job) -> str:
@@ -205,6 +330,14 @@ def _likeness(job: Job) -> str:
 
 def _may_share(job: Job) -> bool:
     return job.slow_down > 1 and job.fork is None and 1 in job.form.gang_sizes
+
+
+class _Pair(NamedTuple):
+    """A guest's host, its share of the turns there, and what the pair gains."""
+
+    host: str
+    share: float
+    gain: float
 
 
 @dataclass(frozen=True)
@@ -225,43 +358,61 @@ class _Matching:
         guests = [j for j in able if j.placement or not j.running]  # of some it is not known yet where they run
         return cls(snapshot, plan, tuple(guests), tuple(j for j in hosts if _may_share(j)))
 
-    def best(self) -> dict[str, tuple[str, float]]:
-        """The pairs of the largest gain in all: guests with their hosts, and what each pair gains."""
+    def best(self) -> dict[str, _Pair]:
+        """The pairs of the largest gain in all, by guest."""
         if not self.guests or not self.hosts:
             return {}
         from scipy.optimize import linear_sum_assignment  # only who shares pays for SciPy
 
-        gains = self._gains()
+        shares = (*LARGER, EQUAL) if self.snapshot.turns else (EQUAL,)
+        by_share = [self._gains(share) for share in shares]
+        gains, which = np.max(by_share, axis=0), np.argmax(by_share, axis=0)
         chosen = zip(*linear_sum_assignment(np.maximum(gains, 0.0), maximize=True), strict=True)
-        return {self.guests[g].job_id: (self.hosts[h].job_id, float(gains[g, h])) for g, h in chosen if gains[g, h] > 0}
+        return {
+            self.guests[g].job_id: _Pair(self.hosts[h].job_id, shares[which[g, h]], float(gains[g, h]))
+            for g, h in chosen
+            if gains[g, h] > 0
+        }
 
-    def _gains(self) -> _Array:
-        """By guest and host; minus infinity for pairs that cannot be."""
+    def _gains(self, share: float) -> _Array:
+        """By guest and host, where guests have this share of the turns; minus infinity for pairs that cannot be."""
         queue = _Queue.of(self.snapshot, self.plan)
         places = [self.plan.placements[h.job_id] for h in self.hosts]
         host_s = np.array([_to_go_s(h) for h in self.hosts])
         host_weights = np.array([h.weight for h in self.hosts])
         gains = np.full((len(self.guests), len(self.hosts)), -np.inf)
-        kept_by: dict[tuple[str, float], tuple[_Array, _Array]] = {}
+        kept_of: dict[tuple[str, float], tuple[_Array, _Array]] = {}
         for row, guest in enumerate(self.guests):
             likeness = _likeness(guest), guest.slow_down
-            if likeness not in kept_by:
-                kept_by[likeness] = self._kept(guest, places)
-            kept, host_keeps = kept_by[likeness]
-            kept = kept * self._relative(guest, places)
+            if likeness not in kept_of:
+                kept_of[likeness] = self._kept(guest, places)
+            kept, host_keeps = kept_of[likeness]
             possible = kept > 0
+            if share != EQUAL:
+                kept, host_keeps = kept_by((kept, host_keeps), share)
+                possible &= knows_length(guest)
+            kept = kept * self._relative(guest, places)
+            possible &= kept > 0
             if not possible.any():
                 continue
-            to_go_s, speed = _to_go_s(guest), np.where(possible, kept, 1.0)
-            guest_ends, host_ends = to_go_s / speed, host_s / host_keeps
+            to_go_s, speed, delays_s = _to_go_s(guest), np.where(possible, kept, 1.0), self._delays_s(guest, places)
+            guest_ends, host_ends = to_go_s / speed, host_s / np.maximum(host_keeps, _ROUNDING)
+            if share != EQUAL:
+                possible &= self._afford(host_keeps, np.maximum(self.snapshot.round_s, delays_s + guest_ends))
             together_s = np.maximum(self.snapshot.round_s, np.minimum(guest_ends, host_ends))
-            speed = speed * (1 - np.minimum(1.0, self._delays_s(guest, places) / together_s))
+            speed = speed * (1 - np.minimum(1.0, delays_s / together_s))
             first = guest_ends <= host_ends
             own = np.where(first, speed * (1 + queue.wait_s(to_go_s) / to_go_s) - 1, speed - (1 - host_keeps))
             held_up = host_weights + queue.behind(host_s) - (to_go_s > host_s) / queue.gpus
             gain = guest.weight * own + queue.behind(to_go_s) * speed - held_up * (1 - host_keeps)
             gains[row] = np.where(possible, gain, -np.inf)
         return gains
+
+    def _afford(self, keeps: _Array, for_s: _Array) -> Any:
+        """Which hosts accept to keep so much of their speeds for so long, of those that can be told to, and whose ends
+        are known."""
+        each = zip(self.hosts, keeps, for_s, strict=True)
+        return np.array([h.gives_way and knows_length(h) and affords(h, float(k), float(s)) for h, k, s in each])
 
     def _kept(self, guest: Job, places: Sequence[Placement]) -> tuple[_Array, _Array]:
         """What such a guest keeps beside each host, 0 where it cannot be; and what the host does, 1 there."""

@@ -10,6 +10,11 @@ comes back is charged as the least of those who stayed: time away is not saved u
 boundary; one that is between two iterations can be taken back at once. What the holder did while nobody asked it tells
 itself (:class:`Progress`); from the recall on the broker's clock counts. Nothing is won by telling too little: nobody
 else was there, and who comes back starts level with the holder.
+
+**A session may give way**, for a time that it is told: with the share s of the turns, below a half, it is charged
+(1 - s) / s times what it used, which leaves it s beside one other; with 0 it has a turn only where nobody else wants
+one. Turns can be given up so, never taken: more than its equal share nobody gets but from who gives way. When the time
+is over it goes on level with the others; what it has given up is not made up for.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from slurm_hadar.sharing.entry import Applicant, let_in
 from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, is_safe, release
 from slurm_hadar.sharing.turns import EqualShareClock, Policy, Standing, rank, stride
 
-__all__ = ["Desk", "Note", "Rules", "Seat", "State", "Told"]
+__all__ = ["EQUAL", "Desk", "Note", "Rules", "Seat", "State", "Told"]
 
 
 class Told(StrEnum):
@@ -47,13 +52,15 @@ class State(StrEnum):
 
 
 class Seat(NamedTuple):
-    """A session as it stands: its lane, once it is let in, its turns and their time, with one that is under way."""
+    """A session as it stands: its lane, once it is let in, its turns and their time, with one that is under way; and
+    the share of the turns that it keeps where it gives way, else None."""
 
     lane: int | None
     state: State
     demand: Demand
     turns: int
     used_ns: int
+    gives_way: float | None = None
 
 
 class Progress(NamedTuple):
@@ -70,6 +77,8 @@ class Progress(NamedTuple):
 
 
 NOTHING = Progress()
+#: The share of the turns beside one other that a session has which does not give way.
+EQUAL = 0.5
 
 
 class Note(NamedTuple):
@@ -98,6 +107,11 @@ class _Member:
     turns: int = 0
     used_ns: int = 0
     seen: Progress = NOTHING  # what it has been charged for
+    share: float = EQUAL  # of the turns: less where it gives way
+
+    def order(self, policy: Policy) -> tuple[bool, int, int]:
+        """The least has the next turn."""
+        return (self.share <= 0.0, *rank(policy, self.standing))
 
 
 @dataclass(slots=True)
@@ -112,6 +126,13 @@ class _Turns:
     recalled_ns: int | None = None
 
 
+def _level(lane: _Turns, member: _Member) -> None:
+    """It gives way no more, and goes on where the others are."""
+    others = [m.standing.passed for m in lane.members.values() if m is not member]
+    member.share = EQUAL
+    member.standing.passed = max([member.standing.passed, *([min(others)] if others else [])])
+
+
 class Desk:
     """The state of one GPU. Every method returns whom to tell what; ChannelError is raised for what a session may not
     ask, and changes nothing."""
@@ -123,6 +144,7 @@ class Desk:
         self._waiting: list[Applicant] = []
         self._equal_shares = EqualShareClock()
         self._joined = 0
+        self._giving_way: dict[str, int] = {}  # until when
 
     @property
     def memory(self) -> GpuMemory:
@@ -200,6 +222,7 @@ class Desk:
     def leave(self, name: str, now_ns: int) -> list[Note]:
         """A session is gone, whatever it was doing; one that is not there is gone already."""
         self._waiting = [applicant for applicant in self._waiting if applicant.name != name]
+        self._giving_way.pop(name, None)
         if name in self._memory.demands:
             number = self._memory.lane_of(name).number
             lane = self._lanes[number]
@@ -213,6 +236,15 @@ class Desk:
                 self._memory = at_boundary(self._memory, number)
         return self._settle(now_ns)
 
+    def give_way(self, name: str, share: float, until_ns: int, now_ns: int) -> list[Note]:
+        """A session has this share of the turns beside another until then, 0 to a half; a half ends it."""
+        lane, member = self._member(name)
+        if share < EQUAL:
+            member.share, self._giving_way[name] = max(0.0, share), until_ns
+        elif self._giving_way.pop(name, None) is not None:
+            _level(lane, member)
+        return self._settle(now_ns)
+
     def look(self, now_ns: int) -> list[Note]:
         """What the passing of time has brought; to be called at :meth:`deadline_ns`."""
         return self._settle(now_ns)
@@ -224,7 +256,7 @@ class Desk:
             for lane in self._lanes.values()
             if lane.holder is None and any(member.wants for member in lane.members.values())
         ]
-        return min(graces, default=None)
+        return min([*graces, *self._giving_way.values()], default=None)
 
     def holders(self) -> dict[str, int]:
         """Who has a turn, and since when it is not charged for it."""
@@ -262,7 +294,12 @@ class Desk:
         )  # fmt: skip
         number = self._memory.lane_of(name).number
         used_ns = member.used_ns + under_way * (now_ns - lane.since_ns)
-        return Seat(number, state, self._memory.demands[name], member.turns + under_way, used_ns)
+        gives_way = member.share if member.share < EQUAL else None
+        return Seat(number, state, self._memory.demands[name], member.turns + under_way, used_ns, gives_way)
+
+    def is_in(self, name: str) -> bool:
+        """Whether a session has joined and been let in."""
+        return name in self._memory.demands
 
     def is_safe(self) -> bool:
         """Whether memory is promised once only."""
@@ -280,10 +317,16 @@ class Desk:
         group = member.standing.group
         in_group = sum(other.standing.group == group for other in lane.members.values())
         pieces = max(1, iterations)
-        member.standing.passed += pieces * stride(self._rules.policy, used_ns // pieces, member.standing, in_group)
+        charge = pieces * stride(self._rules.policy, used_ns // pieces, member.standing, in_group)
+        if 0.0 < member.share < EQUAL:
+            charge = round(charge * (1.0 - member.share) / member.share)
+        member.standing.passed += charge
         member.standing.left_ns = max(0, member.standing.left_ns - used_ns)
 
     def _settle(self, now_ns: int) -> list[Note]:
+        for name in [name for name, until_ns in self._giving_way.items() if now_ns >= until_ns]:
+            del self._giving_way[name]
+            _level(*self._member(name))
         notes = self._enter(now_ns) if self._waiting else []
         for number, lane in self._lanes.items():
             notes.extend(self._hand_over(lane, now_ns))
@@ -306,7 +349,7 @@ class Desk:
             for member in lane.members.values():
                 member.away = not member.wants
         present = {name: member for name, member in lane.members.items() if not member.away}
-        first = min(present, key=lambda name: rank(self._rules.policy, present[name].standing))
+        first = min(present, key=lambda name: present[name].order(self._rules.policy))
         if not present[first].wants:
             return []
         present[first].wants = False

@@ -12,7 +12,7 @@ from typing import Any
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker.wire import credentials, decoded, encoded
 
-__all__ = ["COMMON", "FOLDER", "LONGEST_PATH", "SOCKET", "own_folder", "sockets", "status_of", "trusted"]
+__all__ = ["COMMON", "FOLDER", "LONGEST_PATH", "SOCKET", "give_way", "own_folder", "sockets", "status_of", "trusted"]
 
 #: Where brokers that nobody has given a path have their sockets: in folders of their user alone.
 FOLDER = f"hadar-share-{os.getuid()}-"
@@ -38,6 +38,20 @@ def sockets() -> list[Path]:
     folders = {own_folder(os.environ), COMMON, *Path(tempfile.gettempdir()).glob(f"{FOLDER}*")}
     there = (folder for folder in folders if folder.is_dir() and trusted(folder.lstat().st_uid))
     return sorted(path for folder in there for path in folder.iterdir() if path.is_socket())
+
+
+def give_way(path: Path, job: str, share: float, for_s: float) -> None:
+    """Let the sessions of a job of this user's have this share of the turns beside another, 0 to a half (which ends
+    it), for at most a minute. Raises ChannelError where there is no broker."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+        sock.settimeout(_ANSWER_S)
+        try:
+            sock.connect(str(path))
+            if not trusted(uid := credentials(sock)[1]):
+                raise ChannelError(f"the broker at {path} is one of user {uid}")
+            sock.sendall(encoded("give_way", job=job, share=share, for_s=for_s))
+        except OSError as error:
+            raise ChannelError(f"no broker answers at {path}: {error.strerror or error}") from None
 
 
 def status_of(path: Path) -> dict[str, Any]:

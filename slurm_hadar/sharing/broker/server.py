@@ -16,7 +16,7 @@ from typing import Any
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
-from slurm_hadar.sharing.broker.desk import Desk, Note, Progress, Rules, Seat, Told
+from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Note, Progress, Rules, Seat, Told
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
@@ -25,6 +25,8 @@ __all__ = ["Broker", "Limits"]
 
 NS = 1_000_000_000
 _MOST_S = 1e9
+#: For how long a session may be told to give way at once: who told it so may be gone.
+LONGEST_WAY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,23 @@ class Broker:
                 with contextlib.suppress(OSError):  # who asks and does not read gets no answer
                     peer.sock.send(encoded("status", **self._status(now, peer.uid)))
                 return []
-        raise ChannelError("is no op that is known: join, want, done, status")
+            case "give_way":
+                self._account(now)
+                return self._give_way(peer.uid, said, now)
+        raise ChannelError("is no op that is known: join, want, done, status, give_way")
+
+    def _give_way(self, uid: int, said: dict[str, Any], now: int) -> list[Note]:
+        """The sessions of a job, which are its user's, give way. Nobody else may say that of them, and nobody can say
+        of any that it gets more."""
+        share, for_s, name = said.get("share"), said.get("for_s"), f"job {str(said.get('job', ''))[:64]}"
+        for value, most in ((share, EQUAL), (for_s, LONGEST_WAY_S)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+                raise ChannelError(f"share must be a number from 0 to {EQUAL:g}, for_s one to {LONGEST_WAY_S:g}")
+        notes = []
+        for peer in [p for p in self._peers.values() if p.uid == uid and f"{p.label} ".startswith(f"{name} ")]:
+            if self._desk.is_in(peer.name):
+                notes += self._desk.give_way(peer.name, float(share), now + round(for_s * NS), now)  # type: ignore
+        return notes
 
     def _status(self, now: int, uid: int) -> dict[str, Any]:
         memory, seats = self._desk.memory, []
@@ -231,7 +249,7 @@ class Broker:
                 "label": peer.label if uid in {peer.uid, os.getuid()} else "", "lane": seat.lane, "state": seat.state,
                 "persistent_bytes": seat.demand.persistent_bytes, "ephemeral_bytes": seat.demand.ephemeral_bytes,
                 "turns": seat.turns, "used_s": seat.used_ns / NS, "share": seat.used_ns / used_ns if used_ns else 0.0,
-                "measured": _measured(peer.told()),
+                "measured": _measured(peer.told()), "gives_way": seat.gives_way,
             }
             for peer, seat in seats
         ]  # fmt: skip

@@ -3,7 +3,8 @@
 A job says ``join`` (``label``, ``persistent_bytes``, ``ephemeral_bytes``, ``total_s``, ``group``), ``want`` and
 ``done``; it is told ``admitted`` (with the file of :mod:`~slurm_hadar.sharing.broker.progress`), ``turn``, ``recall``
 or ``refused`` (``reason``). Its end is the end of its connection. Who asks for ``status`` need not have joined; the
-answer may be longer.
+answer may be longer. Nor need who says ``give_way`` (``job``, ``share``, ``for_s``), for all sessions of a job of its
+user's; there is no answer.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Mix, Placement
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import TraceJob
 from slurm_hadar.simulator.virtual.belief import Belief
@@ -48,12 +50,14 @@ class Terms:
 class VirtualJob:
     """One job's state. Times are on the virtual clock; ``done`` steps are as of the last start or stop. ``idle`` is how
     a policy sees the job while it does not run, ``template`` what it truly is. ``host`` is the job on whose GPU it is a
-    guest; since ``owned`` it holds GPUs that are its own."""
+    guest, with ``turns`` as its share of the turns; since ``owned`` it holds GPUs that are its own. It keeps ``kept``
+    of its speed, and as of ``since`` has lost ``held_up_s`` to its company."""
 
     __slots__ = (
         "_fixed", "attained_s", "belief", "booked", "busy", "by_type", "completion", "done", "finish", "first_start",
-        "held", "held_s", "host", "idle", "job_id", "lost_steps", "made_of", "moves", "owned", "placement",
-        "preemptions", "rate", "since", "started", "starts", "template", "terms", "total", "trace", "workers",
+        "held", "held_s", "held_up_s", "host", "idle", "job_id", "kept", "lost_steps", "made_of", "moves", "owned",
+        "placement", "preemptions", "rate", "since", "started", "starts", "template", "terms", "total", "trace",
+        "turns", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +75,7 @@ class VirtualJob:
         self.busy: dict[str, float] = {}
         self.rate = self.since = self.held = self.owned = self.booked = self.finish = 0.0
         self.host: str | None = None
+        self.turns, self.kept, self.held_up_s = EQUAL, 1.0, 0.0
         self.started: float | None = None
         self.first_start: float | None = None
         self.completion: float | None = None
@@ -106,6 +111,7 @@ class VirtualJob:
             done_steps=self.done,
             restarts=self.starts,
             attained_s=self.attained_s,
+            held_up_s=self.held_up_s,
             unmovable=self.fixed,
         )
 
@@ -179,7 +185,9 @@ class VirtualJob:
             restarts=self.starts - 1,
             unmovable=unmovable,
             host=self.host,
+            turns=self.turns,
             attained_s=self.attained_s + (now - self.held) * self.workers,
+            held_up_s=self.held_up_at(now),
         )
 
     def start(self, now: float, placement: Placement, delay_s: float) -> None:
@@ -194,10 +202,17 @@ class VirtualJob:
             self.first_start = now
 
     def slow(self, now: float, kept: float) -> None:
-        """From ``now`` on make steps at this share of the speed that it has alone."""
+        """From ``now`` on make steps at this share of the speed that it has alone; 0 = none, until it is told anew."""
+        self.held_up_s, self.kept = self.held_up_at(now), kept
         self.done, self.since = self.done_at(now), max(self.since, now)
         self.rate = self.template.rate(self.placement) * kept
-        self.finish = self.since + (self.total - self.done) / self.rate
+        self.finish = self.since + (self.total - self.done) / self.rate if self.rate > 0 else math.inf
+
+    def held_up_at(self, now: float) -> float:
+        """Seconds lost to its company by ``now``."""
+        if self.started is None:
+            return self.held_up_s
+        return self.held_up_s + max(0.0, now - self.since) * (1.0 - self.kept)
 
     def stop(self, now: float) -> None:
         """Give up all GPUs; what was done by ``now`` is saved."""
@@ -226,6 +241,7 @@ class VirtualJob:
 
     def _release(self, now: float) -> None:
         self._hear(now)
+        self.held_up_s, self.kept = self.held_up_at(now), 1.0
         span = now - self.held
         self.held_s += span
         self.attained_s += span * self.workers

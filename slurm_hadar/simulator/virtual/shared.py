@@ -9,6 +9,7 @@ from slurm_hadar.config import GuardSection
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.model import Kept, Pairing, Placement
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL, kept_by
 from slurm_hadar.simulator.virtual.cluster import Observation, Scenario, Timing, VirtualCluster
 from slurm_hadar.simulator.virtual.jobs import VirtualJob
 from slurm_hadar.throughput.table import workload
@@ -22,7 +23,8 @@ class SharedCluster(VirtualCluster):
 
     Parameters
     ----------
-    pairings: what pairs truly keep, which policies know, too (:class:`slurm_hadar.model.Snapshot`).
+    pairings: what pairs truly keep, which policies know, too (:class:`slurm_hadar.model.Snapshot`). turns: they take
+    turns, in the shares that a plan says.
 
     ``pairs`` counts how often a job became another's guest, ``shared_s`` the seconds of GPUs with two jobs.
     """
@@ -34,33 +36,36 @@ class SharedCluster(VirtualCluster):
         guard: GuardSection,
         usage_half_life_s: float,
         pairings: dict[Pairing, Kept],
+        turns: bool = False,
     ) -> None:
-        self._pairings = pairings
+        self._pairings, self._turns = pairings, turns
         self._guest_of: dict[str, VirtualJob] = {}  # by the host's id
         self._joined: dict[str, float] = {}
         self.pairs = 0
         self.shared_s = 0.0
-        self._new_host: dict[str, str | None] = {}
+        self._wanted_of: dict[str, Change] = {}
         super().__init__(scenario, timing, guard, usage_half_life_s)
 
     def observe(self, acting_only: bool) -> Observation:
         seen = super().observe(acting_only)
-        return seen.with_snapshot(replace(seen.snapshot, pairings=self._pairings))
+        return seen.with_snapshot(replace(seen.snapshot, pairings=self._pairings, turns=self._turns))
 
     def carry_out(self, number: int, seen: Observation, changes: Sequence[Change]) -> Outcome:
-        self._new_host = {c.job_id: c.host for c in changes if c.new}
+        self._wanted_of = {c.job_id: c for c in changes if c.new}
         swaps = [c for c in changes if c.kind is ChangeKind.STAY and self._active[c.job_id].host != c.host]
         for change in swaps:
             self._part(self._active[change.job_id])
         hosts_first = sorted(changes, key=lambda c: c.host is not None)
         outcome = super().carry_out(number, seen, hosts_first)
         for change in swaps:
-            self._join(self._active[change.job_id], change.host)
+            self._join(self._active[change.job_id], change)
+        for change in changes:
+            self._share(change)
         return replace(outcome, changes=list(changes))
 
     def _start_job(self, job: VirtualJob, placement: Placement, delay_s: float) -> None:
         super()._start_job(job, placement, delay_s)
-        self._join(job, self._new_host.get(job.job_id))
+        self._join(job, self._wanted_of.get(job.job_id))
 
     def _leave(self, job: VirtualJob, now: float) -> None:
         self._part(job, now)
@@ -71,22 +76,33 @@ class SharedCluster(VirtualCluster):
 
     # Company
 
-    def _join(self, guest: VirtualJob, host_id: str | None) -> None:
-        """The job becomes the guest of a running one, from now on; None = it stays by itself."""
-        if host_id is None:
+    def _join(self, guest: VirtualJob, change: Change | None) -> None:
+        """The job becomes the guest of a running one, from now on, if the change says so."""
+        if change is None or change.host is None:
             return
-        host = self._running[host_id]
-        gpu_type = next(iter(guest.by_type))
-        of = {j.job_id: workload(j.trace.model, j.trace.batch) for j in (guest, host)}
-        kept = self._pairings[of[guest.job_id], of[host_id], gpu_type]
         self._count(guest, -1)
         if self._now > guest.owned:
             self._note(guest, self._now)
-        guest.host, self._guest_of[host_id] = host_id, guest
-        guest.slow(self._now, kept[0])
-        host.slow(self._now, kept[1])
+        guest.host, self._guest_of[change.host] = change.host, guest
+        self._slow(guest, change.turns)
         self._joined[guest.job_id] = self._now
         self.pairs += 1
+
+    def _share(self, change: Change) -> None:
+        """Who is a guest already may have another share of the turns from now on."""
+        guest = self._running.get(change.job_id)
+        if guest is not None and guest.host is not None and guest.host == change.host and guest.turns != change.turns:
+            self._slow(guest, change.turns)
+
+    def _slow(self, guest: VirtualJob, turns: float) -> None:
+        """Guest and host make steps at what they keep by such a share of the turns."""
+        assert guest.host is not None
+        host, gpu_type = self._running[guest.host], next(iter(guest.by_type))
+        of = [workload(j.trace.model, j.trace.batch) for j in (guest, host)]
+        kept = kept_by(self._pairings[of[0], of[1], gpu_type], turns)
+        guest.turns = turns
+        guest.slow(self._now, kept[0])
+        host.slow(self._now, kept[1])
 
     def _part(self, guest: VirtualJob, now: float | None = None) -> None:
         """The job is nobody's guest any more; its host has its speed back."""
@@ -99,7 +115,7 @@ class SharedCluster(VirtualCluster):
 
     def _own(self, guest: VirtualJob, now: float) -> None:
         self.shared_s += now - self._joined.pop(guest.job_id)
-        guest.host = None
+        guest.host, guest.turns = None, EQUAL
         guest.owned = now
         guest.slow(now, 1.0)
         self._count(guest, 1)

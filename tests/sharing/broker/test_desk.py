@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.desk import Desk, Note, Progress, Rules, Told
+from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Note, Progress, Rules, Told
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
 
@@ -245,3 +245,52 @@ def test_whatever_sessions_do_memory_is_safe_and_everybody_gets_turns(
     crowd.drain()
 
     assert not crowd.state and not crowd.desk.memory.demands
+
+
+def test_who_gives_way_has_only_what_nobody_else_wants_until_the_time_is_over() -> None:
+    """And then equal turns again: what it gave up is not made up for."""
+    desk = _desk(Policy.FAIR, "a", "b")
+    desk.give_way("a", 0.0, 100 * MS, 0)
+    desk.want("b", 0)
+    desk.want("a", 0)
+    assert desk.deadline_ns() == 100 * MS
+    assert _ten_turns(desk, 0) == ["b"] * 10
+    seat = desk.seat("a", 10 * MS)
+    assert seat is not None and seat.gives_way == 0.0
+
+    assert desk.done("b", 11 * MS) == []  # it is waited for, for a moment
+    assert desk.look(14 * MS) == [Note("a", Told.TURN)]  # and then no longer
+    desk.want("b", 15 * MS)
+    assert desk.done("a", 16 * MS) == [Note("b", Told.TURN)]
+    desk.want("a", 16 * MS)
+    assert sorted(_ten_turns(desk, 100 * MS)[1:]) == ["a"] * 5 + ["b"] * 4
+    seat = desk.seat("a", 110 * MS)
+    assert seat is not None and seat.gives_way is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "share", "turns"),
+    [(Policy.FAIR, 0.4, 40), (Policy.FAIR, 0.25, 25), (Policy.FAIR, 0.125, 12), (Policy.RR, 0.25, 25)],
+)
+def test_who_gives_way_in_part_has_that_share_of_the_turns(policy: Policy, share: float, turns: int) -> None:
+    desk = _desk(policy, "a", "b")
+    desk.give_way("a", share, 10**12, 0)
+    for name in "ab":
+        desk.want(name, 0)
+
+    had = [name for n in range(10) for name in _ten_turns(desk, 10 * n * MS)]
+    assert had.count("a") == pytest.approx(turns, abs=2)
+
+
+def test_giving_way_can_be_taken_back_and_ends_with_its_session() -> None:
+    desk = _desk(Policy.FAIR, "a", "b")
+    desk.give_way("a", 0.0, 10**12, 0)
+    desk.give_way("a", EQUAL, 0, 0)
+    for name in "ab":
+        desk.want(name, 0)
+    assert sorted(_ten_turns(desk, 0)) == ["a"] * 5 + ["b"] * 5
+    desk.give_way("b", 0.0, 10**12, 0)
+    desk.leave("b", 0)
+    assert desk.deadline_ns() is None
+    with pytest.raises(ChannelError, match="not been admitted"):
+        desk.give_way("b", 0.0, 10**12, 0)

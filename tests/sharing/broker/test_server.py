@@ -19,7 +19,7 @@ from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import client, server
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.looking import status_of
+from slurm_hadar.sharing.broker.looking import give_way, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.broker.wire import LONGEST, decoded
 from slurm_hadar.sharing.lanes import Demand
@@ -346,3 +346,33 @@ def test_a_second_broker_is_refused_and_one_that_died_leaves_nothing_in_the_way(
 
     with pytest.raises(ChannelError, match="another broker serves"):
         Broker(short_tmp / "s", Rules(Policy.FAIR, 1000), Limits(), print)
+
+
+def test_a_job_gives_way_by_the_word_of_its_own_user_and_nobody_gets_more_by_his_own(
+    running: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = short_tmp / "s"
+    running(limits=Limits(linger_s=0.3, all_users=True))
+    sessions = [Session(path, Work(Demand(10, 50), label=label)) for label in ("job 7 mine", "job 77 other")]
+
+    def kept() -> dict[str, float | None]:
+        return {str(n): one["gives_way"] for n, one in enumerate(status_of(path)["sessions"])}
+
+    give_way(path, "7", 0.25, 30.0)
+    poll(lambda: kept() == {"0": 0.25, "1": None})
+    give_way(path, "7", 0.5, 0.0)
+    give_way(path, "77", 0.0, 0.2)
+    poll(lambda: set(kept().values()) == {None})  # the time is over
+    for said in ({"share": 0.75, "for_s": 1}, {"share": 0, "for_s": 1e9}, {"share": True, "for_s": 1}, {"for_s": 1}):
+        liar = _raw(path)
+        liar.sendall((json.dumps({"op": "give_way", "job": "7", **said}) + "\n").encode())
+        assert b"refused" in liar.recv(4096)
+        liar.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "credentials", lambda _: (os.getpid(), 4242))
+        patch.setattr(server, "_owner", lambda _: 4242)
+        give_way(path, "7", 0.0, 30.0)  # by another user's word
+        kept()
+    assert set(kept().values()) == {None}
+    for session in sessions:
+        session.close()

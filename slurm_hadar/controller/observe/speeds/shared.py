@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.observe.speeds.shared_gpus import own_turns
 from slurm_hadar.controller.steering.rules import NodeBook
 from slurm_hadar.model import JobState
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 from slurm_hadar.throughput.profiles import Needs
 
 __all__ = ["learn_shared"]
@@ -42,6 +44,8 @@ def _learn_of(
         other = known.get(company) if company else None
         if company and (other is None or (other.job.user, other.job.nodes) != (job.user, job.nodes)):
             continue
+        if other is not None and (own_turns(facts, other) != EQUAL or "turns" in facts.record.company):
+            continue  # a profile is of equal turns: those now, and those that the last round saw
         beside = "" if other is None else other.workload(1)
         if sources.profiles is not None:
             with sources.best_effort():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_hadar.config import JobsSection, SharedBy, SharedGpus
@@ -17,6 +17,7 @@ from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeBook
 from slurm_hadar.model import MOST_SLOW_DOWN, Job, JobState, Kept, Pairing
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL, kept_by
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.colocation import published
 
@@ -24,10 +25,12 @@ __all__ = [
     "UserPairings",
     "accepted_slow_down",
     "companies",
+    "fit_together",
     "likeness",
     "note_company",
     "note_needs",
     "on_gpus",
+    "own_turns",
     "pairings",
     "with_company",
 ]
@@ -84,6 +87,15 @@ def accepted_slow_down(facts: JobFacts, site: float, nodes: NodeBook) -> float:
     return min(MOST_SLOW_DOWN, max(1.0, min(per_gpu, default=1) / max(1, facts.record.shards)))
 
 
+def fit_together(one: tuple[int, int] | None, other: tuple[int, int] | None, gpu_bytes: int | None) -> bool:
+    """Whether two that take turns have room: the sum of their persistent bytes and the larger of their ephemeral ones
+    is no more than the GPU has (Salus' safety condition, MLSys 2020, section 3.3.2). What is not known fits: then it is
+    the broker that lets in only who does."""
+    if one is None or other is None or gpu_bytes is None:
+        return True
+    return one[0] + other[0] + max(one[1], other[1]) <= gpu_bytes
+
+
 def _parted(pair: Pairing) -> tuple[tuple[str, str], Pairing]:
     """The users of two likenesses, and the pair of their workloads."""
     (user, _, first), (others_user, _, second) = (name.partition(_SEP) for name in pair[:2])
@@ -94,19 +106,25 @@ def _parted(pair: Pairing) -> tuple[tuple[str, str], Pairing]:
 class UserPairings(Mapping[Pairing, Kept]):
     """What two jobs keep of their speeds: as was measured of the jobs of one of their users, else ``prior``. Jobs of
     different users are paired only if that is allowed by ``shared_by``: a broker gives turns to one user's jobs, unless
-    root runs one for all."""
+    root runs one for all. So are those only whose memory fits together, where it is known what they take: ``taken`` is
+    persistent and ephemeral bytes by user and workload, ``gpu_bytes`` what GPUs of a type have."""
 
     likenesses: frozenset[str]
     gpu_types: frozenset[str]
     measured: Mapping[str, Mapping[Pairing, Kept]]
     prior: SharedGpus
     shared_by: SharedBy = SharedBy.USER
+    taken: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    gpu_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def __getitem__(self, pair: Pairing) -> Kept:
         one, other, gpu_type = pair
         users, workloads = _parted(pair)
         strangers = len({*users}) > 1 and self.shared_by is SharedBy.USER
         if strangers or gpu_type not in self.gpu_types or not {one, other} <= self.likenesses:
+            raise KeyError(pair)
+        mine, others = (self.taken.get((user, workloads[n])) for n, user in enumerate(users))
+        if not fit_together(mine, others, self.gpu_bytes.get(gpu_type)):
             raise KeyError(pair)
         known = self._measured(pair)
         if known is None:
@@ -143,7 +161,23 @@ def pairings(jobs: Iterable[Job], nodes: NodeBook, sources: Sources, settings: J
         with sources.best_effort():
             measured = {user: sources.profiles.pairings(user) for user in set(named.values())}
     types = frozenset(node.gpu_type for node in nodes.values() if node.gpu_type and node.per_gpu)
-    return UserPairings(frozenset(named), types, measured, settings.shared_gpus, settings.shared_by)
+    room = {t: gb * 10**9 for t in types if (gb := nodes.memory_of(t)) is not None}
+    taken = _most_taken(sources)
+    return UserPairings(frozenset(named), types, measured, settings.shared_gpus, settings.shared_by, taken, room)
+
+
+def _most_taken(sources: Sources) -> dict[tuple[str, str], tuple[int, int]]:
+    """Persistent and ephemeral bytes by user and workload, on the type where they were most."""
+    most: dict[tuple[str, str], tuple[int, int]] = {}
+    if sources.profiles is None:
+        return most
+    with sources.best_effort():
+        for needs in sources.profiles.needs():
+            if needs.persistent_bytes is not None and needs.ephemeral_bytes is not None:
+                low = most.get((needs.user, needs.workload), (0, 0))
+                sizes = max(low[0], needs.persistent_bytes), max(low[1], needs.ephemeral_bytes)
+                most[needs.user, needs.workload] = sizes
+    return most
 
 
 def companies(jobs: Iterable[SlurmJob]) -> dict[str, dict[str, Any]]:
@@ -174,8 +208,18 @@ def note_company(
             elif len(others) == 1 and others[0] is not None:
                 pair = likeness(facts), likeness(others[0]), gpu_type
                 if (kept := pairings.get(pair)) is not None:
-                    shares |= {"keeps": kept[0], "known_by": pairings.known_by(pair)}
+                    turns = own_turns(facts, others[0])
+                    keeps = kept_by(kept, turns)[0]
+                    shares |= {"keeps": keeps, "known_by": pairings.known_by(pair)}
+                    shares |= {} if turns == EQUAL else {"turns": turns}
         facts.record.company = shares or {}
+
+
+def own_turns(facts: JobFacts, other: JobFacts) -> float:
+    """The job's share of the turns that it takes with another, as they were last told."""
+    if facts.host == other.job.job_id:
+        return facts.record.turns
+    return 1.0 - other.record.turns if other.host == facts.job.job_id else EQUAL
 
 
 def note_needs(known: Mapping[str, JobFacts | None], sources: Sources) -> None:
@@ -184,13 +228,7 @@ def note_needs(known: Mapping[str, JobFacts | None], sources: Sources) -> None:
     waiting = [f for f in known.values() if f is not None and f.job.shards and f.job.state is JobState.PENDING]
     if sources.profiles is None or not waiting:
         return
-    most: dict[tuple[str, str], tuple[int, int]] = {}
-    with sources.best_effort():
-        for needs in sources.profiles.needs():
-            if needs.persistent_bytes is not None and needs.ephemeral_bytes is not None:
-                low = most.get((needs.user, needs.workload), (0, 0))
-                sizes = max(low[0], needs.persistent_bytes), max(low[1], needs.ephemeral_bytes)
-                most[needs.user, needs.workload] = sizes
+    most = _most_taken(sources)
     for facts in waiting:
         taken = most.get((facts.job.user, facts.workload(1)), ())
         facts.record.needs_mib = [math.ceil(_MARGIN * size / 2**20) for size in taken]
