@@ -1,9 +1,10 @@
 """Two PyTorch trainings that share one core by turns, beside what else they could do with it.
 
-    python -m benchmarks.sharing.pair [--cycles 8] [--seconds 2] [--json FILE]
+    python -m benchmarks.sharing.pair [--cycles 8] [--seconds 2] [--threads 2] [--width 896] [--json FILE]
 
-Two unmodified trainings of about 20 ms an iteration, each of one thread. By turns only one computes at a time, on
-whatever core; where they fight they have one core, which stands for the GPU. *use* is the share of a phase's time in
+Two unmodified trainings of about 20 ms an iteration (``--width`` says how much an iteration computes). By turns only one
+computes at a time, on whatever cores; where they fight they have as many cores as one of them has threads, and these
+stand for the GPU. *use* is the share of a phase's time in
 which a step computes (from the begin of the forward pass to the end of the optimizer's step); *cpu* the CPU time of an
 iteration, of which others on the machine take nothing: a job alone waits for nobody, so that this is all it pays.
 
@@ -37,12 +38,13 @@ PHASES = {"a": ("a", False), "b": ("b", False), "a_turns": ("a", True), "b_turns
           "turns": ("ab", True), "relay": ("ab", False), "fight": ("ab", False)}  # fmt: skip
 JOB = """
 import json, os, select, sys, time
-everywhere, core = os.sched_getaffinity(0), {int(sys.argv[4])}
+everywhere, threads = os.sched_getaffinity(0), int(sys.argv[4])
+contested = set(sorted(everywhere)[:threads])
 import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 name, folder, width = sys.argv[1], sys.argv[2], int(sys.argv[3])
-torch.set_num_threads(1)
+torch.set_num_threads(threads)
 noted = []
 class Clock(torch.nn.Module):
     def forward(self, x):
@@ -80,7 +82,7 @@ for phase, begin, end, wanted in json.load(open(folder + "/plan"))[name]:
     if relay and name == "a":
         os.write(pipes[name], b"x")
     turns(wanted)
-    os.sched_setaffinity(0, core if phase.endswith("fight") else everywhere)
+    os.sched_setaffinity(0, contested if phase.endswith("fight") else everywhere)
     while time.monotonic() < end:
         asked, cpu = time.monotonic(), time.process_time()
         noted.clear()
@@ -106,7 +108,7 @@ def plan(cycles: int, seconds: float, begin: float) -> dict[str, list[tuple[str,
     return found
 
 
-def played(cycles: int, seconds: float, width: int) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+def played(cycles: int, seconds: float, width: int, threads: int) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """The plan, and the iterations of each job: phase, asked, begin, end, gone on."""
     with tempfile.TemporaryDirectory(prefix="hadar-bench-") as folder:
         socket = Path(folder) / "s"
@@ -114,7 +116,6 @@ def played(cycles: int, seconds: float, width: int) -> tuple[dict[str, Any], dic
         broker = subprocess.Popen([sys.executable, *command, "--socket", str(socket), "--linger", "600"])
         path = os.pathsep.join([str(INJECT), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, "PYTHONPATH": path, "HADAR_SHARE": str(socket)}
-        core = str(min(os.sched_getaffinity(0)))
         jobs = []
         try:
             while not socket.exists():
@@ -122,7 +123,8 @@ def played(cycles: int, seconds: float, width: int) -> tuple[dict[str, Any], dic
             for name in "ab":
                 os.mkfifo(Path(folder) / f"to-{name}")
             for name in "ab":
-                jobs.append(subprocess.Popen([sys.executable, "-c", JOB, name, folder, str(width), core], env=env))
+                arguments = [name, folder, str(width), str(threads)]
+                jobs.append(subprocess.Popen([sys.executable, "-c", JOB, *arguments], env=env))
             while not all((Path(folder) / f"ready-{name}").exists() for name in "ab"):
                 if any(job.poll() is not None for job in jobs):
                     raise SystemExit("a job has failed")
@@ -211,11 +213,12 @@ def spread(done: dict[str, list[Any]], phase: str) -> dict[str, float]:
 @click.command()
 @click.option("--cycles", default=8, show_default=True)
 @click.option("--seconds", default=2.0, show_default=True, help="Of each phase; a cycle has seven.")
-@click.option("--width", default=512, show_default=True, help="Of the model's eight layers.")
+@click.option("--threads", default=1, show_default=True, help="Of each training.")
+@click.option("--width", default=640, show_default=True, help="Of the model's eight layers.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there too.")
-def main(cycles: int, seconds: float, width: int, file: Path | None) -> None:
+def main(cycles: int, seconds: float, threads: int, width: int, file: Path | None) -> None:
     """Measure."""
-    text = json.dumps(figures(cycles, *played(cycles, seconds, width)), indent=1)
+    text = json.dumps(figures(cycles, *played(cycles, seconds, width, threads)), indent=1)
     click.echo(text)
     if file is not None:
         file.write_text(text + "\n")

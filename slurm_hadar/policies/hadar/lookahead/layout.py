@@ -11,6 +11,7 @@ from slurm_hadar.policies.hadar.lookahead.knapsack import choose, first_fit
 from slurm_hadar.policies.hadar.lookahead.mixing import mixed_gang
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints
 from slurm_hadar.policies.hadar.lookahead.planning.search import Schedule
+from slurm_hadar.policies.hadar.lookahead.planning.together import slower
 from slurm_hadar.policies.hadar.lookahead.queueing import Queueing
 from slurm_hadar.policies.toolkit.gangs import Gang
 from slurm_hadar.policies.toolkit.ledger import Ledger
@@ -121,13 +122,26 @@ class _Layout:
     def _start(self, row: int, column: int) -> bool:
         own, schedule = self.outlook.classes[row], self.queueing.schedule
         form, slots = own.forms[column], own.slots[column]
+        if slots is None:
+            slots = self.outlook.pools[self.outlook.pool_of[column]].slots
         if schedule is not None and schedule.now[row] == column and schedule.together[row]:
-            form = replace(form, max_nodes=own.nodes[column])
-        pool = self.outlook.pools[self.outlook.pool_of[column]]
-        gang = self.ledger.find(form, pool.slots if slots is None else slots)
+            gang = self.ledger.find(replace(form, max_nodes=own.nodes[column]), slots)
+            if gang is None and self._sooner_apart(row, column, schedule):
+                gang = self.ledger.find(form, slots)
+        else:
+            gang = self.ledger.find(form, slots)
         if gang is not None:
             self._place(row, gang)
         return gang is not None
+
+    def _sooner_apart(self, row: int, column: int, schedule: Schedule) -> bool:
+        """Whether a gang whose place on few nodes others have taken ends sooner on more of them than it could if it
+        waited for the first of those who now run in its pool."""
+        outlook, pool = self.outlook, self.outlook.pool_of[column]
+        others = np.flatnonzero(self.placed & (outlook.pool_of[schedule.now] == pool))
+        ends_s = [s for slot in outlook.pools[pool].slots for s in outlook.until_s[slot]]
+        ends_s += outlook.run_s[others, schedule.now[others]].tolist()
+        return (slower(outlook, row, column) - 1.0) * outlook.run_s[row, column] < min(ends_s, default=np.inf)
 
     def _place(self, row: int, gang: Gang) -> None:
         job = self.outlook.jobs[row]

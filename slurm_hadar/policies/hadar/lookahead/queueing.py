@@ -33,6 +33,7 @@ _BEHIND = 0.5  # of the jobs that are there: so many are taken to wait behind on
 # what it would cost to stop every job once, of the run times, from which on plans are better than prices: in a short
 # queue, and in one of up to MOST_JOBS, which holds enough jobs for the fluid to be true where they can be stopped
 _SHORT, _DEAR, _VERY_DEAR = 64, 0.01, 0.3
+_FEW_GANGS = 5.0  # of the middle size: a pool that holds fewer is no fluid
 _A_STREAM = 10  # so many arrivals, at different times, make a stream
 
 
@@ -103,18 +104,25 @@ def _toll(outlook: Outlook) -> Floats:
 
 
 def _searchable(rules: Rules, outlook: Outlook) -> bool:
-    """Whether to look for a plan job by job: where the queue is short enough, average completion is the aim, and to
-    stop a job costs enough: where it costs nothing, the fluid's prices, which stop and go on, are nearer to the best
-    than plans that let every job run to its end. In a longer queue it has to cost more, and elastic jobs of unknown
-    length do not count: the size that a plan binds them to would be chosen by a guess."""
+    """Whether to look for a plan job by job: where the queue is short enough, average completion is the aim, and the
+    fluid's prices are no better. They are where to stop a job costs little: there they stop and go on, or change the
+    sizes of gangs, and plans let every job run to its end. Of rigid gangs that takes pools that hold many at a time. In
+    a longer queue it has to cost more, and elastic jobs of unknown length do not count: the size that a plan binds them
+    to would be chosen by a guess."""
     if rules.objective != "jct" or rules.frontier >= 0.5 or len(outlook.jobs) > MOST_JOBS:
         return False
     fixed = np.array([j.unmovable is not None for j in outlook.jobs], bool)
     lost_s = np.where(fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
     if len(fixed) <= _SHORT:
-        return bool(lost_s.sum() >= _DEAR * outlook.best_s.sum())
+        counted = outlook.elastic | _fluid(outlook)
+        return bool(lost_s[counted].sum() >= _DEAR * outlook.best_s[counted].sum())
     guessed = outlook.elastic & np.array([j.expected_steps is None for j in outlook.jobs], bool)
     return bool(lost_s[~guessed].sum() >= _VERY_DEAR * outlook.best_s.sum())
+
+
+def _fluid(outlook: Outlook) -> bool:
+    """Whether pools hold so many gangs at a time that their queues flow as the prices take them to."""
+    return bool(outlook.gpus.mean() >= _FEW_GANGS * outlook.workers.min(axis=1).mean())
 
 
 def _remembered(outlook: Outlook, schedule: Schedule, keys: Sequence[str]) -> list[list[str]]:
