@@ -166,6 +166,16 @@ def test_a_longer_queue_of_elastic_jobs_is_planned_where_lengths_are_known(
     assert ("plan" in get("hadar").allocate(snapshot(queue)).memory) is planned
 
 
+@pytest.mark.parametrize("gpus, sizes, planned", [(4, (), True), (40, (), False), (4, (1, 2), False)])
+def test_where_stops_cost_nothing_rigid_gangs_are_planned_in_pools_that_hold_few(
+    job: Any, snapshot: Any, gpus: int, sizes: Any, planned: bool
+) -> None:
+    """Of larger pools, and of gangs whose size may change, the prices of a fluid are nearer to the best."""
+    nodes = (Node("a", {"v100": gpus}), Node("c", {"k80": gpus}))
+    queue = [job(str(n), form=Form(1, sizes=sizes), restart_cost_s=0.0) for n in range(1, 20)]
+    assert ("plan" in get("hadar").allocate(snapshot(queue, nodes)).memory) is planned
+
+
 def test_patience(job: Any, running: Any, snapshot: Any) -> None:
     """In a queue too long to be planned it starts on what is free, unless it is told to wait, and then not for ever."""
     nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))
