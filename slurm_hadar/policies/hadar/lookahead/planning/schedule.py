@@ -62,11 +62,13 @@ class Machine:
         self.again_s = np.where(held, outlook.restart_s[:, None], 0.0)
         place = together(outlook)
         self.ready_s, self.apart_s = place.ready_s, seconds + place.longer_s
+        self._anywhere = not np.isfinite(place.longer_s).any()  # nobody is slower on more nodes: half of the work
         self.workers = outlook.workers.astype(int)
         self.pool_of = outlook.pool_of
         self.free_s = _free_s(outlook)
         # of a gang as wide as this, the GPU that comes free last; where it is wider than the pool it never runs
         self._last = np.minimum(self.workers, self.free_s.shape[1]) - 1
+        self._last_gpu = self.pool_of * self.free_s.shape[1] + self._last
 
     def play(self, plans: Plans) -> Schedules:
         """Serve the jobs in order. A gang starts when enough GPUs of its pool are free, and who comes after it in the
@@ -78,34 +80,41 @@ class Machine:
         """
         count, jobs = plans.order.shape
         free = np.broadcast_to(self.free_s, (count, *self.free_s.shape)).copy()
-        shape = (count, jobs)
-        start_s, end_s = np.empty(shape), np.empty(shape)
-        column, via, now = np.empty(shape, int), np.full(shape, -1), np.empty(shape, int)
-        on_few = np.empty(shape, bool)
+        # as the plans come to each place in their orders, one place after the other
+        start_s, end_s = np.empty((jobs, count)), np.empty((jobs, count))
+        column, via, now = np.empty((jobs, count), int), np.full((jobs, count), -1), np.empty((jobs, count), int)
+        on_few = np.empty((jobs, count), bool)
         charge, rows, every = np.zeros(count), np.arange(count), np.arange(self.seconds.shape[1])
+        offset = rows[:, None] * self.free_s.size
         for place in range(jobs):
             job = plans.order[:, place]
-            begins = free[rows[:, None], self.pool_of[None, :], self._last[job]]
-            begins, ends, few = self._begin(job, begins)
+            begins, ends, few = self._begin(job, free.ravel().take(offset + self._last_gpu[job]))
             bound = plans.column[rows, job][:, None]
             ends = np.where((bound < 0) | (bound == every), ends, np.inf)
             chosen = ends.argmin(axis=1)
             begin, end, pool = begins[rows, chosen], ends[rows, chosen], self.pool_of[chosen]
             here = np.where(begin <= 0, chosen, -1)
-            use = np.flatnonzero((plans.via[rows, job] >= 0) & (begin > 0))
+            wished = plans.via[rows, job]
+            use = np.flatnonzero((wished >= 0) & (begin > 0))
             if len(use):
-                use, later, at_once = self._meantime(free, use, job[use], plans.via[use, job[use]], chosen, begin, end)
-                end[use], via[use, job[use]] = later, plans.via[use, job[use]]
+                use, later, at_once = self._meantime(free, use, job[use], wished[use], chosen, begin, end)
+                end[use], via[place, use] = later, wished[use]
                 here[use] = at_once
             charge += self.toll[job, chosen] * (end - begin)
             self._occupy(free, rows, pool, self.workers[job, chosen], end)
-            start_s[rows, job], end_s[rows, job], column[rows, job], now[rows, job] = begin, end, chosen, here
-            on_few[rows, job] = few[rows, chosen]
-        return Schedules(start_s, end_s, column, via, now, on_few, charge)
+            start_s[place], end_s[place], column[place], now[place] = begin, end, chosen, here
+            on_few[place] = few[rows, chosen]
+        by_job = plans.order.argsort(axis=1)
+        start_s, end_s = (np.take_along_axis(a.T, by_job, axis=1) for a in (start_s, end_s))
+        column, via, now = (np.take_along_axis(a.T, by_job, axis=1) for a in (column, via, now))
+        return Schedules(start_s, end_s, column, via, now, np.take_along_axis(on_few.T, by_job, axis=1), charge)
 
     def _begin(self, job: Ints, begins: Floats) -> tuple[Floats, Floats, Bools]:
         """When the jobs begin and end in each column, and whether that needs the fewest nodes, if enough GPUs are free
         from ``begins`` on."""
+        if self._anywhere:
+            ends = begins + self.seconds[job] + np.where(begins > 0, self.again_s[job], 0.0)
+            return begins, ends, np.zeros(begins.shape, bool)
         ready = np.maximum(begins, self.ready_s[job])
         ends = ready + self.seconds[job] + np.where(begins > 0, self.again_s[job], 0.0)
         apart = begins + self.apart_s[job]
