@@ -141,7 +141,7 @@ class _Layout:
         others = np.flatnonzero(self.placed & (outlook.pool_of[schedule.now] == pool))
         ends_s = [s for slot in outlook.pools[pool].slots for s in outlook.until_s[slot]]
         ends_s += outlook.run_s[others, schedule.now[others]].tolist()
-        return (slower(outlook, row, column) - 1.0) * outlook.run_s[row, column] < min(ends_s, default=np.inf)
+        return bool((slower(outlook, row, column) - 1.0) * outlook.run_s[row, column] < min(ends_s, default=np.inf))
 
     def _place(self, row: int, gang: Gang) -> None:
         job = self.outlook.jobs[row]
