@@ -2,11 +2,11 @@
 
     python -m benchmarks.sharing.pair [--cycles 8] [--seconds 2] [--threads 2] [--width 896] [--json FILE]
 
-Two unmodified trainings of about 20 ms an iteration (``--width`` says how much an iteration computes). By turns only one
-computes at a time, on whatever cores; where they fight they have as many cores as one of them has threads, and these
-stand for the GPU. *use* is the share of a phase's time in
-which a step computes (from the begin of the forward pass to the end of the optimizer's step); *cpu* the CPU time of an
-iteration, of which others on the machine take nothing: a job alone waits for nobody, so that this is all it pays.
+Two unmodified trainings of about 20 ms an iteration (``--width`` says how much an iteration computes). By turns only
+one computes at a time, on whatever cores; where they fight they have as many cores as one of them has threads, and
+these stand for the GPU. *use* is the share of a phase's time in which a step computes (from the begin of the forward
+pass to the end of the optimizer's step); *cpu* the CPU time of an iteration, of which others on the machine take
+nothing: a job alone waits for nobody, so that this is all it pays.
 
 The machine may be busy with other things: so a cycle of short phases is run through again and again by the same two
 processes, and figures are ratios within a cycle, their median over all. Phases: each alone without turns, each alone

@@ -1,9 +1,9 @@
 """Tells jobs that share a GPU by turns which share of these the plan leaves them.
 
-Only who is to have fewer than equal turns is told: its agent has the broker give way for it. So the word that counts is
-the controller's, over the channel that the job's agent has checked it by; no job can take turns, or have them given to
-it, since it can only leave its own; and who is not told, or does not obey, costs the other one no more than equal turns
-do. What was told lasts for :data:`ROUNDS` rounds: if the controller ends, turns are equal again. Our definition.
+Only who is to have fewer than equal turns is told, over the channel that the job's agent has checked the controller by:
+it has the broker give way for it. A broker lets any process of a user say that of the user's own jobs, and of nobody
+else's: nobody takes another user's turns. Who is not told, or does not obey, costs the other one no more than equal
+turns do. What was told lasts for :data:`ROUNDS` rounds: if the controller ends, turns are equal again. Our definition.
 """
 
 from __future__ import annotations

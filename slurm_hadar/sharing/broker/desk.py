@@ -79,6 +79,8 @@ class Progress(NamedTuple):
 NOTHING = Progress()
 #: The share of the turns beside one other that a session has which does not give way.
 EQUAL = 0.5
+#: A smaller share is none: what one turn would cost its session then is more than it could make up for.
+LEAST = 0.001
 
 
 class Note(NamedTuple):
@@ -240,7 +242,7 @@ class Desk:
         """A session has this share of the turns beside another until then, 0 to a half; a half ends it."""
         lane, member = self._member(name)
         if share < EQUAL:
-            member.share, self._giving_way[name] = max(0.0, share), until_ns
+            member.share, self._giving_way[name] = share if share >= LEAST else 0.0, until_ns
         elif self._giving_way.pop(name, None) is not None:
             _level(lane, member)
         return self._settle(now_ns)

@@ -225,8 +225,8 @@ class Broker:
         raise ChannelError("is no op that is known: join, want, done, status, give_way")
 
     def _give_way(self, uid: int, said: dict[str, Any], now: int) -> list[Note]:
-        """The sessions of a job, which are its user's, give way. Nobody else may say that of them, and nobody can say
-        of any that it gets more."""
+        """The sessions of a job, which are its user's, give way. Any process of that user may say that of them,
+        nobody else."""
         share, for_s, name = said.get("share"), said.get("for_s"), f"job {str(said.get('job', ''))[:64]}"
         for value, most in ((share, EQUAL), (for_s, LONGEST_WAY_S)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:

@@ -282,6 +282,18 @@ def test_who_gives_way_in_part_has_that_share_of_the_turns(policy: Policy, share
     assert had.count("a") == pytest.approx(turns, abs=2)
 
 
+def test_a_share_too_small_to_be_one_is_none_and_costs_nothing_afterwards() -> None:
+    desk = _desk(Policy.FAIR, "a", "b")
+    desk.give_way("a", 5e-324, 10**12, 0)
+    desk.want("a", 0)
+    assert desk.look(3 * MS) == [Note("a", Told.TURN)]
+    assert desk.done("a", 4 * MS) == []
+    desk.give_way("a", EQUAL, 0, 4 * MS)
+    for name in "ab":
+        desk.want(name, 10 * MS)
+    assert sorted(_ten_turns(desk, 10 * MS)) == ["a"] * 5 + ["b"] * 5
+
+
 def test_giving_way_can_be_taken_back_and_ends_with_its_session() -> None:
     desk = _desk(Policy.FAIR, "a", "b")
     desk.give_way("a", 0.0, 10**12, 0)
