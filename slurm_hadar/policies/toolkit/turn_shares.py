@@ -48,8 +48,9 @@ def kept_by(kept: tuple[Any, Any], share: float) -> tuple[Any, Any]:
 
 
 def patience_s(job: Job) -> float:
-    """Seconds for which the job may be passed over at once; below 0 where it was slowed by more than it accepts."""
-    own_s = max(0.0, job.attained_s - job.held_up_s)
+    """Seconds for which the job may be passed over at once; below 0 where it was slowed by more than it accepts. One
+    that was larger has run for as long as its GPU-seconds say at the least."""
+    own_s = max(0.0, job.attained_s / max(job.form.gang_sizes) - job.held_up_s)
     return (job.slow_down - 1.0) * own_s - job.held_up_s
 
 

@@ -48,7 +48,10 @@ def start_step(
 
 def end_step(step: str | None, process: subprocess.Popen[bytes]) -> None:
     """At once; ``step``: its id (JOB.STEP), None: it has not begun."""
-    if step is not None:
-        subprocess.Popen(["scancel", "--signal=KILL", step], stdin=subprocess.DEVNULL)
-    else:
-        process.kill()
+    try:
+        if step is not None:
+            subprocess.Popen(["scancel", "--signal=KILL", step], stdin=subprocess.DEVNULL)
+            return
+    except OSError:  # no room for a process: with its srun the step ends, too
+        pass
+    process.kill()

@@ -138,3 +138,9 @@ def test_wait_is_what_the_policy_says_of_who_fits_nowhere() -> None:
     plan = planned(snapshot, "srtf")
 
     assert plan.guests == {} and isinstance(plan.waits["1"], Wait) and plan.waits["1"].tier is Tier.POLICY
+
+
+def test_who_was_larger_is_not_taken_to_have_run_for_longer() -> None:
+    """4,000 GPU-seconds on up to four GPUs may be no more than 1,000 seconds."""
+    one = job("1", form=Form(1, sizes=(1, 2, 4)), attained_s=4000.0, slow_down=2.0)
+    assert patience_s(one) == pytest.approx(1000.0)

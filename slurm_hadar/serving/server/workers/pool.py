@@ -182,16 +182,15 @@ class Pool:
         assert self._loop is not None
         try:
             ours = self._seat(place).node in {seat.node for seat in await asyncio.to_thread(seats_here)}
+            if ours and place in self._places and not self._closed:
+                self._start_now(place)
         except AllocationLost as error:
             self._places.discard(place)
             self._events.lost(f"no more workers on {self._seat(place).node}: {error}")
             return
-        except ConfigError:  # Slurm does not answer now
+        except (ConfigError, OSError):  # Slurm does not answer now, or this machine has no room for a process
             ours = False
-        if ours:
-            if place in self._places and not self._closed:
-                self._start_now(place)
-        else:  # it may come back
+        if not ours:  # it may come back
             self._loop.call_later(_BACK_OFF_S[-1], self._start, place)
 
     def _start_now(self, place: int) -> None:
