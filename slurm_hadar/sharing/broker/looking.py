@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,34 +41,33 @@ def sockets() -> list[Path]:
     return sorted(path for folder in there for path in folder.iterdir() if path.is_socket())
 
 
-def give_way(path: Path, job: str, share: float, for_s: float) -> None:
-    """Let the sessions of a job of this user's have this share of the turns beside another, 0 to a half (which ends
-    it), for at most a minute. Raises ChannelError where there is no broker."""
+@contextmanager
+def _told(path: Path, message: bytes) -> Iterator[socket.socket]:
+    """Tell the broker there something, and hear its answer. Raises ChannelError, also for what fails within."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
         sock.settimeout(_ANSWER_S)
         try:
             sock.connect(str(path))
             if not trusted(uid := credentials(sock)[1]):
                 raise ChannelError(f"the broker at {path} is one of user {uid}")
-            sock.sendall(encoded("give_way", job=job, share=share, for_s=for_s))
+            sock.sendall(message)
+            yield sock
         except OSError as error:
             raise ChannelError(f"no broker answers at {path}: {error.strerror or error}") from None
+
+
+def give_way(path: Path, job: str, share: float, for_s: float) -> None:
+    """Let the sessions of a job of this user's have this share of the turns beside another, 0 to a half (which ends
+    it), for at most a minute. Raises ChannelError where there is no broker."""
+    with _told(path, encoded("give_way", job=job, share=share, for_s=for_s)):
+        pass  # nothing is answered
 
 
 def status_of(path: Path) -> dict[str, Any]:
     """What the broker says: ``policy``, ``memory_bytes``, ``reserved_bytes``, ``lanes`` and ``sessions``, with times in
     seconds. Raises ChannelError."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-        sock.settimeout(_ANSWER_S)
-        try:
-            sock.connect(str(path))
-            if not trusted(uid := credentials(sock)[1]):
-                raise ChannelError(f"the broker at {path} is one of user {uid}")
-            sock.sendall(encoded("status"))
-            with sock.makefile("rb") as lines:
-                line = lines.readline()
-        except OSError as error:
-            raise ChannelError(f"no broker answers at {path}: {error.strerror or error}") from None
+    with _told(path, encoded("status")) as sock, sock.makefile("rb") as lines:
+        line = lines.readline()
     said = decoded(line) if line.endswith(b"\n") else {"reason": "it has hung up"}
     if said.pop("op", "") != "status":
         raise ChannelError(f"the broker at {path} does not say how it stands: {said.get('reason')}")
