@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +184,12 @@ class Live:
         self.cluster.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=died"])
 
     def start_again(self, job: str) -> bool:
-        """Whether a job that Slurm has requeued runs once more; it need not wait for that as long as Slurm would."""
+        """Whether a job that Slurm has requeued runs once more; it need not wait for that as long as Slurm would. Only
+        not at once: a node that ends a job revokes its credential, and in the same second the next run's too."""
         if self.state_of(job) == "PENDING":
-            self.cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
+            begin = datetime.fromisoformat(self.field(job, "EligibleTime"))
+            if begin > datetime.now() + timedelta(seconds=5):
+                self.cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now+3"], check=False)
         return self.state_of(job) == "RUNNING" and self.field(job, "Restarts") != "0"
 
     # Controllers

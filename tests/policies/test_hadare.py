@@ -8,6 +8,8 @@ import pytest
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Fork, Form, JobState, Node, Placement, Speed, Tier
 from slurm_hadar.policies import check_plan, get
+from slurm_hadar.policies.hadar.lookahead.plan import look_ahead_weighed
+from slurm_hadar.policies.hadar.lookahead.rules import Rules
 from slurm_hadar.testing.snapshots import carry_out
 
 NODES = (
@@ -62,13 +64,13 @@ def test_without_forked_jobs_it_is_hadar(job: Any, snapshot: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["job", "idle", "auto"])
 def test_with_jobs_enough_it_is_hadars_plan(copies: Any, job: Any, snapshot: Any, mode: str) -> None:
-    """As many parents as nodes: each node has a parent of its own, the one that Hadar would put there."""
+    """As many parents as nodes: each node has a parent of its own, the one that Hadar's prices would put there."""
     steps = {str(i): LONG * (1 + 0.1 * i) for i in range(1, 6)}
     forked = snapshot([c for parent, s in steps.items() for c in copies(parent, steps=s)], NODES)
     plain = snapshot([job(i, steps=s, form=Form(1)) for i, s in steps.items()], NODES)
-    expected = dict(get("hadar", frontier=0.1).allocate(plain).placements)
+    hadars, _ = look_ahead_weighed(Rules("jct", 0.1, 0.0, "none", 0.05, 3600.0, 0.0), plain, "hadar")
     plan = decide(forked, fork=mode)
-    assert {j.split("_")[0]: p for j, p in plan.placements.items()} == expected
+    assert {j.split("_")[0]: p for j, p in plan.placements.items()} == dict(hadars.placements)
 
 
 def test_two_jobs_share_the_idle_nodes(copies: Any, snapshot: Any) -> None:
