@@ -124,11 +124,9 @@ class _Layout:
         form, slots = own.forms[column], own.slots[column]
         if slots is None:
             slots = self.outlook.pools[self.outlook.pool_of[column]].slots
-        if schedule is not None and schedule.now[row] == column and schedule.together[row]:
-            gang = self.ledger.find(replace(form, max_nodes=own.nodes[column]), slots)
-            if gang is None and self._sooner_apart(row, column, schedule):
-                gang = self.ledger.find(form, slots)
-        else:
+        few = schedule is not None and schedule.now[row] == column and schedule.together[row]
+        gang = self.ledger.find(replace(form, max_nodes=own.nodes[column]) if few else form, slots)
+        if gang is None and schedule is not None and few and self._sooner_apart(row, column, schedule):
             gang = self.ledger.find(form, slots)
         if gang is not None:
             self._place(row, gang)
