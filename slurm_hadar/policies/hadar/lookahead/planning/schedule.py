@@ -84,15 +84,12 @@ class Machine:
         start_s, end_s = np.empty((jobs, count)), np.empty((jobs, count))
         column, via, now = np.empty((jobs, count), int), np.full((jobs, count), -1), np.empty((jobs, count), int)
         on_few = np.empty((jobs, count), bool)
-        charge, rows, every = np.zeros(count), np.arange(count), np.arange(self.seconds.shape[1])
-        offset = rows[:, None] * self.free_s.size
+        charge, rows = np.zeros(count), np.arange(count)
+        offset = rows * self.free_s.size
         for place in range(jobs):
             job = plans.order[:, place]
-            begins, ends, few = self._begin(job, free.ravel().take(offset + self._last_gpu[job]))
-            bound = plans.column[rows, job][:, None]
-            ends = np.where((bound < 0) | (bound == every), ends, np.inf)
-            chosen = ends.argmin(axis=1)
-            begin, end, pool = begins[rows, chosen], ends[rows, chosen], self.pool_of[chosen]
+            chosen, begin, end, few = self._choose(job, plans.column[rows, job], free.ravel(), offset)
+            pool = self.pool_of[chosen]
             here = np.where(begin <= 0, chosen, -1)
             wished = plans.via[rows, job]
             use = np.flatnonzero((wished >= 0) & (begin > 0))
@@ -103,21 +100,35 @@ class Machine:
             charge += self.toll[job, chosen] * (end - begin)
             self._occupy(free, rows, pool, self.workers[job, chosen], end)
             start_s[place], end_s[place], column[place], now[place] = begin, end, chosen, here
-            on_few[place] = few[rows, chosen]
+            on_few[place] = few
         by_job = plans.order.argsort(axis=1)
         start_s, end_s = (np.take_along_axis(a.T, by_job, axis=1) for a in (start_s, end_s))
         column, via, now = (np.take_along_axis(a.T, by_job, axis=1) for a in (column, via, now))
         return Schedules(start_s, end_s, column, via, now, np.take_along_axis(on_few.T, by_job, axis=1), charge)
 
-    def _begin(self, job: Ints, begins: Floats) -> tuple[Floats, Floats, Bools]:
+    def _choose(self, job: Ints, bound: Ints, free: Floats, offset: Ints) -> tuple[Ints, Floats, Floats, Bools]:
+        """In which column the jobs run, when they begin and end there, and whether that needs the fewest nodes. Most
+        plans bind all jobs, and then only those columns are looked at."""
+        if (bound >= 0).all():
+            begins, ends, few = self._begin((job, bound), free.take(offset + self._last_gpu[job, bound]))
+            if np.isfinite(ends).all():
+                return bound, begins, ends, few
+        begins, ends, few = self._begin(job, free.take(offset[:, None] + self._last_gpu[job]))
+        asked = bound[:, None]
+        ends = np.where((asked < 0) | (asked == np.arange(ends.shape[1])), ends, np.inf)
+        chosen = ends.argmin(axis=1)
+        rows = np.arange(len(job))
+        return chosen, begins[rows, chosen], ends[rows, chosen], few[rows, chosen]
+
+    def _begin(self, at: Ints | tuple[Ints, Ints], begins: Floats) -> tuple[Floats, Floats, Bools]:
         """When the jobs begin and end in each column, and whether that needs the fewest nodes, if enough GPUs are free
-        from ``begins`` on."""
+        from ``begins`` on. ``at``: the jobs, or the jobs each in one column."""
         if self._anywhere:
-            ends = begins + self.seconds[job] + np.where(begins > 0, self.again_s[job], 0.0)
+            ends = begins + self.seconds[at] + np.where(begins > 0, self.again_s[at], 0.0)
             return begins, ends, np.zeros(begins.shape, bool)
-        ready = np.maximum(begins, self.ready_s[job])
-        ends = ready + self.seconds[job] + np.where(begins > 0, self.again_s[job], 0.0)
-        apart = begins + self.apart_s[job]
+        ready = np.maximum(begins, self.ready_s[at])
+        ends = ready + self.seconds[at] + np.where(begins > 0, self.again_s[at], 0.0)
+        apart = begins + self.apart_s[at]
         return np.where(apart < ends, begins, ready), np.minimum(ends, apart), np.isfinite(apart) & (ends <= apart)
 
     def _meantime(
