@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from benchmarks.regimes import page
-from benchmarks.regimes.cells import chosen
+from benchmarks.regimes.cells import chosen, draws
 from benchmarks.regimes.play import BOUND, Book, Task, code_of, play_all
 from benchmarks.regimes.verdict import Map
 
@@ -38,7 +38,7 @@ TOO_SLOW = {"240": "hadar:prices=round"}
 @click.option("--cells", "pattern", default="", metavar="REGEX", help="Only cells whose name it is found in.")
 @click.option("--quick", is_flag=True, help="Cells of 12 GPUs only, with one seed.")
 @click.option("--full", is_flag=True, help="Three times as many cells.")
-@click.option("--seeds", type=click.IntRange(min=1), help="Default: 3, with --quick 1.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Default: 3, of 12 GPUs 9; with --quick 1.")
 @click.option("--jobs", "processes", default=2, show_default=True, type=click.IntRange(min=1), help="Processes.")
 @click.option("--limit", "limit_s", default=120.0, show_default=True, help="CPU seconds that a run may take.")
 @click.option("--results", default="build/regimes.jsonl", show_default=True, type=click.Path(path_type=Path))
@@ -52,12 +52,13 @@ def main(
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that are started: each has one core
     cells = [cell for cell in chosen(quick=quick, full=full) if re.search(pattern, cell.name)]
     names = list(dict.fromkeys(policies.split(",")))
-    numbers = range(seeds or (1 if quick else 3))
+    seeds_of = {cell: seeds or (1 if quick else draws(cell)) for cell in cells}
     # a seed after the other: a map that is cut short has all cells
     tasks = [
         Task(cell.name, seed, name, code_of(name))
-        for seed in numbers
+        for seed in range(max(seeds_of.values(), default=0))
         for cell in cells
+        if seed < seeds_of[cell]
         for name in (*names, BOUND)
         if name != TOO_SLOW.get(cell["gpus"])
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["AXES", "Cell", "Value", "chosen", "covering"]
+__all__ = ["AXES", "Cell", "Value", "chosen", "covering", "draws"]
 
 #: A value of an axis, as it stands in the names of cells.
 Value = str
@@ -27,6 +27,7 @@ AXES: Mapping[str, tuple[Value, ...]] = {
     "speeds": ("known", "wrong"),
 }
 _TIMES, _TIMES_FULL = 3, 9  # how often each pair is covered, at least
+_DRAWS, _DRAWS_OF_FEW = 3, 9  # of the jobs of a cell; a cell of 12 GPUs has few, and a long one decides its figures
 
 
 @dataclass(frozen=True, order=True)
@@ -86,3 +87,8 @@ def chosen(*, quick: bool = False, full: bool = False) -> list[Cell]:
     if quick:
         return covering({**AXES, "gpus": ("12",)})
     return covering(AXES, _TIMES_FULL if full else _TIMES)
+
+
+def draws(cell: Cell) -> int:
+    """With how many seeds a cell is drawn."""
+    return _DRAWS_OF_FEW if cell["gpus"] == "12" else _DRAWS

@@ -17,6 +17,7 @@ __all__ = ["read", "summary", "write"]
 
 _KEPT = ("cell", "seed", "policy", "avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s", "restarts_per_job", "worst_stretch",
          "gru", "decide_p50_ms", "decide_max_ms", "cpu_s", "unfinished", "too_slow_s", "failed")  # fmt: skip
+_NO_VARIANTS = "without its own variants"
 #: By metric and cell.
 Duels = Mapping[str, Mapping[Cell, Duel]]
 
@@ -29,7 +30,9 @@ def summary(found: Map, policy: str) -> str:
         figures = " ".join(f"{duels[metric][duel.cell].ratio:6.3f}" for metric in METRICS)
         lines.append(f"{duel.cell.name:64} {figures}  {duel.rival}")
     lines += ["", *(_told(name, policy, duels[metric].values()) for metric, name in METRICS.items())]
-    lines.append(_told("average JCT, its own variants not among the others", policy, _strangers(found, policy)))
+    lines += [
+        _told(f"{name}, {_NO_VARIANTS}", policy, _strangers(found, policy, metric)) for metric, name in METRICS.items()
+    ]
     for axis, value, ratios in by_value(list(duels["avg_jct_s"].values())):
         lines.append(f"  {axis:9} {value:10} {geometric(ratios):.3f} (worst {min(ratios):.3f}, {len(ratios)} cells)")
     unjudged = found.unjudged(policy)
@@ -41,10 +44,10 @@ def _duels(found: Map, policy: str) -> Duels:
     return {metric: {d.cell: d for d in found.duels(policy, metric)} for metric in METRICS}
 
 
-def _strangers(found: Map, policy: str) -> Collection[Duel]:
-    """Average JCT against the best of the other policies, variants of this one left out."""
+def _strangers(found: Map, policy: str, metric: str) -> Collection[Duel]:
+    """Against the best of the other policies, variants of this one left out."""
     family = policy.partition(":")[0].partition("@")[0]
-    return found.duels(policy, "avg_jct_s", lambda p: not p.startswith(family))
+    return found.duels(policy, metric, lambda p: not p.startswith(family))
 
 
 def _told(name: str, policy: str, duels: Collection[Duel]) -> str:
@@ -87,7 +90,7 @@ def _page(found: Map, policy: str, remark: str) -> str:
     cpu_min = sum(row.get("cpu_s", row.get("too_slow_s", 0.0)) for row in found.rows) / 60
     parts = [
         _INTRO.format(cells=_count(found), seeds=seeds, policies=len(found.policies), policy=policy,
-                      runs=len(found.rows), count=many, minutes=f"{cpu_min:.0f}"),
+                      runs=len(found.rows), minutes=f"{cpu_min:.0f}"),
         *([f"**{remark}**"] if remark else []),
         _goals(found, policy, duels),
         "![Average JCT of every policy over the best one in the cell](regimes.png)",
@@ -109,14 +112,19 @@ def _count(found: Map) -> str:
 
 def _goals(found: Map, policy: str, duels: Duels) -> str:
     rows = []
+    strangers = {f"{name}, {_NO_VARIANTS}": _strangers(found, policy, metric) for metric, name in METRICS.items()}
     judged = {name: duels[metric].values() for metric, name in METRICS.items()}
-    for name, each in (("average JCT, without its own variants", _strangers(found, policy)), *judged.items()):
+    for name, each in {**strangers, **judged}.items():
         score = Score.of(each)
         if score.worst is not None:
-            worst = f"{score.worst.ratio:.3f} (`{score.worst.cell.name}`, `{score.worst.rival}`)"
+            worst = f"{_ratio(score.worst)} (`{score.worst.cell.name}`, `{score.worst.rival}`)"
             rows.append([name, f"{score.mean:.3f}", worst, f"{score.ahead} of {score.count}"])
     header = [f"best other over `{policy}`", "geometric mean", "worst cell", "ahead in"]
     return _table(header, rows)
+
+
+def _ratio(duel: Duel) -> str:
+    return f"{duel.ratio:.3f}" if math.isnan(duel.error) else f"{duel.ratio:.3f} ± {duel.error:.3f}"
 
 
 def _missing(found: Map) -> list[str]:
@@ -148,7 +156,7 @@ def _cells(found: Map, policy: str, duels: Duels) -> str:
         restarts, stretch, slowest = (
             found.mean(cell, policy, key) or 0.0 for key in ("restarts_per_job", "worst_stretch", "decide_max_ms")
         )
-        ratios = [f"{duels[metric][cell].ratio:.3f}" for metric in METRICS]
+        ratios = [_ratio(duels[metric][cell]) for metric in METRICS]
         bound = found.bound(cell)
         over = f"{min(duel.ours, duel.theirs) / bound:.2f}" if bound else "-"
         jct_s = [f"{duel.ours:.0f}", f"{duel.theirs:.0f} `{duel.rival}`", over]
@@ -217,10 +225,11 @@ _INTRO = """
 {policies} policies on clusters, loads and jobs of many kinds, all with the same knowledge: {cells}, {seeds}.
 A cell is a value of each of nine axes; in the whole map every pair of values of two axes stands in three cells or more.
 Ratios are the best other policy's figure over that of `{policy}`, means over the seeds: above 1, `{policy}` is better.
-Its own variants are among the others if nothing else is said.
+Its own variants are among the others if nothing else is said. After ± is the standard error over the draws of the jobs
+(jackknife): a cell that is behind by less than twice that may be behind by the luck of its draws.
 
 ```
-python -m benchmarks.regimes --seeds {count} --page
+python -m benchmarks.regimes --page
 ```
 
 This makes {runs} runs, {minutes} minutes of CPU, by default in two processes; after a change of one policy only that

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from benchmarks.regimes.cells import AXES, Cell
 from benchmarks.regimes.play import BOUND
 
@@ -19,12 +21,14 @@ METRICS = {"avg_jct_s": "average JCT", "p95_jct_s": "95 % JCT", "ttd_s": "TTD"}
 
 @dataclass(frozen=True)
 class Duel:
-    """In one cell, the means over the seeds of one policy and of the best of its rivals."""
+    """In one cell, the means over the seeds of one policy and of the best of its rivals. ``error``: the standard error
+    of their ratio, from other draws of the jobs; NaN of one draw."""
 
     cell: Cell
     ours: float
     rival: str
     theirs: float
+    error: float = math.nan
 
     @property
     def ratio(self) -> float:
@@ -96,8 +100,17 @@ class Map:
         for cell in self.cells:
             ours, theirs = self.mean(cell, policy, metric), self.best(cell, others, metric)
             if ours is not None and theirs is not None:
-                found.append(Duel(cell, ours, *theirs))
+                found.append(Duel(cell, ours, *theirs, self._error(cell, policy, theirs[0], metric)))
         return found
+
+    def _error(self, cell: Cell, policy: str, rival: str, metric: str) -> float:
+        """The standard error of the ratio of two means over the same draws, by the jackknife (Efron and Stein 1981)."""
+        runs, seeds = self._runs[cell.name], sorted(self._seeds(cell))
+        if len(seeds) < 2:
+            return math.nan
+        ours, theirs = (np.array([runs[p][seed][metric] for seed in seeds]) for p in (policy, rival))
+        without = (theirs.sum() - theirs) / (ours.sum() - ours)
+        return float(np.sqrt((len(seeds) - 1) / len(seeds) * ((without - without.mean()) ** 2).sum()))
 
     @property
     def fewest_and_most_seeds(self) -> tuple[int, int]:
