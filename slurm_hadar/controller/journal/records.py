@@ -125,6 +125,12 @@ class JobRecord:
         return self.wanted > 0
 
     @property
+    def counted_moves(self) -> int:
+        """What guard.max_moves_per_job counts. A server runs for as long as it is asked, and is made larger and smaller
+        at its own wish: it would be left for ever at the size of its last move."""
+        return 0 if self.serves else self.moves
+
+    @property
     def stage(self) -> Stage:
         if self.ended is not None:
             return Stage.OVER

@@ -159,7 +159,7 @@ class JobViews:
                 "did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; "
                 f"asked again in {record.unsaved_until - now:.0f} s"
             )
-        young = unmovable_reason(self._config.guard, record.moves, record.run_since or now, now)
+        young = unmovable_reason(self._config.guard, record.counted_moves, record.run_since or now, now)
         if record.serves:
             return self._fixed(facts) or young or _content(facts)
         return self._fixed(facts) or young or self._unmeasured(facts, speeds)
@@ -180,7 +180,7 @@ class JobViews:
         lose = facts.comment.lose if facts.comment.lose is not None else self._config.jobs.lose_progress
         if not (self._saves(facts) or lose):
             return "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
-        return unmovable_reason(self._config.guard, facts.record.moves)
+        return unmovable_reason(self._config.guard, facts.record.counted_moves)
 
     def _saves(self, facts: JobFacts) -> bool:
         """Whether its owner or its training has said that it saves. A training says so only when it runs: as long as

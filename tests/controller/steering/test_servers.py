@@ -99,3 +99,22 @@ def test_the_default_policy_gives_and_takes(bench: Any) -> None:
     assert (size(), b.slurm.jobs[waits].nodes) == (1, ("v100-1",))
     report(b, job, restart=2, wanted=2)
     assert (controller.run_round().record.preemptions, size()) == (0, 1), "the training is not stopped for it"
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_a_server_follows_its_load_for_as_long_as_it_runs(bench: Any, most: int) -> None:
+    """The most moves of a job are no bound on it, but that none at all are allowed."""
+    b = bench({"v100-1": ("v100", 2)}, f"guard.max_moves_per_job={most}")
+    job = b.slurm.submit(gpus=1, comment=SERVER)
+    policy = Scripted(j1={"v100-1": {"v100": 1}})
+    controller = b.new_controller(policy=policy)
+    controller.run_round()
+    report(b, job, wanted=2)
+
+    moves = 0
+    for size in (2, 1, 2, 1, 2):
+        policy.where["1"] = Placement.of({"v100-1": {"v100": size}})
+        moves += controller.run_round().record.moves
+        report(b, job, restart=b.slurm.jobs[job].restarts, wanted=2)
+
+    assert moves == (5 if most else 0)
