@@ -116,7 +116,7 @@ class GuardSection(_Section):
     """Limits on what one round may do, whatever the policy says."""
 
     max_preemptions: int = Field(20, ge=0, description="running jobs stopped or moved in one round, at most")
-    max_moves_per_job: int = Field(20, ge=0, description="after so many moves a job stays where it is; not servers, which are resized at their own wish")
+    max_moves_per_job: int = Field(20, ge=0, description="after so many moves a job stays where it is (servers not)")
     min_run_s: float = Field(300.0, ge=0, description="a job runs at least this long before it may be moved")
     max_stretch: float = Field(
         30.0,

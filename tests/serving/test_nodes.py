@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import zmq
 
 from slurm_hadar.runtime.allocation.gpus import NodeGpus
 from slurm_hadar.serving.server.wire import pack
-from slurm_hadar.serving.server.workers import seats
+from slurm_hadar.serving.server.workers import pool as pools
+from slurm_hadar.serving.server.workers import processes, seats
 from slurm_hadar.serving.server.workers.line import WorkerLine, connect, sender, take_gpu
 from slurm_hadar.serving.server.workers.pool import Pool, WorkerEvents
 from slurm_hadar.serving.server.workers.seats import Seat, seats_here
@@ -86,3 +88,34 @@ def test_strangers_are_not_heard() -> None:
 def test_workers_of_one_node_are_spoken_to_by_files_alone() -> None:
     pool = Pool(1, [Seat("0")], [], WorkerEvents(lambda *_: None, lambda *_: None, print))
     assert pool.addresses.here.startswith("ipc://") and not pool.addresses.elsewhere
+
+
+def test_a_step_that_is_never_heard_of_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where this node's name does not resolve there: the step runs, and its words do not come."""
+
+    def silent(*_args: object, **_named: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "60"])
+
+    monkeypatch.setattr(processes, "start_step", silent)
+    monkeypatch.setattr(pools, "_UNHEARD_S", 0.1)
+    monkeypatch.setattr(pools, "BEAT_S", 0.05)
+    told: list[str] = []
+
+    async def play() -> str:
+        pool = Pool(1, [Seat("0", "elsewhere", 1)], ["models.py:build", "1"], _events(told))
+        pool.start(1)
+        until = time.monotonic() + WAIT_S
+        while not told and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        for _ in range(10):  # more looks
+            await asyncio.sleep(0.05)
+        pool.close()
+        return pool.addresses.elsewhere
+
+    address = asyncio.run(play())
+    assert len(told) == 1 and told[0].startswith("worker 0.1 on elsewhere has not been heard of") and address in told[0]
+    assert "firewall" in told[0]
+
+
+def _events(told: list[str]) -> WorkerEvents:
+    return WorkerEvents(lambda *_: None, lambda name, why: told.append(f"{name} is gone: {why}"), told.append)

@@ -25,15 +25,18 @@ __all__ = ["Pool", "WorkerEvents"]
 
 _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _SILENCE_S = 8.0  # of a worker on another node: it is gone
+_END_S = 5.0  # for the steps on other nodes, all together
+_UNHEARD_S = 60.0  # of one that was never heard of: somebody is to look why
 
 
 @dataclass(frozen=True)
 class WorkerEvents:
-    """Whom a pool tells: of each message, of each end with its reason, and of places that are no longer ours."""
+    """Whom a pool tells: of each message, of each end with its reason, and, in a line for people, of places where no
+    worker comes up."""
 
     message: Callable[[str, dict[str, Any], list[dict[str, Any]]], None]
     gone: Callable[[str, str], None]
-    lost: Callable[[str], None]
+    absent: Callable[[str], None]
 
 
 class Pool:
@@ -152,8 +155,9 @@ class Pool:
         for process in everyone:
             self._loop.remove_reader(process.pidfd)
             process.kill()
+        until_s = time.monotonic() + _END_S
         for process in everyone:
-            process.close()
+            process.close(until_s)
         self._processes.clear()
         self._socket.close()
         self._context.term()
@@ -186,7 +190,7 @@ class Pool:
                 self._start_now(place)
         except AllocationLost as error:
             self._places.discard(place)
-            self._events.lost(f"no more workers on {self._seat(place).node}: {error}")
+            self._events.absent(f"no more workers on {self._seat(place).node}: {error}")
             return
         except (ConfigError, OSError):  # Slurm does not answer now, or this machine has no room for a process
             ours = False
@@ -205,9 +209,15 @@ class Pool:
         """Who is on another node, and has not been heard of, is gone with it."""
         assert self._loop is not None
         self._drain()  # what has come while this loop was held up counts
-        silent_s = time.monotonic() - _SILENCE_S
+        now_s = time.monotonic()
         for process in list(self._processes.values()):
-            if process.heard_s is not None and process.heard_s < silent_s:
+            if process.never_heard(now_s - _UNHEARD_S):
+                self._events.absent(
+                    f"worker {process.name} on {process.seat.node} has not been heard of for {_UNHEARD_S:.0f} s: "
+                    f"{self.addresses.elsewhere} may not be reached from there (its name, a firewall), "
+                    "or srun waits for its step"
+                )
+            if process.heard_s is not None and process.heard_s < now_s - _SILENCE_S:
                 process.kill()
                 self._is_gone(process, f"on {process.seat.node} has not been heard of for {_SILENCE_S:.0f} s")
         self._listener = self._loop.call_later(BEAT_S, self._look)

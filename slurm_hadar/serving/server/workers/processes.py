@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_hadar.runtime.allocation.steps import end_step, environment, start_step
 from slurm_hadar.serving.server.workers.line import VARIABLE, WorkerLine
@@ -19,7 +20,6 @@ __all__ = ["Addresses", "WorkerProcess"]
 _MODULE = ("-m", "slurm_hadar.serving.server.workers.worker")
 #: Of the server's own environment what means nothing on another node.
 _OF_THIS_NODE = ("CUDA_VISIBLE_DEVICES", "HADAR_RUN_DIR", "HADAR_SHARE")
-_END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Addresses:
 @dataclass(eq=False)
 class WorkerProcess:
     """``popen``: the worker, or the srun of its step. ``heard_s``: when it was last heard of by time.monotonic(), of a
-    step that has begun."""
+    step that has begun; ``begun_s``: when it was started, until somebody has been told that nothing came of it."""
 
     name: str
     seat: Seat
@@ -45,6 +45,7 @@ class WorkerProcess:
     retired: bool = False
     step: str | None = None
     heard_s: float | None = None
+    begun_s: float = field(default_factory=time.monotonic)
 
     @classmethod
     def start(cls, name: str, seat: Seat, command: Sequence[str], addresses: Addresses, workers: int) -> WorkerProcess:
@@ -71,6 +72,13 @@ class WorkerProcess:
         """It lives, as a step of this id."""
         self.heard_s, self.step = time.monotonic(), step
 
+    def never_heard(self, since_s: float) -> bool:
+        """Whether it was started on another node before then and nothing has been heard of it; true once."""
+        silent = self.seat.node is not None and self.heard_s is None and self.begun_s < since_s
+        if silent:
+            self.begun_s = math.inf
+        return silent
+
     def kill(self) -> None:
         """At once. A step's srun ends when its step has."""
         if self.seat.node is None:
@@ -80,15 +88,15 @@ class WorkerProcess:
         else:
             self.popen.terminate()
 
-    def close(self) -> None:
-        """End it, and wait for that as long as it is ours to end."""
+    def close(self, until_s: float) -> None:
+        """End it, and wait for that: for one on another node until then, by time.monotonic()."""
         if self.seat.node is None:
             self.popen.kill()
             self.popen.wait()
         else:
             self.popen.terminate()  # srun ends its step
             try:
-                self.popen.wait(_END_S)
+                self.popen.wait(max(0.0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self.popen.kill()
                 self.popen.wait()
