@@ -329,9 +329,11 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
     if "sharing" in s:
         shared = s["sharing"]
-        rows.append(
-            ("shared", f"{shared['pairs']} times", f"{shared['shared_gpu_s'] / 3600:.1f} GPU-hours with two jobs")
-        )
+        crowded_h = shared.get("crowded_gpu_s", 0.0) / 3600
+        more = f", {crowded_h:.1f} of them with more than two" if crowded_h else ""
+        many = "two jobs or more" if crowded_h else "two jobs"
+        hours = f"{shared['shared_gpu_s'] / 3600:.1f} GPU-hours with {many}{more}"
+        rows.append(("shared", f"{shared['pairs']} times", hours))
     if s["unfinished"]:
         rows.append(("not done", str(len(s["unfinished"])), ""))
     return rows

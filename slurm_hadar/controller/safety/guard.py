@@ -142,7 +142,8 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
     total = len(changes)
     budget = max(1, int(guard.max_changed_share * total)) if guard.max_changed_share < 1 else total
     stops, changed = 0, 0
-    for change in sorted(active, key=lambda c: (-c.payoff, c.job_id)):
+    coming = {c.job_id for c in active}  # who is to be a guest of one of these cannot be that before it is there
+    for change in sorted(active, key=lambda c: (c.host in coming, -c.payoff, c.job_id)):
         if change.kind.stops and stops >= guard.max_preemptions:
             vetoed[change.job_id] = f"guard.max_preemptions = {guard.max_preemptions} a round"
         elif changed >= budget:
