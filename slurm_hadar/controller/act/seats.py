@@ -16,7 +16,7 @@ from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.observe.speeds.shared_gpus import on_gpus
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
 from slurm_hadar.controller.steering.rules import NodeFacts
-from slurm_hadar.policies.toolkit.company import all_accept, keep_together
+from slurm_hadar.policies.toolkit.company import all_accept, keep_together, may_be_several
 from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 
@@ -165,7 +165,7 @@ class _Seats:
         (gpu_type,) = change.new.by_type
         if len(jobs) == 2:
             return keep_together(snapshot, jobs[1], jobs[0], gpu_type) is not None
-        return snapshot.turns and jobs[-1].duty.get(gpu_type, 1.0) < 1 and all_accept(snapshot, jobs, gpu_type)
+        return snapshot.turns and may_be_several(jobs, gpu_type) and all_accept(snapshot, jobs, gpu_type)
 
     def _stays(self, job_id: str) -> bool:
         change = self._changes.get(job_id)

@@ -16,7 +16,7 @@ from typing import Any
 from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
-from slurm_hadar.policies.toolkit.company import all_accept, on_same_gpu, shares_kept
+from slurm_hadar.policies.toolkit.company import all_accept, may_be_several, on_same_gpu, shares_kept
 from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 
@@ -206,7 +206,9 @@ def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:
 
 
 def _keeping_host(snapshot: Snapshot, change: Change, stay: Set[str]) -> Change:
-    """One that keeps what it has has its old host, if that was to go and does not."""
+    """One that keeps what it has has its old host, if that was to go and does not; one that waits has none."""
+    if change.kind is ChangeKind.WAIT and change.host is not None:
+        return replace(change, host=None, turns=EQUAL)
     old = snapshot.job[change.job_id].host
     left = change.host is None and old in stay
     kept = change.kind is ChangeKind.STAY and (change.veto or left)
@@ -220,7 +222,7 @@ def _has_room(snapshot: Snapshot, there: Mapping[str, Sequence[str]], host: str 
         return True
     jobs = [snapshot.job[j] for j in (host, *guests, change.job_id)]
     (gpu_type,) = (change.new or change.old).by_type
-    return snapshot.turns and all_accept(snapshot, jobs, gpu_type)
+    return snapshot.turns and may_be_several(jobs, gpu_type) and all_accept(snapshot, jobs, gpu_type)
 
 
 def _stretched(snapshot: Snapshot, changes: Sequence[Change], most: float) -> dict[str, str]:

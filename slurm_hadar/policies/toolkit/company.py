@@ -41,6 +41,7 @@ __all__ = [
     "keeps",
     "level",
     "likeness",
+    "may_be_several",
     "may_share",
     "on_same_gpu",
     "pair_measured",
@@ -174,6 +175,13 @@ def all_accept(snapshot: Snapshot, jobs: Sequence[Job], gpu_type: str) -> bool:
     if kept is None or any(k * job.slow_down < 1 - ROUNDING for k, job in zip(kept, jobs, strict=True)):
         return False
     return fits((job.takes for job in jobs), snapshot.gpu_bytes.get(gpu_type))
+
+
+def may_be_several(jobs: Sequence[Job], gpu_type: str) -> bool:
+    """Whether these may be among more than two that a plan puts on one GPU: of one user, and with one at most whose
+    duty is not known."""
+    unknown = sum(job.duty.get(gpu_type, 1.0) >= 1 for job in jobs)
+    return unknown <= 1 and len({job.user for job in jobs}) == 1
 
 
 def shares_kept(snapshot: Snapshot, jobs: Mapping[str, Job]) -> dict[str, float]:

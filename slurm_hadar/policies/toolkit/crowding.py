@@ -8,7 +8,7 @@ there; our definition::
            kept_g - max over i (k_i - k_i')  else
 
 with k_i and k_i' what each keeps without the guest and with it (:mod:`slurm_hadar.policies.toolkit.company`), and all
-else as there. Who comes is one whose duty is known, and has the user of those there. Nobody comes whom one of them does
+else as there. All have one user, and of one at most the duty is not known. Nobody comes whom one of those there does
 not accept, or who would need more memory than there is, where that is known; nor where one has more than equal turns.
 
 Greedy: of all guests and GPUs the largest gain first, at most one guest for each GPU in a sweep; then the queue, which
@@ -32,6 +32,7 @@ from slurm_hadar.policies.toolkit.company import (
     kept_by_each,
     level,
     likeness,
+    may_be_several,
     may_share,
     same_gpu,
 )
@@ -61,8 +62,8 @@ class _Gpu:
 
 def more_guests(snapshot: Snapshot, plan: Plan, unequal: frozenset[str]) -> dict[str, Crowded]:
     """Further guests for hosts that have one by the plan, but for the hosts ``unequal``."""
-    guests = [job for job in able_guests(snapshot, plan) if job.duty]
     hosts = [h for h in dict.fromkeys(plan.guests.values()) if h not in unequal]
+    guests = able_guests(snapshot, plan) if hosts and any(job.duty for job in snapshot.jobs) else []
     if not guests or not hosts:
         return {}
     return _Crowding(snapshot, plan, guests, hosts).found()
@@ -79,7 +80,7 @@ class _Crowding:
         types = [next(iter(plan.placements[h].by_type)) for h in hosts]
         each = enumerate(zip(hosts, types, strict=True))
         gpus = [_Gpu(n, t, there[h], _room(there[h])) for n, (h, t) in each]
-        self._gpus = [gpu for gpu in gpus if all(map(may_share, gpu.there))]
+        self._gpus = [g for g in gpus if all(map(may_share, g.there)) and may_be_several(g.there, g.gpu_type)]
         self._waiting = _Waiting(guests, self._reach)
 
     def found(self) -> dict[str, Crowded]:
@@ -127,9 +128,10 @@ class _Crowding:
         wanted = waiting.duty(gpu.gpu_type, gpu.there[0].user)
         gets, leaves = _shares(duties, wanted)
         kept, lost = gets / wanted, np.zeros(len(wanted))
-        possible = waiting.left & (waiting.users == gpu.there[0].user) & (len({j.user for j in gpu.there}) == 1)
+        known = all(j.duty.get(gpu.gpu_type, 1.0) < 1 for j in gpu.there)
+        possible = waiting.left & (waiting.users == gpu.there[0].user) & (known | (wanted < 1))
         possible &= (kept * waiting.slow_down >= 1 - ROUNDING) & (leaves >= np.max(duties / slow_downs) - ROUNDING)
-        possible &= (wanted < 1) & waiting.fit(gpu, self._snapshot)
+        possible &= waiting.fit(gpu, self._snapshot)
         speed = kept * waiting.relative[:, gpu.column]
         possible &= speed > 0
         if not possible.any():

@@ -25,14 +25,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from slurm_hadar.model import EMPTY, Job, JobState, Plan, Snapshot
+from slurm_hadar.model import EMPTY, Job, JobState, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.toolkit.admission import refusals
-from slurm_hadar.policies.toolkit.company import all_accept, beside, heir, kept_by_each, may_share, together
+from slurm_hadar.policies.toolkit.company import (
+    all_accept,
+    beside,
+    heir,
+    kept_by_each,
+    may_share,
+    shares_kept,
+    together,
+)
 from slurm_hadar.policies.toolkit.crowding import more_guests
 from slurm_hadar.policies.toolkit.matching import UNKNOWN_RUNTIME_S, best_pairs, to_go_s
 from slurm_hadar.policies.toolkit.turn_shares import EQUAL, LARGER, affords, knows_length, patience_s
 
 __all__ = ["UNKNOWN_RUNTIME_S", "with_guests"]
+
+#: Of the speed that a guest would have on the GPU that suits it best: as fast as there.
+_AS_FAST = 0.95
 
 _Allocate = Callable[[Any, Snapshot], Plan]
 
@@ -46,25 +57,49 @@ def with_guests(allocate: _Allocate) -> _Allocate:
     def allocate_with_guests(self: Any, snapshot: Snapshot) -> Plan:
         if not snapshot.pairings:
             return allocate(self, snapshot)
-        shown, fixed = _without_guests(snapshot, told=self.pairs)
+        content = frozenset() if self.pairs else _content(snapshot)
+        shown, fixed = _without_guests(snapshot, content, told=self.pairs)
         if self.pairs:
             plan = allocate(self, shown)
             return plan if plan.abstains else _admitted(snapshot, plan, {**fixed, **plan.guests}, {}, fixed)
         plan = allocate(self, replace(shown, pairings={}))  # one policy may ask another in its turn
-        return plan if plan.abstains else _paired(snapshot, plan, fixed)
+        return plan if plan.abstains else _paired(snapshot, _with_waits(plan, content), fixed, content)
 
     return allocate_with_guests
 
 
-def _without_guests(snapshot: Snapshot, *, told: bool) -> tuple[Snapshot, dict[str, str]]:
-    """The jobs as a policy sees them that knows no guests: as jobs that wait, ``told`` or not whose guests they are. A
-    guest that must keep its place is not shown, and keeps its host there too; those are what else is returned."""
+def _content(snapshot: Snapshot) -> frozenset[str]:
+    """Guests that by their duties are as fast as on a GPU of their own of any type: a policy that saw them wait would
+    give them one, for which they would be restarted and others wait."""
+    if not snapshot.turns:
+        return frozenset()
+    kept = shares_kept(snapshot, snapshot.job)
+    guests = (snapshot.job[j] for there in snapshot.guests_of.values() for j in there)
+    able = (j for j in guests if j.steerable and j.running and j.movable and j.placement and j.turns == EQUAL)
+    return frozenset(
+        job.job_id
+        for job in able
+        if job.duty.get(next(iter(job.placement.by_type)), 1.0) < 1
+        and kept.get(job.job_id, 0.0) * job.rate(job.placement) >= _AS_FAST * job.best_rate()
+    )
+
+
+def _with_waits(plan: Plan, content: frozenset[str]) -> Plan:
+    """The plan with those whom the policy was not shown, until it is seen whose guests they are."""
+    wait = Wait(Tier.POLICY, "the job whose guest it was leaves its GPU, and it is worth more to be nobody's")
+    return replace(plan, waits={**plan.waits, **dict.fromkeys(sorted(content), wait)}) if content else plan
+
+
+def _without_guests(snapshot: Snapshot, content: frozenset[str], *, told: bool) -> tuple[Snapshot, dict[str, str]]:
+    """The jobs as a policy sees them that knows no guests: as jobs that wait, ``told`` or not whose guests they are;
+    without those that are ``content``. A guest that must keep its place is not shown, and keeps its host there too;
+    those are what else is returned."""
     fixed = {j.job_id: j.host for j in snapshot.jobs if j.host is not None and j.steerable and not j.movable}
     bound = {host: guest for guest, host in fixed.items()}
     passed = {} if told else _passed_over(snapshot, fixed)
     jobs = []
     for job in snapshot.jobs:
-        if job.job_id in fixed:
+        if job.job_id in fixed or job.job_id in content:
             continue
         if job.job_id in passed:
             job = replace(job, state=JobState.PENDING, placement=EMPTY, started=None)
@@ -91,8 +126,19 @@ def _passed_over(snapshot: Snapshot, fixed: Mapping[str, str]) -> dict[str, str]
     }
 
 
-def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str]) -> Plan:
+def _settled(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str], content: frozenset[str]) -> dict[str, str]:
+    """The guests that are content and stay, with whoever of those on their GPU goes on as its host."""
+    found: dict[str, str] = {}
+    for host, guests in snapshot.guests_of.items():
+        theirs = [g for g in guests if g in content]
+        if theirs and (first := heir(snapshot, plan, host)) is not None:
+            found.update(_staying(snapshot, plan, first, theirs, fixed))
+    return found
+
+
+def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str], content: frozenset[str]) -> Plan:
     """The plan with its guests. Those whom the cluster would refuse for something else than GPUs are left out."""
+    fixed = {**fixed, **_settled(snapshot, plan, fixed, content)}
     crowds = _crowds(snapshot, plan)
     turns: dict[str, float] = {}
     if snapshot.turns:
@@ -100,7 +146,8 @@ def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str]) -> Plan:
         turns.update(_shares_where_bound(snapshot, fixed))
     aside = plan.guests
     taken = frozenset([*fixed.values(), *crowds, *aside, *aside.values()])
-    best = best_pairs(snapshot, plan, taken, _kept_in_crowds(snapshot, plan, crowds, fixed))
+    free = replace(plan, waits={job_id: wait for job_id, wait in plan.waits.items() if job_id not in fixed})
+    best = best_pairs(snapshot, free, taken, _kept_in_crowds(snapshot, plan, crowds, fixed))
     guests = {**fixed, **aside, **{guest: pair.host for guest, pair in best.items()}}
     turns.update({guest: pair.share for guest, pair in best.items()})
     for host, others in crowds.items():

@@ -58,7 +58,7 @@ def test_two_by_turns_do_more_than_one_where_their_duties_leave_time() -> None:
     ("third", "fields"),
     [
         ({"slow_down": 1.0}, {}),
-        ({"duty": None}, {}),  # which is not known
+        ({"duty": None, "slow_down": 1.6}, {}),  # which is not known, and counts as 1: it keeps 0.6
         ({"user": "bob"}, {}),
         ({"model": "c"}, {}),  # of which nothing is known
         ({"duty": 0.9, "slow_down": 1.2}, {}),  # which keeps 0.67
@@ -75,6 +75,25 @@ def test_no_third_comes_who_is_not_accepted_or_does_not_accept(third: dict[str, 
     assert planned(cluster(*two, job(3, takes=(2, 1)))).guests == {"2": "1", "3": "1"}
 
     assert planned(cluster(*two, job(3, **third), **fields)).guests == {"2": "1"}
+
+
+def test_of_one_at_most_the_duty_is_not_known() -> None:
+    """With ten times as long accepted, two such would do no more than one."""
+    waiting = [job(3, None, 60.0, slow_down=10.0), job(4, None, 60.0, slow_down=10.0)]
+    plan = planned(cluster(running(1, 0.1, slow_down=10.0), running(2, 0.1, host="1", slow_down=10.0), *waiting))
+
+    assert plan.guests in ({"2": "1", "3": "1"}, {"2": "1", "4": "1"})
+
+
+def test_who_is_as_fast_as_a_guest_is_not_moved_to_a_gpu_of_its_own() -> None:
+    """Which is for one that waits; one that is slowed goes there, if it is its turn."""
+    there = running(1), running(2, host="1")
+    snapshot = cluster(*there, job(3), gpus=2)
+    plan = planned(snapshot)
+    assert plan.guests == {"2": "1"} and [c.kind for c in changes_of(snapshot, plan)[:2]] == [ChangeKind.STAY] * 2
+
+    slowed = cluster(running(1), running(2, 1.0, host="1"), job(3), gpus=2)
+    assert "2" not in planned(slowed).guests
 
 
 def test_a_crowd_stays_as_it_is() -> None:
@@ -102,7 +121,7 @@ def test_what_turns_out_worse_than_accepted_is_undone() -> None:
 
 def test_when_the_host_is_stopped_one_of_its_guests_is_the_host_of_the_others() -> None:
     """Shortest first: nobody is requeued, as they are all on one GPU."""
-    crowd = [running(1, steps=9e5), running(2, steps=3600.0, host="1"), running(3, steps=8e5, host="1")]
+    crowd = [running(1, 0.4, 9e5), running(2, 0.4, 3600.0, host="1"), running(3, 0.4, 8e5, host="1")]
     snapshot = cluster(*crowd)
 
     plan = planned(snapshot, "srtf")
