@@ -67,7 +67,8 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="Fork every job whose gang fits on one node into a copy per node."),
             click.option("--share", is_flag=False, flag_value="beside",
                          type=click.Choice(["beside", "turns", "halves"]),
-                         help="Two jobs of one GPU each may share one: beside each other (the default), or by turns."),
+                         help="Two jobs of one GPU each may share one: beside each other (the default), or by turns, "
+                              "by which more may where the trace has duties."),
             click.option("--slow-down", type=float, metavar="TIMES",
                          help="With --share: how many times as long every job may take beside another. Default: 2."),
             click.option("--profiles", "profiles_file", type=click.Path(path_type=Path), metavar="JOURNAL",

@@ -138,20 +138,20 @@ def _settled(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str], content: 
 
 def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str], content: frozenset[str]) -> Plan:
     """The plan with its guests. Those whom the cluster would refuse for something else than GPUs are left out."""
-    fixed = {**fixed, **_settled(snapshot, plan, fixed, content)}
+    bound = {**fixed, **_settled(snapshot, plan, fixed, content)}
     crowds = _crowds(snapshot, plan)
     turns: dict[str, float] = {}
     if snapshot.turns:
-        plan, turns = _stood_aside(snapshot, plan, frozenset([*fixed, *fixed.values(), *crowds, *_crowded(snapshot)]))
+        plan, turns = _stood_aside(snapshot, plan, frozenset([*bound, *bound.values(), *crowds, *_crowded(snapshot)]))
         turns.update(_shares_where_bound(snapshot, fixed))
     aside = plan.guests
-    taken = frozenset([*fixed.values(), *crowds, *aside, *aside.values()])
-    free = replace(plan, waits={job_id: wait for job_id, wait in plan.waits.items() if job_id not in fixed})
-    best = best_pairs(snapshot, free, taken, _kept_in_crowds(snapshot, plan, crowds, fixed))
-    guests = {**fixed, **aside, **{guest: pair.host for guest, pair in best.items()}}
+    taken = frozenset([*bound.values(), *crowds, *aside, *aside.values()])
+    free = replace(plan, waits={job_id: wait for job_id, wait in plan.waits.items() if job_id not in bound})
+    best = best_pairs(snapshot, free, taken, _kept_in_crowds(snapshot, plan, crowds, bound))
+    guests = {**bound, **aside, **{guest: pair.host for guest, pair in best.items()}}
     turns.update({guest: pair.share for guest, pair in best.items()})
     for host, others in crowds.items():
-        guests.update(_staying(snapshot, plan, host, [g for g in others if g not in guests], fixed))
+        guests.update(_staying(snapshot, plan, host, [g for g in others if g not in guests], bound))
     turns = {guest: share for guest, share in turns.items() if share != EQUAL}
     gains = {guest: pair.gain for guest, pair in best.items()}
     if snapshot.turns:
@@ -160,7 +160,7 @@ def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str], content: f
         gains.update({guest: crowded.gain for guest, crowded in more.items()})
         rest = _resting(snapshot, plan, {**guests, **dict.fromkeys(crowds, "")})
         guests, turns = {**guests, **rest}, {**turns, **dict.fromkeys(rest, 0.0)}
-    return _admitted(snapshot, replace(plan, turns=turns), guests, gains, fixed)
+    return _admitted(snapshot, replace(plan, turns=turns), guests, gains, bound)
 
 
 def _stood_aside(snapshot: Snapshot, plan: Plan, others: frozenset[str]) -> tuple[Plan, dict[str, float]]:

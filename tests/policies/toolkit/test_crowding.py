@@ -130,6 +130,17 @@ def test_when_the_host_is_stopped_one_of_its_guests_is_the_host_of_the_others() 
     assert [c.kind for c in changes_of(snapshot, plan)] == [ChangeKind.STAY] * 3
 
 
+def test_a_guest_that_is_as_fast_as_alone_stays_with_the_next_host() -> None:
+    """Of three the policy stops one for another; the third is not shown to it."""
+    crowd = [running(1, 0.5, 9e5), running(2, 0.9, 3600.0, host="1"), running(3, 0.05, 8e5, host="1")]
+    snapshot = cluster(*crowd)
+
+    plan = planned(snapshot, "srtf")
+
+    assert plan.guests["3"] == "2" and "3" not in plan.waits
+    assert {c.job_id: c.kind for c in changes_of(snapshot, plan)}["3"] is ChangeKind.STAY
+
+
 def test_guests_of_a_host_that_stays_after_all_stay_with_it() -> None:
     """A veto that comes after the plan."""
     snapshot = cluster(running(1), running(2, host="1"), running(3, host="1"))
