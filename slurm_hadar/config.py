@@ -169,7 +169,8 @@ class JobsSection(_Section):
     shared_gpus: SharedGpus = Field(
         SharedGpus.TURNS,
         description="how jobs with shards use a GPU until it is measured: `turns` = each has half "
-        "of the time (hadar-srun), unless one is to have more, `beside` = at once, as Gavel's published pairs do",
+        "of the time (hadar-srun), unless one is to have more or they are known to need less, `beside` = at once, as "
+        "Gavel's published pairs do",
     )
     shared_by: SharedBy = Field(
         SharedBy.USER,

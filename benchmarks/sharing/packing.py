@@ -1,13 +1,14 @@
-"""Where it pays that two jobs may have one GPU: average JCT with and without, regime by regime.
+"""Where it pays that several jobs may have one GPU: average JCT with and without, regime by regime.
 
     python -m benchmarks.sharing.packing [--seeds 3] [--first 101] [--policy hadar|gavel_las:packed=true] [--json FILE]
 
 Jobs are drawn as by Gavel's generator (Narayanan et al., OSDI 2020, scheduler/utils.py): evenly over the 26 workloads
 of its table, with run times on a V100 of 10^U(1.5, 3) minutes for four of five, else 10^U(3, 4). Gangs, where there are
 any, have 1, 2 or 4 GPUs for 74, 10 and 16 % of the jobs. A regime differs from the first one in what its name says;
-from ``no checkpoints`` on, from that of load 1.2. Each seed is simulated with whole GPUs and with shared ones on the
-same jobs; what is printed are the ratios, shared over whole, and what became of it: GPU-hours with two jobs, restarts
-per job more than with whole GPUs.
+from ``no checkpoints`` on, from that of load 1.2. Of ``small jobs`` a third, or all, need their GPU for a part of their
+time, evenly from 0.1 to 0.4, drawn by a seed of their own; that is ours, and no published mix. Each seed is simulated
+with whole GPUs and with shared ones on the same jobs; what is printed are the ratios, shared over whole, and what
+became of it: GPU-hours with two jobs or more, and with three or more, restarts per job more than with whole GPUs.
 
 The rule was chosen on seeds 1 and 2 of three regimes; figures are told of seeds from 101 on.
 """
@@ -34,23 +35,26 @@ from slurm_hadar.throughput.table import reference
 #: Gavel's generator: exponents of the minutes, and the share of the long ones.
 SHORT, LONG, LONG_SHARE = (1.5, 3.0), (3.0, 4.0), 0.2
 GANGS = {1: 0.74, 2: 0.10, 4: 0.16}
+DUTY = 0.1, 0.4
 MEAN_H = 1006 / 60  # of a run time
 
 
 @dataclass(frozen=True)
 class Regime:
     """What is drawn. ``load``: mean run time on a V100 of the jobs that arrive in an hour, over the GPUs; 0 = they come
-    at once. ``gangs``: not all jobs have one GPU. ``options``: what else differs in the simulation."""
+    at once. ``gangs``: not all jobs have one GPU. ``small``: the share of jobs that need their GPU for a part of their
+    time. ``options``: what else differs in the simulation."""
 
     load: float = 0.8
     gangs: bool = False
+    small: float = 0.0
     jobs: int = 100
     cluster: str = "v100:1x4,p100:1x4,k80:1x4"
     options: Mapping[str, Any] | None = None
 
     def trace(self, seed: int) -> Trace:
-        """Same seed, same jobs in all regimes but for their gangs and arrivals."""
-        dice, at_s = random.Random(seed), 0.0
+        """Same seed, same jobs in all regimes but for their gangs, arrivals and duties."""
+        dice, small, at_s = random.Random(seed), random.Random(f"{seed}:duty"), 0.0
         table = reference()
         workloads = sorted({(r.model, r.batch) for r in table.rows if r.gpus == 1}, key=str)
         gap_s = 3600 * MEAN_H / (self.load * 12) if self.load else 0.0
@@ -61,7 +65,8 @@ class Regime:
             workers = dice.choices(list(GANGS), list(GANGS.values()))[0] if self.gangs else 1
             model, batch = dice.choice([w for w in workloads if table.steps_per_s(*w, "v100", workers)])
             rate = table.steps_per_s(model, batch, "v100", workers) or 0.0
-            jobs.append(TraceJob(str(number), at_s, model, batch, workers, run_s * rate, nodes=(1, workers)))
+            duty = small.uniform(*DUTY) if small.random() < self.small else 1.0
+            jobs.append(TraceJob(str(number), at_s, model, batch, workers, run_s * rate, nodes=(1, workers), duty=duty))
             at_s += dice.expovariate(1.0) * gap_s
         return Trace(f"seed {seed}", "drawn", tuple(jobs))
 
@@ -90,6 +95,10 @@ REGIMES: Mapping[str, Regime] = {
     "by turns, no checkpoints, V100 only": replace(
         _BUSY, cluster="v100:3x4", options={"share": "turns", "unmovable": 1.0}
     ),
+    "by turns, small jobs": replace(_BUSY, small=1 / 3, options={"share": "turns"}),
+    "by turns, small jobs, all at once": replace(_BASE, load=0.0, small=1 / 3, options={"share": "turns"}),
+    "by turns, all small jobs, all at once": replace(_BASE, load=0.0, small=1.0, options={"share": "turns"}),
+    "by turns, small jobs, no checkpoints": replace(_BUSY, small=1 / 3, options={"share": "turns", "unmovable": 1.0}),
     "slow-down 1.25": replace(_BUSY, options={"slow_down": 1.25}),
     "slow-down 4": replace(_BUSY, options={"slow_down": 4.0}),
 }
@@ -110,6 +119,7 @@ def ratios(regime: Regime, seed: int, policy: str) -> dict[str, float]:
     whole, shared = found
     told = {key: shared[key] / whole[key] for key in FIGURES}
     told["shared_gpu_h"] = shared["sharing"]["shared_gpu_s"] / 3600
+    told["crowded_gpu_h"] = shared["sharing"].get("crowded_gpu_s", 0.0) / 3600
     return {**told, "more_restarts": shared["restarts_per_job"] - whole["restarts_per_job"]}
 
 

@@ -9,10 +9,23 @@ Units: seconds, bytes, steps; times are UTC epoch seconds.
 from __future__ import annotations
 
 from slurm_hadar.model.gpus import EMPTY, Basis, GpuType, Node, Partition, Placement, Speed
-from slurm_hadar.model.job import MOST_SLOW_DOWN, NO_NEEDS, Draw, Fork, Form, Job, JobState, Mix, Needs, Quota
-from slurm_hadar.model.round import Kept, Pairing, Plan, Snapshot, Tier, Wait
+from slurm_hadar.model.job import (
+    LEAST_DUTY,
+    MOST_SLOW_DOWN,
+    NO_NEEDS,
+    Draw,
+    Fork,
+    Form,
+    Job,
+    JobState,
+    Mix,
+    Needs,
+    Quota,
+)
+from slurm_hadar.model.round import Company, Kept, Pairing, Plan, Snapshot, Tier, Wait
 
 __all__ = [
-    "Basis", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Kept", "MOST_SLOW_DOWN", "Mix", "NO_NEEDS",
-    "Needs", "Node", "Pairing", "Partition", "Placement", "Plan", "Quota", "Snapshot", "Speed", "Tier", "Wait",
+    "Basis", "Company", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Kept", "LEAST_DUTY",
+    "MOST_SLOW_DOWN", "Mix", "NO_NEEDS", "Needs", "Node", "Pairing", "Partition", "Placement", "Plan", "Quota",
+    "Snapshot", "Speed", "Tier", "Wait",
 ]  # fmt: skip

@@ -8,10 +8,24 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.model.gpus import EMPTY, Placement, Speed
 
-__all__ = ["Draw", "Fork", "Form", "Job", "JobState", "MOST_SLOW_DOWN", "Mix", "NO_NEEDS", "Needs", "Quota"]
+__all__ = [
+    "Draw",
+    "Fork",
+    "Form",
+    "Job",
+    "JobState",
+    "LEAST_DUTY",
+    "MOST_SLOW_DOWN",
+    "Mix",
+    "NO_NEEDS",
+    "Needs",
+    "Quota",
+]
 
 #: The largest ``slow_down`` of a job.
 MOST_SLOW_DOWN = 100.0
+#: The least ``duty`` of a job.
+LEAST_DUTY = 0.001
 
 
 class JobState(enum.StrEnum):
@@ -186,7 +200,11 @@ class Job:
     where its GPUs are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload.
     ``turns`` is a guest's share of the turns there; ``held_up_s`` are the seconds of its runs that it has lost to its
     company so far, of which ``slow_down`` bounds the sum (:mod:`slurm_hadar.policies.toolkit.turn_shares`);
-    ``gives_way``: it can be told to leave its company more than equal turns. ``serves``: it is a server of models,
+    ``gives_way``: it can be told to leave its company more than equal turns. ``duty`` is the share of its time,
+    :data:`LEAST_DUTY` to 1, in which the job alone has the turn on a GPU of a type; 1 on types that are not there, of
+    which nobody knows. ``takes`` are the persistent and ephemeral bytes that it takes of a GPU, None where nobody
+    knows; ``parts`` of how many parts of a shared GPU it asks for, and ``room`` how many of the GPU that it runs on
+    nobody has (None = they are not counted). ``serves``: it is a server of models,
     which is made smaller for others but not stopped. ``blocked`` is why a job that waits would not be started this
     round whatever it was given, None if nothing is known to keep it; policies are not shown such jobs
     (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of the
@@ -237,6 +255,10 @@ class Job:
     held_up_s: float = 0.0
     gives_way: bool = True
     pairs_as: str = ""
+    duty: Mapping[str, float] = field(default_factory=dict)
+    takes: tuple[int, int] | None = None
+    parts: int = 1
+    room: int | None = None
     ruled_out: Mapping[str, str] = field(default_factory=dict)
     serves: bool = False
 

@@ -11,12 +11,14 @@ from typing import Any
 from slurm_hadar.model.gpus import EMPTY, Node, Partition, Placement
 from slurm_hadar.model.job import Job, Quota
 
-__all__ = ["Kept", "Pairing", "Plan", "Snapshot", "Tier", "Wait"]
+__all__ = ["Company", "Kept", "Pairing", "Plan", "Snapshot", "Tier", "Wait"]
 
 #: Two workloads (as :func:`slurm_hadar.throughput.table.workload` writes them) on one GPU of a type.
 Pairing = tuple[str, str, str]
 #: What each of the two keeps of its speed alone on that GPU: shares in (0, 1].
 Kept = tuple[float, float]
+#: A workload, those of the others on its GPU, sorted, and the GPU's type.
+Company = tuple[str, tuple[str, ...], str]
 
 
 class Tier(enum.StrEnum):
@@ -36,7 +38,9 @@ class Snapshot:
     ones count less). ``memory`` is what the last plan of the same policy asked to be given back (:class:`Plan`); empty
     in the first round, and whenever it was lost. ``quotas`` are those that jobs' ``needs`` name. ``pairings`` is what
     workloads keep of their speeds on one GPU, each pair in either order; empty = no GPU is given to two jobs. With
-    ``turns`` two on a GPU take turns whose shares a plan may choose, and ``pairings`` is what they keep by equal ones.
+    ``turns`` jobs on a GPU take turns, of two in shares that a plan may choose, and ``pairings`` is what they keep by
+    equal ones. ``measured`` is what was measured there of one workload in the company of others, and ``gpu_bytes`` the
+    memory of GPU types, where it is known (:mod:`slurm_hadar.policies.toolkit.company`).
     """
 
     time: float
@@ -50,6 +54,8 @@ class Snapshot:
     quotas: tuple[Quota, ...] = ()
     pairings: Mapping[Pairing, Kept] = field(default_factory=dict)
     turns: bool = False
+    measured: Mapping[Company, float] = field(default_factory=dict)
+    gpu_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @functools.cached_property
     def node(self) -> dict[str, Node]:
@@ -58,6 +64,18 @@ class Snapshot:
     @functools.cached_property
     def job(self) -> dict[str, Job]:
         return {j.job_id: j for j in self.jobs}
+
+    @functools.cached_property
+    def guests_of(self) -> dict[str, tuple[str, ...]]:
+        """Who is on the GPU of which host as its guest, who has been there longest first."""
+        found: dict[str, list[Job]] = {}
+        for job in self.jobs:
+            if job.host is not None:
+                found.setdefault(job.host, []).append(job)
+        return {
+            host: tuple(j.job_id for j in sorted(guests, key=lambda j: (j.started or 0.0, j.job_id)))
+            for host, guests in found.items()
+        }
 
     @functools.cached_property
     def node_names(self) -> frozenset[str]:
@@ -119,8 +137,8 @@ class Plan:
     ``placements`` names every steerable job that shall run; a steerable job not in it waits, and ``waits`` says why.
     ``prices`` are per (node, GPU type). A plan that ``abstains`` leaves everything to Slurm. ``memory`` comes back in
     the next snapshot: what a policy may remember, in values that JSON can write. ``guests`` maps jobs that are placed
-    on another's GPU to that job, their host; ``turns`` maps guests to their share of the turns there, 0 to 1, where the
-    two have not equal ones.
+    on another's GPU to that job, their host, which by turns may have several; ``turns`` maps guests to their share of
+    the turns there, 0 to 1, where the two have not equal ones.
     """
 
     policy: str

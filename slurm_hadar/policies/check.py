@@ -6,8 +6,8 @@ from collections import Counter
 
 from slurm_hadar.model import Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
-from slurm_hadar.policies.toolkit.pairing import beside
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, affords, kept_by
+from slurm_hadar.policies.toolkit.company import all_accept, beside, together
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL, affords
 
 __all__ = ["check_plan"]
 
@@ -20,9 +20,9 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> list[str]:
     * A new placement lies on available nodes that the job's partition and form leave open, is allowed by its form,
       and gives it a speed above zero. A running job may keep what it holds, even on a node that is being drained.
     * On no (node, type) do new placements push the GPUs in use above what the policy may hand out.
-    * A guest is placed on the one GPU of a host that has no other guest and is none itself; both of them accept what
-      that costs their speed. One that is there already may stay. Who has fewer turns than the other accepts that too,
-      until the next round at least, or could be stopped.
+    * A guest is placed on the one GPU of a host that is no guest itself; both of them accept what that costs their
+      speed. By turns there may be several guests, by equal turns and with all accepting it. One that is there already
+      may stay. Who has fewer turns than the other accepts that too, until the next round at least, or could be stopped.
     * No two copies of one forked job are newly put on the same node.
     * Every active steerable job that is not placed has a Wait, and no placed job has one.
     """
@@ -105,10 +105,15 @@ def _ill_paired(snapshot: Snapshot, plan: Plan) -> list[str]:
         guest, host = snapshot.job.get(guest_id), snapshot.job.get(host_id)
         where = plan.placement(guest_id)
         stays = guest is not None and guest.host == host_id
-        if guest is None or host is None or host_id in plan.guests or (hosts[host_id] > 1 and not stays):
+        several = hosts[host_id] > 1
+        if guest is None or host is None or host_id in plan.guests or (several and not (stays or snapshot.turns)):
             why = "is the guest of a job that can have none"
         elif where != plan.placement(host_id) or where.workers != 1:
             why = f"is the guest of {host_id}, but not on its one GPU"
+        elif several and guest_id in plan.turns:
+            why = f"has other than equal turns beside {host_id}, where there are more than two"
+        elif several and not stays and not _all_accept(snapshot, plan, host_id):
+            why = f"is the guest of {host_id}, which not all on its GPU accept"
         elif beside(snapshot, guest, host, where) is None and not stays:
             why = f"is the guest of {host_id}, which they do not both accept"
         elif (share := plan.turns.get(guest_id, EQUAL)) != EQUAL and not _accepted(snapshot, guest, host, where, share):
@@ -119,12 +124,19 @@ def _ill_paired(snapshot: Snapshot, plan: Plan) -> list[str]:
     return problems
 
 
+def _all_accept(snapshot: Snapshot, plan: Plan, host_id: str) -> bool:
+    there = [host_id, *(guest for guest, host in plan.guests.items() if host == host_id)]
+    jobs = [snapshot.job[job_id] for job_id in there if job_id in snapshot.job]
+    return all_accept(snapshot, jobs, next(iter(plan.placement(host_id).by_type)))
+
+
 def _accepted(snapshot: Snapshot, guest: Job, host: Job, where: Placement, share: float) -> bool:
     """Whether both afford this share of the turns until the next round; who may be stopped may also be passed over."""
-    kept = beside(snapshot, guest, host, where) if snapshot.turns and 0.0 <= share <= 1.0 else None
+    able = snapshot.turns and 0.0 <= share <= 1.0 and beside(snapshot, guest, host, where) is not None
+    kept = together(snapshot, guest, host, next(iter(where.by_type)), share) if able else None
     if kept is None:
         return False
-    passed, keeps = (host, kept_by(kept, share)[1]) if share > EQUAL else (guest, kept_by(kept, share)[0])
+    passed, keeps = (host, kept[1]) if share > EQUAL else (guest, kept[0])
     return passed.gives_way and ((passed.running and passed.movable) or affords(passed, keeps, snapshot.round_s))
 
 

@@ -59,7 +59,8 @@ class SimResult:
     ``decide_s`` is the CPU time of each decision. ``end_s`` is when the simulation ended on the trace's clock.
     ``unfinished`` maps jobs to the reason why they were not done. ``sharing`` says, where GPUs were given to two jobs,
     how (``share``, ``slow_down``), how often a job became another's guest (``pairs``), and for how many seconds GPUs
-    had two (``shared_gpu_s``). ``bounds`` has the lower bounds that were asked for.
+    had two or more (``shared_gpu_s``) and, where any had, more than two (``crowded_gpu_s``). ``bounds`` has the lower
+    bounds that were asked for.
     """
 
     setting: Setting

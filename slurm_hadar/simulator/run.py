@@ -159,6 +159,7 @@ class _Run:
             return {}
         share, slow_down = str(self.options.share), self.options.slow_down
         found = {"pairs": self.cluster.pairs, "shared_gpu_s": self.cluster.shared_s}
+        found |= {"crowded_gpu_s": self.cluster.crowded_s} if self.cluster.crowded_s else {}
         return {"share": share, "slow_down": slow_down, **found}
 
     def _assumptions(self) -> tuple[str, ...]:

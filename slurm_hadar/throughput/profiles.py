@@ -1,4 +1,4 @@
-"""Speeds of jobs on a GPU that they share, kept in SQLite: alone there, and beside which other workload.
+"""Speeds of jobs on a GPU that they share, kept in SQLite: alone there, and beside which other workloads.
 
 Filed under the user whose jobs they are, and told of that user's pairs alone: what jobs report is their users' word.
 """
@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from slurm_hadar.errors import StoreError
-from slurm_hadar.model import Kept, Pairing
+from slurm_hadar.model import LEAST_DUTY, Company, Kept, Pairing
 from slurm_hadar.throughput.store import ALPHA, storable
 
-__all__ = ["Needs", "Profile", "ProfileStore"]
+__all__ = ["Needs", "Profile", "ProfileStore", "joined"]
+
+_SEVERAL = "\x1f"  # between the workloads of a company, in which there is no such character
 
 _SCHEMA = """CREATE TABLE IF NOT EXISTS sharing_profile (
     workload TEXT NOT NULL, beside TEXT NOT NULL, gpu_type TEXT NOT NULL, user TEXT NOT NULL,
@@ -32,9 +34,9 @@ _AVERAGE = """INSERT INTO sharing_profile VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6)
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The averaged rate of a user's jobs of a workload on one GPU type, on a GPU with one job of the workload
-    ``beside``; "" = of those that had turns on their GPU without others. ``keeps`` is the share of the latter rate that
-    this is, None where that is not known."""
+    """The averaged rate of a user's jobs of a workload on one GPU type, on a GPU with jobs of the workloads ``beside``,
+    :func:`joined`; "" = of those that had turns on their GPU without others. ``keeps`` is the share of the latter rate
+    that this is, None where that is not known."""
 
     workload: str
     beside: str
@@ -44,6 +46,16 @@ class Profile:
     samples: int
     updated_at: float
     keeps: float | None = None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The workloads that it is beside, sorted."""
+        return tuple(self.beside.split(_SEVERAL)) if self.beside else ()
+
+
+def joined(workloads: Iterable[str]) -> str:
+    """What a company of these workloads is filed under, whatever their order."""
+    return _SEVERAL.join(sorted(w.replace(_SEVERAL, " ") for w in workloads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,7 @@ class ProfileStore:
         together and alone. More than was made alone counts as all of it. None = of all users, in the mean over them."""
         of_users: dict[Pairing, list[float]] = {}
         for p in self.everything():
-            if p.beside and p.keeps is not None and user in (p.user, None):
+            if len(p.others) == 1 and p.keeps is not None and user in (p.user, None):
                 of_users.setdefault((p.workload, p.beside, p.gpu_type), []).append(min(1.0, p.keeps))
         kept = {pair: statistics.fmean(shares) for pair, shares in of_users.items()}
         return {
@@ -124,6 +136,31 @@ class ProfileStore:
             for (one, other, gpu_type), share in kept.items()
             if (other, one, gpu_type) in kept
         }
+
+    def companies(self) -> dict[str, dict[Company, float]]:
+        """By user, what workloads keep of their speeds beside which others, one or several, where that was measured
+        together and alone."""
+        found: dict[str, dict[Company, float]] = {}
+        for p in self.everything():
+            if p.beside and p.keeps is not None:
+                found.setdefault(p.user, {})[p.workload, p.others, p.gpu_type] = min(1.0, p.keeps)
+        return found
+
+    def duties(self) -> dict[tuple[str, str], dict[str, float]]:
+        """By user and workload, and then by GPU type: the share of its time in which a job, alone on a shared GPU, has
+        the turn, :data:`slurm_hadar.model.LEAST_DUTY` to 1. It is the length of its turns by its steps per second, and
+        so too small of a job that takes several turns a step."""
+        with self._errors("read"):
+            rows = self._connection.execute(
+                """SELECT n.user, n.workload, n.gpu_type, n.iter_s * p.steps_per_s
+                FROM sharing_needs n JOIN sharing_profile p
+                ON (p.workload, p.gpu_type, p.user, p.beside) = (n.workload, n.gpu_type, n.user, '')
+                WHERE n.iter_s > 0"""
+            ).fetchall()
+        found: dict[tuple[str, str], dict[str, float]] = {}
+        for user, workload, gpu_type, duty in rows:
+            found.setdefault((user, workload), {})[gpu_type] = min(1.0, max(LEAST_DUTY, duty))
+        return found
 
     @contextlib.contextmanager
     def _errors(self, doing: str) -> Iterator[None]:

@@ -243,6 +243,101 @@ def test_who_is_left_alone_takes_his_company_with_him(shared: Callable[..., Shar
         assert check_plan(left, registry.get("srtf").allocate(left)) == []
 
 
+SMALL = "hadar:model=small,batch=1,steps=200000,ckpt=yes"
+
+
+def learned(cluster: Shared, duty: float = 0.16) -> str:
+    """A small job that runs, of whose family it is known which share of its time it needs a GPU."""
+    first = cluster.submit(SMALL)
+    cluster.controller.run_round()
+    report(cluster.bench, first, steps=10, steps_per_s=8.0, beside="", iter_s=duty / 8.0)
+    cluster.controller.run_round()
+    return first
+
+
+def test_small_jobs_of_a_family_that_is_known_come_to_one_gpu(shared: Callable[..., Shared]) -> None:
+    """A guest leaves room for the next; when all parts of the GPU are given away, the next one waits."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    host = learned(cluster)
+    jobs = [cluster.submit(SMALL) for _ in range(3)]
+    for _ in jobs:
+        result = cluster.controller.run_round()
+        assert result.record.failed == 0 and not result.record.note
+
+    running = [j for j in jobs if cluster.job(j).state is JobState.RUNNING]
+    assert {cluster.where(j) for j in [host, *running]} == {("v100-1", 0)} and len(running) == 2
+    assert [cluster.job(j).shards for j in [host, *running]] == [2, 1, 1]
+    snapshot = cluster.controller.run_round().seen.snapshot
+    assert {snapshot.job[j].host for j in running} == {host}
+    assert [snapshot.job[j].duty["v100"] for j in running] == pytest.approx([0.16] * 2)
+
+    lines = {line.job_id: line for line in recorded_lines(cluster.bench.journal.queue_holding())}
+    others = ", ".join(running)
+    assert sharing(lines[host].shares) == f"GPU 0 with {others}, keeps 100 % of its speed (duties)"
+    (start,) = [e for e in cluster.bench.journal.history(running[1]) if e.get("kind") == "start"]
+    assert start["why"] == (
+        f"on one GPU with jobs {host}, {running[0]}: it keeps 100 % of its speed, each of those 100 % at least"
+    )
+
+
+def test_a_company_that_slows_a_job_by_more_than_it_accepts_is_undone(shared: Callable[..., Shared]) -> None:
+    """Whatever their duties say: who came last goes, and does not come again to two of this family."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    host = learned(cluster)
+    guests = [cluster.submit(SMALL) for _ in range(2)]
+    for _ in range(3):
+        cluster.controller.run_round()
+    assert {cluster.job(j).state for j in guests} == {JobState.RUNNING}
+    report(cluster.bench, host, steps=20, steps_per_s=1.0, beside="+".join(guests), iter_s=0.02)
+
+    for _ in range(4):
+        assert cluster.controller.run_round().record.failed == 0
+
+    states = sorted(str(cluster.job(j).state) for j in guests)
+    assert states == [JobState.PENDING, JobState.RUNNING] and cluster.job(host).state is JobState.RUNNING
+
+
+def test_without_a_known_duty_two_are_enough(shared: Callable[..., Shared]) -> None:
+    """Another family's, or another user's where root gives turns to all."""
+    cluster = shared({"v100-1": ("v100", 1)}, "jobs.shared_by=all")
+    learned(cluster)
+    guests = [cluster.submit(SMALL.replace("small", "other")), cluster.submit(SMALL, user="bob")]
+    for _ in range(3):
+        seen = cluster.controller.run_round().seen
+
+    assert sorted(str(cluster.job(j).state) for j in guests) != [JobState.RUNNING] * 2
+    assert seen.snapshot.job[guests[0]].duty == seen.snapshot.job[guests[1]].duty == {}
+
+
+def test_when_the_host_ends_the_first_guest_is_the_host(shared: Callable[..., Shared]) -> None:
+    """And the one that waited has the room that is left."""
+    cluster = shared({"v100-1": ("v100", 1)})
+    host = learned(cluster)
+    jobs = [cluster.submit(SMALL) for _ in range(3)]
+    for _ in jobs:
+        cluster.controller.run_round()
+    cluster.slurm.end(host)
+    for _ in range(3):
+        assert cluster.controller.run_round().record.failed == 0
+
+    snapshot = cluster.controller.run_round().seen.snapshot
+    assert {cluster.where(j) for j in jobs} == {("v100-1", 0)}
+    assert sorted(snapshot.job[j].host is None for j in jobs) == [False, False, True]
+
+
+@pytest.mark.parametrize("name", ["srtf", "hadar", "gavel_las"])
+def test_every_policy_keeps_its_contract_with_small_jobs(shared: Callable[..., Shared], name: str) -> None:
+    cluster = shared({"v100-1": ("v100", 2), "k80-1": ("k80", 1)}, f"policy.name={name}")
+    learned(cluster)
+    jobs = [cluster.submit(LONG if n % 3 == 0 else SMALL) for n in range(7)]
+    policy = registry.get(name)
+    for _ in range(5):
+        result = cluster.controller.run_round()
+        assert result.record.failed == 0 and not result.record.note
+        assert check_plan(result.seen.snapshot, policy.allocate(result.seen.snapshot)) == []
+    assert sum(cluster.job(j).state is JobState.RUNNING for j in jobs) >= 4
+
+
 class _Agents:
     """A channel that notes what it is told to say."""
 

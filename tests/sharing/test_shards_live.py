@@ -121,6 +121,64 @@ def test_the_controller_learns_what_jobs_keep_beside_each_other(shared: _Shared,
     (shared.folder / "turns.enough").touch()
 
 
+#: Needs the GPU for a small part of its time: loads its data for ten times as long as it computes.
+SMALL = SCRIPT.replace("    iterations += 1\n", "    time.sleep(0.03)\n    iterations += 1\n")
+
+
+def test_three_small_jobs_are_put_on_one_gpu_and_each_keeps_its_speed(shared: _Shared, poll: Any) -> None:
+    """Once the controller has learned from the first of them how small a part of its time such a job needs a GPU."""
+    turns, names, of = shared.folder / "turns", "abc", dict[str, str]()
+    (shared.folder / "job.py").write_text(SMALL)
+
+    def hadar(*words: str) -> Any:
+        return shared.cluster.run([sys.executable, "-m", "slurm_hadar.cli.main", *words], env=shared.env)
+
+    def submit(name: str, *options: str) -> None:
+        comment = "--comment=hadar:model=small,batch=4,steps=1000000,lease=300"
+        told = {"hadar-srun -- python train.py": f"hadar-srun -- python {shared.folder}/job.py {turns} {name}"}
+        of[name] = shared.submit("share.sbatch", told, comment, *options)
+
+    def duty() -> float:
+        hadar("run", "--once", "--mode", "act")
+        needs = json.loads(hadar("speeds", "--json").stdout)["needs"]
+        return next((n["duty"] for n in needs if n["workload"] == "small:4" and n["duty"] is not None), 1.0)
+
+    def per_s(name: str, since: int) -> float:
+        later = shared.turns(name)[since:]
+        return (len(later) - 1) * 1e9 / (later[-1][0] - later[0][0])
+
+    def all_run() -> bool:
+        hadar("run", "--once", "--mode", "act")
+        return {shared.state(of[n]) for n in names} == {"RUNNING"}
+
+    hadar("run", "--once")  # jobs that start before any controller has been there report to nobody
+    submit("a")
+    poll(lambda: duty() < 0.3, deadline_s=DEADLINE_S)
+    poll(lambda: len(shared.turns("a")) > 200, deadline_s=DEADLINE_S)
+    alone = per_s("a", 100)
+    for name in "bc":
+        submit(name, "--begin=now+300")
+    poll(all_run, deadline_s=DEADLINE_S)
+    hadar("run", "--once", "--mode", "act")
+    told = {line["job_id"]: line["shares"] for line in json.loads(hadar("queue", "--json").stdout)}
+    had = {n: len(shared.turns(n)) for n in names}
+    poll(lambda: all(len(shared.turns(n)) > had[n] + 50 for n in names), deadline_s=DEADLINE_S)  # they have begun
+    since = {n: len(shared.turns(n)) for n in names}
+    poll(lambda: all(len(shared.turns(n)) > since[n] + 150 for n in names), deadline_s=DEADLINE_S)
+    together = {n: per_s(n, since[n]) for n in names}
+    session = shared.broker()
+    (shared.folder / "turns.enough").touch()
+    poll(lambda: all(shared.state(of[n]) not in ("RUNNING", "COMPLETING") for n in names), DEADLINE_S)
+
+    assert session is not None and len(session["sessions"]) == 3
+    for name in names:
+        shares = told[of[name]]
+        assert shares["gpu"] == 0 and sorted(shares["with"]) == sorted(of[n] for n in names if n != name)
+        assert shares["keeps"] > 0.6 and shares["known_by"] in ("duties", "measured")
+    assert min(together.values()) > 0.6 * alone, (alone, together)
+    assert {shared.state(of[n]) for n in names} == {"COMPLETED"}
+
+
 def test_two_jobs_with_shards_of_a_gpu_take_turns_whoever_serves_their_broker(shared: _Shared, poll: Any) -> None:
     """Unmodified scripts under hadar-srun; the broker is killed in between, and goes with the last job."""
     turns = shared.folder / "turns"

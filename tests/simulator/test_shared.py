@@ -1,4 +1,4 @@
-"""Two jobs on one virtual GPU."""
+"""Several jobs on one virtual GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.config import GuardSection
-from slurm_hadar.errors import ConfigError
+from slurm_hadar.errors import ConfigError, TraceError
 from slurm_hadar.model import Fork
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.options import SimOptions
@@ -236,3 +236,78 @@ def test_measured_pairs_go_before_published_ones(job: Make, trace: Make) -> None
     result = simulate(jobs, registry.get("fifo"), replace(ONE, share="beside", pairings=measured))
 
     assert result.jobs[1].completion_s == pytest.approx(1e4 / 0.8)
+
+
+def test_many_small_jobs_run_on_one_gpu_at_once(job: Make, trace: Make) -> None:
+    """Five that need a fifth of it each lose nothing; by turns without duties it is as if each were alone."""
+    small = [job(str(n), v100=1, steps=1e4, model=A, duty=0.2) for n in range(5)]
+    options = replace(ONE, share="turns")
+
+    result = simulate(trace(*small), registry.get("fifo"), options)
+    large = simulate(trace(*(replace(j, duty=1.0) for j in small)), registry.get("fifo"), options)
+
+    assert [row.completion_s for row in result.jobs] == pytest.approx([1e4] * 5)
+    assert result.sharing["shared_gpu_s"] == result.sharing["crowded_gpu_s"] == pytest.approx(1e4)
+    assert sum(i.end_s - i.start_s for i in result.intervals) == pytest.approx(1e4)  # of one GPU
+    assert "crowded_gpu_s" not in large.sharing and max(r.completion_s or 0.0 for r in large.jobs) >= 5e4 - 1.0
+
+
+def test_when_the_host_ends_one_of_its_guests_is_the_host_of_the_others(job: Make, trace: Make) -> None:
+    """Each makes its steps by the division of the GPU's time among those who are there."""
+    jobs = trace(*(job(str(n), v100=1, steps=steps, model=A, duty=0.4) for n, steps in enumerate((1e4, 1.2e4, 3e4))))
+
+    result = simulate(jobs, registry.get("fifo"), replace(ONE, share="turns"))
+
+    first = 1e4 * 0.4 * 3  # each has a third of the time until then
+    second = first + 2e3  # and what it wants after that
+    assert [row.completion_s for row in result.jobs] == pytest.approx([first, second, second + 1.8e4])
+    assert [row.restarts for row in result.jobs] == [0, 0, 0]
+    assert result.sharing["shared_gpu_s"] == pytest.approx(second)
+    assert result.sharing["crowded_gpu_s"] == pytest.approx(first)
+
+
+@pytest.mark.thorough
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 2e4), st.floats(10, 2e4), st.sampled_from([A, B]), st.sampled_from([0.05, 0.2, 0.35, 0.7, 1.0])
+        ),
+        min_size=3,
+        max_size=9,
+    ),
+    st.sampled_from(["srtf", "fifo", "tiresias", "hadar"]),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.booleans(),
+)
+def test_with_duties_every_job_is_done_and_no_gpu_gives_more_time_than_it_has(
+    drawn: list[tuple[float, float, str, float]], policy: str, unmovable: float, guarded: bool
+) -> None:
+    jobs = [
+        TraceJob(str(n), at_s, model, None, 1, steps, steps_per_s={"v100": 1.0}, duty=duty)
+        for n, (at_s, steps, model, duty) in enumerate(sorted(drawn))
+    ]
+    guard = GuardSection(max_preemptions=1, min_run_s=600.0, max_changed_share=0.5) if guarded else None
+    options = SimOptions("v100:1x2", share="turns", slow_down=2.0, unmovable=unmovable, restart_s=60.0, guard=guard)
+
+    run = _Run(Trace("t", "drawn", tuple(jobs)), registry.get(policy), options, reference())
+    result = run.simulated({}, None)
+
+    assert result.unfinished == {}
+    busy_s = sum(i.end_s - i.start_s for i in result.intervals)
+    assert sum(j.duty * j.steps for j in jobs) <= busy_s * (1 + 1e-6) + 1e-3  # what they needed of the GPUs' time
+    for one in run.setup.jobs:
+        assert isinstance(one, VirtualJob)
+        assert one.done == pytest.approx(one.total) and one.held_up_s <= one.held_s + 1e-6
+    gru = result.summary()["gru"]
+    assert gru is not None and gru <= 1 + 1e-9
+
+
+def test_the_column_duty_is_read_and_written(job: Make, trace: Make) -> None:
+    jobs = trace(*(job(str(n), v100=1, duty=duty) for n, duty in enumerate((1.0, 0.25))))
+
+    again = table_csv.read(table_csv.write(jobs).splitlines(), "t")
+
+    assert [j.duty for j in again.jobs] == [1.0, 0.25]
+    for wrong in ("0", "1.5", "-1", "x"):
+        with pytest.raises(TraceError, match="duty"):
+            table_csv.read(["job_id,arrival_s,gpus,steps,model,duty", f"1,0,1,10,m,{wrong}"], "t")

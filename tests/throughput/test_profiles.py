@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import StoreError
-from slurm_hadar.throughput.profiles import Needs, ProfileStore
+from slurm_hadar.throughput.profiles import Needs, ProfileStore, joined
 
 
 @pytest.fixture
@@ -76,3 +76,26 @@ def test_memory_grows_at_once_and_shrinks_by_and_by(store: ProfileStore) -> None
     (needs,) = store.needs()
     assert needs.persistent_bytes == 400 and needs.ephemeral_bytes is not None and 500 < needs.ephemeral_bytes < 1000
     assert (needs.iter_s, needs.updated_at) == (0.2, 4.0)
+
+
+def test_duties_are_turns_by_steps_of_who_is_alone(store: ProfileStore) -> None:
+    """Of each user's own jobs; never above all of the time, and nothing where one of the two is not known."""
+    for workload, user, per_s, iter_s in (("a", "ann", 10.0, 0.02), ("b", "ann", 10.0, 0.2), ("a", "bob", 1.0, 0.02)):
+        store.record(workload, "", "v100", user, per_s, 1.0)
+        store.record_needs(Needs(workload, "v100", user, None, None, iter_s, 1.0))
+    store.record("c", "a", "v100", "ann", 5.0, 1.0)
+    store.record_needs(Needs("c", "v100", "ann", None, None, 0.02, 1.0))
+
+    assert store.duties() == {
+        ("ann", "a"): {"v100": pytest.approx(0.2)},
+        ("ann", "b"): {"v100": 1.0},
+        ("bob", "a"): {"v100": pytest.approx(0.02)},
+    }
+
+
+def test_a_company_is_the_same_in_any_order(store: ProfileStore) -> None:
+    store.record("a", "", "v100", "ann", 10.0, 1.0)
+    store.record("a", joined(["c", "b", "b"]), "v100", "ann", 5.0, 1.0)
+
+    assert joined("cbb") == joined("bbc") != joined("bc")
+    assert store.companies() == {"ann": {("a", ("b", "b", "c"), "v100"): 0.5}}

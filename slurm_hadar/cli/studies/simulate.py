@@ -67,7 +67,8 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="Fork every job whose gang fits on one node into a copy per node."),
             click.option("--share", is_flag=False, flag_value="beside",
                          type=click.Choice(["beside", "turns", "halves"]),
-                         help="Two jobs of one GPU each may share one: beside each other (the default), or by turns."),
+                         help="Two jobs of one GPU each may share one: beside each other (the default), or by turns, "
+                              "by which more may where the trace has duties."),
             click.option("--slow-down", type=float, metavar="TIMES",
                          help="With --share: how many times as long every job may take beside another. Default: 2."),
             click.option("--profiles", "profiles_file", type=click.Path(path_type=Path), metavar="JOURNAL",
@@ -329,9 +330,11 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
     if "sharing" in s:
         shared = s["sharing"]
-        rows.append(
-            ("shared", f"{shared['pairs']} times", f"{shared['shared_gpu_s'] / 3600:.1f} GPU-hours with two jobs")
-        )
+        crowded_h = shared.get("crowded_gpu_s", 0.0) / 3600
+        more = f", {crowded_h:.1f} of them with more than two" if crowded_h else ""
+        many = "two jobs or more" if crowded_h else "two jobs"
+        hours = f"{shared['shared_gpu_s'] / 3600:.1f} GPU-hours with {many}{more}"
+        rows.append(("shared", f"{shared['pairs']} times", hours))
     if s["unfinished"]:
         rows.append(("not done", str(len(s["unfinished"])), ""))
     return rows

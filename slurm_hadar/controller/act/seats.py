@@ -2,8 +2,9 @@
 
 Slurm takes a node list, and no GPU. On the node it gives the first GPU, by number, with as many shards free as the job
 asks for (seen on 22.05). So the number of shards decides: one that is to have a GPU for itself asks for more
-than is free on those that are in use; one that is to run beside another asks for all that is left there, so that no
-third job comes to them. Never does a job ask for less than its owner wrote. Our definition.
+than is free on those that are in use; one that is to run beside others asks for all that is left there, less what those
+need who may still come: as many jobs like itself as all there would accept, for most pairs none. So nobody comes who is
+too many, and who is wanted finds room. Never does a job ask for less than its owner wrote. Our definition.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.observe.speeds.shared_gpus import on_gpus
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
 from slurm_hadar.controller.steering.rules import NodeFacts
-from slurm_hadar.policies.toolkit.pairing import beside
+from slurm_hadar.policies.toolkit.company import all_accept, keep_together, may_be_several
 from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 
 __all__ = ["seated"]
 
+#: Further jobs for which a guest leaves room at most.
+MOST_MORE = 64
 _HOST_FIRST = "the job beside which it is to run is started first"
 
 
@@ -71,9 +74,10 @@ class _Seats:
         self._nodes: dict[str, _Gpus | None] = {}
         self._there = on_gpus(seen.raw.values())
         self._slurm = {n.name: n for n in seen.state.nodes}
-        hosts = {c.job_id: c.host for c in self._changes.values() if c.host is not None}
-        #: With whom each job is to be on a GPU, either way round.
-        self._partner = {**{host: guest for guest, host in hosts.items()}, **hosts}
+        self._guests: dict[str, list[str]] = {}
+        for change in self._changes.values():
+            if change.host is not None:
+                self._guests.setdefault(change.host, []).append(change.job_id)
         self._claimed: set[str] = set()
 
     def take(self, change: Change) -> tuple[Change, str]:
@@ -83,14 +87,11 @@ class _Seats:
         if gpus is None:
             return change, f"Slurm does not say which GPUs of {node} are in use"
         asked = self._seen.records[change.job_id].shards or job.shards
-        partner = self._partner.get(change.job_id)
-        if partner is None:
+        if change.host is not None:
+            return self._beside(change, job, gpus, asked) if self._stays(change.host) else (change, _HOST_FIRST)
+        if not any(map(self._stays, self._guests.get(change.job_id, ()))):  # whose guests come to it, later
             return self._alone(change, job, gpus, asked)
-        if change.host is not None and not self._stays(partner):
-            return change, _HOST_FIRST
-        if not self._stays(partner):  # its guest comes to it, later
-            return self._alone(change, job, gpus, asked)
-        return self._beside(change, job, gpus, asked, partner)
+        return self._beside(change, job, gpus, asked)
 
     def _alone(self, change: Change, job: SlurmJob, gpus: _Gpus, asked: int) -> tuple[Change, str]:
         """For a GPU of its own: more shards than are free where somebody is. Half of the GPU at least, so that the next
@@ -109,34 +110,62 @@ class _Seats:
             gpus.stay[free].append(job.job_id)
         return replace(change, shards=shards), ""
 
-    def _beside(self, change: Change, job: SlurmJob, gpus: _Gpus, asked: int, partner: str) -> tuple[Change, str]:
-        """To the partner's GPU; if Slurm would not take that one, to that of another host that both accept."""
+    def _beside(self, change: Change, job: SlurmJob, gpus: _Gpus, asked: int) -> tuple[Change, str]:
+        """To the GPU of its company; if Slurm would not take that one, to another where all accept it."""
         reached = {n: least for n in range(len(gpus.after)) if (least := gpus.least(n, asked)) is not None}
-        wanted = [n for n in reached if gpus.stay[n] == [partner]]
+        company = change.host or change.job_id
+        wanted = [n for n in reached if gpus.stay[n] and all(self._company(j) == company for j in gpus.stay[n])]
         for number in wanted or reached:
-            host = gpus.stay[number][0] if len(gpus.stay[number]) == 1 else None
-            if host is None or not self._accepted(change, host, partner):
+            there = gpus.stay[number]
+            host = self._company(there[0]) if there else ""
+            if number not in wanted and not self._accepted(change, host, there):
                 continue
-            whole = gpus.after[number]
-            shards = whole if self._may_have(job, whole) else reached[number]
+            shards = max(reached[number], gpus.after[number] - self._room_for_more(job.job_id, there, asked))
+            shards = shards if self._may_have(job, shards) else reached[number]
             if shards > asked and not self._may_have(job, shards):
                 continue
             gpus.after[number] -= shards
             gpus.before[number] = max(0, gpus.before[number] - shards)
-            gpus.stay[number].append(job.job_id)
+            there.append(job.job_id)
             self._claimed.add(host)
-            turns = change.turns if host == partner else EQUAL  # another host was not asked for more
-            return replace(change, shards=shards, host=host if change.host is not None else None, turns=turns), ""
-        return change, f"Slurm would not put it on the GPU of job {partner}, whose company it was to be"
+            if number in wanted:
+                return replace(change, shards=shards), ""
+            # another host was not asked for more turns
+            return replace(change, shards=shards, host=host, turns=EQUAL), ""
+        others = ", ".join(j for j in (change.host, *self._guests.get(company, ())) if j not in (None, change.job_id))
+        return change, f"Slurm would not put it on the GPU of job {others}, whose company it was to be"
 
-    def _accepted(self, change: Change, host: str, partner: str) -> bool:
-        if host in self._claimed or not self._stays(host):
+    def _room_for_more(self, job_id: str, there: Sequence[str], asked: int) -> int:
+        """The shards that jobs like this one would need which may still come, as all who are there then accept them.
+        One whose duty is not known is the last."""
+        snapshot = self._seen.snapshot
+        jobs = [snapshot.job[j] for j in (*there, job_id)]
+        gpu_type = next((t for job in jobs for t in job.placement.by_type), "")
+        if not snapshot.turns or jobs[-1].duty.get(gpu_type, 1.0) >= 1:
+            return 0
+        more = 0
+        while more < MOST_MORE and all_accept(snapshot, [*jobs, *[jobs[-1]] * (more + 1)], gpu_type):
+            more += 1
+        return more * asked
+
+    def _company(self, job_id: str) -> str:
+        """The host by the plan of a job that stays."""
+        change = self._changes.get(job_id)
+        return job_id if change is None or change.host is None else change.host
+
+    def _accepted(self, change: Change, host: str, there: Sequence[str]) -> bool:
+        """Whether a job that was to be another's guest may be that of this host, with all who are on its GPU; nobody
+        else comes there in this round, and no guest of it has other than equal turns."""
+        guests = self._guests.get(host, ())
+        known = all(self._stays(j) and self._company(j) == host and self._changes[j].turns == EQUAL for j in there)
+        if change.host is None or host in self._claimed or not known or not {host, *guests} <= {*there}:
             return False
-        if host == partner:
-            return True
-        jobs = self._seen.snapshot.job
-        free = change.host is not None and host not in self._partner and self._changes[host].host is None
-        return free and beside(self._seen.snapshot, jobs[change.job_id], jobs[host], change.new) is not None
+        snapshot = self._seen.snapshot
+        jobs = [snapshot.job[j] for j in (*there, change.job_id)]
+        (gpu_type,) = change.new.by_type
+        if len(jobs) == 2:
+            return keep_together(snapshot, jobs[1], jobs[0], gpu_type) is not None
+        return snapshot.turns and may_be_several(jobs, gpu_type) and all_accept(snapshot, jobs, gpu_type)
 
     def _stays(self, job_id: str) -> bool:
         change = self._changes.get(job_id)

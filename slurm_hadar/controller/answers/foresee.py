@@ -18,7 +18,7 @@ from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, 
 from slurm_hadar.model import EMPTY, Job, JobState, Node, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.toolkit.admission import drawn
-from slurm_hadar.policies.toolkit.pairing import shares_kept
+from slurm_hadar.policies.toolkit.company import shares_kept
 
 __all__ = ["Fate", "Future", "play", "remaining_s", "unknown_runtime_s"]
 
@@ -214,7 +214,7 @@ class _Game:
     def _ends(self) -> dict[str, float]:
         """When each family that runs is done, if it goes on where it is."""
         speed: dict[str, float] = {}
-        kept = shares_kept(self._snapshot.pairings, self._jobs)
+        kept = shares_kept(self._snapshot, self._jobs)
         lost: dict[str, float] = {}  # steps that are not made while copies get ready
         for job in self._jobs.values():
             if job.running and (rate := job.rate(job.placement) * kept.get(job.job_id, 1.0)) > 0:
@@ -224,7 +224,7 @@ class _Game:
         return {f: self.now + (max(0.0, self._left[f]) + lost[f]) / rate for f, rate in speed.items()}
 
     def _advance(self, moment: float, ends: Mapping[str, float]) -> None:
-        kept = shares_kept(self._snapshot.pairings, self._jobs)
+        kept = shares_kept(self._snapshot, self._jobs)
         for job in list(self._jobs.values()):
             if job.state is JobState.COMPLETING:
                 del self._jobs[job.job_id]
@@ -239,13 +239,19 @@ class _Game:
                 lost_s = job.held_up_s + worked_s * (1.0 - kept.get(job.job_id, 1.0))
                 done = job.done_steps + steps
                 self._jobs[job.job_id] = replace(job, done_steps=done, attained_s=used, held_up_s=lost_s)
-        for job in [j for j in self._jobs.values() if j.host is not None and j.host not in self._jobs]:
-            self._jobs[job.job_id] = replace(job, host=None)
+        self._pass_on()
         for _, placement in [entry for entry in self._leaving if entry[0] <= moment]:
             for node, gpu_type, count in placement.items():
                 self._nodes[node] = _given_back(self._nodes[node], gpu_type, count)
         self._leaving = [entry for entry in self._leaving if entry[0] > moment]
         self.now = moment
+
+    def _pass_on(self) -> None:
+        """Of guests whose host is gone the first is the host of the others."""
+        heirs: dict[str, str] = {}
+        for job in [j for j in self._jobs.values() if j.host is not None and j.host not in self._jobs]:
+            heir = heirs.setdefault(job.host or "", job.job_id)
+            self._jobs[job.job_id] = replace(job, host=None if heir == job.job_id else heir)
 
 
 def _given_back(node: Node, gpu_type: str, count: int) -> Node:

@@ -22,7 +22,15 @@ from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.observe.speeds.estimates import Estimates
 from slurm_hadar.controller.observe.speeds.peers import Peers
 from slurm_hadar.controller.observe.speeds.shared import learn_shared
-from slurm_hadar.controller.observe.speeds.shared_gpus import note_company, note_needs, pairings, with_company
+from slurm_hadar.controller.observe.speeds.shared_gpus import (
+    gpu_bytes,
+    measured_companies,
+    note_company,
+    note_needs,
+    pairings,
+    with_company,
+)
+from slurm_hadar.controller.observe.speeds.sharers import as_sharers
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.safety.quarantine import UNFORESEEN
 from slurm_hadar.controller.steering.promises import Promises
@@ -115,8 +123,9 @@ class Observer:
         with self._sources.best_effort():
             self._sources.usage.save()
         jobs, stays = self._views(view, known)
+        jobs = as_sharers(jobs, known, view.active.values(), view.facts, self._sources)
         snapshot = self._snapshot(view, jobs, finder)
-        note_company(known, view.active.values(), view.facts, snapshot.pairings)
+        note_company(known, view.active.values(), snapshot)
         return Observation(snapshot, view, self.records, ended, tuple(self._records.events), stays, failed)
 
     def _begin(self, view: SlurmView) -> None:
@@ -178,4 +187,6 @@ class Observer:
             quotas=tuple(finder.quota_book.quotas.values()),
             pairings=pairings(jobs, view.facts, self._sources, self._config.jobs),
             turns=self._config.jobs.shared_gpus is SharedGpus.TURNS,
+            measured=measured_companies(jobs, self._sources),
+            gpu_bytes=gpu_bytes(view.facts),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -58,8 +58,13 @@ class DashboardRows:
         done = {job_id: change for job_id, change in acted.items() if job_id not in failed}
         queue: dict[str, int] = {}
         shared = companies(seen.raw.values())
+        guests: dict[str, list[str]] = {}
+        for change in done.values():
+            if change.host is not None and change.new:
+                guests.setdefault(change.host, []).append(change.job_id)
         for job in snapshot.jobs:
-            row = _row(_line(job, seen, waits, done.get(job.job_id), shared.get(job.job_id)), job)
+            line = _line(job, seen, waits, done.get(job.job_id), shared.get(job.job_id), guests)
+            row = _row(line, job)
             queue[job.job_id] = hash(row)
             if self._queue.get(job.job_id) != queue[job.job_id]:
                 changes.queue.append(row)
@@ -108,8 +113,9 @@ def _line(
     waits: Mapping[str, dict[str, Any]],
     change: Change | None,
     shares: dict[str, Any] | None,
+    guests: Mapping[str, Sequence[str]],
 ) -> Line:
-    """As Slurm showed it when the round began, and as the round has left it."""
+    """As Slurm showed it when the round began, and as the round has left it, with whose ``guests`` by then."""
     progress = (job.done_steps, job.total_steps) if job.fork is not None else None
     line = line_of(
         seen.raw[job.job_id],
@@ -133,13 +139,18 @@ def _line(
             started=None,
             tier="",
             why=change.why,
-            shares=None if change.host is None else {"gpu": None, "with": [change.host], "keeps": None, "known_by": ""},
+            shares=None if change.host is None else _coming(job.job_id, [change.host, *guests.get(change.host, ())]),
         )
     if change is not None and change.kind.stops:
         return replace(
             line, state="stopping", where="-", held={}, shares=None, steps_per_s=None, started=None, why=change.why
         )
     return line
+
+
+def _coming(job_id: str, company: Sequence[str]) -> dict[str, Any]:
+    others = [other for other in company if other != job_id]
+    return {"gpu": None, "with": others, "keeps": None, "known_by": ""}
 
 
 def _row(line: Line, job: Job) -> _Row:

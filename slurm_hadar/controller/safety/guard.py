@@ -9,15 +9,15 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
+from slurm_hadar.policies.toolkit.company import all_accept, may_be_several, on_same_gpu, shares_kept
 from slurm_hadar.policies.toolkit.ledger import Ledger
-from slurm_hadar.policies.toolkit.pairing import on_same_gpu, shares_kept
 from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
@@ -98,13 +98,17 @@ def _change(snapshot: Snapshot, job: Job, plan: Plan) -> Change:
 
 
 def _company(snapshot: Snapshot, guest: Job, plan: Plan) -> str:
-    host, where = snapshot.job[plan.guests[guest.job_id]], plan.placements[guest.job_id]
-    there = replace(guest, host=host.job_id, placement=where, turns=plan.turns.get(guest.job_id, EQUAL))
-    kept = shares_kept(snapshot.pairings, {guest.job_id: there, host.job_id: host})
+    host_id, where = plan.guests[guest.job_id], plan.placements[guest.job_id]
+    guests = [snapshot.job[g] for g, h in plan.guests.items() if h == host_id]
+    shown = (replace(g, host=host_id, placement=where, turns=plan.turns.get(g.job_id, EQUAL)) for g in guests)
+    kept = shares_kept(snapshot, {host_id: snapshot.job[host_id], **{g.job_id: g for g in shown}})
+    others = [host_id, *(g.job_id for g in guests if g is not guest)]
+    company = f"on one GPU with {'job' if len(others) == 1 else 'jobs'} {', '.join(others)}"
     if not kept:
-        return f"on one GPU with job {host.job_id}"
-    mine, its = (f"{100 * kept[j.job_id]:.0f} %" for j in (guest, host))
-    return f"on one GPU with job {host.job_id}: it keeps {mine} of its speed, that one {its}"
+        return company
+    mine, least = (f"{100 * share:.0f} %" for share in (kept[guest.job_id], min(kept[j] for j in others)))
+    theirs = f"that one {least}" if len(others) == 1 else f"each of those {least} at least"
+    return f"{company}: it keeps {mine} of its speed, {theirs}"
 
 
 def _gain(job: Job, old: Placement, new: Placement) -> str:
@@ -138,7 +142,8 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
     total = len(changes)
     budget = max(1, int(guard.max_changed_share * total)) if guard.max_changed_share < 1 else total
     stops, changed = 0, 0
-    for change in sorted(active, key=lambda c: (-c.payoff, c.job_id)):
+    coming = {c.job_id for c in active}  # who is to be a guest of one of these cannot be that before it is there
+    for change in sorted(active, key=lambda c: (c.host in coming, -c.payoff, c.job_id)):
         if change.kind.stops and stops >= guard.max_preemptions:
             vetoed[change.job_id] = f"guard.max_preemptions = {guard.max_preemptions} a round"
         elif changed >= budget:
@@ -174,30 +179,50 @@ def _fewest(job: Job) -> Placement:
 
 def _with_hosts(snapshot: Snapshot, changes: Sequence[Change]) -> list[Change]:
     """The same with guests only where their hosts are: where a veto has left a host elsewhere, a guest that runs stays
-    with the host that it has, if that stays, and else ends its run; one that waits waits on."""
-    own = {c.job_id: c.new for c in changes if c.host is None and c.new}
+    with the host that it has, if that stays, and else ends its run; one that waits waits on. More than one guest a host
+    has only where all there accept that."""
     stay = {c.job_id for c in changes if c.kind is ChangeKind.STAY and c.host is None}
-    taken: set[str] = set()
+    there: dict[str, list[str]] = {}
     found = []
-    for change in sorted(changes, key=lambda c: c.kind is not ChangeKind.STAY):
+    kept = [_keeping_host(snapshot, change, stay) for change in changes]
+    own = {c.job_id: c.new for c in kept if c.host is None and c.new}
+    for change in sorted(kept, key=lambda c: c.kind is not ChangeKind.STAY):
         old = snapshot.job[change.job_id].host
-        left = change.host is None and old in stay  # by a host that was to go, and does not
-        if change.kind is ChangeKind.STAY and (change.veto or left):  # it keeps what it has, and that is its old host's
-            change = replace(change, host=old, turns=EQUAL)
-        crowded = change.host in taken and change.host != old
+        crowded = change.host != old and not _has_room(snapshot, there, change.host, change)
         if change.host is not None and (crowded or own.get(change.host) != change.new):
             alone = old is None and change.kind is ChangeKind.STAY  # the GPU that it was to share is still its own
-            if alone or (old is not None and old not in taken and own.get(old) == change.old):
+            goes_on = old is not None and own.get(old) == change.old and _has_room(snapshot, there, old, change)
+            if alone or goes_on:
                 stays = ChangeKind.STAY
                 change = replace(change, kind=stays, new=change.old, host=old, turns=EQUAL, veto=_HOST_GONE)
             else:
                 kind = ChangeKind.PREEMPT if change.old else ChangeKind.WAIT
                 change = replace(change, kind=kind, new=EMPTY, host=None, reason=_HOST_GONE, veto="")
         if change.host is not None:
-            taken.add(change.host)
+            there.setdefault(change.host, []).append(change.job_id)
         found.append(change)
     order = {c.job_id: number for number, c in enumerate(changes)}
     return sorted(found, key=lambda c: order[c.job_id])
+
+
+def _keeping_host(snapshot: Snapshot, change: Change, stay: Set[str]) -> Change:
+    """One that keeps what it has has its old host, if that was to go and does not; one that waits has none."""
+    if change.kind is ChangeKind.WAIT and change.host is not None:
+        return replace(change, host=None, turns=EQUAL)
+    old = snapshot.job[change.job_id].host
+    left = change.host is None and old in stay
+    kept = change.kind is ChangeKind.STAY and (change.veto or left)
+    return replace(change, host=old, turns=EQUAL) if kept else change
+
+
+def _has_room(snapshot: Snapshot, there: Mapping[str, Sequence[str]], host: str | None, change: Change) -> bool:
+    """Whether the job may be the host's guest beside those that are that by now."""
+    guests = there.get(host or "", ())
+    if host is None or not guests:
+        return True
+    jobs = [snapshot.job[j] for j in (host, *guests, change.job_id)]
+    (gpu_type,) = (change.new or change.old).by_type
+    return snapshot.turns and may_be_several(jobs, gpu_type) and all_accept(snapshot, jobs, gpu_type)
 
 
 def _stretched(snapshot: Snapshot, changes: Sequence[Change], most: float) -> dict[str, str]:

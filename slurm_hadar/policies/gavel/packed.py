@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from slurm_hadar.model import Job, Snapshot
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.gavel.lp import Load, isolated_rates, solved
-from slurm_hadar.policies.toolkit.pairing import keep_together, pairs_like
+from slurm_hadar.policies.toolkit.company import keep_together, pairs_like
 
 __all__ = ["Combinations", "max_min"]
 
@@ -73,7 +73,7 @@ def _best_pairs(
     looked up once, so that it takes about O(pairs + sorts of jobs squared)."""
     sorts: dict[Hashable, list[int]] = {}
     for i in able:
-        sorts.setdefault(pairs_like(jobs[i]), []).append(i)
+        sorts.setdefault(pairs_like(snapshot, jobs[i]), []).append(i)
     kept = [
         (_kept(snapshot, jobs[one[0]], jobs[other[0]], types), one, other)
         for one, other in itertools.combinations_with_replacement(sorts.values(), 2)

@@ -1,29 +1,18 @@
-"""Two jobs on one GPU: who of those that wait runs beside whom, after a policy has given out whole GPUs.
+"""Several jobs on one GPU: who of those that wait runs beside whom, after a policy has given out whole GPUs.
 
 Many trainings leave half of a GPU idle, and two of them on one then do more than one alone. A policy gives out whole
 GPUs and knows nothing of this; a job that runs beside another is shown to it as one that waits, which by and by is
 nearer to its end. What its plan leaves waiting is then matched with what it lets run.
 
-What a pair is worth is our definition, and speaks of the sum of completion times, as Hadar's prices do: by how much
-that sum falls in a second of two jobs together. Of two jobs and one GPU it is exact. A guest that ends before its host
-has T to do, and would else wait D; what it does brings its end nearer by more than that, since it need not wait. One
-that ends after its host goes on alone then, and is held up as whoever is behind that. On a cluster of G GPUs every job
-behind the guest is nearer to its end, and every job behind the host is held up, by one G-th::
-
-    gain = w_g own + n_g / G kept_g - (w_h + n_h / G) (1 - kept_h)
-    own  = kept_g (1 + D / T) - 1        if the guest ends first
-           kept_g - (1 - kept_h)         else
-
-with w the jobs' weights, n_g and n_h the others that wait and have more to do than the guest, and than the host, kept_h
-what the host keeps of its speed, and kept_g what the guest does of that on its fastest GPU type, less what a move there
-costs it. D is what shorter jobs that wait have to do, over G, and the rest of the job that will be done first. Of all
-pairs that gain, those of the largest sum are chosen (an assignment, in O(jobs^3) at worst).
+What a pair is worth says :mod:`slurm_hadar.policies.toolkit.matching`; what jobs keep of their speeds together, and who
+accepts that, :mod:`slurm_hadar.policies.toolkit.company`.
 
 **By turns**, where the snapshot says so, a guest may have more than half of the turns, up to all of them, as far as its
 host accepts that (:mod:`slurm_hadar.policies.toolkit.turn_shares`); the pairs and shares of the largest sum are chosen.
 And who is to be stopped for another stays on its GPU and leaves that one all turns instead: it is as the policy wants
 it, nobody is requeued, and who was stopped goes on at once when the other one has ended. To the policy, who has more
-turns is the one that runs, and the other waits.
+turns is the one that runs, and the other waits. More than two come to a GPU after that, by equal turns, where their
+duties leave time (:mod:`slurm_hadar.policies.toolkit.crowding`).
 
 Pairs are of jobs with one GPU each: of gangs there are no published figures (Gavel's table has none above zero).
 """
@@ -32,81 +21,31 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
-
-from slurm_hadar.model import EMPTY, Job, JobState, Kept, Pairing, Placement, Plan, Snapshot, Tier
+from slurm_hadar.model import EMPTY, Job, JobState, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.toolkit.admission import refusals
-from slurm_hadar.policies.toolkit.arena import open_nodes
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, LARGER, affords, kept_by, knows_length, patience_s
-from slurm_hadar.throughput.table import workload
+from slurm_hadar.policies.toolkit.company import (
+    all_accept,
+    beside,
+    heir,
+    kept_by_each,
+    may_share,
+    shares_kept,
+    together,
+)
+from slurm_hadar.policies.toolkit.crowding import more_guests
+from slurm_hadar.policies.toolkit.matching import UNKNOWN_RUNTIME_S, best_pairs, to_go_s
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL, LARGER, affords, knows_length, patience_s
 
-__all__ = ["UNKNOWN_RUNTIME_S", "beside", "keep_together", "on_same_gpu", "pairs_like", "shares_kept", "with_guests"]
+__all__ = ["UNKNOWN_RUNTIME_S", "with_guests"]
 
-#: Run time on its best type that is assumed of a job whose steps nobody states or predicts, where nothing else is said.
-UNKNOWN_RUNTIME_S = 3600.0
+#: Of the speed that a guest would have on the GPU that suits it best: as fast as there.
+_AS_FAST = 0.95
 
 _Allocate = Callable[[Any, Snapshot], Plan]
-_Array = np.ndarray[Any, np.dtype[np.float64]]
-_ROUNDING = 1e-9
-
-
-def beside(snapshot: Snapshot, guest: Job, host: Job, where: Placement) -> Kept | None:
-    """What guest and host keep of their speeds together on the one GPU of ``where``; None if that is not known, or
-    less than one of them accepts."""
-    (gpu_type,) = where.by_type
-    return keep_together(snapshot, guest, host, gpu_type)
-
-
-def keep_together(snapshot: Snapshot, guest: Job, host: Job, gpu_type: str) -> Kept | None:
-    """The same on a GPU of this type."""
-    kept = snapshot.pairings.get((_likeness(guest), _likeness(host), gpu_type))
-    if kept is None or not (_may_share(guest) and _may_share(host)):
-        return None
-    accepted = kept[0] * guest.slow_down >= 1 - _ROUNDING and kept[1] * host.slow_down >= 1 - _ROUNDING
-    return kept if accepted else None
-
-
-def pairs_like(job: Job) -> Hashable:
-    """The same of jobs that :func:`keep_together` tells no difference between."""
-    return _likeness(job), job.slow_down, _may_share(job)
-
-
-def shares_kept(pairings: Mapping[Pairing, Kept], jobs: Mapping[str, Job]) -> dict[str, float]:
-    """What guests and hosts among ``jobs``, by id, keep of their speeds now; of those alone, and of pairs that are not
-    known, nothing is said."""
-    found: dict[str, float] = {}
-    for guest in jobs.values():
-        host = jobs.get(guest.host or "")
-        if host is None or not guest.placement:
-            continue
-        kept = pairings.get((_likeness(guest), _likeness(host), next(iter(guest.placement.by_type))))
-        if kept is not None:
-            found[guest.job_id], found[host.job_id] = kept_by(kept, guest.turns)
-    return found
-
-
-def on_same_gpu(snapshot: Snapshot, plan: Plan, job: Job) -> bool:
-    """Whether a running job that the plan leaves at its placement goes on on the very GPU that it has.
-
-    Placements count GPUs and do not name them. So it is the same one if the job's company stays the same, if the host
-    that it was the guest of leaves, or if its new host comes to that place in this round.
-    """
-    host = plan.guests.get(job.job_id)
-    return host == job.host or _takes_over(snapshot, plan, job, host)
-
-
-def _takes_over(snapshot: Snapshot, plan: Plan, job: Job, host: str | None) -> bool:
-    """Whether the job's GPU is its own to hold, alone or with a new host."""
-    if job.host is not None and job.host not in plan.guests and plan.placement(job.host) == job.placement:
-        return False
-    if host is None:
-        return True
-    new = snapshot.job[host]
-    return new.placement != job.placement or new.host == job.job_id
 
 
 def with_guests(allocate: _Allocate) -> _Allocate:
@@ -118,25 +57,49 @@ def with_guests(allocate: _Allocate) -> _Allocate:
     def allocate_with_guests(self: Any, snapshot: Snapshot) -> Plan:
         if not snapshot.pairings:
             return allocate(self, snapshot)
-        shown, fixed = _without_guests(snapshot, told=self.pairs)
+        content = frozenset() if self.pairs else _content(snapshot)
+        shown, fixed = _without_guests(snapshot, content, told=self.pairs)
         if self.pairs:
             plan = allocate(self, shown)
             return plan if plan.abstains else _admitted(snapshot, plan, {**fixed, **plan.guests}, {}, fixed)
         plan = allocate(self, replace(shown, pairings={}))  # one policy may ask another in its turn
-        return plan if plan.abstains else _paired(snapshot, plan, fixed)
+        return plan if plan.abstains else _paired(snapshot, _with_waits(plan, content), fixed, content)
 
     return allocate_with_guests
 
 
-def _without_guests(snapshot: Snapshot, *, told: bool) -> tuple[Snapshot, dict[str, str]]:
-    """The jobs as a policy sees them that knows no guests: as jobs that wait, ``told`` or not whose guests they are. A
-    guest that must keep its place is not shown, and keeps its host there too; those are what else is returned."""
+def _content(snapshot: Snapshot) -> frozenset[str]:
+    """Guests that by their duties are as fast as on a GPU of their own of any type: a policy that saw them wait would
+    give them one, for which they would be restarted and others wait."""
+    if not snapshot.turns:
+        return frozenset()
+    kept = shares_kept(snapshot, snapshot.job)
+    guests = (snapshot.job[j] for there in snapshot.guests_of.values() for j in there)
+    able = (j for j in guests if j.steerable and j.running and j.movable and j.placement and j.turns == EQUAL)
+    return frozenset(
+        job.job_id
+        for job in able
+        if job.duty.get(next(iter(job.placement.by_type)), 1.0) < 1
+        and kept.get(job.job_id, 0.0) * job.rate(job.placement) >= _AS_FAST * job.best_rate()
+    )
+
+
+def _with_waits(plan: Plan, content: frozenset[str]) -> Plan:
+    """The plan with those whom the policy was not shown, until it is seen whose guests they are."""
+    wait = Wait(Tier.POLICY, "the job whose guest it was leaves its GPU, and it is worth more to be nobody's")
+    return replace(plan, waits={**plan.waits, **dict.fromkeys(sorted(content), wait)}) if content else plan
+
+
+def _without_guests(snapshot: Snapshot, content: frozenset[str], *, told: bool) -> tuple[Snapshot, dict[str, str]]:
+    """The jobs as a policy sees them that knows no guests: as jobs that wait, ``told`` or not whose guests they are;
+    without those that are ``content``. A guest that must keep its place is not shown, and keeps its host there too;
+    those are what else is returned."""
     fixed = {j.job_id: j.host for j in snapshot.jobs if j.host is not None and j.steerable and not j.movable}
     bound = {host: guest for guest, host in fixed.items()}
     passed = {} if told else _passed_over(snapshot, fixed)
     jobs = []
     for job in snapshot.jobs:
-        if job.job_id in fixed:
+        if job.job_id in fixed or job.job_id in content:
             continue
         if job.job_id in passed:
             job = replace(job, state=JobState.PENDING, placement=EMPTY, started=None)
@@ -163,25 +126,41 @@ def _passed_over(snapshot: Snapshot, fixed: Mapping[str, str]) -> dict[str, str]
     }
 
 
-def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str]) -> Plan:
+def _settled(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str], content: frozenset[str]) -> dict[str, str]:
+    """The guests that are content and stay, with whoever of those on their GPU goes on as its host."""
+    found: dict[str, str] = {}
+    for host, guests in snapshot.guests_of.items():
+        theirs = [g for g in guests if g in content]
+        if theirs and (first := heir(snapshot, plan, host)) is not None:
+            found.update(_staying(snapshot, plan, first, theirs, fixed))
+    return found
+
+
+def _paired(snapshot: Snapshot, plan: Plan, fixed: Mapping[str, str], content: frozenset[str]) -> Plan:
     """The plan with its guests. Those whom the cluster would refuse for something else than GPUs are left out."""
-    crowds = _crowds(snapshot)
+    bound = {**fixed, **_settled(snapshot, plan, fixed, content)}
+    crowds = _crowds(snapshot, plan)
     turns: dict[str, float] = {}
     if snapshot.turns:
-        plan, turns = _stood_aside(snapshot, plan, frozenset([*fixed, *fixed.values(), *crowds]))
-        turns.update({g: _share_where_bound(snapshot, snapshot.job[g], snapshot.job[h]) for g, h in fixed.items()})
+        plan, turns = _stood_aside(snapshot, plan, frozenset([*bound, *bound.values(), *crowds, *_crowded(snapshot)]))
+        turns.update(_shares_where_bound(snapshot, fixed))
     aside = plan.guests
-    taken = frozenset([*fixed.values(), *crowds, *aside, *aside.values()])
-    best = _Matching.of(snapshot, plan, taken).best()
-    guests = {**fixed, **aside, **{guest: pair.host for guest, pair in best.items()}}
+    taken = frozenset([*bound.values(), *crowds, *aside, *aside.values()])
+    free = replace(plan, waits={job_id: wait for job_id, wait in plan.waits.items() if job_id not in bound})
+    best = best_pairs(snapshot, free, taken, _kept_in_crowds(snapshot, plan, crowds, bound))
+    guests = {**bound, **aside, **{guest: pair.host for guest, pair in best.items()}}
     turns.update({guest: pair.share for guest, pair in best.items()})
     for host, others in crowds.items():
-        guests.update(_staying(snapshot, plan, host, [g for g in others if g not in guests], fixed))
+        guests.update(_staying(snapshot, plan, host, [g for g in others if g not in guests], bound))
+    turns = {guest: share for guest, share in turns.items() if share != EQUAL}
+    gains = {guest: pair.gain for guest, pair in best.items()}
     if snapshot.turns:
+        more = more_guests(snapshot, _with(plan, guests, {}), frozenset(guests[g] for g in turns))
+        guests.update({guest: crowded.host for guest, crowded in more.items()})
+        gains.update({guest: crowded.gain for guest, crowded in more.items()})
         rest = _resting(snapshot, plan, {**guests, **dict.fromkeys(crowds, "")})
         guests, turns = {**guests, **rest}, {**turns, **dict.fromkeys(rest, 0.0)}
-    plan = replace(plan, turns={guest: share for guest, share in turns.items() if share != EQUAL})
-    return _admitted(snapshot, plan, guests, {guest: pair.gain for guest, pair in best.items()}, fixed)
+    return _admitted(snapshot, replace(plan, turns=turns), guests, gains, bound)
 
 
 def _stood_aside(snapshot: Snapshot, plan: Plan, others: frozenset[str]) -> tuple[Plan, dict[str, float]]:
@@ -202,7 +181,7 @@ def _stood_aside(snapshot: Snapshot, plan: Plan, others: frozenset[str]) -> tupl
     full = _full(snapshot, plan)
     asked = sorted((j for j in leaving if j.job_id not in busy), key=lambda j: (-patience_s(j), j.job_id))
     coming = [jobs[j] for j, where in plan.placements.items() if where.workers == 1 and j not in busy]
-    for guest in sorted(coming, key=lambda j: (_to_go_s(j), j.job_id)):
+    for guest in sorted(coming, key=lambda j: (to_go_s(j), j.job_id)):
         where = plan.placements[guest.job_id]
         if (guest.running and guest.placement == where) or not full >= {cell[:2] for cell in where.items()}:
             continue
@@ -213,7 +192,15 @@ def _stood_aside(snapshot: Snapshot, plan: Plan, others: frozenset[str]) -> tupl
     kept = {host.job_id: host.placement for host in hosts.values()}
     waits = {job_id: wait for job_id, wait in plan.waits.items() if job_id not in kept}
     guests = {guest: host.job_id for guest, host in hosts.items()}
-    return replace(plan, placements={**plan.placements, **kept}, waits=waits, guests=guests), dict.fromkeys(guests, 1.0)
+    plan = replace(plan, placements={**plan.placements, **kept}, waits=waits, guests=guests)
+    return plan, {guest: _least_share(snapshot, jobs[guest], host) for guest, host in hosts.items()}
+
+
+def _least_share(snapshot: Snapshot, guest: Job, host: Job) -> float:
+    """All turns; equal ones where those already cost the guest nothing."""
+    (gpu_type,) = host.placement.by_type
+    kept = together(snapshot, guest, host, gpu_type)
+    return EQUAL if kept is not None and kept[0] >= 1.0 else 1.0
 
 
 def _resting(snapshot: Snapshot, plan: Plan, taken: Mapping[str, str]) -> dict[str, str]:
@@ -231,7 +218,7 @@ def _resting(snapshot: Snapshot, plan: Plan, taken: Mapping[str, str]) -> dict[s
 
 def _stays_aside(job: Job) -> bool:
     able = job.running and job.steerable and job.movable and job.gives_way
-    return able and job.placement.workers == 1 and _may_share(job)
+    return able and job.placement.workers == 1 and may_share(job)
 
 
 def _together(snapshot: Snapshot, guest: Job, host: Job) -> bool:
@@ -249,22 +236,31 @@ def _full(snapshot: Snapshot, plan: Plan) -> set[tuple[str, str]]:
     return {cell for cell, count in used.items() if count >= capacity.get(cell[0], {}).get(cell[1], 0)}
 
 
+def _shares_where_bound(snapshot: Snapshot, fixed: Mapping[str, str]) -> dict[str, float]:
+    """Of guests that cannot leave, where they are the only ones."""
+    alone = {g: h for g, h in fixed.items() if len(snapshot.guests_of[h]) == 1}
+    return {g: _share_where_bound(snapshot, snapshot.job[g], snapshot.job[h]) for g, h in alone.items()}
+
+
 def _share_where_bound(snapshot: Snapshot, guest: Job, host: Job) -> float:
     """The guest's share of the turns where it cannot leave: who is nearer to its end, for its weight, has the largest
     that the other one affords until then."""
     kept = beside(snapshot, guest, host, guest.placement) if guest.placement.workers == 1 else None
     if kept is None or not (knows_length(guest) and knows_length(host)):
         return EQUAL
-    first, last = guest.weight / _to_go_s(guest), host.weight / _to_go_s(host)
+    first, last = guest.weight / to_go_s(guest), host.weight / to_go_s(host)
     if first == last:
         return EQUAL
     ahead, passed, own, its = (guest, host, 0, 1) if first > last else (host, guest, 1, 0)
     if not passed.gives_way:
         return EQUAL
+    (gpu_type,) = guest.placement.by_type
+    if kept[own] >= 1.0:
+        return EQUAL
     for larger in LARGER:
         share = larger if ahead is guest else 1.0 - larger
-        keeps = kept_by(kept, share)
-        for_s = _to_go_s(ahead) * ahead.best_rate() / ahead.rate(ahead.placement) / keeps[own]
+        keeps = together(snapshot, guest, host, gpu_type, share) or kept
+        for_s = to_go_s(ahead) * ahead.best_rate() / ahead.rate(ahead.placement) / keeps[own]
         if affords(passed, keeps[its], max(snapshot.round_s, for_s)):
             return share
     return EQUAL
@@ -282,37 +278,49 @@ def _admitted(
     return found
 
 
-def _crowds(snapshot: Snapshot) -> dict[str, list[str]]:
-    """Hosts with several guests, which no plan makes: who gives out parts of GPUs by himself does. Guests that have run
-    longest first."""
-    found: dict[str, list[Job]] = {}
-    for job in snapshot.jobs:
-        if job.host is not None and job.steerable and job.running:
-            found.setdefault(job.host, []).append(job)
-    return {
-        host: [j.job_id for j in sorted(guests, key=lambda j: (j.started or 0.0, j.job_id))]
-        for host, guests in found.items()
-        if len(guests) > 1
-    }
+def _crowded(snapshot: Snapshot) -> list[str]:
+    """All who are on a GPU with more than one other."""
+    return [j for host, guests in snapshot.guests_of.items() if len(guests) > 1 for j in (host, *guests)]
+
+
+def _crowds(snapshot: Snapshot, plan: Plan) -> dict[str, list[str]]:
+    """Of GPUs with more than two jobs those where one of them goes on as the host by the plan: that one, with the
+    others. Who have run longest come first."""
+    found: dict[str, list[str]] = {}
+    for host, guests in snapshot.guests_of.items():
+        there = (snapshot.job[j] for j in (host, *guests) if j in snapshot.job)
+        ours = [j.job_id for j in there if j.steerable and j.running]
+        if len(ours) > 2 and (first := heir(snapshot, plan, host)) is not None:
+            found[first] = [j for j in ours if j != first]
+    return found
+
+
+def _kept_in_crowds(
+    snapshot: Snapshot, plan: Plan, crowds: Mapping[str, Sequence[str]], fixed: Mapping[str, str]
+) -> dict[str, float]:
+    """What those who may stay in their crowds keep of their speeds there: they leave for more only."""
+    found: dict[str, float] = {}
+    for host, others in crowds.items():
+        stay = _staying(snapshot, plan, host, others, fixed)
+        jobs = [snapshot.job[j] for j in dict.fromkeys([host, *(g for g, h in fixed.items() if h == host), *stay])]
+        kept = kept_by_each(snapshot, jobs, next(iter(plan.placement(host).by_type)))
+        by_job = dict(zip([j.job_id for j in jobs], kept or (), strict=False))
+        found.update({guest: by_job[guest] for guest in stay if guest in by_job})
+    return found
 
 
 def _staying(
-    snapshot: Snapshot, plan: Plan, host: str, guests: Sequence[str], fixed: Mapping[str, str]
+    snapshot: Snapshot, plan: Plan, host: str, others: Sequence[str], fixed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Those of a crowd for whom there is nothing better, as long as all accept what so many leave each of them: by
-    turns, the time over their number."""
+    """Those of a crowd for whom there is nothing better, as long as all accept what so many leave each of them."""
     jobs = snapshot.job
-    if plan.placement(host) != jobs[host].placement:
-        return {}
     there = [jobs[host], *(jobs[g] for g, h in fixed.items() if h == host)]
+    (gpu_type,) = plan.placement(host).by_type
     stay: dict[str, str] = {}
-    for guest in guests:
-        together = [*there, jobs[guest]]
-        (gpu_type,) = plan.placement(host).by_type
-        if snapshot.pairings.get((_likeness(jobs[guest]), _likeness(jobs[host]), gpu_type)) is None:
-            continue
-        if guest not in plan.placements and all(len(together) <= j.slow_down + _ROUNDING for j in together):
-            stay[guest], there = host, together
+    for guest in others:
+        company = [*there, jobs[guest]]
+        if guest not in plan.placements and guest not in fixed and all_accept(snapshot, company, gpu_type):
+            stay[guest], there = host, company
     return stay
 
 
@@ -322,155 +330,3 @@ def _with(plan: Plan, guests: Mapping[str, str], gains: Mapping[str, float]) -> 
     turns = {guest: share for guest, share in plan.turns.items() if guest in guests}
     payoffs = {**plan.payoffs, **gains}
     return replace(plan, placements=placements, waits=waits, payoffs=payoffs, guests=dict(guests), turns=turns)
-
-
-def _likeness(job: Job) -> str:
-    return job.pairs_as or workload(job.model, job.batch)
-
-
-def _may_share(job: Job) -> bool:
-    return job.slow_down > 1 and job.fork is None and 1 in job.form.gang_sizes
-
-
-class _Pair(NamedTuple):
-    """A guest's host, its share of the turns there, and what the pair gains."""
-
-    host: str
-    share: float
-    gain: float
-
-
-@dataclass(frozen=True)
-class _Matching:
-    """Who may be whose guest, and what that gains."""
-
-    snapshot: Snapshot
-    plan: Plan
-    guests: tuple[Job, ...]
-    hosts: tuple[Job, ...]
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, plan: Plan, taken: frozenset[str]) -> _Matching:
-        hosts = [snapshot.job[j] for j, p in plan.placements.items() if p.workers == 1 and j not in taken]
-        waiting = (snapshot.job[j] for j, wait in plan.waits.items() if wait.tier is not Tier.CANNOT_RUN)
-        free = (JobState.PENDING, JobState.RUNNING)
-        able = (j for j in waiting if _may_share(j) and j.state in free and j.movable and j.blocked is None)
-        guests = [j for j in able if j.placement or not j.running]  # of some it is not known yet where they run
-        return cls(snapshot, plan, tuple(guests), tuple(j for j in hosts if _may_share(j)))
-
-    def best(self) -> dict[str, _Pair]:
-        """The pairs of the largest gain in all, by guest."""
-        if not self.guests or not self.hosts:
-            return {}
-        from scipy.optimize import linear_sum_assignment  # only who shares pays for SciPy
-
-        shares = (*LARGER, EQUAL) if self.snapshot.turns else (EQUAL,)
-        by_share = [self._gains(share) for share in shares]
-        gains, which = np.max(by_share, axis=0), np.argmax(by_share, axis=0)
-        chosen = zip(*linear_sum_assignment(np.maximum(gains, 0.0), maximize=True), strict=True)
-        return {
-            self.guests[g].job_id: _Pair(self.hosts[h].job_id, shares[which[g, h]], float(gains[g, h]))
-            for g, h in chosen
-            if gains[g, h] > 0
-        }
-
-    def _gains(self, share: float) -> _Array:
-        """By guest and host, where guests have this share of the turns; minus infinity for pairs that cannot be."""
-        queue = _Queue.of(self.snapshot, self.plan)
-        places = [self.plan.placements[h.job_id] for h in self.hosts]
-        host_s = np.array([_to_go_s(h) for h in self.hosts])
-        host_weights = np.array([h.weight for h in self.hosts])
-        gains = np.full((len(self.guests), len(self.hosts)), -np.inf)
-        kept_of: dict[tuple[str, float], tuple[_Array, _Array]] = {}
-        for row, guest in enumerate(self.guests):
-            likeness = _likeness(guest), guest.slow_down
-            if likeness not in kept_of:
-                kept_of[likeness] = self._kept(guest, places)
-            kept, host_keeps = kept_of[likeness]
-            possible = kept > 0
-            if share != EQUAL:
-                kept, host_keeps = kept_by((kept, host_keeps), share)
-                possible &= knows_length(guest)
-            kept = kept * self._relative(guest, places)
-            possible &= kept > 0
-            if not possible.any():
-                continue
-            to_go_s, speed, delays_s = _to_go_s(guest), np.where(possible, kept, 1.0), self._delays_s(guest, places)
-            guest_ends, host_ends = to_go_s / speed, host_s / np.maximum(host_keeps, _ROUNDING)
-            if share != EQUAL:
-                possible &= self._afford(host_keeps, np.maximum(self.snapshot.round_s, delays_s + guest_ends))
-            together_s = np.maximum(self.snapshot.round_s, np.minimum(guest_ends, host_ends))
-            speed = speed * (1 - np.minimum(1.0, delays_s / together_s))
-            first = guest_ends <= host_ends
-            own = np.where(first, speed * (1 + queue.wait_s(to_go_s) / to_go_s) - 1, speed - (1 - host_keeps))
-            held_up = host_weights + queue.behind(host_s) - (to_go_s > host_s) / queue.gpus
-            gain = guest.weight * own + queue.behind(to_go_s) * speed - held_up * (1 - host_keeps)
-            gains[row] = np.where(possible, gain, -np.inf)
-        return gains
-
-    def _afford(self, keeps: _Array, for_s: _Array) -> Any:
-        """Which hosts accept to keep so much of their speeds for so long, of those that can be told to, and whose ends
-        are known."""
-        each = zip(self.hosts, keeps, for_s, strict=True)
-        return np.array([h.gives_way and knows_length(h) and affords(h, float(k), float(s)) for h, k, s in each])
-
-    def _kept(self, guest: Job, places: Sequence[Placement]) -> tuple[_Array, _Array]:
-        """What such a guest keeps beside each host, 0 where it cannot be; and what the host does, 1 there."""
-        pairs = [beside(self.snapshot, guest, host, p) for host, p in zip(self.hosts, places, strict=True)]
-        return np.array([p[0] if p else 0.0 for p in pairs]), np.array([p[1] if p else 1.0 for p in pairs])
-
-    def _relative(self, guest: Job, places: Sequence[Placement]) -> _Array:
-        """How fast the guest alone is at the hosts' places, against its fastest type; 0 where it may not be. One that
-        could not be moved any more would be there to its end, and goes to its fastest type only."""
-        best, least = guest.best_rate(), 0.0 if guest.unmovable is None else 1.0 - _ROUNDING
-        of = {p: guest.rate(p) / best if best > 0 and _admits(self.snapshot, guest, p) else 0.0 for p in {*places}}
-        return np.array([of[p] if of[p] >= least else 0.0 for p in places])
-
-    def _delays_s(self, guest: Job, places: Sequence[Placement]) -> _Array:
-        """What it costs the guest to get to each host."""
-        away_s = guest.restart_cost_s if guest.running or guest.done_steps > 0 else 0.0
-        delays = np.full(len(places), away_s)
-        for column, host in enumerate(self.hosts):
-            if guest.running and guest.placement == places[column]:
-                same = guest.host == host.job_id or _takes_over(self.snapshot, self.plan, guest, host.job_id)
-                delays[column] = 0.0 if same else away_s
-        return delays
-
-
-@dataclass(frozen=True)
-class _Queue:
-    """What waits, in ascending order of what is left of each; and how long the first GPU is not free."""
-
-    left_s: _Array
-    ahead_s: _Array
-    free_s: float
-    gpus: int
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, plan: Plan) -> _Queue:
-        left_s = np.sort(np.array([_to_go_s(snapshot.job[j]) for j in plan.waits]))
-        gpus = max(1, sum(n for there in snapshot.capacity().values() for n in there.values()))
-        free_s = min(_to_go_s(snapshot.job[j]) for j in plan.placements)
-        return cls(left_s, np.concatenate([[0.0], np.cumsum(left_s)]), free_s, gpus)
-
-    def behind(self, left_s: Any) -> Any:
-        """How many have more to do, for each GPU."""
-        return (len(self.left_s) - np.searchsorted(self.left_s, left_s, side="right")) / self.gpus
-
-    def wait_s(self, left_s: float) -> float:
-        """How long one with so much to do would wait."""
-        return float(self.ahead_s[np.searchsorted(self.left_s, left_s, side="left")]) / self.gpus + self.free_s
-
-
-def _admits(snapshot: Snapshot, job: Job, where: Placement) -> bool:
-    if job.running and job.placement == where:
-        return job.rate(where) > 0
-    there = (n for n in where.nodes if n in snapshot.node and snapshot.node[n].available)
-    open_ = {*where.nodes} == {*there} & open_nodes(snapshot, job)
-    return open_ and job.form.refusal(where) is None and job.rate(where) > 0
-
-
-def _to_go_s(job: Job) -> float:
-    """What is left of a job, in seconds on its fastest GPU type."""
-    rate = job.best_rate()
-    return job.steps_to_go(rate, UNKNOWN_RUNTIME_S) / rate if rate > 0 else UNKNOWN_RUNTIME_S

@@ -27,7 +27,7 @@ from typing import Any
 
 from slurm_hadar.model import Job
 
-__all__ = ["EQUAL", "LARGER", "affords", "kept_by", "knows_length", "patience_s"]
+__all__ = ["EQUAL", "LARGER", "affordable", "affords", "kept_by", "knows_length", "patience_s"]
 
 EQUAL = 0.5
 #: Larger shares of the turns that a job may be given, the largest first: all of them, and 7, 3 and 1 1/2 times what the
@@ -56,7 +56,12 @@ def patience_s(job: Job) -> float:
 
 def affords(job: Job, keeps: float, for_s: float) -> bool:
     """Whether the job accepts to keep this share of its speed for so many seconds."""
-    return job.slow_down * keeps >= 1.0 - 1e-9 or patience_s(job) >= (1.0 - job.slow_down * keeps) * for_s - _ROUNDING_S
+    return bool(affordable(job.slow_down, patience_s(job), keeps, for_s))
+
+
+def affordable(slow_down: Any, patience: Any, keeps: Any, for_s: Any) -> Any:
+    """The same of jobs with this :func:`patience_s`. Arrays are taken element by element."""
+    return (slow_down * keeps >= 1.0 - 1e-9) | (patience >= (1.0 - slow_down * keeps) * for_s - _ROUNDING_S)
 
 
 def knows_length(job: Job) -> bool:

@@ -27,7 +27,8 @@ class TraceJob:
     the GPU type it asked for, ``cpus`` and ``memory_gb`` what it asked for in all; "" and 0 = not told. ``types`` and
     ``open_to`` are the GPU types and the nodes of the simulated cluster to which it is bound (None = any);
     ``partition`` and ``limit_s`` (its time limit) are as Slurm knew them. ``slow_down`` is how many times as long it
-    may take beside another job on its GPU, 1 = it shares with nobody, None = what the simulation takes.
+    may take beside another job on its GPU, 1 = it shares with nobody, None = what the simulation takes. ``duty`` is the
+    share of its time, above 0 to 1, in which it needs its GPU, on every type.
     """
 
     job_id: str
@@ -63,6 +64,7 @@ class TraceJob:
     start_s: float | None = None
     movable: bool = True
     scaled: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    duty: float = 1.0
 
 
 @dataclass(frozen=True)

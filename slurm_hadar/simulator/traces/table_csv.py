@@ -9,14 +9,14 @@ from pathlib import Path
 from slurm_hadar.errors import GraphError, TraceError
 from slurm_hadar.fields import number, positive, rows, sizes, whole
 from slurm_hadar.graphs.files import graph_of
-from slurm_hadar.model import MOST_SLOW_DOWN, Fork, Mix
+from slurm_hadar.model import LEAST_DUTY, MOST_SLOW_DOWN, Fork, Mix
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
 __all__ = ["REQUIRED", "looks_like", "read", "write"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "steps")
 OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s", "mix", "nodes", "restart_s", "fork",
-            "group", "graph", "start_s", "movable", "share")  # fmt: skip
+            "group", "graph", "start_s", "movable", "share", "duty")  # fmt: skip
 _RATE = "steps_per_s:"
 _MOVABLE = {"yes": True, "no": False}
 
@@ -73,6 +73,7 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
         movable=_movable(given.get("movable", "yes"), where),
         slow_down=_share(given["share"], where) if "share" in given else None,
         scaled=scaled,
+        duty=_duty(given["duty"], where) if "duty" in given else 1.0,
     )
 
 
@@ -106,6 +107,13 @@ def _share(text: str, where: str) -> float:
     if text != "no" and not 1.0 < slow_down <= MOST_SLOW_DOWN:
         raise TraceError(f"{where}: share must be no, or a number above 1 of at most {MOST_SLOW_DOWN:g}, not {text!r}")
     return slow_down
+
+
+def _duty(text: str, where: str) -> float:
+    duty = number(text, where, "duty")
+    if not LEAST_DUTY <= duty <= 1.0:
+        raise TraceError(f"{where}: duty must be a number from {LEAST_DUTY:g} to 1, not {text!r}")
+    return duty
 
 
 def _graph(text: str, where: str, folder: Path, gangs: Sequence[int]) -> str:
@@ -170,6 +178,7 @@ def write(trace: Trace) -> str:
             j.start_s,
             None if j.movable else "no",
             None if j.slow_down is None else "no" if j.slow_down == 1.0 else repr(j.slow_down),
+            None if j.duty == 1.0 else repr(j.duty),
         )
         gpus = "+".join(map(str, j.sizes or (j.workers,)))
         own = (*(j.steps_per_s.get(t) for t in types), *(j.scaled.get(n, {}).get(t) for t, n in sized))

@@ -94,6 +94,7 @@ class VirtualJob:
             "restart_cost_s": terms.restart_s,
             "weight": trace.weight,
             "slow_down": terms.slow_down,
+            "duty": {} if trace.duty == 1.0 else dict.fromkeys(rates.of(trace, trace.workers), trace.duty),
             "graph": Path(trace.graph).name if trace.graph.endswith(".toml") else trace.graph,
             "time_limit_s": trace.limit_s,
             "deadline": None if trace.deadline_s is None else origin + trace.arrival_s + trace.deadline_s,

@@ -1,4 +1,4 @@
-"""The virtual cluster where two jobs may run on one GPU."""
+"""The virtual cluster where several jobs may run on one GPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from slurm_hadar.config import GuardSection
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.model import Kept, Pairing, Placement
+from slurm_hadar.policies.toolkit.company import by_duty, keeps
 from slurm_hadar.policies.toolkit.turn_shares import EQUAL, kept_by
 from slurm_hadar.simulator.virtual.cluster import Observation, Scenario, Timing, VirtualCluster
 from slurm_hadar.simulator.virtual.jobs import VirtualJob
@@ -18,15 +19,17 @@ __all__ = ["SharedCluster"]
 
 
 class SharedCluster(VirtualCluster):
-    """Jobs that run beside another make their steps at what the pair keeps of its speeds, from when the second of them
-    holds the GPU to when one of them leaves it. A guest whose host leaves has the GPU for itself.
+    """Jobs that run beside others make their steps at what they keep of their speeds, from when the next of them comes
+    to the GPU to when one of them leaves it. Of guests whose host leaves the first is the host of the others.
 
     Parameters
     ----------
     pairings: what pairs truly keep, which policies know, too (:class:`slurm_hadar.model.Snapshot`). turns: they take
-    turns, in the shares that a plan says.
+    turns, in the shares that a plan says, and then more than two may: what each keeps goes by all their duties, where
+    one is told.
 
-    ``pairs`` counts how often a job became another's guest, ``shared_s`` the seconds of GPUs with two jobs.
+    ``pairs`` counts how often a job became another's guest, ``shared_s`` the seconds of GPUs with two jobs or more,
+    ``crowded_s`` those with more than two.
     """
 
     def __init__(
@@ -39,10 +42,11 @@ class SharedCluster(VirtualCluster):
         turns: bool = False,
     ) -> None:
         self._pairings, self._turns = pairings, turns
-        self._guest_of: dict[str, VirtualJob] = {}  # by the host's id
-        self._joined: dict[str, float] = {}
+        self._guests: dict[str, list[VirtualJob]] = {}  # by the host's id, who has been there longest first
+        self._since: dict[str, float] = {}  # two are on the host's GPU
+        self._crowded: dict[str, float] = {}  # and three
         self.pairs = 0
-        self.shared_s = 0.0
+        self.shared_s = self.crowded_s = 0.0
         self._wanted_of: dict[str, Change] = {}
         super().__init__(scenario, timing, guard, usage_half_life_s)
 
@@ -69,56 +73,98 @@ class SharedCluster(VirtualCluster):
 
     def _leave(self, job: VirtualJob, now: float) -> None:
         self._part(job, now)
-        guest = self._guest_of.pop(job.job_id, None)
+        guests = self._guests.pop(job.job_id, [])
+        if guests:
+            self._end_company(job.job_id, now)
         super()._leave(job, now)
-        if guest is not None:
-            self._own(guest, now)
+        if guests:
+            self._pass_on(guests, now)
 
     # Company
 
     def _join(self, guest: VirtualJob, change: Change | None) -> None:
         """The job becomes the guest of a running one, from now on, if the change says so."""
-        if change is None or change.host is None:
+        if change is None or change.host is None or guest.host == change.host:
             return
+        self._part(guest)
         self._count(guest, -1)
         if self._now > guest.owned:
             self._note(guest, self._now)
-        guest.host, self._guest_of[change.host] = change.host, guest
-        self._slow(guest, change.turns)
-        self._joined[guest.job_id] = self._now
+        guest.host, guest.turns = change.host, change.turns
+        self._guests.setdefault(change.host, []).append(guest)
+        self._begin_company(change.host, self._now)
+        self._slow(change.host, self._now)
         self.pairs += 1
 
     def _share(self, change: Change) -> None:
         """Who is a guest already may have another share of the turns from now on."""
         guest = self._running.get(change.job_id)
         if guest is not None and guest.host is not None and guest.host == change.host and guest.turns != change.turns:
-            self._slow(guest, change.turns)
+            guest.turns = change.turns
+            self._slow(change.host, self._now)
 
-    def _slow(self, guest: VirtualJob, turns: float) -> None:
-        """Guest and host make steps at what they keep by such a share of the turns."""
-        assert guest.host is not None
-        host, gpu_type = self._running[guest.host], next(iter(guest.by_type))
+    def _slow(self, host_id: str, now: float) -> None:
+        """All on the host's GPU make steps at what they keep from now on."""
+        host, guests = self._running[host_id], self._guests.get(host_id, [])
+        there = [*guests, host]
+        kept: Sequence[float]
+        if not guests:
+            kept = [1.0]
+        elif len(guests) == 1:
+            kept = self._kept(guests[0], host)
+        else:
+            kept = keeps([job.trace.duty for job in there])
+        for job, share in zip(there, kept, strict=True):
+            job.slow(now, share)
+
+    def _kept(self, guest: VirtualJob, host: VirtualJob) -> Kept:
+        """What a pair keeps."""
+        duties = guest.trace.duty, host.trace.duty
+        if self._turns and min(duties) < 1:
+            found = by_duty(*duties, guest.turns)
+            return float(found[0]), float(found[1])
         of = [workload(j.trace.model, j.trace.batch) for j in (guest, host)]
-        kept = kept_by(self._pairings[of[0], of[1], gpu_type], turns)
-        guest.turns = turns
-        guest.slow(self._now, kept[0])
-        host.slow(self._now, kept[1])
+        return kept_by(self._pairings[of[0], of[1], next(iter(guest.by_type))], guest.turns)
 
     def _part(self, guest: VirtualJob, now: float | None = None) -> None:
-        """The job is nobody's guest any more; its host has its speed back."""
+        """The job is nobody's guest any more; those whose company it was have more of their speeds."""
         now = self._now if now is None else now
         if guest.host is None:
             return
-        self._running[guest.host].slow(now, 1.0)
-        del self._guest_of[guest.host]
+        host, others = guest.host, self._guests[guest.host]
+        others.remove(guest)
+        self._end_company(host, now)
+        if others:
+            self._begin_company(host, now)
+        else:
+            del self._guests[host]
+        self._slow(host, now)
         self._own(guest, now)
+        guest.slow(now, 1.0)
+
+    def _pass_on(self, guests: list[VirtualJob], now: float) -> None:
+        """The GPU of a host that has left is the first guest's."""
+        host, *others = guests
+        self._own(host, now)
+        for guest in others:
+            guest.host = host.job_id
+        if others:
+            self._guests[host.job_id] = others
+            self._begin_company(host.job_id, now)
+        self._slow(host.job_id, now)
 
     def _own(self, guest: VirtualJob, now: float) -> None:
-        self.shared_s += now - self._joined.pop(guest.job_id)
-        guest.host, guest.turns = None, EQUAL
-        guest.owned = now
-        guest.slow(now, 1.0)
+        guest.host, guest.turns, guest.owned = None, EQUAL, now
         self._count(guest, 1)
+
+    def _begin_company(self, host: str, now: float) -> None:
+        self._since.setdefault(host, now)
+        if len(self._guests[host]) > 1:
+            self._crowded.setdefault(host, now)
+
+    def _end_company(self, host: str, now: float) -> None:
+        self.shared_s += now - self._since.pop(host)
+        self.crowded_s += now - self._crowded.pop(host, now)
 
     def _count(self, job: VirtualJob, sign: int) -> None:
         """GPUs count as busy once, however many are on them."""

@@ -273,3 +273,21 @@ def test_a_limit_is_free_again_when_who_held_it_ends() -> None:
 
     starts = [found[i].start or 0.0 for i in ("2", "3")]
     assert 500.0 <= starts[0] <= 620.0 and 1000.0 <= starts[1] <= 1240.0
+
+
+def test_three_on_a_gpu_end_by_what_they_keep_and_one_of_them_is_the_host_of_the_others() -> None:
+    """As the simulator plays it: each has a third of the time until the first ends, and then what it wants."""
+    there = {"n1": {"v100": 1}}
+    small = {"model": "m", "duty": {"v100": 0.4}, "slow_down": 2.0}
+    hosts = {"1": None, "2": "1", "3": "1"}
+    jobs = [
+        runs(job_id, steps, there, host=hosts[job_id], **small)
+        for job_id, steps in (("1", 1e5), ("2", 1.2e5), ("3", 3e5))
+    ]
+    pairs = {("m", "m", "v100"): (0.5, 0.5)}
+    snapshot = Snapshot(NOW, (Node("n1", {"v100": 1}),), tuple(jobs), pairings=pairs, turns=True)
+
+    fates = play(snapshot, get("fifo"), config()).fates
+
+    ends = [(fates[j].end or 0.0) - NOW for j in "123"]
+    assert ends == pytest.approx([1.2e4, 1.4e4, 3.2e4], abs=120.0)

@@ -10,14 +10,14 @@ from slurm_hadar.controller.observe.speeds.shared_gpus import own_turns
 from slurm_hadar.controller.steering.rules import NodeBook
 from slurm_hadar.model import JobState
 from slurm_hadar.policies.toolkit.turn_shares import EQUAL
-from slurm_hadar.throughput.profiles import Needs
+from slurm_hadar.throughput.profiles import Needs, joined
 
 __all__ = ["learn_shared"]
 
 
 def learn_shared(sources: Sources, known: Mapping[str, JobFacts | None], nodes: NodeBook, now: float) -> None:
-    """File the speeds of jobs with shards on one node of one GPU type. Of a job that names another as its company it is
-    believed where that is a job of the same user on the same node; more than one other is nobody's profile."""
+    """File the speeds of jobs with shards on one node of one GPU type. Of a job that names others as its company it is
+    believed where those are jobs of the same user on the same node."""
     if sources.profiles is None:
         return
     for job_id, facts in known.items():
@@ -41,12 +41,13 @@ def _learn_of(
             sources.profiles.record_needs(Needs(facts.workload(1), node.gpu_type, job.user, *sizes, report.iter_s, now))
     told, news.shared_speeds = news.shared_speeds, []
     for company, steps_per_s in told:
-        other = known.get(company) if company else None
-        if company and (other is None or (other.job.user, other.job.nodes) != (job.user, job.nodes)):
+        others = [known.get(other) for other in company.split("+")] if company else []
+        theirs = [o for o in others if o is not None and (o.job.user, o.job.nodes) == (job.user, job.nodes)]
+        if len(theirs) < len(others):
             continue
-        if other is not None and (own_turns(facts, other) != EQUAL or "turns" in facts.record.company):
+        if others and (any(own_turns(facts, o) != EQUAL for o in theirs) or "turns" in facts.record.company):
             continue  # a profile is of equal turns: those now, and those that the last round saw
-        beside = "" if other is None else other.workload(1)
+        beside = joined(o.workload(1) for o in theirs)
         if sources.profiles is not None:
             with sources.best_effort():
                 sources.profiles.record(facts.workload(1), beside, node.gpu_type, job.user, steps_per_s, now)

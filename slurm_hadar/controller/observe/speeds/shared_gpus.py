@@ -1,14 +1,14 @@
 """Jobs with shards of GPUs as a policy sees them: who is whose guest, and what pairs keep of their speeds.
 
-A policy puts two jobs on one GPU at most, a host and its guest (:mod:`slurm_hadar.policies.toolkit.pairing`). Slurm
-gives shards to whoever asks for them: of several who came by themselves the first is the host. Who is on a GPU together
-with a job that is left to Slurm is left to it, too.
+A policy puts guests on the GPU of a host (:mod:`slurm_hadar.policies.toolkit.pairing`). Slurm gives shards to whoever
+asks for them: of several on a GPU the first that came is the host. Who is on a GPU together with a job that is left to
+Slurm is left to it, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,8 +16,9 @@ from slurm_hadar.config import JobsSection, SharedBy, SharedGpus
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeBook
-from slurm_hadar.model import MOST_SLOW_DOWN, Job, JobState, Kept, Pairing
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, kept_by
+from slurm_hadar.model import MOST_SLOW_DOWN, Company, Job, JobState, Kept, Pairing, Snapshot
+from slurm_hadar.policies.toolkit.company import duties_of, fits, shares_kept
+from slurm_hadar.policies.toolkit.turn_shares import EQUAL
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.colocation import published
 
@@ -26,7 +27,10 @@ __all__ = [
     "accepted_slow_down",
     "companies",
     "fit_together",
+    "gpu_bytes",
     "likeness",
+    "measured_companies",
+    "most_taken",
     "note_company",
     "note_needs",
     "on_gpus",
@@ -88,12 +92,9 @@ def accepted_slow_down(facts: JobFacts, site: float, nodes: NodeBook) -> float:
 
 
 def fit_together(one: tuple[int, int] | None, other: tuple[int, int] | None, gpu_bytes: int | None) -> bool:
-    """Whether two that take turns have room: the sum of their persistent bytes and the larger of their ephemeral ones
-    is no more than the GPU has (Salus' safety condition, MLSys 2020, section 3.3.2). What is not known fits: then it is
-    the broker that lets in only who does."""
-    if one is None or other is None or gpu_bytes is None:
-        return True
-    return one[0] + other[0] + max(one[1], other[1]) <= gpu_bytes
+    """Whether two that take turns have room. What is not known of both fits: then it is the broker that lets in only
+    who does."""
+    return one is None or other is None or fits((one, other), gpu_bytes)
 
 
 def _parted(pair: Pairing) -> tuple[tuple[str, str], Pairing]:
@@ -161,12 +162,32 @@ def pairings(jobs: Iterable[Job], nodes: NodeBook, sources: Sources, settings: J
         with sources.best_effort():
             measured = {user: sources.profiles.pairings(user) for user in set(named.values())}
     types = frozenset(node.gpu_type for node in nodes.values() if node.gpu_type and node.per_gpu)
-    room = {t: gb * 10**9 for t in types if (gb := nodes.memory_of(t)) is not None}
-    taken = _most_taken(sources)
+    room, taken = gpu_bytes(nodes), most_taken(sources)
     return UserPairings(frozenset(named), types, measured, settings.shared_gpus, settings.shared_by, taken, room)
 
 
-def _most_taken(sources: Sources) -> dict[tuple[str, str], tuple[int, int]]:
+def gpu_bytes(nodes: NodeBook) -> dict[str, int]:
+    """The memory of the GPU types that can be shared, where it is known."""
+    types = {node.gpu_type for node in nodes.values() if node.gpu_type and node.per_gpu}
+    return {t: gb * 10**9 for t in types if (gb := nodes.memory_of(t)) is not None}
+
+
+def measured_companies(jobs: Iterable[Job], sources: Sources) -> dict[Company, float]:
+    """What was measured of jobs of one user beside others of that user, by what :func:`likeness` calls them."""
+    found: dict[Company, float] = {}
+    if sources.profiles is None:
+        return found
+    users = {job.user for job in jobs if job.pairs_as and job.pinned is None}
+    with sources.best_effort():
+        known = sources.profiles.companies() if users else {}
+        for user in users & known.keys():
+            for (one, others, gpu_type), keeps in known[user].items():
+                names = [f"{user}{_SEP}{workload}" for workload in (one, *others)]
+                found[names[0], tuple(sorted(names[1:])), gpu_type] = keeps
+    return found
+
+
+def most_taken(sources: Sources) -> dict[tuple[str, str], tuple[int, int]]:
     """Persistent and ephemeral bytes by user and workload, on the type where they were most."""
     most: dict[tuple[str, str], tuple[int, int]] = {}
     if sources.profiles is None:
@@ -191,28 +212,37 @@ def companies(jobs: Iterable[SlurmJob]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def note_company(
-    known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob], types: NodeBook, pairings: Mapping[Pairing, Kept]
-) -> None:
+def note_company(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob], snapshot: Snapshot) -> None:
     """Into the records of those who share a GPU: with whom, what they keep of their speeds, and how that is known."""
-    company = companies(jobs)
+    company, kept = companies(jobs), shares_kept(snapshot, snapshot.job)
     for job_id, facts in known.items():
         if facts is None:
             continue
         shares = company.get(job_id)
-        if shares is not None and shares["with"] and isinstance(pairings, UserPairings):
-            others = [known.get(other) for other in shares["with"]]
-            gpu_type = types[facts.job.nodes[0]].gpu_type or ""
-            if len(others) > 1 and pairings.prior is SharedGpus.TURNS:
-                shares |= {"keeps": 1 / (1 + len(others)), "known_by": pairings.prior.value}
-            elif len(others) == 1 and others[0] is not None:
-                pair = likeness(facts), likeness(others[0]), gpu_type
-                if (kept := pairings.get(pair)) is not None:
-                    turns = own_turns(facts, others[0])
-                    keeps = kept_by(kept, turns)[0]
-                    shares |= {"keeps": keeps, "known_by": pairings.known_by(pair)}
-                    shares |= {} if turns == EQUAL else {"turns": turns}
+        if shares is not None and shares["with"] and isinstance(snapshot.pairings, UserPairings):
+            others = shares["with"]
+            if job_id in kept:
+                shares |= {"keeps": kept[job_id], "known_by": _known_by(snapshot, snapshot.pairings, [job_id, *others])}
+            elif len(others) > 1 and snapshot.turns:
+                shares |= {"keeps": 1 / (1 + len(others)), "known_by": SharedGpus.TURNS.value}
+            only = known.get(others[0]) if len(others) == 1 else None
+            turns = EQUAL if only is None else own_turns(facts, only)
+            shares |= {} if turns == EQUAL else {"turns": turns}
         facts.record.company = shares or {}
+
+
+def _known_by(snapshot: Snapshot, pairs: UserPairings, ids: Sequence[str]) -> str:
+    """How it is known what the first of these keeps in the company of the others."""
+    jobs = [snapshot.job[job_id] for job_id in ids]
+    (gpu_type,) = jobs[0].placement.by_type
+    one, *others = (job.pairs_as for job in jobs)
+    if len(others) == 1:
+        measured = pairs.known_by((one, others[0], gpu_type)) == "measured"
+    else:
+        measured = (one, tuple(sorted(others)), gpu_type) in snapshot.measured
+    if measured:
+        return "measured"
+    return "duties" if snapshot.turns and min(duties_of(jobs, gpu_type)) < 1 else pairs.prior.value
 
 
 def own_turns(facts: JobFacts, other: JobFacts) -> float:
@@ -228,7 +258,7 @@ def note_needs(known: Mapping[str, JobFacts | None], sources: Sources) -> None:
     waiting = [f for f in known.values() if f is not None and f.job.shards and f.job.state is JobState.PENDING]
     if sources.profiles is None or not waiting:
         return
-    most = _most_taken(sources)
+    most = most_taken(sources)
     for facts in waiting:
         taken = most.get((facts.job.user, facts.workload(1)), ())
         facts.record.needs_mib = [math.ceil(_MARGIN * size / 2**20) for size in taken]
