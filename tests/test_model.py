@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist, fmean
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.model import Form, Job
+from slurm_hadar.model import Form, Job, JobState
 
 
 def job(**fields: Any) -> Job:
@@ -39,3 +40,28 @@ def test_the_expectation_has_no_jump() -> None:
     """Around the moment when the factor begins to count."""
     before, after = (job(predicted_steps=150.0, outlives=1.5, done_steps=d) for d in (99.999, 100.001))
     assert before.expected_steps == pytest.approx(after.expected_steps, rel=1e-4)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3, 1.5])
+def test_who_cannot_be_stopped_is_weighed_by_the_mean(sigma: float) -> None:
+    """The mean of the log-normal length that was predicted, found by drawing; the median for who can be stopped."""
+    z = NormalDist().inv_cdf(0.9)
+    between = (100.0 * math.exp(-z * sigma), 100.0 * math.exp(z * sigma))
+    waits = job(predicted_steps=100.0, predicted_range=between)
+    quantiles = NormalDist(math.log(100.0), sigma or 1e-9)
+    drawn = fmean(math.exp(quantiles.inv_cdf((i + 0.5) / 100_000)) for i in range(100_000))
+
+    assert waits.steps_to_go(1.0, 3600.0, mean=True) == pytest.approx(drawn, rel=0.01)
+    assert waits.steps_to_go(1.0, 3600.0) == 100.0
+
+
+def test_the_mean_is_asked_of_predictions_only() -> None:
+    """Not of what is stated, nor unknown, nor of who runs, of whom it is known that it was not over by now."""
+    wide = (10.0, 1000.0)
+    for other in (
+        job(total_steps=100.0, predicted_steps=50.0, predicted_range=wide),
+        job(),
+        job(predicted_steps=100.0, predicted_range=wide, state=JobState.RUNNING, done_steps=30.0),
+        job(predicted_steps=100.0),
+    ):
+        assert other.steps_to_go(1.0, 3600.0, mean=True) == other.steps_to_go(1.0, 3600.0)

@@ -164,9 +164,11 @@ class GroupMedian:
 class ForestPredictor:
     """A random forest over the features of :mod:`slurm_hadar.predict.features`; without one, :class:`GroupMedian`.
 
-    For a job of an unseen group the medians that stand in are among its features. It is queued by its median as all
-    are, though its mean is far above that: the Gittins index of a log-normal length whose logarithm has a standard
-    deviation of 1 to 1.5 counts a job that has not run yet as 1.5 to 1.3 medians long, since most are over soon.
+    For a job of an unseen group the medians that stand in are among its features. What is predicted is the median;
+    :meth:`slurm_hadar.model.Job.steps_to_go` says whose place in the queue goes by the mean, which is far above that
+    where the residuals are wide. Who can be stopped goes by the median: the Gittins index of a log-normal length whose
+    logarithm has a standard deviation of 1 to 1.5 counts a job that has not run yet as 1.5 to 1.3 medians long, since
+    most are over soon.
     """
 
     def __init__(self, forest: Forest | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist
 
-from slurm_hadar.model import Job
+from slurm_hadar.model import Job, log_sigma
 
 __all__ = ["LEAST_ERROR", "UNKNOWN_ERROR", "Length", "drawn_steps", "leaning_steps", "uncertainty"]
 
@@ -35,7 +35,7 @@ class Length:
     def left(self, share: float, done: float) -> float:
         """So many steps at most, or fewer, are left to a job that has made ``done`` and goes on, with probability
         ``share`` (0 to 1, exclusive)."""
-        middle, sigma = math.log(self.low * self.high) / 2, math.log(self.high / self.low) / (2 * _Z)
+        middle, sigma = math.log(self.low * self.high) / 2, log_sigma(self.low, self.high)
         goes_on = _NORMAL.cdf((middle - math.log(done)) / sigma) if done > 0 else 1.0
         beyond = max((1 - share) * goes_on, 1e-300)
         return max(0.0, math.exp(middle - sigma * _NORMAL.inv_cdf(beyond)) - done)

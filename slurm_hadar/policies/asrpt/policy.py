@@ -34,7 +34,8 @@ class Asrpt(Policy):
     A job's work is the time that it would take if every GPU that it can use worked for it at its own speed there:
     ``steps * workers / sum over types of (GPUs * steps per second of the gang)``. On equal GPUs that is the paper's
     ``iterations * time per iteration * workers / GPUs``; with unequal ones it is our extension. Steps are those that
-    the job states, else predicted ones.
+    the job states, else the mean of what is predicted (our definition: the expected work orders jobs that are not
+    stopped best).
 
     A gang whose speed depends much on where it is put waits a while for a good place: for few nodes and, among unequal
     GPUs, for a fast type. How much it depends on that is, for a job with a graph, ``alpha_max / alpha_min``: the time
@@ -190,7 +191,7 @@ class _Dispatcher:
         for job in self.builder.arena.snapshot.steerable_jobs:
             kind = self._kind_of(job)
             if kind is not None:
-                steps = job.steps_to_go(kind.best_rate, self.rules.unknown_runtime_s)
+                steps = job.steps_to_go(kind.best_rate, self.rules.unknown_runtime_s, mean=True)  # nobody is stopped
                 self.sizes[job.job_id] = _Size(kind, steps / kind.best_rate, steps * kind.work_s)
 
     def _kind_of(self, job: Job) -> _Kind | None:

@@ -56,7 +56,8 @@ class Foresight:
         if found is None:
             job.foresee(None)
         else:
-            job.foresee(found.steps * job.total / job.trace.steps, found.outlives)
+            steps, low, high = (s * job.total / job.trace.steps for s in (found.steps, found.low, found.high))
+            job.foresee(steps, (low, high), found.outlives)
 
     def ended(self, job: VirtualJob) -> None:
         """The job has made its last step."""

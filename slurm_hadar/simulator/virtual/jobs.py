@@ -116,9 +116,10 @@ class VirtualJob:
             unmovable=self.fixed,
         )
 
-    def foresee(self, steps: float | None, outlives: float = 1.0) -> None:
+    def foresee(self, steps: float | None, between: tuple[float, float] | None = None, outlives: float = 1.0) -> None:
         """From now on a policy sees ``steps`` as a prediction (None = it knows nothing) instead of the job's steps."""
-        self._fixed |= {"total_steps": None, "predicted_steps": steps, "outlives": outlives}
+        seen = {"predicted_steps": steps, "predicted_range": between, "outlives": outlives}
+        self._fixed |= {"total_steps": None, **seen}
         self.idle = self._as_waiting()
 
     def _show_speeds(self, belief: Belief) -> None:

@@ -127,6 +127,16 @@ def test_the_order_is_that_of_virtual_completions() -> None:
     assert set(by_submission.placements) == {"1"}
 
 
+def test_of_two_with_the_same_median_the_surer_one_goes_first() -> None:
+    """Nobody is stopped here: who may be very long would hold its GPUs for long."""
+    predicted = replace(job("1", 0.0, 8), total_steps=None, predicted_steps=100.0)
+    vague, sure = replace(predicted, predicted_range=(15.0, 700.0)), replace(predicted, predicted_range=(80.0, 125.0))
+    for first, second in ((vague, sure), (sure, vague)):
+        jobs = (replace(first, job_id="1"), replace(second, job_id="2"))
+        plan = Asrpt().allocate(Snapshot(0.0, NODES, jobs))
+        assert [jobs[int(j) - 1].predicted_range for j in plan.placements] == [sure.predicted_range]
+
+
 def busy(job_id: str, node: str, gpu_type: str, workers: int) -> Job:
     """A job that holds GPUs and is never stopped."""
     held = Placement.of({node: {gpu_type: workers}})
