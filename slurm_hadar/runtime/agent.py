@@ -23,8 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch.nested import watched_path
 from slurm_hadar.runtime.launch.turns import FAILED, Reserve, has_shards, join_in
 

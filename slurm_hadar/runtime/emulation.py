@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.runtime.joblog import say
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import nodelist
 
 __all__ = ["CLUSTER_FILE", "Pace", "emulated_steps_per_s", "find_cluster", "pace_here"]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import CommentError, ConfigError
-from slurm_hadar.runtime.joblog import say
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry
 from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command, without

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
-from slurm_hadar.runtime.joblog import say
+from slurm_hadar.joblog import say
 
 __all__ = ["RANKS", "read_ranks", "take_rank", "write_ranks"]
 

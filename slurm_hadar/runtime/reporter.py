@@ -23,11 +23,11 @@ from typing import Any
 from slurm_hadar import messages
 from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan
+from slurm_hadar.joblog import say
 from slurm_hadar.messages import Order, Report
 from slurm_hadar.runtime.company import Company, GivesWay
 from slurm_hadar.runtime.forks.meeting import write_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 from slurm_hadar.runtime.launch.reports import VOUCH_LATER, vouch_later
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.shares import Shares
@@ -34,7 +35,6 @@ from slurm_hadar.runtime.checkpoint.store import Checkpoint
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun, fork_place
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.endings import Ending
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.spec import TrainingSpec

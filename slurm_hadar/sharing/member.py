@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import HadarError
+from slurm_hadar.joblog import say
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.nvml import Overhead
@@ -232,13 +233,9 @@ def _found() -> Member | None:
     distributed = sys.modules.get("torch.distributed")
     started = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if (distributed.get_world_size() if started else int(os.environ.get("WORLD_SIZE", "1"))) > 1:  # type: ignore[union-attr]
-        _tell("this process is one of several that train together: it takes no turns on the shared GPU")
+        say("this process is one of several that train together: it takes no turns on the shared GPU")
         return None
     return Member(where)
-
-
-def _tell(line: str) -> None:
-    print(f"hadar: {line}", file=sys.stderr, flush=True)
 
 
 _alone_told: list[bool] = []
@@ -261,7 +258,7 @@ def iteration() -> Iterator[None]:
     if mine is None:
         if not _alone_told and not os.environ.get("HADAR_SHARE"):
             _alone_told.append(True)
-            _tell("no broker is named (HADAR_SHARE): this job runs as if the GPU were its own")
+            say("no broker is named (HADAR_SHARE): this job runs as if the GPU were its own")
         yield
         return
     with mine.iteration():

@@ -17,7 +17,7 @@ from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.errors import HadarError
-from slurm_hadar.runtime.joblog import say
+from slurm_hadar.joblog import say
 from slurm_hadar.submission.files import CALL, read_file, write_file
 
 __all__ = ["STARTED", "dumps", "main", "pickler", "result_name"]

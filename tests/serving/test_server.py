@@ -232,6 +232,20 @@ def test_the_end_answers_whom_it_has_accepted() -> None:
             os.kill(pid, 0)
 
 
+def test_it_ends_though_nobody_reads_what_it_says() -> None:
+    """As under ``hadar serve run | head``, or with its job's log on a full disk."""
+    command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:build", "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        while "is ready" not in process.stderr.readline():
+            assert process.poll() is None
+        process.stderr.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+
+
 def test_a_token_is_needed_by_all_but_health(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef\n")

@@ -10,6 +10,7 @@ import click
 
 from slurm_hadar.cli.common import cell, console, facts_table, write_json
 from slurm_hadar.errors import ConfigError, ServingError
+from slurm_hadar.joblog import say
 from slurm_hadar.listening import is_loopback, read_token
 from slurm_hadar.serving.client import ServingClient
 from slurm_hadar.serving.scheduling.law import BatchLaw
@@ -84,7 +85,7 @@ def run(
         hang_s=seconds(hang, "--hang"),
     )
     options = ServerOptions(desk, host, port, token, tls_cert, tls_key, size_bytes(max_body), seconds(drain, "--drain"))
-    run_server(options, lambda line: click.echo(f"hadar: {line}", err=True))
+    run_server(options, say)
 
 
 _url = click.option("--url", default="http://127.0.0.1:8642", show_default=True, help="Of the server.")

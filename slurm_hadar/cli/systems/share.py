@@ -14,6 +14,7 @@ import click
 
 from slurm_hadar.cli.common import cell, console, facts_table, plain, write_json
 from slurm_hadar.errors import ChannelError, ConfigError
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import sockets, status_of
@@ -80,19 +81,13 @@ def run(policy: str, memory_bytes: int | None, shares: tuple[str, ...], jobs: tu
     """
     commands = [Command.read(number, text) for number, text in enumerate(jobs, 1)]
     rules = Rules(Policy(policy), MOST_BYTES if memory_bytes is None else memory_bytes, _weights(shares, policy))
-    raise SystemExit(run_together(commands, rules, INJECT, _say, _show_end))
-
-
-def _say(line: str) -> None:
-    click.echo(f"hadar: {line}", err=True)
+    raise SystemExit(run_together(commands, rules, INJECT, say, _show_end))
 
 
 def _show_end(end: End) -> None:
     turns = f"{end.turns} turns, {lasting(end.used_s)} in all, {100 * end.used_s / end.ran_s:.0f} % of its time"
     had = turns if end.turns else "it took no turns"
-    _say(
-        f"job {end.command.number} ({plain(end.command.text)}) ended with {end.code} after {lasting(end.ran_s)}: {had}"
-    )
+    say(f"job {end.command.number} ({plain(end.command.text)}) ended with {end.code} after {lasting(end.ran_s)}: {had}")
 
 
 @share.command()
@@ -120,7 +115,7 @@ def _found() -> list[dict[str, Any]]:
         try:
             found.append({"socket": str(path), **status_of(path)})
         except ChannelError as error:
-            _say(str(error))
+            say(str(error))
     return found
 
 
@@ -295,7 +290,7 @@ def broker(
         raise ConfigError("--users all is for root: jobs take turns by no other user's word than root's and their own")
     rules = Rules(Policy(policy), memory_bytes or MOST_BYTES, _weights(shares, policy))
     limits = Limits(linger_s or None, report_s, kill_s, all_users=users == "all")
-    served = Broker(path, rules, limits, _say)
+    served = Broker(path, rules, limits, say)
     try:
         served.serve()
     finally:

@@ -14,6 +14,7 @@ import click
 from slurm_hadar.cli.common import cell, console, facts_table, plain, write_json
 from slurm_hadar.cluster.emulation import default_factors
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.joblog import say
 from slurm_hadar.throughput.table import reference
 from slurm_hadar.tuning.groups import read_groups
 from slurm_hadar.tuning.pool import GpuType, Limits, parse_pool
@@ -291,7 +292,7 @@ def _draw(options: Any, ending: Any) -> Path | None:
 
 
 def _say(line: str) -> None:
-    click.echo(f"hadar: {plain(line)}", err=True)
+    say(plain(line))
 
 
 @tune.command()

@@ -16,6 +16,7 @@ from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError, reason_of
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.checkpoint import files
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
@@ -23,7 +24,6 @@ from slurm_hadar.runtime.checkpoint.store import Checkpoint, Draft
 from slurm_hadar.runtime.checkpoint.trigger import SaveDecision, SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks.run import fork_place
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 from slurm_hadar.runtime.progress.endings import Ending
 from slurm_hadar.runtime.progress.link import Link

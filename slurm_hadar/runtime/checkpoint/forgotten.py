@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint.turns import Turns
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link
 
 __all__ = ["Forgotten"]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_hadar import messages
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint.store import Store
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 
 __all__ = ["store_here", "workload_here"]

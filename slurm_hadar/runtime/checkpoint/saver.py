@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import CheckpointError, reason_of
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
 from slurm_hadar.runtime.checkpoint.parts import state_of, targets_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
 from slurm_hadar.runtime.checkpoint.visible import when_visible
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.workers.gang import Gang
 

@@ -36,8 +36,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.launch import own
 
 __all__ = ["TENSORS", "Checkpoint", "Draft", "Store", "newest_step", "read_checkpoint"]

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.emulation import Pace
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.endings import Ending, die
 from slurm_hadar.runtime.progress.link import Link, stand_still
 from slurm_hadar.runtime.workers.gang import Gang

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from slurm_hadar.runtime.joblog import say
+from slurm_hadar.joblog import say
 
 __all__ = ["Turns"]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from slurm_hadar import forks
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.forks import PeriodPlan, Span
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory, Offer
-from slurm_hadar.runtime.joblog import say
 
 __all__ = ["Member", "PeriodLength"]
 

@@ -13,6 +13,7 @@ from typing import Any
 from slurm_hadar import forks
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.forks import Span
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.checkpoint.parts import restore, state_of
 from slurm_hadar.runtime.checkpoint.visible import when_visible
@@ -21,7 +22,6 @@ from slurm_hadar.runtime.forks.meeting import Commit, Heartbeat, MeetingDirector
 from slurm_hadar.runtime.forks.member import Member, PeriodLength
 from slurm_hadar.runtime.forks.schedule import Boost, Clock, Follower
 from slurm_hadar.runtime.forks.weights import Outer, Source
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.progress.link import Link, stand_still
 from slurm_hadar.runtime.spec import TrainingSpec
 

@@ -128,8 +128,11 @@ def _find_words() -> Any:
         rank, world = position()
         page = open_page(rank, world) if _counting and rank == 0 else None
     except Exception as error:  # measuring must never end a training
-        sys.stderr.write("hadar: steps of this process are not counted: %s\n" % error)  # noqa: UP031
         page = None
+        try:  # noqa: SIM105  # a script's own imports are not to be more than they must
+            sys.stderr.write("hadar: steps of this process are not counted: %s\n" % error)  # noqa: UP031
+        except (OSError, ValueError):  # a full disk, or a closed stream: the line is lost, and nothing else
+            pass
     return _nobody if page is None else page.words
 
 

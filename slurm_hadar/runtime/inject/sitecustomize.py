@@ -42,7 +42,7 @@ def register(module: ModuleType) -> None:
     """Hook into ``torch.optim.optimizer``, which has been imported."""
     add = getattr(module, "register_optimizer_step_post_hook", None)
     if add is None:
-        sys.stderr.write("hadar: this PyTorch is too old to count steps or to take turns (2.1 or later is needed)\n")
+        _say("this PyTorch is too old to count steps or to take turns (2.1 or later is needed)")
         return
     if os.environ.get("HADAR_RUN_DIR"):
         import _hadar_progress  # type: ignore[import-not-found]
@@ -50,6 +50,13 @@ def register(module: ModuleType) -> None:
         add(_hadar_progress.count_step)
     if os.environ.get("HADAR_SHARE"):
         _take_turns()
+
+
+def _say(line: str) -> None:
+    try:  # noqa: SIM105  # a script's own imports are not to be more than they must
+        sys.stderr.write("hadar: %s\n" % line)  # noqa: UP031
+    except (OSError, ValueError):  # a full disk, or a closed stream: no reason to end the script
+        pass
 
 
 def _take_turns() -> None:
@@ -61,7 +68,7 @@ def _take_turns() -> None:
 
         hooks.register()
     except Exception as error:  # of whatever Python and PyTorch this is
-        sys.stderr.write("hadar: this job takes no turns on the shared GPU: %s\n" % error)  # noqa: UP031
+        _say("this job takes no turns on the shared GPU: %s" % error)  # noqa: UP031
     finally:
         del sys.path[len(sys.path) - 1 - sys.path[::-1].index(root)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError, reason_of
-from slurm_hadar.runtime.joblog import say
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
 
 __all__ = ["OWNER_FILE", "find", "first_submitted", "set_aside_foreign"]

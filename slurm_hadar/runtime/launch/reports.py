@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import ChannelError, CheckpointError, CommentError
-from slurm_hadar.runtime.joblog import say
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
 from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, job_facts
 

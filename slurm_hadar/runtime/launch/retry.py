@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.joblog import say
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
 
 __all__ = ["claim", "failure_before", "put_back"]

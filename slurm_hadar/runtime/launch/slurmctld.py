@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar.runtime.joblog import say
+from slurm_hadar.joblog import say
 
 __all__ = ["SEP", "Ask", "JobFacts", "ask", "ask_patiently", "job_facts"]
 

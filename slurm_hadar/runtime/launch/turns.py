@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING
 
 from slurm_hadar.errors import HadarError
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
-from slurm_hadar.runtime.joblog import say
 
 if TYPE_CHECKING:
     from slurm_hadar.sharing.keeper import Post

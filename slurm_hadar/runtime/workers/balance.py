@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.shares import Shares, longest, share_out
 from slurm_hadar.runtime.emulation import Pace
-from slurm_hadar.runtime.joblog import say
 from slurm_hadar.runtime.workers.gang import Gang
 from slurm_hadar.runtime.workers.stopwatch import Stopwatch
 

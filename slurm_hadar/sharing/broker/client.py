@@ -7,12 +7,12 @@ import mmap
 import os
 import select
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_hadar import joblog
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
 from slurm_hadar.sharing.broker.desk import Progress, Told
@@ -50,10 +50,10 @@ class Session:
     """
 
     def __init__(
-        self, path: Path, work: Work, *, return_s: float = 5.0, say: Callable[[str], None] | None = None
+        self, path: Path, work: Work, *, return_s: float = 5.0, say: Callable[[str], None] = joblog.say
     ) -> None:
         self._path, self._work, self._return_s = path, work, return_s
-        self._say = say or (lambda line: print(f"hadar: {line}", file=sys.stderr, flush=True))
+        self._say = say
         self._sock: socket.socket | None = None
         self._pid = os.getpid()
         self._lines = Lines()

@@ -20,6 +20,7 @@ import signal
 import sys
 from typing import Any
 
+from slurm_hadar.joblog import say
 from slurm_hadar.tuning.trial import worker
 from slurm_hadar.tuning.trial.wire import Spec
 
@@ -78,7 +79,7 @@ def _fork(request: dict[str, Any], prctl: Any) -> int:
         worker.run(Spec.read(request["spec"]))
         code = 0
     except BaseException as error:
-        print(f"hadar: {error}", file=sys.stderr)
+        say(str(error))
     finally:
         _leave(code)
     return 0

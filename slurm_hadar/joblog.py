@@ -1,0 +1,15 @@
+"""A job's log, as its owner reads it: what we have to say goes there line by line, with our name in front."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+__all__ = ["say"]
+
+
+def say(line: str) -> None:
+    """Write one line to stderr at once, lest it be lost with the process. Where the disk is full, or nobody reads any
+    more, the line is lost, and nothing else: what was to be done is done without a word."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it has been closed
+        print(f"hadar: {line}", file=sys.stderr, flush=True)
