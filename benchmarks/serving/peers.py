@@ -39,6 +39,8 @@ _LOADS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9, 1.1, 1.4, 1.8, 2.4)
 _TURNS = 3
 _SWEEP: Sequence[tuple[int, float]] = ((1, 0.0), (4, 0.0), (16, 0.0), (4, 0.005), (16, 0.005))
 _GOAL = 0.6  # finish rate of a peer at which ours is compared
+_HALVED = 2  # so often is looked between two loads for it
+_NEAR, _RAISED, _MORE = 0.1, 4, 1.2
 
 Kept = dict[str, Any]
 _Switch = Callable[[int, float], str]  # to a configuration; its address
@@ -108,16 +110,33 @@ class _Comparison:
             found[load] = rate(best, load)
             if found[load] < _GOAL:
                 break
+        for _ in range(_HALVED):
+            below = min((at for at in found if found[at] < _GOAL), default=None)
+            above = max((at for at in found if found[at] >= _GOAL), default=None)
+            if below is None or above is None or above > below:
+                break
+            load = round((below + above) / 2, 3)
+            found[load] = rate(best, load)
         self._kept.setdefault("configured", {})[peer] = {"max_batch_size": best[0], "wait_s": best[1]}
         return best, min(found, key=lambda load: abs(found[load] - _GOAL))
 
     def _duel(self, peer: str, best: tuple[int, float], load: float, switch: _Switch, ours: _Switch) -> None:
-        """In turn, as what else the machine does changes."""
-        self._kept.setdefault("duel_at", {})[peer] = load
-        for at in (_CALM[self._model], load):
-            for turn in range(_TURNS):
-                self._measure(f"{peer} duel", at, 100 + turn, lambda: switch(*best))
-                self._measure(f"hadar serve against {peer}", at, 100 + turn, lambda: ours(0, 0.0))
+        """In turn, as what else the machine does changes. Where that is kinder to the peer than its tuning was, the
+        load is raised until its finish rate is near the goal."""
+        self._turns(peer, best, _CALM[self._model], switch, ours)
+        for _ in range(_RAISED):
+            self._kept.setdefault("duel_at", {})[peer] = load
+            if self._turns(peer, best, load, switch, ours) < _GOAL + _NEAR:
+                break
+            load = round(_MORE * load, 3)
+
+    def _turns(self, peer: str, best: tuple[int, float], load: float, switch: _Switch, ours: _Switch) -> float:
+        """The peer's mean finish rate."""
+        rates = []
+        for turn in range(_TURNS):
+            rates.append(self._measure(f"{peer} duel", load, 100 + turn, lambda: switch(*best)))
+            self._measure(f"hadar serve against {peer}", load, 100 + turn, lambda: ours(0, 0.0))
+        return statistics.fmean(rates)
 
     def _measure(self, server: str, load: float, seed: int, ready: Callable[[], str]) -> float:
         """The finish rate."""
