@@ -204,20 +204,24 @@ class Pool:
         process = WorkerProcess.start(name, self._seat(place), self._command, self.addresses, self._beside)
         self._processes[name] = self._senders[process.identity] = process
         self._loop.add_reader(process.pidfd, self._ended, process)
+        if process.seat.node is not None:
+            self._loop.call_later(_UNHEARD_S, self._tell_if_unheard, process)
+
+    def _tell_if_unheard(self, process: WorkerProcess) -> None:
+        if process.heard_s is None and process.name in self._processes:
+            self._events.absent(
+                f"worker {process.name} on {process.seat.node} has not been heard of for {_UNHEARD_S:.0f} s: "
+                f"{self.addresses.elsewhere} may not be reached from there (its name, a firewall), "
+                "or srun waits for its step"
+            )
 
     def _look(self) -> None:
         """Who is on another node, and has not been heard of, is gone with it."""
         assert self._loop is not None
         self._drain()  # what has come while this loop was held up counts
-        now_s = time.monotonic()
+        silent_s = time.monotonic() - _SILENCE_S
         for process in list(self._processes.values()):
-            if process.never_heard(now_s - _UNHEARD_S):
-                self._events.absent(
-                    f"worker {process.name} on {process.seat.node} has not been heard of for {_UNHEARD_S:.0f} s: "
-                    f"{self.addresses.elsewhere} may not be reached from there (its name, a firewall), "
-                    "or srun waits for its step"
-                )
-            if process.heard_s is not None and process.heard_s < now_s - _SILENCE_S:
+            if process.heard_s is not None and process.heard_s < silent_s:
                 process.kill()
                 self._is_gone(process, f"on {process.seat.node} has not been heard of for {_SILENCE_S:.0f} s")
         self._listener = self._loop.call_later(BEAT_S, self._look)

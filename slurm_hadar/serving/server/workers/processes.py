@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slurm_hadar.runtime.allocation.steps import end_step, environment, start_step
 from slurm_hadar.serving.server.workers.line import VARIABLE, WorkerLine
@@ -34,7 +33,7 @@ class Addresses:
 @dataclass(eq=False)
 class WorkerProcess:
     """``popen``: the worker, or the srun of its step. ``heard_s``: when it was last heard of by time.monotonic(), of a
-    step that has begun; ``begun_s``: when it was started, until somebody has been told that nothing came of it."""
+    step that has begun."""
 
     name: str
     seat: Seat
@@ -45,7 +44,6 @@ class WorkerProcess:
     retired: bool = False
     step: str | None = None
     heard_s: float | None = None
-    begun_s: float = field(default_factory=time.monotonic)
 
     @classmethod
     def start(cls, name: str, seat: Seat, command: Sequence[str], addresses: Addresses, workers: int) -> WorkerProcess:
@@ -71,13 +69,6 @@ class WorkerProcess:
     def heard(self, step: str | None) -> None:
         """It lives, as a step of this id."""
         self.heard_s, self.step = time.monotonic(), step
-
-    def never_heard(self, since_s: float) -> bool:
-        """Whether it was started on another node before then and nothing has been heard of it; true once."""
-        silent = self.seat.node is not None and self.heard_s is None and self.begun_s < since_s
-        if silent:
-            self.begun_s = math.inf
-        return silent
 
     def kill(self) -> None:
         """At once. A step's srun ends when its step has."""
