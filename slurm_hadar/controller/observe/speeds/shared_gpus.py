@@ -73,9 +73,13 @@ def _misfits(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> 
     return hosts, pinned
 
 
+def _named(user: str, workload: str) -> str:
+    return f"{user}{_SEP}{workload}"
+
+
 def likeness(facts: JobFacts) -> str:
     """What pairings call the job: how fast two are together is measured of one user's jobs."""
-    return f"{facts.job.user}{_SEP}{facts.workload(1)}"
+    return _named(facts.job.user, facts.workload(1))
 
 
 def accepted_slow_down(facts: JobFacts, site: float, nodes: NodeBook) -> float:
@@ -182,7 +186,7 @@ def measured_companies(jobs: Iterable[Job], sources: Sources) -> dict[Company, f
         known = sources.profiles.companies() if users else {}
         for user in users & known.keys():
             for (one, others, gpu_type), keeps in known[user].items():
-                names = [f"{user}{_SEP}{workload}" for workload in (one, *others)]
+                names = [_named(user, workload) for workload in (one, *others)]
                 found[names[0], tuple(sorted(names[1:])), gpu_type] = keeps
     return found
 
