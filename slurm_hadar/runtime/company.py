@@ -72,10 +72,13 @@ class Company:
         #: What the broker knows of this job: ``persistent_bytes``, ``ephemeral_bytes`` and ``iter_s``.
         self.needs: dict[str, Any] = {}
 
-    def changed(self) -> bool:
-        """Look, if it is time; whether the company is another one now."""
-        if self._path is None or time.monotonic() - self._looked_at < LOOK_S:
+    def changed(self) -> bool | None:
+        """Look, if it is time; whether the company is another one now, None = it was not time to look. Who has a GPU
+        of its own need not look."""
+        if self._path is None:
             return False
+        if time.monotonic() - self._looked_at < LOOK_S:
+            return None
         before, self.now = self.now, self._seen(self._path)
         self._looked_at = time.monotonic()
         return self.now != before
@@ -107,7 +110,7 @@ class Company:
             return None
         if before is None:
             return None
-        active = [name for name, turns in self._turns.items() if turns > before.get(name, turns)]
+        active = [name for name, turns in self._turns.items() if turns > before.get(name, 0)]
         found = [_LABEL.match(labels[name]) for name in active]
         jobs = {match[1] for match in found if match}
         return None if None in found else "+".join(sorted(jobs - {self._job}))

@@ -195,9 +195,10 @@ class Reporter:
         elif failures > self._failures:
             self._meter.restart()
         self._saves, self._failures = saves, failures
-        if self._company.changed():  # a speed is of one company, or of nobody's
+        changed = self._company.changed()
+        if changed:  # a speed is of one company, or of nobody's
             self._meter.restart()
-        if steps > 0:
+        if steps > 0 and changed is not None:  # since the last look there may be another company
             self._meter.add(now, steps)
         due_s = TICK_S if _news(page) != self._reported and self._connection.live else QUIET_S
         if now - self._reported_at >= due_s:

@@ -36,21 +36,32 @@ def test_who_has_had_turns_since_the_last_look_is_company(monkeypatch: pytest.Mo
         [("1", "job 7 mine", 3), ("2", "job 8_2 other", 3), ("3", "job 9", 4)],
         [("1", "job 7 mine", 4), ("2", "job 8_2 other", 4), ("3", "job 9", 5)],
         [("1", "job 7 mine", 5)],
-        [("1", "job 7 mine", 6), ("4", "my own label", 1)],
-        [("1", "job 7 mine", 7), ("4", "my own label", 2)],
+        [("1", "job 7 mine", 6), ("4", "job 5", 0)],
+        [("1", "job 7 mine", 7), ("4", "job 5", 1), ("5", "job 6", 1)],  # who has come since has had its turns since
+        [("1", "job 7 mine", 8), ("6", "my own label", 1)],
         None,
     ):
         broker.sessions = sessions
         told.append((seen.changed(), seen.now))
 
     assert told == [(False, None), (True, "8_2"), (False, "8_2"), (True, "8_2+9"), (True, ""), (False, ""),
-                    (True, None), (False, None)]  # fmt: skip
+                    (True, "5+6"), (True, None), (False, None)]  # fmt: skip
 
 
 def test_a_gpu_of_its_own_has_no_company() -> None:
     seen = Company(None, "7")
 
-    assert not seen.changed() and seen.now is None
+    assert seen.changed() is False and seen.now is None
+
+
+def test_between_two_looks_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it the same company as before."""
+    broker, seen = _Broker(monkeypatch), Company("/socket", "7")
+    broker.sessions = [("1", "job 7 mine", 1)]
+    seen.changed()
+    monkeypatch.setattr(company, "LOOK_S", 3600.0)
+
+    assert seen.changed() is None
 
 
 def test_what_the_broker_knows_of_the_job_itself(monkeypatch: pytest.MonkeyPatch) -> None:
