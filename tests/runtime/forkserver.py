@@ -8,6 +8,8 @@ was started and which ended how. A child is as a fresh process that has imported
 from __future__ import annotations
 
 import atexit
+import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -17,6 +19,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,8 +39,18 @@ class Script:
 
     def wait(self, timeout: float | None = None) -> int | None:
         if not self.ended.wait(timeout):
-            raise subprocess.TimeoutExpired(f"script {self.pid}", timeout or 0.0)
+            raise subprocess.TimeoutExpired(f"script {self.pid}, which was here:\n{self._where()}\n", timeout or 0.0)
         return self.returncode
+
+    def _where(self) -> str:
+        """What it has written, and at the end where its threads and those of its children are."""
+        children = [Path(f"/proc/{self.pid}/task").glob("*/children")]
+        of_its_own = [int(pid) for found in children for file in found for pid in file.read_text().split()]
+        for pid in (self.pid, *of_its_own):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGQUIT)
+            time.sleep(0.5)
+        return self._err.read_text()
 
     def poll(self) -> int | None:
         return self.returncode
@@ -156,6 +169,7 @@ def _run(request: dict[str, Any]) -> None:
         os.dup2(file, number)
         os.close(file)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    faulthandler.register(signal.SIGQUIT)
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv[:] = ["-c", *request["arguments"]]
