@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.errors import ConfigError
+from slurm_hadar.errors import ConfigError, HadarError
 from slurm_hadar.tuning.algorithms import brackets_of, promoted
 from slurm_hadar.tuning.allocator import Allocator
 from slurm_hadar.tuning.executor.estimate import Estimates
-from slurm_hadar.tuning.executor.launch import imports_of
+from slurm_hadar.tuning.executor.executor import Executor
+from slurm_hadar.tuning.executor.launch import Ended, imports_of
 from slurm_hadar.tuning.executor.live import Live
 from slurm_hadar.tuning.executor.meter import Meter
 from slurm_hadar.tuning.executor.site import sites_here
@@ -275,3 +276,34 @@ def test_one_process_alone_is_not_distributed(world: int, tmp_path: Path) -> Non
         if world == 2
         else dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     )
+
+
+class _BothAtOnce:
+    """Nothing but failures: two trials have ended, and are told of together."""
+
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def files(self) -> list[int]:
+        return []
+
+    def ended(self, one: Ended | None = None) -> list[Ended]:
+        if one is None:
+            return [Ended((0, 0), 1), Ended((1, 0), 1)]
+        self.heard.append(one.run[0])
+        raise HadarError("the first 10 trials have failed")
+
+
+def test_who_ends_with_the_last_straw_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the tuner waits for its end until its grace is over."""
+    monkeypatch.setattr("slurm_hadar.tuning.executor.executor.TICK_S", 0.01)
+    both: Any = _BothAtOnce()
+    state: Any = SimpleNamespace(book=None, record=None, lives={number: Live(number) for number in (0, 1)})
+    executor = Executor(state, both)
+    executor._ends = both  # noqa: SLF001 - what follows from an end is not asked here
+    try:
+        with pytest.raises(HadarError, match="have failed"):
+            executor._hear()  # noqa: SLF001 - a step of its loop
+    finally:
+        executor.close()
+    assert both.heard == [0, 1]

@@ -13,7 +13,7 @@ from slurm_hadar.tuning.executor.desk import Desk
 from slurm_hadar.tuning.executor.ends import Ends
 from slurm_hadar.tuning.executor.group import Group
 from slurm_hadar.tuning.executor.hearing import Hearing
-from slurm_hadar.tuning.executor.launch import Launcher
+from slurm_hadar.tuning.executor.launch import Ended, Launcher
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
 from slurm_hadar.tuning.executor.runs import Runs
 from slurm_hadar.tuning.executor.site import Sites
@@ -109,13 +109,22 @@ class Executor:
         poller.poll(round(TICK_S * 1000))
         for message in self._desk.messages():
             self._hearing.message(message)
+        fault: HadarError | None = None
         for ended in self._launcher.ended():
-            live = self.state.lives[ended.run[0]]
-            self._runs.clear(live)
-            if live.why is None and live.outcome is None:  # perhaps its node has died, or all of this is over
-                self._look_for_gpus()
-                live.why = None if self._lost is None else Why.STOP
-            self._ends.ended(ended)
+            try:
+                self._note_end(ended)
+            except HadarError as error:  # those that are told of with it have ended, too
+                fault = fault or error
+        if fault is not None:
+            raise fault
+
+    def _note_end(self, ended: Ended) -> None:
+        live = self.state.lives[ended.run[0]]
+        self._runs.clear(live)
+        if live.why is None and live.outcome is None:  # perhaps its node has died, or all of this is over
+            self._look_for_gpus()
+            live.why = None if self._lost is None else Why.STOP
+        self._ends.ended(ended)
 
     def _feed(self, group: Group) -> None:
         """As many trials at a time as there are parts of GPUs, if it pays to share them."""
