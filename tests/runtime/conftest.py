@@ -45,7 +45,7 @@ def _known_objects() -> Iterator[None]:
 
 
 @pytest.fixture
-def job_env(tmp_path: Path) -> dict[str, str]:
+def job_env(tmp_path: Path, short_tmp: Path) -> dict[str, str]:
     """The environment of a task of job 77, with a token, and nothing of the outside's Slurm."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "RANK", "WORLD", "MASTER"))}
     directory = tmp_path / "job"
@@ -59,7 +59,7 @@ def job_env(tmp_path: Path) -> dict[str, str]:
         "SLURM_PROCID": "0",
         "SLURMD_NODENAME": "v100-1",
         "HADAR_JOB_DIR": str(directory),
-        "TMPDIR": str(tmp_path),
+        "TMPDIR": str(short_tmp),  # workers of loaders have sockets there
         "OMP_NUM_THREADS": "1",
     }
 
