@@ -219,11 +219,11 @@ def test_tasks_without_rank_0_stay_silent(
     assert listener.reports == []
 
 
-def test_nothing_is_left_behind(start_agent: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_nothing_is_left_behind(start_agent: Callable[..., subprocess.Popen[str]], job_env: dict[str, str]) -> None:
     """The node-local directory of shared pages is gone after the task."""
     process = start_agent("sh", "-c", "echo $HADAR_RUN_DIR")
     out, _ = process.communicate(timeout=60)
-    assert str(tmp_path) in out
+    assert job_env["TMPDIR"] in out
     assert not Path(out.strip()).exists()
 
 
