@@ -44,12 +44,14 @@ class Script:
 
     def _where(self) -> str:
         """What it has written, and at the end where its threads and those of its children are."""
-        children = [Path(f"/proc/{self.pid}/task").glob("*/children")]
-        of_its_own = [int(pid) for found in children for file in found for pid in file.read_text().split()]
-        for pid in (self.pid, *of_its_own):
+        pids = [self.pid]
+        with contextlib.suppress(OSError):  # one that ends at this moment
+            for thread in Path(f"/proc/{self.pid}/task").iterdir():
+                pids += map(int, (thread / "children").read_text().split())
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGQUIT)
-            time.sleep(0.5)
+            time.sleep(0.5)  # it writes, and nothing tells when it has
         return self._err.read_text()
 
     def poll(self) -> int | None:

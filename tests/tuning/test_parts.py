@@ -278,32 +278,23 @@ def test_one_process_alone_is_not_distributed(world: int, tmp_path: Path) -> Non
     )
 
 
-class _BothAtOnce:
-    """Nothing but failures: two trials have ended, and are told of together."""
+def test_who_ends_with_the_last_straw_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trials are told of together, and the first of them ends the run; else the tuner waits for the other's end
+    until its grace is over."""
+    heard = []
 
-    def __init__(self) -> None:
-        self.heard: list[int] = []
-
-    def files(self) -> list[int]:
-        return []
-
-    def ended(self, one: Ended | None = None) -> list[Ended]:
-        if one is None:
-            return [Ended((0, 0), 1), Ended((1, 0), 1)]
-        self.heard.append(one.run[0])
+    def fails(one: Ended) -> None:
+        heard.append(one.run[0])
         raise HadarError("the first 10 trials have failed")
 
-
-def test_who_ends_with_the_last_straw_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the tuner waits for its end until its grace is over."""
     monkeypatch.setattr("slurm_hadar.tuning.executor.executor.TICK_S", 0.01)
-    both: Any = _BothAtOnce()
+    launcher: Any = SimpleNamespace(files=list, ended=lambda: [Ended((0, 0), 1), Ended((1, 0), 1)])
     state: Any = SimpleNamespace(book=None, record=None, lives={number: Live(number) for number in (0, 1)})
-    executor = Executor(state, both)
-    executor._ends = both  # noqa: SLF001 - what follows from an end is not asked here
+    executor = Executor(state, launcher)
+    monkeypatch.setattr(executor._ends, "ended", fails)  # noqa: SLF001 - what follows from an end is not asked here
     try:
         with pytest.raises(HadarError, match="have failed"):
             executor._hear()  # noqa: SLF001 - a step of its loop
     finally:
         executor.close()
-    assert both.heard == [0, 1]
+    assert heard == [0, 1]
