@@ -71,7 +71,7 @@ _MOST: Mapping[str, float] = {
     "restart": 2**32, "time": 1e11, "steps": _MOST_STEPS, "steps_per_s": FASTEST_STEPS_PER_S, "world": 10**6,
     "saved_step": _MOST_STEPS, "generation": 2**32, "retry": 99, "wanted": 10**6,
     "save_s": _MOST_S, "stall_s": _MOST_S, "load_s": _MOST_S,
-    "iter_s": _MOST_S, "persistent_bytes": 2**53, "ephemeral_bytes": 2**53,
+    "iter_s": _MOST_S, "duty": 1.0, "persistent_bytes": 2**53, "ephemeral_bytes": 2**53,
     "memory_bytes": 2**53, "consolidation": _MOST_STEPS, "consolidated_steps": _MOST_STEPS, "consolidate_s": _MOST_S,
 }  # fmt: skip
 _MAX_NODE = 255  # the longest host name
@@ -109,7 +109,8 @@ class Report:
     wanted: of a server of models: the workers, a GPU each, by which it is expected to reach its goal now.
     beside: the jobs that had turns on the same GPU while the steps of ``steps_per_s`` were made, joined by ``+``, "" =
         none; None if it is not known, or the GPU is the job's own.
-    iter_s: of a job with turns on a shared GPU: the mean length of a turn. persistent_bytes, ephemeral_bytes: what it
+    iter_s: of a job with turns on a shared GPU: the mean length of a turn. duty: of the time in which it did not wait
+        for a turn the share in which it had one. persistent_bytes, ephemeral_bytes: what it
         was measured to take of the GPU's memory between two iterations, and beyond that within one; where nothing can
         be measured what it has declared; None if neither.
     step: the Slurm step that the agent runs in, such as "123.0", so that the checkpoint signal reaches no other step.
@@ -143,6 +144,7 @@ class Report:
     wanted: int | None = None
     beside: str | None = None
     iter_s: float | None = None
+    duty: float | None = None
     persistent_bytes: int | None = None
     ephemeral_bytes: int | None = None
     step: str | None = None

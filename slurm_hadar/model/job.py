@@ -210,7 +210,7 @@ class Job:
     ``turns`` is a guest's share of the turns there; ``held_up_s`` are the seconds of its runs that it has lost to its
     company so far, of which ``slow_down`` bounds the sum (:mod:`slurm_hadar.policies.toolkit.turn_shares`);
     ``gives_way``: it can be told to leave its company more than equal turns. ``duty`` is the share of its time,
-    :data:`LEAST_DUTY` to 1, in which the job alone has the turn on a GPU of a type; 1 on types that are not there, of
+    :data:`LEAST_DUTY` to 1, in which the job needs a GPU of a type; 1 on types that are not there, of
     which nobody knows. ``takes`` are the persistent and ephemeral bytes that it takes of a GPU, None where nobody
     knows; ``parts`` of how many parts of a shared GPU it asks for, and ``room`` how many of the GPU that it runs on
     nobody has (None = they are not counted). ``serves``: it is a server of models,

@@ -69,7 +69,7 @@ class Company:
         self._looked_at = 0.0
         #: Ids of the other jobs, joined by ``+`` ("" = none); None where that is not known.
         self.now: str | None = None
-        #: What the broker knows of this job: ``persistent_bytes``, ``ephemeral_bytes`` and ``iter_s``.
+        #: What the broker knows of this job: ``persistent_bytes``, ``ephemeral_bytes``, ``iter_s`` and ``duty``.
         self.needs: dict[str, Any] = {}
 
     def changed(self) -> bool | None:
@@ -95,7 +95,8 @@ class Company:
         memory = one.get("measured") or one
         sizes = {name: int(memory.get(name, 0)) for name in ("persistent_bytes", "ephemeral_bytes")}
         known = sizes if any(sizes.values()) else {}
-        self.needs = {**known, "iter_s": float(one["used_s"]) / int(one["turns"])}
+        duty = {} if one.get("duty") is None else {"duty": float(one["duty"])}
+        self.needs = {**known, "iter_s": float(one["used_s"]) / int(one["turns"]), **duty}
 
     def _seen(self, path: Path) -> str | None:
         from slurm_hadar.sharing.broker.looking import status_of  # what tasks with GPUs of their own need not load

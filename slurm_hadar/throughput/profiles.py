@@ -25,7 +25,7 @@ _SCHEMA = """CREATE TABLE IF NOT EXISTS sharing_profile (
     PRIMARY KEY (workload, beside, gpu_type, user)) WITHOUT ROWID"""
 _NEEDS_SCHEMA = """CREATE TABLE IF NOT EXISTS sharing_needs (
     workload TEXT NOT NULL, gpu_type TEXT NOT NULL, user TEXT NOT NULL, persistent_bytes INTEGER,
-    ephemeral_bytes INTEGER, iter_s REAL NOT NULL, updated_at REAL NOT NULL,
+    ephemeral_bytes INTEGER, iter_s REAL NOT NULL, updated_at REAL NOT NULL, duty REAL,
     PRIMARY KEY (workload, gpu_type, user)) WITHOUT ROWID"""
 _AVERAGE = """INSERT INTO sharing_profile VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6)
     ON CONFLICT DO UPDATE SET steps_per_s = ?7 * excluded.steps_per_s + (1 - ?7) * steps_per_s,
@@ -61,8 +61,9 @@ def joined(workloads: Iterable[str]) -> str:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a user's jobs of a workload took of a shared GPU of one type: bytes between two iterations, and beyond that
-    within one (None = nobody measured or declared it), and the length of a turn. Of memory the largest counts at once,
-    and a smaller one by and by."""
+    within one (None = nobody measured or declared it), the length of a turn, and the duty: of the time in which they
+    did not wait for a turn the share in which they had one, in whatever company (None = not told). Of memory the
+    largest counts at once, and a smaller one by and by."""
 
     workload: str
     gpu_type: str
@@ -71,6 +72,7 @@ class Needs:
     ephemeral_bytes: int | None
     iter_s: float
     updated_at: float
+    duty: float | None = None
 
 
 class ProfileStore:
@@ -81,6 +83,8 @@ class ProfileStore:
         with self._errors("set up"), connection:
             connection.execute(_SCHEMA)
             connection.execute(_NEEDS_SCHEMA)
+            if "duty" not in {row[1] for row in connection.execute("PRAGMA table_info(sharing_needs)")}:  # of 2026-11
+                connection.execute("ALTER TABLE sharing_needs ADD COLUMN duty REAL")
 
     def record(self, workload: str, beside: str, gpu_type: str, user: str, steps_per_s: float, at: float) -> None:
         """Take a measurement into the exponential average of its user; what no training can do is left out."""
@@ -101,10 +105,10 @@ class ProfileStore:
                 _larger(before.persistent_bytes, now.persistent_bytes),
                 _larger(before.ephemeral_bytes, now.ephemeral_bytes),
             )
-            iter_s = before.iter_s + ALPHA * (now.iter_s - before.iter_s)
+            averages = _average(before.iter_s, now.iter_s), now.updated_at, _average(before.duty, now.duty)
             self._connection.execute(
-                "INSERT OR REPLACE INTO sharing_needs VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (now.workload, now.gpu_type, now.user, *sizes, iter_s, now.updated_at),
+                "INSERT OR REPLACE INTO sharing_needs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (now.workload, now.gpu_type, now.user, *sizes, *averages),
             )
 
     def needs(self) -> list[Needs]:
@@ -147,19 +151,12 @@ class ProfileStore:
         return found
 
     def duties(self) -> dict[tuple[str, str], dict[str, float]]:
-        """By user and workload, and then by GPU type: the share of its time in which a job, alone on a shared GPU, has
-        the turn, :data:`slurm_hadar.model.LEAST_DUTY` to 1. It is the length of its turns by its steps per second, and
-        so too small of a job that takes several turns a step."""
-        with self._errors("read"):
-            rows = self._connection.execute(
-                """SELECT n.user, n.workload, n.gpu_type, n.iter_s * p.steps_per_s
-                FROM sharing_needs n JOIN sharing_profile p
-                ON (p.workload, p.gpu_type, p.user, p.beside) = (n.workload, n.gpu_type, n.user, '')
-                WHERE n.iter_s > 0"""
-            ).fetchall()
+        """By user and workload, and then by GPU type: the share of its time in which a job needs its GPU,
+        :data:`slurm_hadar.model.LEAST_DUTY` to 1."""
         found: dict[tuple[str, str], dict[str, float]] = {}
-        for user, workload, gpu_type, duty in rows:
-            found.setdefault((user, workload), {})[gpu_type] = min(1.0, max(LEAST_DUTY, duty))
+        for n in self.needs():
+            if n.duty is not None:
+                found.setdefault((n.user, n.workload), {})[n.gpu_type] = min(1.0, max(LEAST_DUTY, n.duty))
         return found
 
     @contextlib.contextmanager
@@ -168,6 +165,11 @@ class ProfileStore:
             yield
         except sqlite3.Error as error:
             raise StoreError.of(f"the profiles of jobs that share GPUs cannot be {doing}", error) from error
+
+
+def _average(before: float | None, now: float | None) -> float | None:
+    """What is known, where only one of the two is."""
+    return now if before is None else before if now is None else before + ALPHA * (now - before)
 
 
 def _larger(before: int | None, now: int | None) -> int | None:

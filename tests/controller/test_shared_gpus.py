@@ -250,7 +250,7 @@ def learned(cluster: Shared, duty: float = 0.16) -> str:
     """A small job that runs, of whose family it is known which share of its time it needs a GPU."""
     first = cluster.submit(SMALL)
     cluster.controller.run_round()
-    report(cluster.bench, first, steps=10, steps_per_s=8.0, beside="", iter_s=duty / 8.0)
+    report(cluster.bench, first, steps=10, steps_per_s=8.0, beside="", iter_s=0.02, duty=duty)
     cluster.controller.run_round()
     return first
 

@@ -74,7 +74,7 @@ def test_what_the_broker_knows_of_the_job_itself(monkeypatch: pytest.MonkeyPatch
     for mine in (
         [{**declared, "turns": 4, "used_s": 4.0}],
         [{**declared, "turns": 10, "used_s": 5.0}],
-        [{**declared, "turns": 20, "used_s": 5.0, "measured": measured}],
+        [{**declared, "turns": 20, "used_s": 5.0, "measured": measured, "duty": 0.5}],
         [{**declared, "turns": 40, "used_s": 1.0}, {**declared, "session": "3", "turns": 40, "used_s": 2.0}],
     ):
         monkeypatch.setattr(broker, "status", lambda _, mine=mine: {"sessions": [*mine, other]})
@@ -86,7 +86,7 @@ def test_what_the_broker_knows_of_the_job_itself(monkeypatch: pytest.MonkeyPatch
     assert told == [
         {},
         {"persistent_bytes": 10, "ephemeral_bytes": 20, "iter_s": 0.5},
-        {"persistent_bytes": 11, "ephemeral_bytes": 33, "iter_s": 0.25},
+        {"persistent_bytes": 11, "ephemeral_bytes": 33, "iter_s": 0.25, "duty": 0.5},
         {},
     ]
 

@@ -126,22 +126,23 @@ SMALL = SCRIPT.replace("    iterations += 1\n", "    time.sleep(0.03)\n    itera
 
 
 def test_three_small_jobs_are_put_on_one_gpu_and_each_keeps_its_speed(shared: _Shared, poll: Any) -> None:
-    """Once the controller has learned from the first of them how small a part of its time such a job needs a GPU."""
+    """Once the controller has learned from the first of them how small a part of its time such a job needs a GPU. Of
+    one it is not known: that is learned in company."""
     turns, names, of = shared.folder / "turns", "abc", dict[str, str]()
     (shared.folder / "job.py").write_text(SMALL)
 
     def hadar(*words: str) -> Any:
         return shared.cluster.run([sys.executable, "-m", "slurm_hadar.cli.main", *words], env=shared.env)
 
-    def submit(name: str, *options: str) -> None:
-        comment = "--comment=hadar:model=small,batch=4,steps=1000000,lease=300"
+    def submit(name: str, *options: str, model: str = "small") -> None:
+        comment = f"--comment=hadar:model={model},batch=4,steps=1000000,lease=300"
         told = {"hadar-srun -- python train.py": f"hadar-srun -- python {shared.folder}/job.py {turns} {name}"}
         of[name] = shared.submit("share.sbatch", told, comment, *options)
 
-    def duty() -> float:
+    def duty(model: str) -> float:
         hadar("run", "--once", "--mode", "act")
         needs = json.loads(hadar("speeds", "--json").stdout)["needs"]
-        return next((n["duty"] for n in needs if n["workload"] == "small:4" and n["duty"] is not None), 1.0)
+        return next((n["duty"] for n in needs if n["workload"] == f"{model}:4" and n["duty"] is not None), 1.0)
 
     def per_s(name: str, since: int) -> float:
         later = shared.turns(name)[since:]
@@ -153,11 +154,11 @@ def test_three_small_jobs_are_put_on_one_gpu_and_each_keeps_its_speed(shared: _S
 
     hadar("run", "--once")  # jobs that start before any controller has been there report to nobody
     submit("a")
-    poll(lambda: duty() < 0.3, deadline_s=DEADLINE_S)
+    poll(lambda: duty("small") < 0.3, deadline_s=DEADLINE_S)
     poll(lambda: len(shared.turns("a")) > 200, deadline_s=DEADLINE_S)
     alone = per_s("a", 100)
-    for name in "bc":
-        submit(name, "--begin=now+300")
+    submit("b", "--begin=now+300")
+    submit("c", "--begin=now+300", model="unknown")
     poll(all_run, deadline_s=DEADLINE_S)
     hadar("run", "--once", "--mode", "act")
     told = {line["job_id"]: line["shares"] for line in json.loads(hadar("queue", "--json").stdout)}
@@ -166,6 +167,7 @@ def test_three_small_jobs_are_put_on_one_gpu_and_each_keeps_its_speed(shared: _S
     since = {n: len(shared.turns(n)) for n in names}
     poll(lambda: all(len(shared.turns(n)) > since[n] + 150 for n in names), deadline_s=DEADLINE_S)
     together = {n: per_s(n, since[n]) for n in names}
+    poll(lambda: duty("unknown") < 0.3, deadline_s=DEADLINE_S)  # of one that was never alone
     session = shared.broker()
     (shared.folder / "turns.enough").touch()
     poll(lambda: all(shared.state(of[n]) not in ("RUNNING", "COMPLETING") for n in names), DEADLINE_S)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import StoreError
+from slurm_hadar.model import LEAST_DUTY
 from slurm_hadar.throughput.profiles import Needs, ProfileStore, joined
 
 
@@ -78,19 +79,34 @@ def test_memory_grows_at_once_and_shrinks_by_and_by(store: ProfileStore) -> None
     assert (needs.iter_s, needs.updated_at) == (0.2, 4.0)
 
 
-def test_duties_are_turns_by_steps_of_who_is_alone(store: ProfileStore) -> None:
-    """Of each user's own jobs; never above all of the time, and nothing where one of the two is not known."""
-    for workload, user, per_s, iter_s in (("a", "ann", 10.0, 0.02), ("b", "ann", 10.0, 0.2), ("a", "bob", 1.0, 0.02)):
-        store.record(workload, "", "v100", user, per_s, 1.0)
-        store.record_needs(Needs(workload, "v100", user, None, None, iter_s, 1.0))
-    store.record("c", "a", "v100", "ann", 5.0, 1.0)
-    store.record_needs(Needs("c", "v100", "ann", None, None, 0.02, 1.0))
+def test_duties_are_averages_of_each_users_own_jobs(store: ProfileStore) -> None:
+    """Never none at all; of whom nobody has told one, nothing."""
+    told = [
+        ("a", "ann", 0.2),
+        ("a", "ann", 0.2),
+        ("a", "ann", None),
+        ("b", "ann", 0.0),
+        ("a", "bob", 1.0),
+        ("c", "ann", None),
+    ]
+    for workload, user, duty in told:
+        store.record_needs(Needs(workload, "v100", user, None, None, 0.02, 1.0, duty))
 
     assert store.duties() == {
         ("ann", "a"): {"v100": pytest.approx(0.2)},
-        ("ann", "b"): {"v100": 1.0},
-        ("bob", "a"): {"v100": pytest.approx(0.02)},
+        ("ann", "b"): {"v100": LEAST_DUTY},
+        ("bob", "a"): {"v100": 1.0},
     }
+    store.record_needs(Needs("a", "v100", "ann", None, None, 0.02, 1.0, 0.4))
+    assert 0.2 < store.duties()["ann", "a"]["v100"] < 0.4
+
+
+def test_a_database_of_which_no_duty_is_known_yet_is_gone_on_with() -> None:
+    connection = sqlite3.connect(":memory:")
+    ProfileStore(connection).record_needs(Needs("a", "v100", "ann", 10, None, 0.02, 1.0))
+    connection.execute("ALTER TABLE sharing_needs DROP COLUMN duty")
+
+    assert ProfileStore(connection).needs() == [Needs("a", "v100", "ann", 10, None, 0.02, 1.0)]
 
 
 def test_a_company_is_the_same_in_any_order(store: ProfileStore) -> None:

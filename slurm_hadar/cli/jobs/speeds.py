@@ -31,16 +31,13 @@ def speeds(config: Config, as_json: bool) -> None:
         errors = store.errors()
         profiles = ProfileStore(journal.connection)
         shared, needs = profiles.everything(), profiles.needs()
-        duties = profiles.duties()
-    duty = [duties.get((n.user, n.workload), {}).get(n.gpu_type) for n in needs]
     if as_json:
         told = {"measured": [asdict(m) for m in measured], "errors": [_error(e) for e in errors]}
         beside = [{**asdict(p), "beside": " + ".join(p.others)} for p in shared]
-        taken = [{**asdict(n), "duty": d} for n, d in zip(needs, duty, strict=True)]
-        print_json({**told, "shared": beside, "needs": taken})
+        print_json({**told, "shared": beside, "needs": [asdict(n) for n in needs]})
         return
     if needs:
-        console().print(_needs_table(needs, duty))
+        console().print(_needs_table(needs))
     if shared:
         console().print(_shared_table(shared))
     if not (measured or shared or needs):
@@ -69,17 +66,17 @@ def _shared_table(shared: list[Profile]) -> Table:
     return table
 
 
-def _needs_table(needs: list[Needs], duties: list[float | None]) -> Table:
-    """What jobs take of a GPU that they share; ``DUTY``: the share of its time in which one alone has the turn."""
+def _needs_table(needs: list[Needs]) -> Table:
+    """What jobs take of a GPU that they share; ``DUTY``: the share of its time in which one needs it."""
     table = Table(box=None, pad_edge=False)
     for title in ("WORKLOAD", "ON A SHARED", "MEASURED BY"):
         table.add_column(title)
     for title in ("STAYS (MIB)", "BY TURNS (MIB)", "TURN (MS)", "DUTY", "AGE"):
         table.add_column(title, justify="right")
     now = time.time()
-    for n, duty in zip(needs, duties, strict=True):
+    for n in needs:
         sizes = ("-" if b is None else str(b >> 20) for b in (n.persistent_bytes, n.ephemeral_bytes))
-        turns = f"{1000 * n.iter_s:.3g}", "-" if duty is None else f"{100 * duty:.0f} %"
+        turns = f"{1000 * n.iter_s:.3g}", "-" if n.duty is None else f"{100 * n.duty:.0f} %"
         table.add_row(cell(n.workload), n.gpu_type, cell(n.user), *sizes, *turns, span(now - n.updated_at))
     return table
 

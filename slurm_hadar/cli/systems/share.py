@@ -128,13 +128,14 @@ def _reserved(broker: dict[str, Any]) -> str:
 def _sessions(sessions: Iterable[dict[str, Any]]) -> Table:
     from rich.table import Table
 
-    table = Table("job", "process", "lane", "state", "turns", "time", "share", "memory", box=None)
+    table = Table("job", "process", "lane", "state", "turns", "time", "share", "duty", "memory", box=None)
     for row in sessions:
         lane = "-" if row["lane"] is None else str(row["lane"])
         memory = f"{row['persistent_bytes']} + {row['ephemeral_bytes']}"
+        duty = "-" if row.get("duty") is None else f"{100 * row['duty']:.0f} %"
         table.add_row(
             cell(row["label"]), str(row["pid"]), lane, _state(row), str(row["turns"]), lasting(row["used_s"]),
-            f"{100 * row['share']:.1f} %", memory,
+            f"{100 * row['share']:.1f} %", duty, memory,
         )  # fmt: skip
     return table
 

@@ -1,9 +1,9 @@
 """What jobs that take turns on one GPU keep of their speeds, who accepts whose company, and whose GPU is which.
 
 Of many small jobs each uses the GPU for a part of its time: it loads data between two iterations, or answers now and
-then. Its *duty* d is that part, as a job alone has it: the length of its turns on the GPU by their number per second.
-By turns every job gets its duty as long as that is no more than a fair share of the GPU's time, and what it does not
-use is the others' (max-min fairness; Bertsekas and Gallager, Data Networks, 1992, section 6.5.2, by "water-filling";
+then. Its *duty* d is that part: of the time in which it does not wait for others the share in which it has a turn. By
+turns every job gets its duty as long as that is no more than a fair share of the GPU's time, and what it does not use
+is the others' (max-min fairness; Bertsekas and Gallager, Data Networks, 1992, section 6.5.2, by "water-filling";
 that a GPU's time be divided so by duties is our definition, after the many small jobs of Salus, MLSys 2020, section
 5.3)::
 

@@ -82,10 +82,11 @@ class Session:
 
     def take(self) -> None:
         """Wait for the turn; for callers that cannot be a block."""
+        asked_ns = time.monotonic_ns()
         if os.getpid() != self._pid and self._sock is not None:
             self._come_back()
         if self._kept and not (self._clean and self.heed()) and self._locked():
-            self._began()
+            self._began(asked_ns)
             self._write()
             return
         self._kept = False
@@ -96,7 +97,7 @@ class Session:
                     while self._next() != Told.TURN:  # it was recalled, and taken back before that was read
                         pass
                     self._kept = True
-                    self._began()
+                    self._began(asked_ns)
                 except OSError:
                     self._come_back()
         except BaseException:  # a signal's: what the broker says next would be taken for an answer to the next turn
@@ -104,8 +105,10 @@ class Session:
                 self._sock.close()
             raise
 
-    def _began(self) -> None:
-        self._progress = self._progress._replace(began_ns=time.monotonic_ns())
+    def _began(self, asked_ns: int) -> None:
+        so_far = self._progress
+        away_ns = so_far.away_ns + (asked_ns - so_far.ended_ns if so_far.iterations else 0)
+        self._progress = so_far._replace(began_ns=time.monotonic_ns(), away_ns=away_ns)
 
     def took(self, persistent_bytes: int, ephemeral_bytes: int) -> None:
         """What the job's memory was in the iteration that is about to end; told with its end, and for people and later

@@ -65,8 +65,9 @@ class Seat(NamedTuple):
 
 class Progress(NamedTuple):
     """What a session tells of all its iterations: how many have ended, the time within them, and when the last one
-    began and ended, by the machine's monotonic clock; and the most memory that it was seen to take, persistent and
-    ephemeral, 0 where that was not measured."""
+    began and ended, by the machine's monotonic clock; the most memory that it was seen to take, persistent and
+    ephemeral, 0 where that was not measured; and the time between the end of an iteration and its asking for the
+    next."""
 
     iterations: int = 0
     used_ns: int = 0
@@ -74,6 +75,7 @@ class Progress(NamedTuple):
     ended_ns: int = 0
     persistent_bytes: int = 0
     ephemeral_bytes: int = 0
+    away_ns: int = 0
 
 
 NOTHING = Progress()

@@ -17,7 +17,7 @@ from slurm_hadar.sharing.broker.desk import Progress
 
 __all__ = ["locked", "made", "mapped", "read", "unlocked", "write"]
 
-_FIELDS = struct.Struct("6q")
+_FIELDS = struct.Struct("7q")
 
 
 def made() -> tuple[int, int]:

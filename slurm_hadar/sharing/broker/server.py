@@ -249,9 +249,11 @@ class Broker:
                 "label": peer.label if uid in {peer.uid, os.getuid()} else "", "lane": seat.lane, "state": seat.state,
                 "persistent_bytes": seat.demand.persistent_bytes, "ephemeral_bytes": seat.demand.ephemeral_bytes,
                 "turns": seat.turns, "used_s": seat.used_ns / NS, "share": seat.used_ns / used_ns if used_ns else 0.0,
-                "measured": _measured(peer.told()), "gives_way": seat.gives_way,
+                "measured": _measured(told), "gives_way": seat.gives_way,
+                "duty": _duty(seat.used_ns, told.away_ns),
             }
             for peer, seat in seats
+            for told in (peer.told(),)
         ]  # fmt: skip
         held = self._desk.holders()
         lanes = []
@@ -347,6 +349,12 @@ def _measured(told: Progress) -> dict[str, int] | None:
     if not any(sizes) or not all(0 <= size <= MOST_BYTES for size in sizes):
         return None
     return {"persistent_bytes": sizes[0], "ephemeral_bytes": sizes[1]}
+
+
+def _duty(used_ns: int, away_ns: int) -> float | None:
+    """Of the time in which a session did not wait for its turn the share in which it had one: what it needs of a GPU,
+    whoever else has turns there. None of one that has had none, or says of its other time what cannot be."""
+    return used_ns / (used_ns + away_ns) if used_ns > 0 and 0 <= away_ns <= _MOST_S * NS else None
 
 
 def _bytes(said: dict[str, Any], key: str) -> int:

@@ -41,9 +41,9 @@ def test_a_company_of_several_is_filed_as_one(bench: Callable[..., Any]) -> None
     ]
     for job in jobs:
         b.slurm.start(job, "v100-1")
-    report(b, jobs[0], steps=10, steps_per_s=8.0, beside="", iter_s=0.025)
+    report(b, jobs[0], steps=10, steps_per_s=8.0, beside="", iter_s=0.025, duty=0.2)
     for company in (f"{jobs[1]}+{jobs[2]}", f"{jobs[2]}+{jobs[1]}"):
-        report(b, jobs[0], steps=10, steps_per_s=6.0, beside=company, iter_s=0.025)
+        report(b, jobs[0], steps=10, steps_per_s=6.0, beside=company, iter_s=0.025, duty=0.2)
 
     b.controller.run_round()
 

@@ -66,6 +66,7 @@ def test_order_round_trip() -> None:
         ({"consolidated_steps": 10**18}, "consolidated_steps"),
         ({"save_s": 1e9}, "save_s"),
         ({"consolidate_s": 1e300}, "consolidate_s"),
+        ({"duty": 1.1}, "duty"),
         ({"restart": 2**40}, "restart"),
         ({"time": 1e15}, "time"),
         ({"node": "n" * 300}, "node"),

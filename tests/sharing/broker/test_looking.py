@@ -6,6 +6,7 @@ import os
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import looking
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.desk import Rules, Seat, State
+from slurm_hadar.sharing.broker.desk import Progress, Rules, Seat, State
 from slurm_hadar.sharing.broker.looking import FOLDER, sockets, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.lanes import Demand
@@ -163,6 +164,39 @@ def test_only_the_own_brokers_and_an_administrators_are_trusted(monkeypatch: pyt
     monkeypatch.setattr(os, "getuid", lambda: 4242)
 
     assert [uid for uid in (0, 1, 4241, 4242) if looking.trusted(uid)] == [0, 4242]
+
+
+def test_a_duty_is_of_the_time_in_which_a_session_waits_for_nobody(
+    path: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has how many turns beside it; of one that has had none, or tells what cannot be, nothing is known."""
+    real, later_ns = time.monotonic_ns, [0]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: real() + later_ns[0])
+    small, large = _session(path, "small"), _session(path, "large")
+
+    def told(key: str) -> dict[str, Any]:
+        return {one["label"]: one[key] for one in status_of(path)["sessions"]}
+
+    assert told("duty") == {"small": None, "large": None}
+    for _ in range(8):
+        later_ns[0] += 30 * 10**9  # between two iterations
+        with large.iteration():
+            asks = threading.Thread(target=small.take)
+            asks.start()
+            poll(lambda: told("state")["small"] == "wants")
+            later_ns[0] += 100 * 10**9
+        asks.join(20)
+        later_ns[0] += 10 * 10**9
+        small.give_back()
+
+    assert told("duty") == {
+        "small": pytest.approx(80 / (80 + 7 * 30), abs=0.01),
+        "large": pytest.approx(800 / (800 + 7 * 40), abs=0.01),
+    }
+    monkeypatch.setattr("slurm_hadar.sharing.broker.progress.read", lambda _: Progress(away_ns=-1))
+    assert told("duty") == {"small": None, "large": None}
+    small.close()
+    large.close()
 
 
 def test_measured_memory_is_told_and_reserves_nothing(path: Path) -> None:

@@ -36,9 +36,9 @@ def _learn_of(
     report = news.report
     if sources.profiles is not None and report.iter_s is not None and facts.record.needs_filed != report.seq:
         facts.record.needs_filed = report.seq
-        sizes = report.persistent_bytes, report.ephemeral_bytes
+        taken = report.persistent_bytes, report.ephemeral_bytes, report.iter_s
         with sources.best_effort():
-            sources.profiles.record_needs(Needs(facts.workload(1), node.gpu_type, job.user, *sizes, report.iter_s, now))
+            sources.profiles.record_needs(Needs(facts.workload(1), node.gpu_type, job.user, *taken, now, report.duty))
     told, news.shared_speeds = news.shared_speeds, []
     for company, steps_per_s in told:
         others = [known.get(other) for other in company.split("+")] if company else []
