@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from slurm_hadar.config import Config, Mode
@@ -21,7 +22,7 @@ from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.jobs.newcomers import Newcomers
 from slurm_hadar.controller.observe.observer import Observation, Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
-from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.observe.sources import PAST, Sources
 from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.safety.clock import ClockWatch
@@ -74,6 +75,7 @@ class SlurmCluster(Cluster[Observation]):
             self.isolated,
             lessons,
             ProfileStore(journal.connection),
+            deque(journal.last_ended(PAST), PAST),
         )
         self._observer = Observer(config, sources)
         self._newcomers = Newcomers(parts.backend)
@@ -118,8 +120,8 @@ class SlurmCluster(Cluster[Observation]):
             settings, now = self._config.controller, time.monotonic()
             due = self._began + settings.round_s * (2 if self._slow else 1)
             early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
-            came = self._parts.book.event.is_set()
-            if early <= now < due and ask <= now and until is None and not came:
+            came, ask = self._parts.book.event.is_set(), max(ask, early - SETTLE_S)
+            if ask <= now < due and early < due and until is None and not came:
                 ask, came = now + max(_IDLE_S, settings.event_round_s / _ASKED), self._newcomers.come()
             if until is None and came:
                 until = max(early, now + SETTLE_S)
@@ -128,7 +130,7 @@ class SlurmCluster(Cluster[Observation]):
                 left = min(left, max(early - now, self._limit_due - time.time()))
             if left <= 0:
                 break
-            nap_s = min(left, _WATCHFUL_S if self._actor.waits else _IDLE_S)
+            nap_s = min(left, _WATCHFUL_S if self._actor.waits else _IDLE_S, ask - now if ask > now else _IDLE_S)
             if until is None:
                 self._parts.book.event.wait(nap_s)
             else:

@@ -12,7 +12,7 @@ from slurm_hadar.controller.journal.memory import memory_of, owner_of
 from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
-from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.observe.sources import PAST, Sources
 from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.state_dir import JOURNAL, PREDICTOR, chosen_state_dir
@@ -43,6 +43,7 @@ def peek(backend: Backend, config: Config) -> Peek:
         estimator = Estimator(reference(), store)
         sources = Sources(ReportBook(), estimator, journal.load_jobs(), usage, graphs, forecaster)
         sources.profiles = ProfileStore(journal.connection)
+        sources.past.extend(journal.last_ended(PAST))
         view = SlurmView.of(backend.read(), config.gpus.memory_gb)
         graphs.survey_if_named(backend, view)
         seen = Observer(config, sources).observe(view, acting_only=config.boldest is Mode.ACT)

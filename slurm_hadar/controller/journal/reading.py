@@ -70,6 +70,11 @@ class Reader(Summaries):
         rows = self._query("SELECT record FROM jobs WHERE ended IS NULL")
         return {r.job_id: r for (text,) in rows if (r := row_record(JobRecord, text)) is not None}
 
+    def last_ended(self, most: int) -> list[JobRecord]:
+        """Records of the jobs that ended last, the last of them last."""
+        rows = self._query("SELECT record FROM jobs WHERE ended IS NOT NULL ORDER BY ended DESC LIMIT ?", (most,))
+        return [record for (text,) in reversed(rows) if (record := row_record(JobRecord, text)) is not None]
+
     def usage(self) -> dict[tuple[str, str, str], tuple[float, float]]:
         """{(user, account, GPU type): (GPU-seconds as they counted at that time, epoch seconds)}."""
         rows = self._query("SELECT user, account, gpu_type, gpu_s, updated FROM usage")

@@ -184,12 +184,12 @@ class JobViews:
 
     def _saves(self, facts: JobFacts) -> bool:
         """Whether its owner or its training has said that it saves. A training says so only when it runs: as long as
-        the job waits it is taken to do as another of its owner's did."""
+        the job waits it is taken to do as its owner's others did."""
         job, comment, record = facts.job, facts.comment, facts.record
         if record.resumable or comment.ckpt:
             return True
         unsaid = job.state is JobState.PENDING and comment.ckpt is None
-        return unsaid and self._peers.save(job.user)
+        return unsaid and self._peers.save(job.user, record.model, record.name)
 
     def _restart_cost(self, record: JobRecord, comment: JobComment) -> float:
         """Seconds that a move costs, or a start where the job waits; who cannot save loses all that it has run."""

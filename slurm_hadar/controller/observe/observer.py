@@ -158,7 +158,7 @@ class Observer:
 
     def _views(self, view: SlurmView, known: Mapping[str, JobFacts | None]) -> tuple[tuple[Job, ...], frozenset[str]]:
         """The jobs as a policy sees them, and those that keep their place."""
-        now, peers = view.state.time, Peers(self.records.values())
+        now, peers = view.state.time, Peers(self.records.values(), self._sources.past)
         views = JobViews(self._config, self._estimates, self._sources.book, view.facts, now, peers)
         jobs, stays = [], set[str]()
         for job_id, facts in known.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.agents.notes import Seal
@@ -17,13 +18,17 @@ from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.store import ThroughputStore
 
-__all__ = ["Sources"]
+__all__ = ["PAST", "Sources"]
+
+#: So many of the jobs that ended last tell of those that come.
+PAST = 2000
 
 
 @dataclass
 class Sources:
     """``book``: what jobs report. ``estimator``: carries speeds over from what is known; ``store``: where those that
-    jobs report are filed, ``profiles`` those on shared GPUs, None = nowhere. ``records``: as the journal has them.
+    jobs report are filed, ``profiles`` those on shared GPUs, None = nowhere. ``records``: as the journal has them;
+    ``past``: those of the jobs that ended last.
     ``usage``: where GPU time is booked. ``forecaster``: says how long jobs will be, None = nobody does. ``seal``: of
     the notes in jobs' comments. ``quarantine``: where one job's fault stays that job's."""
 
@@ -39,3 +44,4 @@ class Sources:
     quarantine: Quarantine = field(default_factory=Quarantine)
     lessons: Lessons = field(default_factory=Lessons)
     profiles: ProfileStore | None = None
+    past: deque[JobRecord] = field(default_factory=lambda: deque(maxlen=PAST))

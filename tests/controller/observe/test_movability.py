@@ -82,6 +82,27 @@ def test_until_its_first_report_a_script_is_taken_to_do_as_others_of_its_owner(b
     assert [seen[j].unmovable for j in (denies, stranger, silent)] == [NO_CHECKPOINTS] * 3
 
 
+def test_what_a_script_said_counts_for_the_next_of_its_kind_when_it_is_over(bench: Callable[..., Any]) -> None:
+    """Another controller knows it, too; one of another model is taken to do as none of its owner's has done."""
+    b = bench()
+    comments = ("hadar:model=lm", "hadar:model=gan")
+    over = [b.slurm.submit(comment=c) for c in comments]
+    for job, node in zip(over, ("v100-1", "k80-1"), strict=True):
+        b.slurm.start(job, node)
+    report(b, over[0], resumable=True, steps=10, steps_per_s=5.0)
+    controller = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 1}}, j2={"k80-1": {"k80": 1}}))
+    controller.run_round()
+    for job in over:
+        b.slurm.end(job)
+    controller.run_round()
+    saves, stays = (b.slurm.submit(comment=c) for c in comments)
+
+    for another in (False, True):
+        later = b.new_controller(policy=Scripted()) if another else controller
+        seen = later.run_round().seen.snapshot.job
+        assert (seen[saves].unmovable, seen[stays].unmovable) == (None, NO_CHECKPOINTS)
+
+
 @pytest.mark.parametrize(("promise", "starts_on"), [("", None), (",ckpt=yes", "k80-1")])
 def test_patience_is_for_jobs_that_could_not_be_moved_again(
     bench: Callable[..., Any], promise: str, starts_on: str | None

@@ -6,8 +6,13 @@ from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.observe.speeds.peers import Peers
 
 
-def _record(number: int, user: str, model: str, start_s: float | None, resumable: bool = False) -> JobRecord:
-    return JobRecord(str(number), user=user, model=model, start_s=start_s, resumable=resumable)
+def _record(
+    number: int, user: str, model: str, start_s: float | None, resumable: bool = False, final: str = "", name: str = ""
+) -> JobRecord:
+    ended = 1.0 if final else None
+    return JobRecord(
+        str(number), user=user, model=model, name=name, start_s=start_s, resumable=resumable, final=final, ended=ended
+    )
 
 
 def test_a_start_takes_what_the_nearest_kin_took() -> None:
@@ -35,9 +40,25 @@ def test_one_users_slow_starts_are_not_everybodys() -> None:
 def test_nobody_has_started_yet() -> None:
     peers = Peers([_record(1, "ada", "lm", None)])
     assert peers.start_s("ada", "lm") is None
-    assert not peers.save("ada")
+    assert not peers.save("ada", "lm", "")
 
 
 def test_who_saves() -> None:
     peers = Peers([_record(1, "ada", "lm", None, resumable=True), _record(2, "bob", "lm", None)])
-    assert peers.save("ada") and not peers.save("bob")
+    assert peers.save("ada", "gan", "") and not peers.save("bob", "lm", "")
+
+
+def test_the_last_of_a_kind_that_is_over_tells_whether_the_next_one_saves() -> None:
+    """By its model, or its name where none is stated; who has failed tells nothing."""
+    past = [_record(n, "ada", "lm", 4.0, saves, "COMPLETED") for n, saves in enumerate((False, True))]
+    past += [
+        _record(2, "ada", "lm", None, final="FAILED"),
+        _record(3, "ada", "", None, final="COMPLETED", name="plain"),
+    ]
+    peers = Peers([_record(4, "bob", "lm", None)], past)
+
+    assert peers.save("ada", "lm", "plain") and not peers.save("ada", "", "plain")
+    assert not peers.save("ada", "gan", "") and not peers.save("bob", "lm", "")
+    assert peers.start_s("ada", "lm") == peers.start_s("bob", "lm") == 4.0
+    again = Peers([_record(5, "ada", "", None, True, name="other")], past)
+    assert again.save("ada", "gan", "") and not again.save("ada", "", "plain")

@@ -31,7 +31,7 @@ class JobRecords:
     """
 
     def __init__(self, config: Config, sources: Sources) -> None:
-        self.all = sources.records
+        self.all, self._past = sources.records, sources.past
         self.events: list[Event] = []
         self._config = config
         self._book, self._usage = sources.book, sources.usage
@@ -73,6 +73,7 @@ class JobRecords:
                 self.note_progress(record, self._book.get(job_id))
                 self._note_end(record, state.time)
             over.append((record, record.final))
+            self._past.append(record)
         return tuple(over)
 
     def of(self, job: SlurmJob, now: float) -> JobRecord:

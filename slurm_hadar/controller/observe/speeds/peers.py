@@ -1,9 +1,10 @@
-"""What the jobs that are not over tell of one that has not run yet."""
+"""What other jobs, those that are over too, tell of one that has not run yet."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 from statistics import median
 
 from slurm_hadar.controller.journal import JobRecord
@@ -12,14 +13,17 @@ __all__ = ["Peers"]
 
 
 class Peers:
-    """Of one round. ``records``: of all jobs that are not over."""
+    """Of one round. ``records``: of all jobs that are not over; ``past``: of those that are, the last of them last."""
 
-    def __init__(self, records: Iterable[JobRecord]) -> None:
-        self._saving = set[str]()
+    def __init__(self, records: Iterable[JobRecord], past: Iterable[JobRecord] = ()) -> None:
+        self._saving = set[str]()  # users of whom one of the jobs that are not over does
+        self._kin_saves: dict[tuple[str, str], bool] = {}
         took = defaultdict[tuple[str, ...], list[float]](list)
-        for record in records:
-            if record.resumable:
+        for record in chain(past, records):
+            if record.resumable and record.ended is None:
                 self._saving.add(record.user)
+            if record.resumable or record.final == "COMPLETED":  # who has failed may not have come to say so
+                self._kin_saves[record.user, record.model or record.name] = record.resumable
             if record.start_s is not None:
                 took[record.user, record.model].append(record.start_s)
                 took[record.user,].append(record.start_s)
@@ -28,9 +32,10 @@ class Peers:
         users = [time for key, time in self._start_s.items() if len(key) == 1]
         self._start_s |= {(): median(users)} if users else {}
 
-    def save(self, user: str) -> bool:
-        """Whether one of the user's jobs has said that it saves when asked."""
-        return user in self._saving
+    def save(self, user: str, model: str, name: str) -> bool:
+        """Whether a job of the user's is expected to save when asked: as the last one of its model did, or where no
+        model is stated, of its name; where there was none, if another of the user's that is not over does."""
+        return self._kin_saves.get((user, model or name), user in self._saving)
 
     def start_s(self, user: str, model: str) -> float | None:
         """Seconds from a start to the first step: the median of the user's jobs of that model, else of all of the
