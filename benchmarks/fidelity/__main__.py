@@ -1,10 +1,12 @@
 """The same trace on a private, real Slurm cluster and in the simulator.
 
     python -m benchmarks.fidelity [--policy hadar --policy fifo] [--jobs 24] [--seed 0] [--out fidelity-results]
+    python -m benchmarks.fidelity --policy hadar --demo
 
 Jobs of 1, 2 and 4 GPUs and of three families arrive over some minutes on a cluster of three GPU types, steered by
 ``hadar run`` in mode act. The same trace, with the same speeds and configuration and the measured costs of starts and
-moves, then goes through the simulator. Exit code 1 if the mean error of job completion times exceeds ``--bound``.
+moves, then goes through the simulator. With ``--demo`` it is the queue of ``make demo``. Exit code 1 if the mean error
+of job completion times exceeds ``--bound``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from rich.table import Table
 from benchmarks.fidelity.compare import Costs, figures, trace_as_run, virtual
 from benchmarks.fidelity.picture import draw as picture
 from benchmarks.fidelity.real import run_for_real
-from benchmarks.fidelity.scene import NODES, RESTART_S, config_toml, draw, emulated_table, table_csv
+from benchmarks.fidelity.scene import FASTEST_STEPS_PER_S, NODES, Scene, drawn, of_demo
 from slurm_hadar.cli.main import run as run_command
 from slurm_hadar.simulator.traces import table_csv as trace_csv
 
@@ -42,28 +44,30 @@ console = Console()
 @click.option("--min-run", "min_run_s", default=8.0, show_default=True, help="Seconds.")
 @click.option("--lease", "lease_s", default=0, show_default=True,
               help="Seconds that Slurm leaves new jobs to the controller (LEASE_S in job_submit.lua).")  # fmt: skip
+@click.option("--demo", is_flag=True, help="The demo's jobs, nodes and settings, whatever the options above say.")
 @click.option("--bound", default=0.10, show_default=True, help="Largest mean error that passes.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("fidelity-results"), show_default=True)
 def main(
     policies: tuple[str, ...], jobs: int, over_s: float, seed: int, round_s: float, event_round_s: float,
-    min_run_s: float, lease_s: int, bound: float, out: Path,
+    min_run_s: float, lease_s: int, demo: bool, bound: float, out: Path,
 ) -> None:  # fmt: skip
     """Run a trace on a private Slurm and in the simulator, and compare the job completion times."""
     out = out.resolve()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    trace, table, config = draw(jobs, over_s, seed), emulated_table(), out / "config.toml"
-    config.write_text(config_toml(round_s, event_round_s, min_run_s))
-    (out / "throughputs.csv").write_text(table_csv(table, {j.model for j in trace.jobs}))
+    settings = round_s, event_round_s, min_run_s, lease_s
+    scene = of_demo() if demo else Scene(drawn(jobs, over_s, seed), NODES, FASTEST_STEPS_PER_S, *settings)
+    config = out / "config.toml"
+    config.write_text(scene.config_toml)
     found = []
     for policy in policies:
-        console.rule(f"{len(trace.jobs)} jobs under {policy}")
-        run = run_for_real(trace, policy, config, out / policy, longest_s=over_s + 900, lease_s=lease_s)
+        console.rule(f"{len(scene.trace.jobs)} jobs under {policy}")
+        run = run_for_real(scene, policy, config, out / policy, longest_s=over_s + 900)
         (out / policy / "run.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-        as_run, costs = trace_as_run(trace, run), Costs.measured(run, RESTART_S, lease_s)
+        as_run, costs = trace_as_run(scene.trace, run), Costs.measured(run, scene.restart_s, scene.lease_s)
         (out / policy / "trace.csv").write_text(trace_csv.write(as_run))
-        one = figures(run, virtual(as_run, policy, NODES, config, costs, table), costs)
-        one["command"] = _command(out, policy, costs)
+        one = figures(run, virtual(as_run, policy, scene, config, costs), costs)
+        one["command"] = _command(out, policy, scene.nodes, costs)
         found.append(one)
         console.print(_table(one))
         (out / "fidelity.json").write_text(json.dumps(found, indent=1) + "\n")
@@ -75,11 +79,11 @@ def main(
     sys.exit(1 if any(one["mean_error"] > bound for one in found) else 0)
 
 
-def _command(out: Path, policy: str, costs: Costs) -> str:
+def _command(out: Path, policy: str, nodes: str, costs: Costs) -> str:
     """The simulated side alone, from the files that are left."""
     return shlex.join([
-        "hadar", "simulate", "--trace", str(out / policy / "trace.csv"), "--policy", policy, "--cluster", NODES,
-        "--config", str(out / "config.toml"), "--throughputs", str(out / "throughputs.csv"),
+        "hadar", "simulate", "--trace", str(out / policy / "trace.csv"), "--policy", policy, "--cluster", nodes,
+        "--config", str(out / "config.toml"),
         f"--restart-cost={costs.restart_s:.2f}", f"--start-cost={costs.start_s:.2f}",
         f"--first-report={costs.report_s:.2f}", f"--self-start={costs.self_start_s:.2f}",
         f"--phase={costs.phase_s:.2f}",

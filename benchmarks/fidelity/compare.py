@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fidelity.real import RealRun
+from benchmarks.fidelity.scene import Scene
 from slurm_hadar.config import load
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.metrics import JobRow
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces.model import Trace
-from slurm_hadar.throughput.table import ReferenceTable
 
 __all__ = ["Costs", "Pair", "compare", "figures", "trace_as_run", "virtual"]
 
@@ -67,15 +67,15 @@ def trace_as_run(trace: Trace, run: RealRun) -> Trace:
     return replace(trace, jobs=tuple(replace(j, arrival_s=arrivals[j.job_id]) for j in trace.jobs))
 
 
-def virtual(trace: Trace, policy: str, nodes: str, config: Path, costs: Costs, table: ReferenceTable) -> SimResult:
+def virtual(trace: Trace, policy: str, scene: Scene, config: Path, costs: Costs) -> SimResult:
     """The same in the simulator, with the controller's own settings."""
     site = load(config)
     options = SimOptions(
-        nodes, round_s=site.controller.round_s, event_round_s=site.controller.event_round_s, guard=site.guard,
+        scene.nodes, round_s=site.controller.round_s, event_round_s=site.controller.event_round_s, guard=site.guard,
         restart_s=costs.restart_s, start_s=costs.start_s, report_s=costs.report_s, self_start_s=costs.self_start_s,
         phase_s=costs.phase_s,
     )  # fmt: skip
-    return simulate(trace, registry.get(policy), options, table)
+    return simulate(trace, registry.get(policy), options)
 
 
 def compare(run: RealRun, result: SimResult) -> list[Pair]:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fidelity.scene import FASTEST_STEPS_PER_S, LOAD_S, NODES, RESTART_S, emulated_table
+from benchmarks.fidelity.scene import Scene
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.cluster.daemon import controller_beside, hold_new_jobs
 from slurm_hadar.config import load
-from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.state_dir import JOURNAL
 from slurm_hadar.errors import ClusterError
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -125,44 +125,41 @@ class RealRun:
         return statistics.fmean(costs) if costs else None
 
 
-def run_for_real(
-    trace: Trace, policy: str, config: Path, out: Path, longest_s: float, nodes: str = NODES, load_s: float = LOAD_S,
-    lease_s: int = 0,
-) -> RealRun:  # fmt: skip
-    """Run ``trace`` on a fresh cluster; ``out`` keeps log and journal of the controller and the jobs' own notes.
-
-    ``load_s`` is how long each job's program takes before its first step, in each of its runs; ``lease_s`` how long
-    Slurm leaves a new job to the controller.
+def run_for_real(scene: Scene, policy: str, config: Path, out: Path, longest_s: float) -> RealRun:
+    """Run the scene's jobs on a fresh cluster; ``out`` keeps log and journal of the controller and the jobs' own notes.
 
     Raises ClusterError if a job fails, or if not all have ended after ``longest_s`` seconds.
     """
     state, work = out / "state", out / "work"
     for folder in (state, work):
         folder.mkdir(parents=True)
-    _teach(state, trace)
+    _teach(state, scene.trace)
     with tempfile.TemporaryDirectory(prefix="hadar-fid-") as short:
         name = f"fidelity-{policy}-{os.getpid()}"
-        spec = ClusterSpec(nodes, name, Path(short) / "c", fastest_steps_per_s=FASTEST_STEPS_PER_S, plugins=lease_s > 0)
+        rate, lease_s = scene.fastest_steps_per_s, scene.lease_s
+        spec = ClusterSpec(scene.nodes, name, Path(short) / "c", fastest_steps_per_s=rate, plugins=lease_s > 0)
         with up(spec) as cluster, _controller(cluster, policy, config, state) as controller:
             if lease_s:
                 hold_new_jobs(cluster.env, lease_s)
             first_round = controller.next_round(after_s=2.0)
             zero = math.floor(first_round)
-            jobs = _play(cluster, controller, trace, zero, work, longest_s, load_s)
+            jobs = _play(cluster, controller, scene, zero, work, longest_s)
     _complete(jobs, state, work)
     return RealRun(policy, zero, first_round, jobs, controller.rounds())
 
 
 def _teach(state: Path, trace: Trace) -> None:
-    """The controller knows the speeds from the start, as the simulator does: such jobs have run here before."""
+    """The controller knows from the start how fast the jobs are, and that they can be moved, as the simulator does:
+    such jobs have run here before."""
     journal = Journal(state / JOURNAL)
-    store, known = ThroughputStore(journal.connection), {(j.model, j.batch) for j in trace.jobs}
-    for row in emulated_table().rows:
-        if (row.model, row.batch) in known:
-            name = workload(row.model, row.batch)
-            store.record(
-                name, row.gpu_type, row.gpus, row.steps_per_s, time.time(), spread=row.spread, user=getpass.getuser()
-            )
+    store, user, now = ThroughputStore(journal.connection), getpass.getuser(), time.time()
+    for job in {(j.model, j.batch, j.workers): j for j in trace.jobs}.values():
+        for gpu_type, rate in job.steps_per_s.items():
+            store.record(workload(job.model, job.batch), gpu_type, job.workers, rate, now, user=user)
+    journal.save_jobs(
+        JobRecord(f"{number}", arrival=now, ended=now, final="COMPLETED", user=user, model=model, resumable=True)
+        for number, model in enumerate(sorted({j.model for j in trace.jobs}), 900_000_000)
+    )
     journal.close()
 
 
@@ -210,14 +207,13 @@ def _controller(cluster: PrivateCluster, policy: str, config: Path, state: Path)
 def _play(
     cluster: PrivateCluster,
     controller: _Controller,
-    trace: Trace,
+    scene: Scene,
     zero: float,
     work: Path,
     longest_s: float,
-    load_s: float,
 ) -> list[RealJob]:
     """Submit each job at its time; return when all have noted their end."""
-    waiting = list(trace.jobs)
+    waiting = list(scene.trace.jobs)
     jobs: list[RealJob] = []
     while waiting or any(not _ended(work, j) for j in jobs):
         controller.check()
@@ -226,21 +222,21 @@ def _play(
             late = [j.trace.job_id for j in jobs if not _ended(work, j)]
             raise ClusterError(f"not done after {longest_s:g} s: {', '.join(late)}; see {work}")
         while waiting and waiting[0].arrival_s <= time.time() - zero:
-            jobs.append(_submit(cluster, waiting.pop(0), work, load_s))
+            jobs.append(_submit(cluster, waiting.pop(0), work, scene))
         ahead_s = waiting[0].arrival_s - (time.time() - zero) if waiting else POLL_S
         time.sleep(max(0.0, min(POLL_S, ahead_s)))
     return jobs
 
 
-def _submit(cluster: PrivateCluster, job: TraceJob, work: Path, load_s: float) -> RealJob:
+def _submit(cluster: PrivateCluster, job: TraceJob, work: Path, scene: Scene) -> RealJob:
     script = SCRIPT.format(
         notes=work / f"{job.job_id}.notes",
         python=sys.executable,
         steps=round(job.steps),
         workers=job.workers,
-        load=load_s,
+        load=scene.load_s,
     )
-    comment = f"hadar:model={job.model},batch={job.batch},steps={round(job.steps)},nodes=1,restart={RESTART_S:g}"
+    comment = f"hadar:model={job.model},batch={job.batch},steps={round(job.steps)},nodes=1,restart={scene.restart_s:g}"
     command = ["sbatch", "--parsable", f"--job-name={job.job_id}", f"--gres=gpu:{job.workers}", f"-c{job.workers}",
                f"--comment={comment}", f"--chdir={work}", f"--output={work}/{job.job_id}.out"]  # fmt: skip
     submit = time.time()

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from examples.demo.jobs import FASTEST_STEPS_PER_S, NODES, SEED, DemoJob, draw_jobs
+from examples.demo.jobs import FASTEST_STEPS_PER_S, LEASE_S, NODES, SEED, SETTINGS, DemoJob, draw_jobs
 from examples.demo.picture import draw
 from examples.demo.record import RunRecord, final_words, make_track
 from examples.demo.simulated import Simulated, simulated
@@ -38,17 +38,8 @@ from slurm_hadar.slurm.cli import CliBackend
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
 JOBS = draw_jobs(SEED)
-LEASE_S = 6  # new jobs wait for a round, as docs/admin.md advises
 LONGEST_RUN_S = 900.0
 SAMPLE_S = 0.5
-SETTINGS = (
-    "controller.round_s=8",
-    "controller.event_round_s=2",
-    "guard.min_run_s=20",
-    "jobs.restart_cost_s=6",
-    "jobs.ack_timeout_s=15",
-    "jobs.start_timeout_s=4",
-)
 
 ROWS = (
     ("average JCT", "avg_jct_s", "{:.1f} s"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 from examples.demo.jobs import FASTEST_STEPS_PER_S, NODES, SEED, DemoJob, draw_jobs
-from examples.demo.record import RunRecord
+from examples.demo.record import JobTrack, RunRecord
 from slurm_hadar.cluster.emulation import document
 from slurm_hadar.cluster.spec import VirtualNode, parse_nodes
 from slurm_hadar.config import Config
@@ -20,7 +19,7 @@ from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.throughput.table import reference
 
-__all__ = ["Simulated", "simulated"]
+__all__ = ["Simulated", "gang_speeds", "simulated"]
 
 OTHER_SEEDS = (SEED + 1, SEED + 2, SEED + 3)
 _POLICY = {"stock": "slurm", "hadar": "hadar"}
@@ -33,7 +32,7 @@ class Simulated:
 
     ``ratios``: of the demo's queue and of three draws with other seeds, how many times shorter Hadar makes each of
     :data:`FIGURES` than Slurm alone. ``off``: of each run, by how much of itself a job's completion time differs from
-    the simulated one, the median over its jobs.
+    that in a simulation in which each job's start takes as long as it did, the median over its jobs.
     """
 
     start_s: float
@@ -50,18 +49,43 @@ def simulated(records: Sequence[RunRecord], config: Config) -> Simulated:
         trace = _trace(draw_jobs(seed), start_s)
         draws.append({name: _played(trace, policy, config, start_s) for name, policy in _POLICY.items()})
     ratios = [{key: d["stock"].summary()[key] / d["hadar"].summary()[key] for key in FIGURES} for d in draws]
-    return Simulated(start_s, tuple(ratios), {r.policy: _off(r, draws[0][r.policy]) for r in records})
+    return Simulated(start_s, tuple(ratios), {r.policy: _off(r, config, start_s) for r in records})
 
 
-def _off(record: RunRecord, played: SimResult) -> float:
-    simulated_s = {job.job_id: job.jct_s for job in played.jobs}
-    return median(abs((simulated_s[t.name] or 0.0) - t.jct_s) / t.jct_s for t in record.jobs.values())
+def _off(record: RunRecord, config: Config, start_s: float) -> float:
+    tracks = {t.name: t for t in record.jobs.values()}
+    drawn = _trace(draw_jobs(SEED), start_s)
+    played = _played(
+        replace(drawn, jobs=tuple(_as_run(job, tracks[job.job_id], record) for job in drawn.jobs)),
+        _POLICY[record.policy],
+        config,
+        start_s,
+    )
+    return median(abs((job.jct_s or 0.0) - tracks[job.job_id].jct_s) / tracks[job.job_id].jct_s for job in played.jobs)
+
+
+def _as_run(job: TraceJob, track: JobTrack, record: RunRecord) -> TraceJob:
+    """As it came, and with the start that it had: what it ran without making steps. Of a job that was moved that is
+    not known."""
+    job = replace(job, arrival_s=track.submit_s)
+    if len(track.stints) != 1 or track.end_s is None:
+        return job
+    (stint,) = track.stints
+    gpu_type, _ = record.nodes[stint.nodes[0]]
+    start_s = max(0.0, track.end_s - stint.start_s - job.steps / job.steps_per_s[gpu_type])
+    return replace(job, start_s=start_s, restart_s=start_s + RESTART_GAP_S)
+
+
+def gang_speeds(
+    nodes: Sequence[VirtualNode], fastest_steps_per_s: float, model: str, batch: int | None, workers: int
+) -> dict[str, float]:
+    """Steps per second of a gang on one node, by GPU type, as a private cluster of these nodes emulates them."""
+    cluster = document("demo", nodes, fastest_steps_per_s, reference())
+    return {next(iter(n.gpus)): emulated_steps_per_s(cluster, n.name, workers, False, model, batch) for n in nodes}
 
 
 def _trace(jobs: Sequence[DemoJob], start_s: float) -> Trace:
-    nodes = parse_nodes(NODES)
-    cluster = document("demo", nodes, FASTEST_STEPS_PER_S, reference())
-    return Trace("demo", "drawn", tuple(_trace_job(job, cluster, nodes, start_s) for job in jobs))
+    return Trace("demo", "drawn", tuple(_trace_job(job, start_s) for job in jobs))
 
 
 def _played(trace: Trace, policy: str, config: Config, start_s: float) -> SimResult:
@@ -76,12 +100,9 @@ def _played(trace: Trace, policy: str, config: Config, start_s: float) -> SimRes
     return simulate(trace, registry.get(policy), options)
 
 
-def _trace_job(job: DemoJob, cluster: Mapping[str, Any], nodes: Sequence[VirtualNode], start_s: float) -> TraceJob:
+def _trace_job(job: DemoJob, start_s: float) -> TraceJob:
     """At the speeds that it has on the private cluster."""
-    speeds = {
-        next(iter(n.gpus)): emulated_steps_per_s(cluster, n.name, job.workers, False, job.model, job.batch)
-        for n in nodes
-    }
+    speeds = gang_speeds(parse_nodes(NODES), FASTEST_STEPS_PER_S, job.model, job.batch, job.workers)
     return TraceJob(
         job.name, job.arrival_s, job.model, job.batch, job.workers, job.steps,
         nodes=(1, 1), steps_per_s=speeds, start_s=start_s, restart_s=start_s + RESTART_GAP_S,
