@@ -29,6 +29,7 @@ from benchmarks.fidelity.picture import draw as picture
 from benchmarks.fidelity.real import run_for_real
 from benchmarks.fidelity.scene import FASTEST_STEPS_PER_S, NODES, Scene, drawn, of_demo
 from slurm_hadar.cli.main import run as run_command
+from slurm_hadar.controller.cluster import asked_every_s
 from slurm_hadar.simulator.traces import table_csv as trace_csv
 
 console = Console()
@@ -67,7 +68,7 @@ def main(
         as_run, costs = trace_as_run(scene.trace, run), Costs.measured(run, scene.restart_s, scene.lease_s)
         (out / policy / "trace.csv").write_text(trace_csv.write(as_run))
         one = figures(run, virtual(as_run, policy, scene, config, costs), costs)
-        one["command"] = _command(out, policy, scene.nodes, costs)
+        one["command"] = _command(out, policy, scene, costs)
         found.append(one)
         console.print(_table(one))
         (out / "fidelity.json").write_text(json.dumps(found, indent=1) + "\n")
@@ -79,14 +80,14 @@ def main(
     sys.exit(1 if any(one["mean_error"] > bound for one in found) else 0)
 
 
-def _command(out: Path, policy: str, nodes: str, costs: Costs) -> str:
+def _command(out: Path, policy: str, scene: Scene, costs: Costs) -> str:
     """The simulated side alone, from the files that are left."""
     return shlex.join([
-        "hadar", "simulate", "--trace", str(out / policy / "trace.csv"), "--policy", policy, "--cluster", nodes,
+        "hadar", "simulate", "--trace", str(out / policy / "trace.csv"), "--policy", policy, "--cluster", scene.nodes,
         "--config", str(out / "config.toml"),
         f"--restart-cost={costs.restart_s:.2f}", f"--start-cost={costs.start_s:.2f}",
         f"--first-report={costs.report_s:.2f}", f"--self-start={costs.self_start_s:.2f}",
-        f"--phase={costs.phase_s:.2f}",
+        f"--phase={costs.phase_s:.2f}", f"--asked-every={asked_every_s(scene.event_round_s):g}",
     ])  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.fidelity.real import RealRun
 from benchmarks.fidelity.scene import Scene
 from slurm_hadar.config import load
+from slurm_hadar.controller.cluster import asked_every_s
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.metrics import JobRow
 from slurm_hadar.simulator.result import SimResult
@@ -73,7 +74,7 @@ def virtual(trace: Trace, policy: str, scene: Scene, config: Path, costs: Costs)
     options = SimOptions(
         scene.nodes, round_s=site.controller.round_s, event_round_s=site.controller.event_round_s, guard=site.guard,
         restart_s=costs.restart_s, start_s=costs.start_s, report_s=costs.report_s, self_start_s=costs.self_start_s,
-        phase_s=costs.phase_s,
+        phase_s=costs.phase_s, asked_s=asked_every_s(site.controller.event_round_s),
     )  # fmt: skip
     return simulate(trace, registry.get(policy), options)
 

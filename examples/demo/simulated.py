@@ -11,6 +11,7 @@ from examples.demo.record import JobTrack, RunRecord
 from slurm_hadar.cluster.emulation import document
 from slurm_hadar.cluster.spec import VirtualNode, parse_nodes
 from slurm_hadar.config import Config
+from slurm_hadar.controller.cluster import asked_every_s
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.policies import registry
 from slurm_hadar.runtime.emulation import emulated_steps_per_s
@@ -94,6 +95,7 @@ def _played(trace: Trace, policy: str, config: Config, start_s: float) -> SimRes
         NODES,
         round_s=controller.round_s,
         event_round_s=controller.event_round_s,
+        asked_s=asked_every_s(controller.event_round_s),
         report_s=start_s,
         guard=config.guard,
     )

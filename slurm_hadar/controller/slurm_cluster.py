@@ -16,7 +16,7 @@ from slurm_hadar.controller.act.turns import TurnOrders
 from slurm_hadar.controller.agents.fork_tracker import JobTracker
 from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.agents.user_files import UserFiles
-from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome
+from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome, asked_every_s
 from slurm_hadar.controller.journal import JobRecord, Stage, WriteOutcome, WriteRecord
 from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.jobs.newcomers import Newcomers
@@ -45,7 +45,6 @@ log = logging.getLogger(__name__)
 _WARNED = (WriteOutcome.REFUSED, WriteOutcome.INEFFECTIVE, WriteOutcome.UNDONE)
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
 _WATCHFUL_S = 0.1  # while a job that was asked to save may say any moment that it has
-_ASKED = 10  # times in the shortest time between two rounds Slurm is asked for new jobs, at most once a second
 _IDLE_S = 1.0  # the loop's callbacks come at least as often between two rounds
 _SILENT_S = 30.0  # after this long without a word on the channel, a running job's spool file is read
 
@@ -122,7 +121,7 @@ class SlurmCluster(Cluster[Observation]):
             early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
             came, ask = self._parts.book.event.is_set(), max(ask, early - SETTLE_S)
             if ask <= now < due and early < due and until is None and not came:
-                ask, came = now + max(_IDLE_S, settings.event_round_s / _ASKED), self._newcomers.come()
+                ask, came = now + asked_every_s(settings.event_round_s), self._newcomers.come()
             if until is None and came:
                 until = max(early, now + SETTLE_S)
             left = min(due, due if until is None else until) - now

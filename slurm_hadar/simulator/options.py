@@ -44,7 +44,8 @@ class SimOptions:
     self_start_s: so long after its arrival Slurm itself starts a job where GPUs are free, unless a round comes first;
     None = it leaves all jobs to the rounds, as where ``job_submit.lua`` gives new jobs a lease.
     phase_s: rounds are due then on the trace's clock, and whole rounds before and after; None = at the first arrival.
-    event_round_s: as ``controller.event_round_s``; 0 = rounds come at fixed times.
+    event_round_s: as ``controller.event_round_s``; 0 = rounds come at fixed times. asked_s: so often Slurm is asked for
+    new jobs as soon as a round may come, as the live controller does; 0 = they are noticed at once.
     mix: how all jobs take gangs of unlike GPUs, instead of what the trace says.
     fork: every job whose gang fits on one node is forked into a copy per node, in this mode, instead of what the trace
     says. consolidation: what bringing the copies' weights together costs.
@@ -61,6 +62,7 @@ class SimOptions:
     model: Literal["nodes", "gavel"] = "nodes"
     round_s: float = 360.0
     event_round_s: float = 0.0
+    asked_s: float = 0.0
     restart_s: float | None = None
     start_s: float = 0.0
     report_s: float = 0.0
@@ -118,7 +120,16 @@ class SimOptions:
     def _require_times(self) -> None:
         if not self.round_s > 0:
             raise ConfigError(f"round length {self.round_s:g} s: must be above 0")
-        for name in ("restart_s", "start_s", "report_s", "save_s", "self_start_s", "phase_s", "event_round_s"):
+        for name in (
+            "restart_s",
+            "start_s",
+            "report_s",
+            "save_s",
+            "self_start_s",
+            "phase_s",
+            "event_round_s",
+            "asked_s",
+        ):
             if (getattr(self, name) or 0.0) < 0:
                 raise ConfigError(f"{name} {getattr(self, name):g}: must not be negative")
 

@@ -185,6 +185,7 @@ def _timing(options: SimOptions, at_once_s: float | None) -> Timing:
     return Timing(
         round_s=at_once_s or options.round_s,
         event_round_s=options.event_round_s,
+        asked_s=options.asked_s,
         early_end=not by_node,
         on_grid=by_node,
         save_s=options.save_s if by_node else 0.0,

@@ -82,6 +82,7 @@ def options(draw: st.DrawFn) -> SimOptions:
         cluster,
         model,
         event_round_s=draw(st.sampled_from((0.0, 30.0))),
+        asked_s=draw(st.sampled_from((0.0, 3.0))),
         save_s=draw(st.sampled_from((0.0, 10.0))),
         self_start_s=draw(st.sampled_from((None, 1.25, 60.0))),
         phase_s=draw(st.sampled_from((None, 0.0, 5e3))),

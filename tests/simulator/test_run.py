@@ -92,6 +92,20 @@ def test_arrivals_bring_the_next_round_forward(job: Callable[..., TraceJob], tra
     assert [row(result, name).first_start_s for name in "abcd"] == [0.0, 30.0, 100.0, 5000.0]
 
 
+def test_new_jobs_are_noticed_when_slurm_is_asked_for_them(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace]
+) -> None:
+    """From half a second before a round may come; an end is noticed at once."""
+    arrivals = {"a": 0.0, "b": 10.0, "c": 100.0}
+    jobs = trace(*(job(name, at, steps=200, v100=1) for name, at in arrivals.items()))
+
+    result = simulate(jobs, fifo(), SimOptions("v100:1x4", event_round_s=30, asked_s=3))
+
+    # a and b report at once; after the round at 60 it is asked at 89.5, 92.5, ..., 98.5, 101.5
+    assert [row(result, name).first_start_s for name in "abc"] == [0.0, 30.0, 102.0]
+    assert [r.time_s for r in result.rounds][:6] == [0.0, 30.0, 60.0, 102.0, 132.0, 200.5]
+
+
 def test_slurm_starts_by_itself_what_no_round_has_seen(
     job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
 ) -> None:

@@ -89,6 +89,8 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="Speeds of an elastic job's other sizes: by the law of live jobs, or the table's."),
             click.option("--first-report", "report_s", type=float, default=0.0,
                          help="Seconds from a start to the job's first report, an event as its end is one."),
+            click.option("--asked-every", "asked_s", type=float, default=0.0, metavar="SECONDS",
+                         help="How often new jobs are asked for once a round may come. Default: seen at once."),
             click.option("--save", "save_s", type=float, default=0.0, help="Seconds that a save takes."),
             click.option("--self-start", "self_start_s", type=float, metavar="SECONDS",
                          help="Slurm starts jobs itself so long after they arrive, if GPUs are free. Default: never."),
@@ -140,6 +142,7 @@ class SceneOptions:
     speed_error: float
     elastic: Literal["law", "table"]
     report_s: float
+    asked_s: float
     save_s: float
     self_start_s: float | None
     phase_s: float | None
@@ -169,6 +172,7 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
         speed_error=given.speed_error,
         elastic=given.elastic,
         report_s=given.report_s,
+        asked_s=given.asked_s,
         save_s=given.save_s,
         self_start_s=given.self_start_s,
         phase_s=given.phase_s,

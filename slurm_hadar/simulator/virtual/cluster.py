@@ -31,9 +31,10 @@ class Timing:
     """When things happen.
 
     ``event_round_s``: a job that arrives, ends, or reports for the first time after a start, brings the next round
-    forward, but not closer than this to the last; 0 = never. ``early_end``: a round is over when all that run are done.
-    ``on_grid``: after an idle time the next round is a whole number of rounds after the last; else it is when the next
-    job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints.
+    forward, but not closer than this to the last; 0 = never. ``asked_s``: new jobs are asked for so often, from
+    :data:`SETTLE_S` before a round may come; 0 = they are noticed at once. ``early_end``: a round is over when all that
+    run are done. ``on_grid``: after an idle time the next round is a whole number of rounds after the last; else it is
+    when the next job arrives. ``save_s``: in a round that stops jobs, all starts wait so long for their checkpoints.
     ``self_start_s``: Slurm itself starts a job so long after its arrival, where GPUs are free, unless a round comes
     first; None = it leaves all jobs to the rounds. A round is due at ``phase``, and whole rounds before and after it;
     None = at the first arrival. ``at_once``: the scheduler is inside Slurm: it looks whenever a job arrives or ends,
@@ -42,6 +43,7 @@ class Timing:
 
     round_s: float = 360.0
     event_round_s: float = 0.0
+    asked_s: float = 0.0
     early_end: bool = False
     on_grid: bool = True
     save_s: float = 0.0
@@ -211,7 +213,8 @@ class VirtualCluster(Cluster[Observation]):
             reported, freed, came = self._hear_reports(), self._happen(event), event == arrival
             worked = worked or freed or not (reported or came)
             if (reported or freed or came) and timing.event_round_s > 0:
-                due = min(due, max(event + SETTLE_S, began + timing.event_round_s))
+                noticed = event if reported or freed else self._noticed(event)
+                due = min(due, max(noticed + SETTLE_S, began + timing.event_round_s))
         if self._stopped:
             return
         self._now = due
@@ -248,6 +251,11 @@ class VirtualCluster(Cluster[Observation]):
         if self._timing.event_round_s <= 0:
             return math.inf
         return next((job.arrival for job in reversed(self._queue) if job.arrival > self._now), math.inf)
+
+    def _noticed(self, arrival: float) -> float:
+        """When it is seen that a job has come."""
+        first, every_s = self._began + self._timing.event_round_s - SETTLE_S, self._timing.asked_s
+        return first + max(0, math.ceil((arrival - first) / every_s)) * every_s if every_s else arrival
 
     def _next_self_start(self) -> float:
         """When Slurm next looks at a job for the first time."""
