@@ -208,7 +208,7 @@ class Job:
     its GPU, at every moment (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None
     where its GPUs are its own; ``pairs_as`` is what :attr:`Snapshot.pairings` calls it, where that is not its workload.
     ``turns`` is a guest's share of the turns there; ``held_up_s`` are the seconds of its runs that it has lost to its
-    company so far, of which ``slow_down`` bounds the sum (:mod:`slurm_hadar.policies.toolkit.turn_shares`);
+    company so far, of which ``slow_down`` bounds the sum (:mod:`slurm_hadar.policies.toolkit.shared_gpus.turn_shares`);
     ``gives_way``: it can be told to leave its company more than equal turns. ``duty`` is the share of its time,
     :data:`LEAST_DUTY` to 1, in which the job needs a GPU of a type; 1 on types that are not there, of
     which nobody knows. ``takes`` are the persistent and ephemeral bytes that it takes of a GPU, None where nobody

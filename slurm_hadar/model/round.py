@@ -40,7 +40,7 @@ class Snapshot:
     workloads keep of their speeds on one GPU, each pair in either order; empty = no GPU is given to two jobs. With
     ``turns`` jobs on a GPU take turns, of two in shares that a plan may choose, and ``pairings`` is what they keep by
     equal ones. ``measured`` is what was measured there of one workload in the company of others, and ``gpu_bytes`` the
-    memory of GPU types, where it is known (:mod:`slurm_hadar.policies.toolkit.company`).
+    memory of GPU types, where it is known (:mod:`slurm_hadar.policies.toolkit.shared_gpus.company`).
     """
 
     time: float

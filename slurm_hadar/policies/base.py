@@ -10,7 +10,7 @@ from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.toolkit.admission import within_bounds
 from slurm_hadar.policies.toolkit.copies import one_copy_each
-from slurm_hadar.policies.toolkit.pairing import UNKNOWN_RUNTIME_S, with_guests
+from slurm_hadar.policies.toolkit.shared_gpus.pairing import UNKNOWN_RUNTIME_S, with_guests
 
 __all__ = ["UNKNOWN_RUNTIME_S", "Policy"]
 
@@ -27,7 +27,7 @@ class Policy(abc.ABC):
     make no sense. A policy is shown one copy of each forked job, and need not know that there are others; one that
     decides about copies itself says ``forks = True``. It reckons with GPUs alone: what else the cluster would refuse is
     seen to by :mod:`slurm_hadar.policies.toolkit.admission`. It gives out whole GPUs: who may run beside whom on one is
-    decided after it, by :mod:`slurm_hadar.policies.toolkit.pairing`, unless it says ``pairs``.
+    decided after it, by :mod:`slurm_hadar.policies.toolkit.shared_gpus.pairing`, unless it says ``pairs``.
     :class:`slurm_hadar.testing.policies.PolicyContract` holds the tests that every policy must pass.
 
     Example
@@ -58,7 +58,8 @@ class Policy(abc.ABC):
 
     @property
     def pairs(self) -> bool:
-        """Whether it says itself which jobs share a GPU (:func:`slurm_hadar.policies.toolkit.pairing.with_guests`)."""
+        """Whether it says itself which jobs share a GPU
+        (:func:`slurm_hadar.policies.toolkit.shared_gpus.pairing.with_guests`)."""
         return False
 
     @property

@@ -6,8 +6,8 @@ from collections import Counter
 
 from slurm_hadar.model import Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
-from slurm_hadar.policies.toolkit.company import all_accept, beside, together
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, affords
+from slurm_hadar.policies.toolkit.shared_gpus.company import all_accept, beside, together
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL, affords
 
 __all__ = ["check_plan"]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_hadar.model import EMPTY, Fork, Form, Job, JobState, Mix, Node, Partition, Placement, Plan, Snapshot, Speed
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
 
 __all__ = ["GPU_TYPES", "carry_out", "empty_clusters", "forms", "pending_jobs", "snapshots", "speeds"]
 

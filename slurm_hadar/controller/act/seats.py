@@ -16,8 +16,8 @@ from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.observe.speeds.shared_gpus import on_gpus
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
 from slurm_hadar.controller.steering.rules import NodeFacts
-from slurm_hadar.policies.toolkit.company import all_accept, keep_together, may_be_several
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL
+from slurm_hadar.policies.toolkit.shared_gpus.company import all_accept, keep_together, may_be_several
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 
 __all__ = ["seated"]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from slurm_hadar.controller.agents.channel import Channel
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
 
 __all__ = ["ROUNDS", "TurnOrders"]
 

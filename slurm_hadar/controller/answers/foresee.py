@@ -18,7 +18,7 @@ from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, 
 from slurm_hadar.model import EMPTY, Job, JobState, Node, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.toolkit.admission import drawn
-from slurm_hadar.policies.toolkit.company import shares_kept
+from slurm_hadar.policies.toolkit.shared_gpus.company import shares_kept
 
 __all__ = ["Fate", "Future", "play", "remaining_s", "unknown_runtime_s"]
 

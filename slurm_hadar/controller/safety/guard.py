@@ -16,9 +16,9 @@ from typing import Any
 from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
-from slurm_hadar.policies.toolkit.company import all_accept, may_be_several, on_same_gpu, shares_kept
 from slurm_hadar.policies.toolkit.ledger import Ledger
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL
+from slurm_hadar.policies.toolkit.shared_gpus.company import all_accept, may_be_several, on_same_gpu, shares_kept
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
 

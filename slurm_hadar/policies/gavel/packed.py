@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from slurm_hadar.model import Job, Snapshot
 from slurm_hadar.policies.gavel.analytic_centre import Field
 from slurm_hadar.policies.gavel.lp import Load, isolated_rates, solved
-from slurm_hadar.policies.toolkit.company import keep_together, pairs_like
+from slurm_hadar.policies.toolkit.shared_gpus.company import keep_together, pairs_like
 
 __all__ = ["Combinations", "max_min"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Mix, Placement
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import TraceJob
 from slurm_hadar.simulator.virtual.belief import Belief

@@ -9,8 +9,8 @@ from slurm_hadar.config import GuardSection
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.model import Kept, Pairing, Placement
-from slurm_hadar.policies.toolkit.company import by_duty, keeps
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, kept_by
+from slurm_hadar.policies.toolkit.shared_gpus.company import by_duty, keeps
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL, kept_by
 from slurm_hadar.simulator.virtual.cluster import Observation, Scenario, Timing, VirtualCluster
 from slurm_hadar.simulator.virtual.jobs import VirtualJob
 from slurm_hadar.throughput.table import workload

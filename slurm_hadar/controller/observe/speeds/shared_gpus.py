@@ -1,9 +1,8 @@
 """Jobs with shards of GPUs as a policy sees them: who is whose guest, and what pairs keep of their speeds.
 
-A policy puts guests on the GPU of a host (:mod:`slurm_hadar.policies.toolkit.pairing`). Slurm gives shards to whoever
-asks for them: of several on a GPU the first that came is the host. Who is on a GPU together with a job that is left to
-Slurm is left to it, too.
-"""
+A policy puts guests on the GPU of a host (:mod:`slurm_hadar.policies.toolkit.shared_gpus.pairing`). Slurm gives shards
+to whoever asks for them: of several on a GPU the first that came is the host. Who is on a GPU together with a job that
+is left to Slurm is left to it, too."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeBook
 from slurm_hadar.model import MOST_SLOW_DOWN, Company, Job, JobState, Kept, Pairing, Snapshot
-from slurm_hadar.policies.toolkit.company import duties_of, fits, shares_kept
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL
+from slurm_hadar.policies.toolkit.shared_gpus.company import duties_of, fits, shares_kept
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.colocation import published
 

@@ -13,7 +13,7 @@ from slurm_hadar.controller.safety.guard import ChangeKind, changes_of
 from slurm_hadar.model import Form, Job, JobState, Node, Pairing, Placement, Plan, Snapshot, Speed, Tier, Wait
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, affords, kept_by, patience_s
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL, affords, kept_by, patience_s
 from slurm_hadar.testing.snapshots import carry_out
 
 ON_V100 = Placement.of({"n1": {"v100": 1}})

@@ -4,15 +4,15 @@ Many trainings leave half of a GPU idle, and two of them on one then do more tha
 GPUs and knows nothing of this; a job that runs beside another is shown to it as one that waits, which by and by is
 nearer to its end. What its plan leaves waiting is then matched with what it lets run.
 
-What a pair is worth says :mod:`slurm_hadar.policies.toolkit.matching`; what jobs keep of their speeds together, and who
-accepts that, :mod:`slurm_hadar.policies.toolkit.company`.
+What a pair is worth says :mod:`slurm_hadar.policies.toolkit.shared_gpus.matching`; what jobs keep of their speeds
+together, and who accepts that, :mod:`slurm_hadar.policies.toolkit.shared_gpus.company`.
 
 **By turns**, where the snapshot says so, a guest may have more than half of the turns, up to all of them, as far as its
-host accepts that (:mod:`slurm_hadar.policies.toolkit.turn_shares`); the pairs and shares of the largest sum are chosen.
-And who is to be stopped for another stays on its GPU and leaves that one all turns instead: it is as the policy wants
-it, nobody is requeued, and who was stopped goes on at once when the other one has ended. To the policy, who has more
-turns is the one that runs, and the other waits. More than two come to a GPU after that, by equal turns, where their
-duties leave time (:mod:`slurm_hadar.policies.toolkit.crowding`).
+host accepts that (:mod:`slurm_hadar.policies.toolkit.shared_gpus.turn_shares`); the pairs and shares of the largest sum
+are chosen. And who is to be stopped for another stays on its GPU and leaves that one all turns instead: it is as the
+policy wants it, nobody is requeued, and who was stopped goes on at once when the other one has ended. To the policy,
+who has more turns is the one that runs, and the other waits. More than two come to a GPU after that, by equal turns,
+where their duties leave time (:mod:`slurm_hadar.policies.toolkit.shared_gpus.crowding`).
 
 Pairs are of jobs with one GPU each: of gangs there are no published figures (Gavel's table has none above zero).
 """
@@ -27,7 +27,7 @@ from typing import Any
 
 from slurm_hadar.model import EMPTY, Job, JobState, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.toolkit.admission import refusals
-from slurm_hadar.policies.toolkit.company import (
+from slurm_hadar.policies.toolkit.shared_gpus.company import (
     all_accept,
     beside,
     heir,
@@ -36,9 +36,9 @@ from slurm_hadar.policies.toolkit.company import (
     shares_kept,
     together,
 )
-from slurm_hadar.policies.toolkit.crowding import more_guests
-from slurm_hadar.policies.toolkit.matching import UNKNOWN_RUNTIME_S, best_pairs, to_go_s
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, LARGER, affords, knows_length, patience_s
+from slurm_hadar.policies.toolkit.shared_gpus.crowding import more_guests
+from slurm_hadar.policies.toolkit.shared_gpus.matching import UNKNOWN_RUNTIME_S, best_pairs, to_go_s
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL, LARGER, affords, knows_length, patience_s
 
 __all__ = ["UNKNOWN_RUNTIME_S", "with_guests"]
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from slurm_hadar.model import Job, Kept, Placement, Plan, Snapshot
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, kept_by
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL, kept_by
 from slurm_hadar.throughput.table import workload
 
 __all__ = [

@@ -31,7 +31,7 @@ from slurm_hadar.model import (
 )
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
-from slurm_hadar.policies.toolkit.company import on_same_gpu
+from slurm_hadar.policies.toolkit.shared_gpus.company import on_same_gpu
 from slurm_hadar.testing.snapshots import carry_out, snapshots
 from slurm_hadar.throughput.colocation import both_ways, published
 

@@ -16,7 +16,7 @@ costs it. D is what shorter jobs that wait have to do, over G, and the rest of t
 pairs that gain, those of the largest sum are chosen (an assignment, in O(jobs^3) at worst).
 
 By turns a guest may have other shares of the turns than half, and where duties are known they say what a pair keeps
-(:mod:`slurm_hadar.policies.toolkit.company`).
+(:mod:`slurm_hadar.policies.toolkit.shared_gpus.company`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,22 @@ import numpy as np
 
 from slurm_hadar.model import Job, JobState, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.toolkit.arena import open_nodes
-from slurm_hadar.policies.toolkit.company import ROUNDING, by_duty, likeness, may_share, pair_measured, same_gpu
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, LARGER, affordable, kept_by, knows_length, patience_s
+from slurm_hadar.policies.toolkit.shared_gpus.company import (
+    ROUNDING,
+    by_duty,
+    likeness,
+    may_share,
+    pair_measured,
+    same_gpu,
+)
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import (
+    EQUAL,
+    LARGER,
+    affordable,
+    kept_by,
+    knows_length,
+    patience_s,
+)
 
 __all__ = ["UNKNOWN_RUNTIME_S", "Pair", "Queue", "Reach", "able_guests", "best_pairs", "to_go_s"]
 

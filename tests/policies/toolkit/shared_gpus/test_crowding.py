@@ -13,7 +13,7 @@ from slurm_hadar.controller.safety.guard import ChangeKind, changes_of, fit
 from slurm_hadar.model import LEAST_DUTY, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed, Tier, Wait
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
-from slurm_hadar.policies.toolkit.company import kept_by_each
+from slurm_hadar.policies.toolkit.shared_gpus.company import kept_by_each
 from slurm_hadar.testing.snapshots import carry_out, snapshots
 
 ON_V100 = Placement.of({"n1": {"v100": 1}})

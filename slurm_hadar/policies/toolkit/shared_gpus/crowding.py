@@ -1,15 +1,16 @@
 """Third and later jobs on one GPU, by turns: who of those that still wait joins a host and its guests.
 
-What that is worth is the gain of a pair (:mod:`slurm_hadar.policies.toolkit.matching`) with the losses of all who are
-there; our definition::
+What that is worth is the gain of a pair (:mod:`slurm_hadar.policies.toolkit.shared_gpus.matching`) with the losses of
+all who are there; our definition::
 
     gain = w_g own + n_g / G kept_g - sum over i there of (w_i + n_i / G) (k_i - k_i')
     own  = kept_g (1 + D / T) - 1            if the guest ends before the last of them
            kept_g - max over i (k_i - k_i')  else
 
-with k_i and k_i' what each keeps without the guest and with it (:mod:`slurm_hadar.policies.toolkit.company`), and all
-else as there. All have one user, and of one at most the duty is not known. Nobody comes whom one of those there does
-not accept, or who would need more memory than there is, where that is known; nor where one has more than equal turns.
+with k_i and k_i' what each keeps without the guest and with it
+(:mod:`slurm_hadar.policies.toolkit.shared_gpus.company`), and all else as there. All have one user, and of one at most
+the duty is not known. Nobody comes whom one of those there does not accept, or who would need more memory than there
+is, where that is known; nor where one has more than equal turns.
 
 Greedy: of all guests and GPUs the largest gain first, at most one guest for each GPU in a sweep; then the queue, which
 is shorter now, is looked at anew, and the GPUs to which somebody came. A sweep is O(guests x GPUs) of array arithmetic,
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slurm_hadar.model import Job, Plan, Snapshot
-from slurm_hadar.policies.toolkit.company import (
+from slurm_hadar.policies.toolkit.shared_gpus.company import (
     ROUNDING,
     all_accept,
     duties_of,
@@ -36,7 +37,7 @@ from slurm_hadar.policies.toolkit.company import (
     may_share,
     same_gpu,
 )
-from slurm_hadar.policies.toolkit.matching import Queue, Reach, able_guests, to_go_s
+from slurm_hadar.policies.toolkit.shared_gpus.matching import Queue, Reach, able_guests, to_go_s
 
 __all__ = ["Crowded", "more_guests"]
 
@@ -218,8 +219,8 @@ class _Waiting:
 
 def _shares(duties: _Array, wanted: _Array) -> tuple[_Array, _Array]:
     """What of a GPU's time each of the guests with these duties ``wanted`` gets beside jobs with ``duties``, and the
-    most that one of those gets then: the levels of :func:`slurm_hadar.policies.toolkit.company.level` for all guests
-    at once."""
+    most that one of those gets then: the levels of :func:`slurm_hadar.policies.toolkit.shared_gpus.company.level` for
+    all guests at once."""
     sated = np.sort(duties)
     sums = np.concatenate([[0.0], np.cumsum(sated)])
     at = np.concatenate([[0.0], sums[1:] + (len(sated) - 1 - np.arange(len(sated))) * sated])

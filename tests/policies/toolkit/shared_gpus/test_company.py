@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slurm_hadar.model import LEAST_DUTY, Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
-from slurm_hadar.policies.toolkit.company import (
+from slurm_hadar.policies.toolkit.shared_gpus.company import (
     all_accept,
     by_duty,
     fits,
@@ -23,7 +23,7 @@ from slurm_hadar.policies.toolkit.company import (
     same_gpu,
     shares_kept,
 )
-from slurm_hadar.policies.toolkit.turn_shares import EQUAL, kept_by
+from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL, kept_by
 
 ON_V100 = Placement.of({"n1": {"v100": 1}})
 DUTIES = st.lists(st.floats(LEAST_DUTY, 1.0), min_size=1, max_size=12)

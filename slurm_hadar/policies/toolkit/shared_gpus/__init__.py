@@ -1,0 +1,1 @@
+"""Jobs that are put on one GPU: who, and what each keeps of its speed."""
