@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.controller.journal.records import JobRecord, Run
+from slurm_hadar.controller.journal.records import JobRecord, PastJob, Run
 from slurm_hadar.controller.journal.salvage import numbers_only, row_object, row_record, row_round
 from slurm_hadar.controller.journal.summaries import Summaries, run_rows
 from slurm_hadar.errors import StoreError
@@ -70,10 +71,14 @@ class Reader(Summaries):
         rows = self._query("SELECT record FROM jobs WHERE ended IS NULL")
         return {r.job_id: r for (text,) in rows if (r := row_record(JobRecord, text)) is not None}
 
-    def last_ended(self, most: int) -> list[JobRecord]:
-        """Records of the jobs that ended last, the last of them last."""
-        rows = self._query("SELECT record FROM jobs WHERE ended IS NOT NULL ORDER BY ended DESC LIMIT ?", (most,))
-        return [record for (text,) in reversed(rows) if (record := row_record(JobRecord, text)) is not None]
+    def last_ended(self, most: int) -> list[PastJob]:
+        """The jobs that ended last, the last of them last; damaged ones are left out."""
+        rows = self._query(
+            "SELECT json_extract(record, '$.user', '$.model', '$.name', '$.final', '$.resumable', '$.start_s') "
+            "FROM jobs WHERE ended IS NOT NULL AND json_valid(record) ORDER BY ended DESC LIMIT ?",
+            (most,),
+        )
+        return [past for (text,) in reversed(rows) if (past := PastJob.read(json.loads(text))) is not None]
 
     def usage(self) -> dict[tuple[str, str, str], tuple[float, float]]:
         """{(user, account, GPU type): (GPU-seconds as they counted at that time, epoch seconds)}."""

@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_hadar.model import EMPTY, Placement
 
 __all__ = [
-    "Decision", "Event", "Gain", "JobRecord", "RoundRecord", "Run", "DashboardChanges", "Purpose", "Stage",
+    "Decision", "Event", "Gain", "JobRecord", "PastJob", "RoundRecord", "Run", "DashboardChanges", "Purpose", "Stage",
     "WriteOutcome", "WriteRecord", "placement_from_json", "placement_to_json",
 ]  # fmt: skip
 
@@ -29,6 +29,25 @@ class Stage(enum.Enum):
     PLACED = enum.auto()  # Slurm was last told to start it, on nodes of our choice
     RUNNING = enum.auto()
     OVER = enum.auto()
+
+
+class PastJob(NamedTuple):
+    """What a job that is over tells of those that come: whether its script said that it saves, the state in which it
+    ended, and the seconds from its last start to the first step, None = nobody was told."""
+
+    user: str
+    model: str
+    name: str
+    final: str
+    resumable: bool
+    start_s: float | None
+
+    @classmethod
+    def read(cls, row: Sequence[Any]) -> PastJob | None:
+        """Out of these values in this order; None if they are of other types."""
+        user, model, name, final, resumable, start_s = row
+        whole = all(isinstance(text, str) for text in row[:4]) and isinstance(start_s, float | int | None)
+        return cls(user, model, name, final, bool(resumable), start_s) if whole else None
 
 
 @dataclass(slots=True)
@@ -118,6 +137,11 @@ class JobRecord:
     wanted: int = 0
     turns: float = 0.5
     held_up_s: float = 0.0
+
+    @property
+    def past(self) -> PastJob:
+        """What is remembered of it when it is over."""
+        return PastJob(self.user, self.model, self.name, self.final, self.resumable, self.start_s)
 
     @property
     def serves(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.agents.reports import ReportBook
-from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal import JobRecord, PastJob
 from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.usage import UsageBook
@@ -28,7 +28,7 @@ PAST = 2000
 class Sources:
     """``book``: what jobs report. ``estimator``: carries speeds over from what is known; ``store``: where those that
     jobs report are filed, ``profiles`` those on shared GPUs, None = nowhere. ``records``: as the journal has them;
-    ``past``: those of the jobs that ended last.
+    ``past``: the jobs that ended last.
     ``usage``: where GPU time is booked. ``forecaster``: says how long jobs will be, None = nobody does. ``seal``: of
     the notes in jobs' comments. ``quarantine``: where one job's fault stays that job's."""
 
@@ -44,4 +44,4 @@ class Sources:
     quarantine: Quarantine = field(default_factory=Quarantine)
     lessons: Lessons = field(default_factory=Lessons)
     profiles: ProfileStore | None = None
-    past: deque[JobRecord] = field(default_factory=lambda: deque(maxlen=PAST))
+    past: deque[PastJob] = field(default_factory=lambda: deque(maxlen=PAST))

@@ -26,6 +26,16 @@ def test_records_survive_a_restart(tmp_path: Path) -> None:
     assert again.moved_aside is None
 
 
+def test_the_jobs_that_ended_last_are_told_without_damaged_ones() -> None:
+    journal = Journal(":memory:")
+    ended = [JobRecord(str(n), ended=float(n), user="ada", final="COMPLETED", start_s=n / 2) for n in range(6)]
+    journal.save_jobs([*ended, JobRecord("9", user="ada")])
+    for job, text in (("3", "{"), ("4", '{"user": 7}')):
+        journal.connection.execute("UPDATE jobs SET record = ? WHERE job_id = ?", (text, job))
+
+    assert journal.last_ended(4) == [ended[1].past, ended[2].past, ended[5].past]
+
+
 @pytest.mark.parametrize(
     "damage", [b"not a database at all, but long enough to be one" * 40, b"SQLite format 3\0" + b"x" * 4000]
 )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal import JobRecord, PastJob
 from slurm_hadar.controller.observe.speeds.peers import Peers
 
 
-def _record(
-    number: int, user: str, model: str, start_s: float | None, resumable: bool = False, final: str = "", name: str = ""
-) -> JobRecord:
-    ended = 1.0 if final else None
-    return JobRecord(
-        str(number), user=user, model=model, name=name, start_s=start_s, resumable=resumable, final=final, ended=ended
-    )
+def _record(number: int, user: str, model: str, start_s: float | None, resumable: bool = False) -> JobRecord:
+    return JobRecord(str(number), user=user, model=model, start_s=start_s, resumable=resumable)
 
 
 def test_a_start_takes_what_the_nearest_kin_took() -> None:
@@ -50,15 +45,12 @@ def test_who_saves() -> None:
 
 def test_the_last_of_a_kind_that_is_over_tells_whether_the_next_one_saves() -> None:
     """By its model, or its name where none is stated; who has failed tells nothing."""
-    past = [_record(n, "ada", "lm", 4.0, saves, "COMPLETED") for n, saves in enumerate((False, True))]
-    past += [
-        _record(2, "ada", "lm", None, final="FAILED"),
-        _record(3, "ada", "", None, final="COMPLETED", name="plain"),
-    ]
+    past = [PastJob("ada", "lm", "", "COMPLETED", saves, 4.0) for saves in (False, True)]
+    past += [PastJob("ada", "lm", "", "FAILED", False, None), PastJob("ada", "", "plain", "COMPLETED", False, None)]
     peers = Peers([_record(4, "bob", "lm", None)], past)
 
     assert peers.save("ada", "lm", "plain") and not peers.save("ada", "", "plain")
     assert not peers.save("ada", "gan", "") and not peers.save("bob", "lm", "")
     assert peers.start_s("ada", "lm") == peers.start_s("bob", "lm") == 4.0
-    again = Peers([_record(5, "ada", "", None, True, name="other")], past)
+    again = Peers([_record(5, "ada", "other", None, resumable=True)], past)
     assert again.save("ada", "gan", "") and not again.save("ada", "", "plain")

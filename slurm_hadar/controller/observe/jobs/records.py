@@ -73,7 +73,7 @@ class JobRecords:
                 self.note_progress(record, self._book.get(job_id))
                 self._note_end(record, state.time)
             over.append((record, record.final))
-            self._past.append(record)
+            self._past.append(record.past)
         return tuple(over)
 
     def of(self, job: SlurmJob, now: float) -> JobRecord:

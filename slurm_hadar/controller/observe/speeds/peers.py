@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 from statistics import median
 
-from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal import JobRecord, PastJob
 
 __all__ = ["Peers"]
 
@@ -15,18 +15,17 @@ __all__ = ["Peers"]
 class Peers:
     """Of one round. ``records``: of all jobs that are not over; ``past``: of those that are, the last of them last."""
 
-    def __init__(self, records: Iterable[JobRecord], past: Iterable[JobRecord] = ()) -> None:
-        self._saving = set[str]()  # users of whom one of the jobs that are not over does
+    def __init__(self, records: Iterable[JobRecord], past: Iterable[PastJob] = ()) -> None:
+        now = [record.past for record in records]
+        self._saving = {job.user for job in now if job.resumable}
         self._kin_saves: dict[tuple[str, str], bool] = {}
         took = defaultdict[tuple[str, ...], list[float]](list)
-        for record in chain(past, records):
-            if record.resumable and record.ended is None:
-                self._saving.add(record.user)
-            if record.resumable or record.final == "COMPLETED":  # who has failed may not have come to say so
-                self._kin_saves[record.user, record.model or record.name] = record.resumable
-            if record.start_s is not None:
-                took[record.user, record.model].append(record.start_s)
-                took[record.user,].append(record.start_s)
+        for job in chain(past, now):
+            if job.resumable or job.final == "COMPLETED":  # who has failed may not have come to say so
+                self._kin_saves[job.user, job.model or job.name] = job.resumable
+            if job.start_s is not None:
+                took[job.user, job.model].append(job.start_s)
+                took[job.user,].append(job.start_s)
         self._start_s: dict[tuple[str, ...], float] = {key: median(times) for key, times in took.items()}
         # a user counts once, so that nobody's slow starts become everybody's
         users = [time for key, time in self._start_s.items() if len(key) == 1]
