@@ -127,18 +127,24 @@ class ProfileStore:
             ).fetchall()
         return [Profile(*row) for row in rows]
 
-    def pairings(self, user: str | None) -> dict[Pairing, Kept]:
-        """What pairs of the user's workloads keep of their speeds, in either order; those of which both were measured,
-        together and alone. More than was made alone counts as all of it. None = of all users, in the mean over them."""
-        of_users: dict[Pairing, list[float]] = {}
+    def pairings(self) -> dict[str, dict[Pairing, Kept]]:
+        """By user, what pairs of workloads keep of their speeds, in either order; those of which both were measured,
+        together and alone. More than was made alone counts as all of it."""
+        of_users: dict[str, dict[Pairing, float]] = {}
         for p in self.everything():
-            if len(p.others) == 1 and p.keeps is not None and user in (p.user, None):
-                of_users.setdefault((p.workload, p.beside, p.gpu_type), []).append(min(1.0, p.keeps))
-        kept = {pair: statistics.fmean(shares) for pair, shares in of_users.items()}
+            if len(p.others) == 1 and p.keeps is not None:
+                of_users.setdefault(p.user, {})[p.workload, p.beside, p.gpu_type] = min(1.0, p.keeps)
+        return {user: _both_ways(kept) for user, kept in of_users.items()}
+
+    def mean_pairings(self) -> dict[Pairing, Kept]:
+        """The same in the mean over the users who have measured it."""
+        of_users: dict[Pairing, list[Kept]] = {}
+        for pairs in self.pairings().values():
+            for pair, kept in pairs.items():
+                of_users.setdefault(pair, []).append(kept)
         return {
-            (one, other, gpu_type): (share, kept[other, one, gpu_type])
-            for (one, other, gpu_type), share in kept.items()
-            if (other, one, gpu_type) in kept
+            pair: (statistics.fmean(one for one, _ in kept), statistics.fmean(other for _, other in kept))
+            for pair, kept in of_users.items()
         }
 
     def companies(self) -> dict[str, dict[Company, float]]:
@@ -165,6 +171,14 @@ class ProfileStore:
             yield
         except sqlite3.Error as error:
             raise StoreError.of(f"the profiles of jobs that share GPUs cannot be {doing}", error) from error
+
+
+def _both_ways(kept: dict[Pairing, float]) -> dict[Pairing, Kept]:
+    return {
+        (one, other, gpu_type): (share, kept[other, one, gpu_type])
+        for (one, other, gpu_type), share in kept.items()
+        if (other, one, gpu_type) in kept
+    }
 
 
 def _average(before: float | None, now: float | None) -> float | None:

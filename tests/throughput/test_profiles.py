@@ -21,15 +21,15 @@ def store() -> ProfileStore:
 def test_a_pair_is_known_once_both_were_measured_together_and_alone(store: ProfileStore) -> None:
     for workload, beside, rate in (("a", "", 10.0), ("b", "", 4.0), ("a", "b", 6.0)):
         store.record(workload, beside, "v100", "alice", rate, 1.0)
-    assert store.pairings("alice") == {}
+    assert store.mean_pairings() == {}
 
     store.record("b", "a", "v100", "alice", 5.0, 1.0)
 
-    assert store.pairings("alice") == {("a", "b", "v100"): (0.6, 1.0), ("b", "a", "v100"): (1.0, 0.6)}
-    assert store.pairings("bob") == {}
+    assert store.pairings() == {"alice": {("a", "b", "v100"): (0.6, 1.0), ("b", "a", "v100"): (1.0, 0.6)}}
     for workload, beside, rate in (("a", "", 10.0), ("b", "", 4.0), ("a", "b", 10.0), ("b", "a", 2.0)):
         store.record(workload, beside, "v100", "bob", rate, 1.0)
-    assert store.pairings(None)["a", "b", "v100"] == (0.8, 0.75)
+    assert store.pairings()["bob"]["a", "b", "v100"] == (1.0, 0.5)
+    assert store.mean_pairings()["a", "b", "v100"] == (0.8, 0.75)
 
 
 def test_users_and_gpu_types_are_told_apart(store: ProfileStore) -> None:
@@ -55,7 +55,7 @@ def test_whatever_is_reported_shares_are_shares(told: list[tuple[str, str, float
     for workload, beside, rate in told:
         store.record(workload, beside, "v100", "alice", rate, 1.0)
 
-    assert all(0 < share <= 1 for kept in store.pairings("alice").values() for share in kept)
+    assert all(0 < share <= 1 for kept in store.mean_pairings().values() for share in kept)
 
 
 def test_a_database_that_cannot_be_written_is_told(store: ProfileStore) -> None:

@@ -208,7 +208,7 @@ def _measured_pairs(journal: Path | None) -> dict[Pairing, Kept]:
     if journal is None:
         return {}
     with journal_copy(journal) as copy:
-        return ProfileStore(copy.connection).pairings(None)
+        return ProfileStore(copy.connection).mean_pairings()
 
 
 def gpus_of(cluster: str) -> int:

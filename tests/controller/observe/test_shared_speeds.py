@@ -49,4 +49,4 @@ def test_a_company_of_several_is_filed_as_one(bench: Callable[..., Any]) -> None
 
     store = ProfileStore(b.journal.connection)
     assert store.companies() == {"alice": {("m0:8", ("m1:8", "m2:8"), "v100"): 0.75}}
-    assert store.pairings("alice") == {} and store.duties() == {("alice", "m0:8"): {"v100": 0.2}}
+    assert store.mean_pairings() == {} and store.duties() == {("alice", "m0:8"): {"v100": 0.2}}

@@ -160,10 +160,10 @@ def pairings(jobs: Iterable[Job], nodes: NodeBook, sources: Sources, settings: J
     named = {job.pairs_as: job.user for job in jobs if job.pairs_as and job.pinned is None}
     if not named:
         return {}
-    measured: dict[str, Mapping[Pairing, Kept]] = {}
+    measured: Mapping[str, Mapping[Pairing, Kept]] = {}
     if sources.profiles is not None:
         with sources.best_effort():
-            measured = {user: sources.profiles.pairings(user) for user in set(named.values())}
+            measured = sources.profiles.pairings()
     types = frozenset(node.gpu_type for node in nodes.values() if node.gpu_type and node.per_gpu)
     room, taken = gpu_bytes(nodes), most_taken(sources)
     return UserPairings(frozenset(named), types, measured, settings.shared_gpus, settings.shared_by, taken, room)
