@@ -52,7 +52,7 @@ def _gantt(axis: Any, record: RunRecord, palette: Mapping[str, tuple[float, ...]
     title = "stock Slurm" if record.policy == "stock" else "Hadar"
     axis.set_title(
         f"{title}: average JCT {summary['avg_jct_s']:.0f} s, TTD {summary['ttd_s']:.0f} s, "
-        f"GPU utilisation {summary['gru']:.0%}, {summary['moves']:.0f} moves",
+        f"GPU utilisation {summary['gru']:.0%}, {summary['moves']:.0f} move{'s'[: summary['moves'] != 1]}",
         loc="left",
         fontsize=11,
     )
