@@ -159,18 +159,6 @@ def test_no_fill_for_a_job_whose_turn_comes_before_a_restart_pays(job: Any, runn
     assert meanwhile(1800.0, restart_s=30.0) == {}
 
 
-@pytest.mark.parametrize(("restart_s", "planned"), [(0.0, False), (1.0, True)])
-def test_a_few_gangs_are_planned_one_by_one_where_stops_cost_anything(
-    job: Any, snapshot: Any, restart_s: float, planned: bool
-) -> None:
-    """Else they stop and go on as the prices say, which heeds the makespan, too."""
-    jobs = [job(str(n), workers=4, steps=1e5, restart_cost_s=restart_s) for n in range(3)]
-
-    plan = get("hadar").allocate(snapshot(jobs, (Node("a", {"v100": 4}), Node("c", {"k80": 4}))))
-
-    assert bool(plan.memory.get("plan")) is planned
-
-
 def test_jobs_on_a_draining_node_stay_or_move(running: Any, snapshot: Any) -> None:
     """It moves to a free node, and stays where it is if there is none; it is not stopped for nothing."""
     drained = Node("a", {"v100": 2}, available=False, state="draining", reason="fan")

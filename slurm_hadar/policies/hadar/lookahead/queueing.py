@@ -84,7 +84,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     if target is not None:
         queues = _critical_first(outlook, seconds, weights, queues, target)
     schedule = planned = None
-    if alone and _searchable(rules, outlook):
+    if alone and _searchable(rules, outlook, target):
         toll = _toll(outlook)
         problem = Problem(outlook, seconds, weights, queues.column, queues.key, toll, target, rules.frontier)
         schedule = search(problem, before.plan, exchanges=not before.same_jobs)
@@ -103,19 +103,20 @@ def _toll(outlook: Outlook) -> Floats:
     return np.where(outlook.elastic[:, None], outlook.workers * _arriving_per_gpu(outlook), 0.0)
 
 
-def _searchable(rules: Rules, outlook: Outlook) -> bool:
+def _searchable(rules: Rules, outlook: Outlook, target: Target | None) -> bool:
     """Whether to look for a plan job by job: where the queue is short enough, average completion is the aim, and the
     fluid's prices are no better. They are where to stop a job costs little: there they stop and go on, or change the
-    sizes of gangs, and plans let every job run to its end. Of rigid gangs that takes pools that hold many at a time, if
-    it costs anything at all. In a longer queue it has to cost more, and elastic jobs of unknown length do not count:
-    the size that a plan binds them to would be chosen by a guess."""
+    sizes of gangs, and plans let every job run to its end. Of rigid gangs that takes pools that hold many at a time, or
+    stops that are free and a makespan that is aimed at, which prices come nearer to. In a longer queue it has to cost
+    more, and elastic jobs of unknown length do not count: the size that a plan binds them to would be a guess."""
     if rules.objective != "jct" or rules.frontier >= 0.5 or len(outlook.jobs) > MOST_JOBS:
         return False
     fixed = np.array([j.unmovable is not None for j in outlook.jobs], bool)
     lost_s = np.where(fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
     if len(fixed) <= _SHORT:
         counted = outlook.elastic | _fluid(outlook)
-        return bool(lost_s.any() and lost_s[counted].sum() >= _DEAR * outlook.best_s[counted].sum())
+        worse = target is None or bool(lost_s.any())
+        return worse and bool(lost_s[counted].sum() >= _DEAR * outlook.best_s[counted].sum())
     guessed = outlook.elastic & np.array([j.expected_steps is None for j in outlook.jobs], bool)
     return bool(lost_s[~guessed].sum() >= _VERY_DEAR * outlook.best_s.sum())
 
