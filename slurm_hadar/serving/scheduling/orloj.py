@@ -47,8 +47,11 @@ class Latencies:
 
     def __init__(self, knowledge: Knowledge, factors: Sequence[float], applications: Sequence[str]) -> None:
         self._knowledge, self._factors = knowledge, factors
-        times = np.unique(np.concatenate([knowledge.of(a).times_s for a in (*applications, "")]))
-        self._grid = times[np.unique(np.linspace(0, len(times) - 1, _GRID).astype(int))]
+        known = [knowledge.of(a).times_s for a in (*applications, "")]
+        times = np.unique(np.concatenate(known))
+        some = times[np.linspace(0, len(times) - 1, _GRID).astype(int)]
+        # with the longest of each: else what an application's batches take would reach to the next one's times
+        self._grid = np.unique([*some, *(of[-1] for of in known)])
         self._steps = np.diff(self._grid)
         self._log_cdf = {a: self._log(a) for a in applications}
         self._longest: dict[tuple[tuple[str, int], ...], float] = {}
