@@ -109,7 +109,7 @@ def test_a_full_batch_lets_others_go_first_who_would_be_late_behind_it(due_s: fl
 def test_what_a_batch_of_one_application_takes_knows_nothing_of_others() -> None:
     """Though the others' run times are ten times as long."""
     profile = {"short": [0.009 + n * 1e-5 for n in range(200)], "long": [0.1 + n * 1e-4 for n in range(200)]}
-    latencies = Latencies(Knowledge(profile), LAW.factors, ("short", "long"))
+    latencies = Latencies(Knowledge(profile), LAW, ("short", "long"))
 
     assert latencies.expected_s({"short": 16}, 16) <= 0.011 * LAW.factors[16]
 

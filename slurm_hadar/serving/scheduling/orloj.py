@@ -12,6 +12,7 @@ import numpy as np
 
 from slurm_hadar.serving.scheduling.distribution import Distribution
 from slurm_hadar.serving.scheduling.heap import ScoreHeap
+from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.learning import Knowledge
 from slurm_hadar.serving.scheduling.policy import Policy, Proposal, Setup
 from slurm_hadar.serving.scheduling.request import Refusal, Refused, Request, Step
@@ -28,6 +29,7 @@ _DUE = 50  # observations after which distributions are worked out anew
 _KEPT = 256  # batches whose times are worked out anew with them
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
 _AHEAD = 128  # requests times applications: where more wait the densest is first, and is found in time
+_EVERY = 16  # sizes up to this one are all weighed, of larger ones those that double
 _LIKELY = 0.84  # a request is counted on where it is in time that likely: by one standard deviation
 
 
@@ -44,8 +46,8 @@ class _Weighed(NamedTuple):
 class Latencies:
     """What batches take, by the applications of their requests, from a model's knowledge as of one refresh."""
 
-    def __init__(self, knowledge: Knowledge, factors: Sequence[float], applications: Sequence[str]) -> None:
-        self._knowledge, self._factors = knowledge, factors
+    def __init__(self, knowledge: Knowledge, law: BatchLaw, applications: Sequence[str]) -> None:
+        self._knowledge, self._factors = knowledge, law.factors
         known = [knowledge.of(a).times_s for a in (*applications, "")]
         times = np.unique(np.concatenate(known))
         some = times[np.linspace(0, len(times) - 1, _GRID).astype(int)]
@@ -54,7 +56,8 @@ class Latencies:
         self._steps = np.diff(self._grid)
         self._log_cdf = {a: self._log(a) for a in applications}
         self._longest: dict[tuple[tuple[str, int], ...], float] = {}
-        self._alone: dict[str, tuple[list[float], list[float], list[int]]] = {}
+        self._sizes = sorted({*range(1, min(_EVERY, law.largest) + 1), *law.sizes()})
+        self._alone: dict[str, tuple[dict[int, float], dict[int, float], list[int]]] = {}
 
     def foresee(self, former: Latencies) -> None:
         """Work out at once what was asked for of late, so that no decision waits for it."""
@@ -78,14 +81,14 @@ class Latencies:
         """Logarithms of its distribution function on the grid."""
         return np.log(np.maximum(self._knowledge.of(application).cdf_at(self._grid), 1e-300))
 
-    def alone(self, application: str) -> tuple[list[float], list[float], list[int]]:
+    def alone(self, application: str) -> tuple[dict[int, float], dict[int, float], list[int]]:
         """Of one application, by size: what batches take, and likely do not exceed; and sizes, densest first."""
         found = self._alone.get(application)
         if found is None:
-            known, sizes = self._knowledge.of(application), range(1, len(self._factors))
-            takes = [0.0, *(self.expected_s({application: k}, k) for k in sizes)]
-            within = [0.0, *(known.quantile(_LIKELY ** (1 / k)) * self._factors[k] for k in sizes)]
-            found = self._alone[application] = takes, within, sorted(sizes, key=lambda k: takes[k] / k)
+            known = self._knowledge.of(application)
+            takes = {k: self.expected_s({application: k}, k) for k in self._sizes}
+            within = {k: known.quantile(_LIKELY ** (1 / k)) * self._factors[k] for k in self._sizes}
+            found = self._alone[application] = takes, within, sorted(takes, key=lambda k: takes[k] / k)
         return found
 
     def worth(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> float:
@@ -122,7 +125,7 @@ class Orloj(Policy):
         self._new = False
         self._probes: dict[str, Request] = {}  # by application
         self._begin_s = float("inf")
-        self._latencies = Latencies(self.knowledge, setup.law.factors, ())
+        self._latencies = Latencies(self.knowledge, setup.law, ())
         self.refresh(0.0)
 
     def enqueue(self, request: Request, now_s: float) -> None:
@@ -164,7 +167,7 @@ class Orloj(Policy):
         applications = (*knowledge.applications, *self._present)
         self._means = {a: knowledge.of(a).mean_s for a in applications}
         self._shortest = {a: knowledge.of(a).times_s[0] for a in applications}
-        former, self._latencies = self._latencies, Latencies(knowledge, self.setup.law.factors, applications)
+        former, self._latencies = self._latencies, Latencies(knowledge, self.setup.law, applications)
         self._latencies.foresee(former)
         self._heap = ScoreHeap(self.queued, self._scores(), 1.0 / (WAITS * knowledge.overall.mean_s), now_s)
         self._ends = sorted((self.latest_start_s(r), number) for number, r in self.queued.items())
@@ -238,7 +241,7 @@ class Orloj(Policy):
         most += doubt**0.5 + _SURE
         for a, of in waiting.items():
             due, (takes, within, _) = dues[a], self._latencies.alone(a)
-            for size in range(min(len(due), len(takes) - 1), 0, -1):
+            for size in [k for k in reversed(takes) if k <= len(due)]:
                 if most >= len(self.queued):
                     return found
                 first = bisect_left(due, within[size])
