@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.serving.scheduling.law import BatchLaw
+from slurm_hadar.serving.scheduling.learning import Knowledge
 from slurm_hadar.serving.scheduling.orloj import Latencies
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
@@ -93,24 +94,24 @@ def test_who_can_wait_lets_one_go_first_who_cannot(due_s: float, first: str) -> 
     assert {r.application for r in scheduled.choose(0.0, [Worker("w")]).requests} == {first}
 
 
-@pytest.mark.parametrize(
-    ("lost", "due_s", "first"),
-    [(True, 1.0, "long"), (False, 1.0, "short"), (True, 0.16, "short")],
-)
-def test_a_batch_that_can_grow_lets_others_go_first_where_requests_are_lost(
-    lost: bool, due_s: float, first: str
-) -> None:
-    """Two short ones lose nothing behind a long one of 100 ms, though they be 16 by then, of 70 ms; or would.
-    Where nobody is lost the shortest go first."""
+@pytest.mark.parametrize(("due_s", "first"), [(0.5, "long"), (0.15, "short")])
+def test_a_full_batch_lets_others_go_first_who_would_be_late_behind_it(due_s: float, first: str) -> None:
+    """Two long ones take 140 ms, and 16 short ones 70 ms: who can wait does, though more of them end in a second."""
     scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
-    if lost:
-        scheduled.arrive(_request(0, "long", 0.01), 0.0)
-        assert scheduled.expire(0.005)
-    scheduled.arrive(_request(1, "long", 1.0), 0.0)
-    for number in (2, 3):
-        scheduled.arrive(_request(number, "short", due_s), 0.005)
+    for number in range(2):
+        scheduled.arrive(_request(number, "long", 0.2), 0.0)
+    for number in range(2, 18):
+        scheduled.arrive(_request(number, "short", due_s), 0.0)
 
-    assert {r.application for r in scheduled.choose(0.005, [Worker("w")]).requests} == {first}
+    assert {r.application for r in scheduled.choose(0.0, [Worker("w")]).requests} == {first}
+
+
+def test_what_a_batch_of_one_application_takes_knows_nothing_of_others() -> None:
+    """Though the others' run times are ten times as long."""
+    profile = {"short": [0.009 + n * 1e-5 for n in range(200)], "long": [0.1 + n * 1e-4 for n in range(200)]}
+    latencies = Latencies(Knowledge(profile), LAW, ("short", "long"))
+
+    assert latencies.expected_s({"short": 16}, 16) <= 0.011 * LAW.factors[16]
 
 
 def test_a_batch_is_split_for_who_cannot_wait_for_all_of_it() -> None:

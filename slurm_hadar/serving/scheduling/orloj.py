@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
@@ -12,6 +12,7 @@ import numpy as np
 
 from slurm_hadar.serving.scheduling.distribution import Distribution
 from slurm_hadar.serving.scheduling.heap import ScoreHeap
+from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.learning import Knowledge
 from slurm_hadar.serving.scheduling.policy import Policy, Proposal, Setup
 from slurm_hadar.serving.scheduling.request import Refusal, Refused, Request, Step
@@ -27,9 +28,9 @@ _NEWS = 0.8  # of the shortest run known: less than that is worked in at once
 _DUE = 50  # observations after which distributions are worked out anew
 _KEPT = 256  # batches whose times are worked out anew with them
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
-_FEW = 2  # largest batches: where more wait the densest is first, and is found in time
-_SAVED = 0.3  # of a batch: that much of it must be saved by its going first
-_LATE = 0.02  # weight of the latest request in the part of an application's that is lost
+_AHEAD = 128  # requests times applications: where more wait the densest is first, and is found in time
+_EVERY = 16  # sizes up to this one are all weighed, of larger ones those that double
+_LIKELY = 0.84  # a request is counted on where it is in time that likely: by one standard deviation
 
 
 class _Weighed(NamedTuple):
@@ -45,18 +46,25 @@ class _Weighed(NamedTuple):
 class Latencies:
     """What batches take, by the applications of their requests, from a model's knowledge as of one refresh."""
 
-    def __init__(self, knowledge: Knowledge, factors: Sequence[float], applications: Sequence[str]) -> None:
-        self._knowledge, self._factors = knowledge, factors
-        times = np.unique(np.concatenate([knowledge.of(a).times_s for a in (*applications, "")]))
-        self._grid = times[np.unique(np.linspace(0, len(times) - 1, _GRID).astype(int))]
+    def __init__(self, knowledge: Knowledge, law: BatchLaw, applications: Sequence[str]) -> None:
+        self._knowledge, self._factors = knowledge, law.factors
+        known = [knowledge.of(a).times_s for a in (*applications, "")]
+        times = np.unique(np.concatenate(known))
+        some = times[np.linspace(0, len(times) - 1, _GRID).astype(int)]
+        # with the longest of each: else what an application's batches take would reach to the next one's times
+        self._grid = np.unique([*some, *(of[-1] for of in known)])
         self._steps = np.diff(self._grid)
         self._log_cdf = {a: self._log(a) for a in applications}
         self._longest: dict[tuple[tuple[str, int], ...], float] = {}
+        self._sizes = sorted({*range(1, min(_EVERY, law.largest) + 1), *law.sizes()})
+        self._alone: dict[str, tuple[dict[int, float], dict[int, float], list[int]]] = {}
 
     def foresee(self, former: Latencies) -> None:
         """Work out at once what was asked for of late, so that no decision waits for it."""
         for key in list(former._longest)[-_KEPT:]:
             self.expected_s(dict(key), 1)
+        for application in former._alone:
+            self.alone(application)
 
     def expected_s(self, counts: Mapping[str, int], size: int) -> float:
         """Of a batch of this size, with so many requests of each application."""
@@ -72,6 +80,16 @@ class Latencies:
     def _log(self, application: str) -> Any:
         """Logarithms of its distribution function on the grid."""
         return np.log(np.maximum(self._knowledge.of(application).cdf_at(self._grid), 1e-300))
+
+    def alone(self, application: str) -> tuple[dict[int, float], dict[int, float], list[int]]:
+        """Of one application, by size: what batches take, and likely do not exceed; and sizes, densest first."""
+        found = self._alone.get(application)
+        if found is None:
+            known = self._knowledge.of(application)
+            takes = {k: self.expected_s({application: k}, k) for k in self._sizes}
+            within = {k: known.quantile(_LIKELY ** (1 / k)) * self._factors[k] for k in self._sizes}
+            found = self._alone[application] = takes, within, sorted(takes, key=lambda k: takes[k] / k)
+        return found
 
     def worth(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> float:
         """What is expected to be saved by running them together now: for requests of the ordinary cost, how many end in
@@ -107,8 +125,7 @@ class Orloj(Policy):
         self._new = False
         self._probes: dict[str, Request] = {}  # by application
         self._begin_s = float("inf")
-        self._lost: dict[str, float] = {}  # which part of an application's requests, of late
-        self._latencies = Latencies(self.knowledge, setup.law.factors, ())
+        self._latencies = Latencies(self.knowledge, setup.law, ())
         self.refresh(0.0)
 
     def enqueue(self, request: Request, now_s: float) -> None:
@@ -131,8 +148,6 @@ class Orloj(Policy):
 
     def observe(self, requests: Sequence[Request], seconds: float, now_s: float) -> None:
         """A batch of one application tells of its longest; one of several tells too little of any."""
-        for request in requests:
-            self._note(request, lost=now_s > request.deadline_s)
         applications = {request.application for request in requests}
         if len(applications) == 1:
             application = applications.pop()
@@ -140,10 +155,6 @@ class Orloj(Policy):
             shorter = alone_s < _NEWS * self.knowledge.of(application).times_s[0]
             self._new = self._new or shorter or application not in self.knowledge.applications
             self.knowledge.observe(application, alone_s, len(requests), now_s)
-
-    def _note(self, request: Request, lost: bool) -> None:
-        before = self._lost.get(request.application, 0.0)
-        self._lost[request.application] = before + _LATE * (lost - before)
 
     @property
     def refresh_due(self) -> bool:
@@ -156,7 +167,7 @@ class Orloj(Policy):
         applications = (*knowledge.applications, *self._present)
         self._means = {a: knowledge.of(a).mean_s for a in applications}
         self._shortest = {a: knowledge.of(a).times_s[0] for a in applications}
-        former, self._latencies = self._latencies, Latencies(knowledge, self.setup.law.factors, applications)
+        former, self._latencies = self._latencies, Latencies(knowledge, self.setup.law, applications)
         self._latencies.foresee(former)
         self._heap = ScoreHeap(self.queued, self._scores(), 1.0 / (WAITS * knowledge.overall.mean_s), now_s)
         self._ends = sorted((self.latest_start_s(r), number) for number, r in self.queued.items())
@@ -193,7 +204,6 @@ class Orloj(Policy):
             application = request.application
             stale = max(self.knowledge.known_since(application), self._begin_s) < now_s - _PROBE_S
             if refused.why is Refusal.TOO_LATE or not stale or application in self._probes:
-                self._note(request, lost=True)
                 found.append(refused)
                 continue
             self.queued[request.number] = self._probes[application] = request
@@ -202,20 +212,84 @@ class Orloj(Policy):
         return found
 
     def propose(self, now_s: float, speed: float) -> Proposal | None:
-        """The batch of the most expected on-time ends per expected second, unless it can wait for what cannot."""
+        """The batch of the most expected on-time ends per expected second; where few wait, the one that goes before it
+        if more of all end in time by that."""
         if not self.queued:
             return None
-        few = len(self.queued) <= _FEW * self._sizes[-1]
         listed = [
             (r, (r.last_s - now_s) * speed / self._shortest[r.application])
-            for r in self._heap.best(self._sizes[-1] * (_FEW if few else 1), now_s)
+            for r in self._heap.best(self._sizes[-1], now_s)
         ]
         best = self._densest(listed, now_s, speed)
         if best is None:
             return self._probe(speed)
-        if few and len(best.requests) < self._sizes[-1]:
-            best = self._urgent_part(best, now_s, speed) or self._before(best, listed, now_s, speed) or best
+        if 1 < len(self.queued) * len(self._present) <= _AHEAD:
+            best = self._first(best, now_s, speed)
         return Proposal(best.requests, best.expected_s, best.value)
+
+    def _first(self, best: _Weighed, now_s: float, speed: float) -> _Weighed:
+        """Of the densest batch and those of one application, in all sizes: after which the most are in time, if the
+        densest ones follow. Not the densest only where that is more by the standard deviation of that number: where run
+        times vary much, what is saved is not certain, and what a thinner batch takes of the worker is."""
+        waiting: dict[str, list[Request]] = {}
+        for r in sorted(self.queued.values(), key=lambda r: r.last_s):
+            waiting.setdefault(r.application, []).append(r)
+        dues = {a: [(r.last_s - now_s) * speed for r in of] for a, of in waiting.items()}
+        numbers = {r.number for r in best.requests}
+        rest = {a: [(r.last_s - now_s) * speed for r in of if r.number not in numbers] for a, of in waiting.items()}
+        found, (most, doubt) = best, self._in_time(rest, best, speed)
+        most += doubt**0.5 + _SURE
+        for a, of in waiting.items():
+            due, (takes, within, _) = dues[a], self._latencies.alone(a)
+            for size in [k for k in reversed(takes) if k <= len(due)]:
+                if most >= len(self.queued):
+                    return found
+                first = bisect_left(due, within[size])
+                last = first + size
+                if last <= len(due):
+                    batch = self._weighed(of[first:last], {a: size}, now_s, speed)
+                    worth, _ = self._in_time({**dues, a: due[:first] + due[last:]}, batch, speed)
+                    if worth > most:
+                        found, most = batch, worth
+        return found
+
+    def _in_time(self, dues: Mapping[str, list[float]], first: _Weighed, speed: float) -> tuple[float, float]:
+        """How many of the first batch and of those that are due then, by application, if of the batches of one
+        application whose requests are likely in time the densest goes next, again and again; and the variance.
+        All in seconds from now, at speed 1."""
+        total, at_s = first.on_time, first.expected_s * speed
+        doubt = total * max(0.0, 1.0 - total / len(first.requests))
+        left = {a: due.copy() for a, due in dues.items()}
+        alone = self._latencies.alone
+        while True:
+            most = 0.0
+            for a, due in left.items():
+                takes, within, order = alone(a)
+                del due[: bisect_left(due, at_s + within[1])]
+                many = len(due)
+                for size in order:
+                    if size > many:
+                        continue
+                    begin = bisect_left(due, at_s + within[size])
+                    if size <= many - begin:
+                        if size > most * takes[size]:
+                            most, choice = size / takes[size], (a, begin, size)
+                        break
+            if not most:
+                return total, doubt
+            a, begin, size = choice
+            due, known, factor = left[a], self.knowledge.of(a), self.setup.law.factors[size]
+            times, cumulative = known.times_s, known.cumulative
+            for due_s in due[begin : begin + size]:
+                slack_s = (due_s - at_s) / factor
+                if slack_s >= times[-1]:
+                    total += 1.0
+                else:
+                    p = cumulative[bisect_right(times, slack_s)] ** size
+                    total += p
+                    doubt += p * (1.0 - p)
+            del due[begin : begin + size]
+            at_s += alone(a)[0][size]
 
     def _densest(self, listed: Sequence[tuple[Request, float]], now_s: float, speed: float) -> _Weighed | None:
         """Of the batches that can be formed of these, in the order of their scores."""
@@ -259,63 +333,6 @@ class Orloj(Policy):
                 part.append(request)
         return parts
 
-    def _urgent_part(self, best: _Weighed, now_s: float, speed: float) -> _Weighed | None:
-        """A batch's first half, quarter ... where more are in time if the others follow as a batch of their own, and
-        that is worth the time that it takes more."""
-        if best.on_time > sum(step.cost for r in best.requests for step in r.steps) - _SURE:
-            return None
-        price, found = self._price(speed), None
-        most, size = best.on_time - price * best.expected_s, len(best.requests) // 2
-        while size:
-            part, rest = (
-                self._weighed(r, self._counted(r), now_s, speed) for r in (best.requests[:size], best.requests[size:])
-            )
-            worth = part.on_time - price * part.expected_s + self._later(rest, now_s + part.expected_s, speed, price)
-            if worth > most:
-                found, most = part, worth
-            size //= 2
-        return found
-
-    def _before(
-        self, best: _Weighed, listed: Sequence[tuple[Request, float]], now_s: float, speed: float
-    ) -> _Weighed | None:
-        """A batch of others that goes first, as it would be late behind the best one, which loses little by waiting; or
-        as the best one loses nothing, and may grow meanwhile."""
-        numbers = {r.number for r in best.requests}
-        other = self._densest([entry for entry in listed if entry[0].number not in numbers], now_s, speed)
-        if other is None:
-            return None
-        price = self._price(speed)
-        first = other.on_time - price * other.expected_s + self._later(best, now_s + other.expected_s, speed, price)
-        second = best.on_time - price * best.expected_s + self._later(other, now_s + best.expected_s, speed, price)
-        saved = first - second > _SAVED * other.on_time
-        return other if saved or self._can_grow(best, other, now_s, speed) else None
-
-    def _can_grow(self, best: _Weighed, other: _Weighed, now_s: float, speed: float) -> bool:
-        """Whether the best batch loses nothing behind one of other applications, even if it is full by then. What comes
-        meanwhile then shares its fixed part, where one small batch after the other would keep the others waiting. Where
-        nobody was lost of late it goes first, and is answered sooner."""
-        if max(self._lost.values(), default=0.0) < _SURE or not other.counts.keys().isdisjoint(best.counts):
-            return False
-        factors = self.setup.law.factors
-        full_s = best.expected_s * factors[-1] / factors[len(best.requests)]
-        at_s = now_s + other.expected_s + full_s - best.expected_s
-        return best.on_time - self._latencies.worth(best.requests, best.counts, at_s, speed) < _SURE
-
-    def _later(self, batch: _Weighed, at_s: float, speed: float, price: float) -> float:
-        """What it is worth if it starts then, if it is worth its time."""
-        worth = self._latencies.worth(batch.requests, batch.counts, at_s, speed)
-        return max(0.0, worth - price * batch.expected_s)
-
-    def _price(self, speed: float) -> float:
-        """Of a second: how many of an application could be served in it, of which such a part is lost of late."""
-        factors, slo_s, found = self.setup.law.factors, self.setup.slo_s, 0.0
-        for application, lost in self._lost.items():
-            mean_s = self.knowledge.of(application).mean_s / speed
-            size = next((k for k in reversed(self._sizes) if factors[k] * mean_s <= slo_s), 1)
-            found = max(found, lost * size / (factors[size] * mean_s))
-        return found
-
     def _at_most(self, size: int, mean_s: float, speed: float) -> float:
         """No batch of this size is worth more, in which a request takes at least so long on average."""
         return size * self._most_cost * speed / (self.setup.law.factors[size] * mean_s)
@@ -329,11 +346,6 @@ class Orloj(Policy):
     def _usable(self, count: int) -> list[int]:
         """Sizes up to the one that takes so many."""
         return [k for k, before in zip(self._sizes, (0, *self._sizes), strict=False) if before < count]
-
-    def _counted(self, requests: Sequence[Request]) -> dict[str, int]:
-        """By application, shortest first."""
-        counts = Counter(r.application for r in requests)
-        return {a: counts[a] for a in sorted(counts, key=self._means.__getitem__)}
 
     def _weighed(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> _Weighed:
         expected_s = self._latencies.expected_s(counts, len(requests)) / speed
