@@ -28,9 +28,12 @@ _NEWS = 0.8  # of the shortest run known: less than that is worked in at once
 _DUE = 50  # observations after which distributions are worked out anew
 _KEPT = 256  # batches whose times are worked out anew with them
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
-_AHEAD = 128  # requests times applications: where more wait the densest is first, and is found in time
-_EVERY = 16  # sizes up to this one are all weighed, of larger ones those that double
+_AHEAD = 48  # requests times applications: where more wait the densest is first, and is found in time
 _LIKELY = 0.84  # a request is counted on where it is in time that likely: by one standard deviation
+
+
+#: Of one application: when those that wait are due, its run times, and what :meth:`Latencies.alone` says.
+_Left = tuple[list[float], Distribution, dict[int, float], dict[int, float], list[int]]
 
 
 class _Weighed(NamedTuple):
@@ -56,7 +59,7 @@ class Latencies:
         self._steps = np.diff(self._grid)
         self._log_cdf = {a: self._log(a) for a in applications}
         self._longest: dict[tuple[tuple[str, int], ...], float] = {}
-        self._sizes = sorted({*range(1, min(_EVERY, law.largest) + 1), *law.sizes()})
+        self._sizes = sorted({s for k in law.sizes() for s in (k, k + k // 2) if s <= law.largest})
         self._alone: dict[str, tuple[dict[int, float], dict[int, float], list[int]]] = {}
 
     def foresee(self, former: Latencies) -> None:
@@ -109,6 +112,24 @@ class Latencies:
                     cost *= cumulative[bisect_right(times, slack_s)] ** count
                 total += cost
         return total
+
+
+def _next(left: Sequence[_Left], at_s: float) -> tuple[_Left, int, int]:
+    """The densest batch of requests of one application that are likely in time then: of whom, the first of them, and
+    how many. Of one at least that is likely."""
+    most, found = 0.0, (left[0], 0, 0)
+    for of in left:
+        due, _, takes, within, order = of
+        many = len(due)
+        for size in order:
+            if size > many:
+                continue
+            begin = bisect_left(due, at_s + within[size])
+            if size <= many - begin:
+                if size > most * takes[size]:
+                    most, found = size / takes[size], (of, begin, size)
+                break
+    return found
 
 
 class Orloj(Policy):
@@ -228,7 +249,7 @@ class Orloj(Policy):
         return Proposal(best.requests, best.expected_s, best.value)
 
     def _first(self, best: _Weighed, now_s: float, speed: float) -> _Weighed:
-        """Of the densest batch and those of one application, in all sizes: after which the most are in time, if the
+        """Of the densest batch and those of one application, in many sizes: after which the most are in time, if the
         densest ones follow. Not the densest only where that is more by the standard deviation of that number: where run
         times vary much, what is saved is not certain, and what a thinner batch takes of the worker is."""
         waiting: dict[str, list[Request]] = {}
@@ -237,8 +258,9 @@ class Orloj(Policy):
         dues = {a: [(r.last_s - now_s) * speed for r in of] for a, of in waiting.items()}
         numbers = {r.number for r in best.requests}
         rest = {a: [(r.last_s - now_s) * speed for r in of if r.number not in numbers] for a, of in waiting.items()}
-        found, (most, doubt) = best, self._in_time(rest, best, speed)
+        found, (most, doubt) = best, self._in_time(rest, best, speed, 0.0)
         most += doubt**0.5 + _SURE
+        alone = [(due, self._latencies.alone(a)[1][1]) for a, due in dues.items()]
         for a, of in waiting.items():
             due, (takes, within, _) = dues[a], self._latencies.alone(a)
             for size in [k for k in reversed(takes) if k <= len(due)]:
@@ -246,40 +268,35 @@ class Orloj(Policy):
                     return found
                 first = bisect_left(due, within[size])
                 last = first + size
-                if last <= len(due):
+                behind = bisect_left(due, takes[size] + within[1], first)
+                possible = (
+                    size - max(0, last - behind) + sum(len(d) - bisect_left(d, takes[size] + s) for d, s in alone)
+                )
+                if last <= len(due) and possible > most:
                     batch = self._weighed(of[first:last], {a: size}, now_s, speed)
-                    worth, _ = self._in_time({**dues, a: due[:first] + due[last:]}, batch, speed)
+                    worth, _ = self._in_time({**dues, a: due[:first] + due[last:]}, batch, speed, most)
                     if worth > most:
                         found, most = batch, worth
         return found
 
-    def _in_time(self, dues: Mapping[str, list[float]], first: _Weighed, speed: float) -> tuple[float, float]:
+    def _in_time(
+        self, dues: Mapping[str, list[float]], first: _Weighed, speed: float, sought: float
+    ) -> tuple[float, float]:
         """How many of the first batch and of those that are due then, by application, if of the batches of one
-        application whose requests are likely in time the densest goes next, again and again; and the variance.
-        All in seconds from now, at speed 1."""
+        application whose requests are likely in time the densest goes next, again and again; and the variance. All in
+        seconds from now, at speed 1. Where it cannot be more than ``sought`` it is less than that."""
         total, at_s = first.on_time, first.expected_s * speed
         doubt = total * max(0.0, 1.0 - total / len(first.requests))
-        left = {a: due.copy() for a, due in dues.items()}
-        alone = self._latencies.alone
+        left = [(due.copy(), self.knowledge.of(a), *self._latencies.alone(a)) for a, due in dues.items()]
         while True:
-            most = 0.0
-            for a, due in left.items():
-                takes, within, order = alone(a)
+            possible = total
+            for due, _, _, within, _ in left:
                 del due[: bisect_left(due, at_s + within[1])]
-                many = len(due)
-                for size in order:
-                    if size > many:
-                        continue
-                    begin = bisect_left(due, at_s + within[size])
-                    if size <= many - begin:
-                        if size > most * takes[size]:
-                            most, choice = size / takes[size], (a, begin, size)
-                        break
-            if not most:
+                possible += len(due)
+            if possible <= max(sought, total):
                 return total, doubt
-            a, begin, size = choice
-            due, known, factor = left[a], self.knowledge.of(a), self.setup.law.factors[size]
-            times, cumulative = known.times_s, known.cumulative
+            (due, known, takes, _, _), begin, size = _next(left, at_s)
+            times, cumulative, factor = known.times_s, known.cumulative, self.setup.law.factors[size]
             for due_s in due[begin : begin + size]:
                 slack_s = (due_s - at_s) / factor
                 if slack_s >= times[-1]:
@@ -289,7 +306,7 @@ class Orloj(Policy):
                     total += p
                     doubt += p * (1.0 - p)
             del due[begin : begin + size]
-            at_s += alone(a)[0][size]
+            at_s += takes[size]
 
     def _densest(self, listed: Sequence[tuple[Request, float]], now_s: float, speed: float) -> _Weighed | None:
         """Of the batches that can be formed of these, in the order of their scores."""
