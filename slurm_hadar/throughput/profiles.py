@@ -83,7 +83,8 @@ class ProfileStore:
         with self._errors("set up"), connection:
             connection.execute(_SCHEMA)
             connection.execute(_NEEDS_SCHEMA)
-            if "duty" not in {row[1] for row in connection.execute("PRAGMA table_info(sharing_needs)")}:  # of 2026-11
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(sharing_needs)")}
+            if "duty" not in columns:  # a table that was made before jobs told it
                 connection.execute("ALTER TABLE sharing_needs ADD COLUMN duty REAL")
 
     def record(self, workload: str, beside: str, gpu_type: str, user: str, steps_per_s: float, at: float) -> None:
