@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from examples.demo import jobs as demo
-from examples.demo.simulated import gang_speeds
-from slurm_hadar.cluster.spec import parse_nodes
+from examples.demo.simulated import gang_speeds, trace_of
 from slurm_hadar.config import load
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
@@ -67,7 +66,7 @@ def drawn(jobs: int, over_s: float, seed: int, run_s: tuple[float, float] = (30.
     for index, arrival_s in enumerate(arrivals):
         model, batch = FAMILIES[index % len(FAMILIES)]
         (gpus,) = rng.choices(GANGS, GANG_WEIGHTS)
-        speeds = gang_speeds(parse_nodes(NODES), FASTEST_STEPS_PER_S, model, batch, gpus)
+        speeds = gang_speeds(NODES, FASTEST_STEPS_PER_S, model, batch, gpus)
         steps = round(rng.uniform(*run_s) * speeds["v100"])
         found.append(
             TraceJob(f"j{index:02d}", arrival_s, model, batch, gpus, float(steps), nodes=(1, 1), steps_per_s=speeds)
@@ -78,15 +77,9 @@ def drawn(jobs: int, over_s: float, seed: int, run_s: tuple[float, float] = (30.
 def of_demo() -> Scene:
     """The queue of ``make demo`` on its cluster and with its settings, with programs that start in the same time."""
     site = load(None, demo.SETTINGS)
-    nodes = parse_nodes(demo.NODES)
-    jobs = tuple(
-        TraceJob(
-            job.name, job.arrival_s, job.model, job.batch, job.workers, float(job.steps), nodes=(1, 1),
-            steps_per_s=gang_speeds(nodes, demo.FASTEST_STEPS_PER_S, job.model, job.batch, job.workers),
-        )
-        for job in demo.draw_jobs(demo.SEED)
-    )  # fmt: skip
+    trace = trace_of(demo.draw_jobs(demo.SEED), 0.0)
+    jobs = tuple(replace(job, start_s=None, restart_s=None) for job in trace.jobs)  # what these cost is measured
     return Scene(
-        Trace("demo", "csv", jobs), demo.NODES, demo.FASTEST_STEPS_PER_S, site.controller.round_s,
+        replace(trace, jobs=jobs), demo.NODES, demo.FASTEST_STEPS_PER_S, site.controller.round_s,
         site.controller.event_round_s, site.guard.min_run_s, demo.LEASE_S, load_s=5.0, restart_s=6.0,
     )  # fmt: skip

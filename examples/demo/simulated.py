@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import median
+from typing import Any
 
 from examples.demo.jobs import FASTEST_STEPS_PER_S, NODES, SEED, DemoJob, draw_jobs
 from examples.demo.record import JobTrack, RunRecord
 from slurm_hadar.cluster.emulation import document
-from slurm_hadar.cluster.spec import VirtualNode, parse_nodes
+from slurm_hadar.cluster.spec import parse_nodes
 from slurm_hadar.config import Config
 from slurm_hadar.controller.cluster import asked_every_s
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
@@ -20,7 +22,7 @@ from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.throughput.table import reference
 
-__all__ = ["Simulated", "gang_speeds", "simulated"]
+__all__ = ["Simulated", "gang_speeds", "simulated", "trace_of"]
 
 OTHER_SEEDS = (SEED + 1, SEED + 2, SEED + 3)
 _POLICY = {"stock": "slurm", "hadar": "hadar"}
@@ -47,7 +49,7 @@ def simulated(records: Sequence[RunRecord], config: Config) -> Simulated:
     start_s = median(t.start_s for r in records for t in r.jobs.values() if t.start_s is not None)
     draws = []
     for seed in (SEED, *OTHER_SEEDS):
-        trace = _trace(draw_jobs(seed), start_s)
+        trace = trace_of(draw_jobs(seed), start_s)
         draws.append({name: _played(trace, policy, config, start_s) for name, policy in _POLICY.items()})
     ratios = [{key: d["stock"].summary()[key] / d["hadar"].summary()[key] for key in FIGURES} for d in draws]
     return Simulated(start_s, tuple(ratios), {r.policy: _off(r, config, start_s) for r in records})
@@ -55,7 +57,7 @@ def simulated(records: Sequence[RunRecord], config: Config) -> Simulated:
 
 def _off(record: RunRecord, config: Config, start_s: float) -> float:
     tracks = {t.name: t for t in record.jobs.values()}
-    drawn = _trace(draw_jobs(SEED), start_s)
+    drawn = trace_of(draw_jobs(SEED), start_s)
     played = _played(
         replace(drawn, jobs=tuple(_as_run(job, tracks[job.job_id], record) for job in drawn.jobs)),
         _POLICY[record.policy],
@@ -78,14 +80,23 @@ def _as_run(job: TraceJob, track: JobTrack, record: RunRecord) -> TraceJob:
 
 
 def gang_speeds(
-    nodes: Sequence[VirtualNode], fastest_steps_per_s: float, model: str, batch: int | None, workers: int
+    nodes: str, fastest_steps_per_s: float, model: str, batch: int | None, workers: int
 ) -> dict[str, float]:
     """Steps per second of a gang on one node, by GPU type, as a private cluster of these nodes emulates them."""
-    cluster = document("demo", nodes, fastest_steps_per_s, reference())
-    return {next(iter(n.gpus)): emulated_steps_per_s(cluster, n.name, workers, False, model, batch) for n in nodes}
+    cluster = _emulated(nodes, fastest_steps_per_s)
+    return {
+        next(iter(gpus)): emulated_steps_per_s(cluster, node, workers, False, model, batch)
+        for node, gpus in cluster["nodes"].items()
+    }
 
 
-def _trace(jobs: Sequence[DemoJob], start_s: float) -> Trace:
+@cache
+def _emulated(nodes: str, fastest_steps_per_s: float) -> dict[str, Any]:
+    return document("demo", parse_nodes(nodes), fastest_steps_per_s, reference())
+
+
+def trace_of(jobs: Sequence[DemoJob], start_s: float) -> Trace:
+    """The jobs with the speeds that they have on the private cluster, and starts that take ``start_s``."""
     return Trace("demo", "drawn", tuple(_trace_job(job, start_s) for job in jobs))
 
 
@@ -103,8 +114,7 @@ def _played(trace: Trace, policy: str, config: Config, start_s: float) -> SimRes
 
 
 def _trace_job(job: DemoJob, start_s: float) -> TraceJob:
-    """At the speeds that it has on the private cluster."""
-    speeds = gang_speeds(parse_nodes(NODES), FASTEST_STEPS_PER_S, job.model, job.batch, job.workers)
+    speeds = gang_speeds(NODES, FASTEST_STEPS_PER_S, job.model, job.batch, job.workers)
     return TraceJob(
         job.name, job.arrival_s, job.model, job.batch, job.workers, job.steps,
         nodes=(1, 1), steps_per_s=speeds, start_s=start_s, restart_s=start_s + RESTART_GAP_S,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from slurm_hadar.config import Config, Mode
@@ -74,8 +73,8 @@ class SlurmCluster(Cluster[Observation]):
             self.isolated,
             lessons,
             ProfileStore(journal.connection),
-            deque(journal.last_ended(PAST), PAST),
         )
+        sources.past.extend(journal.last_ended(PAST))
         self._observer = Observer(config, sources)
         self._newcomers = Newcomers(parts.backend)
         self.spool = SpoolReader(book, self.files)

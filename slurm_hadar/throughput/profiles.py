@@ -135,7 +135,7 @@ class ProfileStore:
         for p in self.everything():
             if len(p.others) == 1 and p.keeps is not None:
                 of_users.setdefault(p.user, {})[p.workload, p.beside, p.gpu_type] = min(1.0, p.keeps)
-        return {user: _both_ways(kept) for user, kept in of_users.items()}
+        return {user: _paired(kept) for user, kept in of_users.items()}
 
     def mean_pairings(self) -> dict[Pairing, Kept]:
         """The same in the mean over the users who have measured it."""
@@ -174,7 +174,8 @@ class ProfileStore:
             raise StoreError.of(f"the profiles of jobs that share GPUs cannot be {doing}", error) from error
 
 
-def _both_ways(kept: dict[Pairing, float]) -> dict[Pairing, Kept]:
+def _paired(kept: dict[Pairing, float]) -> dict[Pairing, Kept]:
+    """Those of which it is known what each keeps beside the other."""
     return {
         (one, other, gpu_type): (share, kept[other, one, gpu_type])
         for (one, other, gpu_type), share in kept.items()

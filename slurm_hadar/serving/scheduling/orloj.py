@@ -257,7 +257,9 @@ class Orloj(Policy):
             waiting.setdefault(r.application, []).append(r)
         dues = {a: [(r.last_s - now_s) * speed for r in of] for a, of in waiting.items()}
         numbers = {r.number for r in best.requests}
-        rest = {a: [(r.last_s - now_s) * speed for r in of if r.number not in numbers] for a, of in waiting.items()}
+        rest = {
+            a: [due for due, r in zip(dues[a], of, strict=True) if r.number not in numbers] for a, of in waiting.items()
+        }
         found, (most, doubt) = best, self._in_time(rest, best, speed, 0.0)
         most += doubt**0.5 + _SURE
         alone = [(due, self._latencies.alone(a)[1][1]) for a, due in dues.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain
 from statistics import median
 
@@ -15,12 +15,11 @@ __all__ = ["Peers"]
 class Peers:
     """Of one round. ``records``: of all jobs that are not over; ``past``: of those that are, the last of them last."""
 
-    def __init__(self, records: Iterable[JobRecord], past: Iterable[PastJob] = ()) -> None:
-        now = [record.past for record in records]
-        self._saving = {job.user for job in now if job.resumable}
+    def __init__(self, records: Collection[JobRecord], past: Iterable[PastJob] = ()) -> None:
+        self._saving = {record.user for record in records if record.resumable}
         self._kin_saves: dict[tuple[str, str], bool] = {}
         took = defaultdict[tuple[str, ...], list[float]](list)
-        for job in chain(past, now):
+        for job in chain[PastJob | JobRecord](past, records):
             if job.resumable or job.final == "COMPLETED":  # who has failed may not have come to say so
                 self._kin_saves[job.user, job.model or job.name] = job.resumable
             if job.start_s is not None:
