@@ -86,8 +86,8 @@ SERVER_INTRO = """
 ## The server itself
 
 `python -m benchmarks.serving server`: a model that does nothing, on one worker, against the same web server that
-answers the same JSON itself; client, server and worker on two cores that were busy with other things (load averages of
-3 to 4). The goals were less than 1 ms above no model, and 2,000 requests/s on two free cores.
+answers the same JSON itself; client, server and worker on two cores with nothing else to do. The goals were less than 1 ms
+above no model, and 2,000 requests/s.
 
 """
 PEERS_INTRO = """
@@ -114,7 +114,7 @@ BESIDE_INTRO = """
 `python -m benchmarks.serving beside`: server and training under `hadar share run --policy priority`, the server's class
 with 9 times the weight. The GPU is pretended (its work is slept): iterations of 20 ms, requests of 5 and 50 ms, 80:20,
 at a load of 0.3, deadline 150 ms. Finish rates of the server, iterations per second of the training. The goals were
-2 points less at most, and 60 % of its own speed. The machine's two cores had load averages of 3 by others' work.
+2 points less at most, and 60 % of its own speed. The machine's two cores had nothing else to do.
 
 """
 FAULTS_INTRO = """
