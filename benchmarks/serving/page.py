@@ -76,9 +76,9 @@ once in two hours. The oracle is told the true distributions every 20 s.
 DECIDE_INTRO = """
 ## Decisions
 
-CPU time of one decision with 1,000 requests queued, of three applications with log-normal run times; on a shared
-machine of two busy cores. The same decisions are made five times: the least that each took is nearest to what it takes
-on a free core, the rest is what others there cost. The heap is work that is always the same, in the same run. The goal
+CPU time of one decision with 1,000 requests queued, of three applications with log-normal run times, with nothing else
+on the machine's two cores. The same decisions are made five times: the least that each took is nearest to what it takes
+on a core of its own. The heap is work that is always the same, in the same run. The goal
 was 100 us at 99 %.
 
 """
@@ -86,8 +86,8 @@ SERVER_INTRO = """
 ## The server itself
 
 `python -m benchmarks.serving server`: a model that does nothing, on one worker, against the same web server that
-answers the same JSON itself; client, server and worker on two cores with nothing else to do. The goals were less than 1 ms
-above no model, and 2,000 requests/s.
+answers the same JSON itself; client, server and worker on two cores with nothing else to do. The goals were less
+than 1 ms above no model, and 2,000 requests/s.
 
 """
 PEERS_INTRO = """
