@@ -163,6 +163,7 @@ def test_orders_for_another_job_are_dropped(
     listener.order("save", job="78")
     _, errors = process.communicate(timeout=120)
     assert "dropped an order for job 78" in errors
+    waiting(lambda: listener.of_kind("bye"), "the last word, which may be read after the job's end")
     assert [r.saved_step for r in listener.of_kind("saved")] == [200]  # the one at the end
 
 
