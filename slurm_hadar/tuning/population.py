@@ -3,7 +3,8 @@
 Optuna has none. A member that is replaced ends as PRUNED, and a new trial of the study takes its place: it begins with
 a copy of the better one's newest checkpoint and with its parameters, perturbed, which must not change the model's
 shape. Asynchronous: a member is compared with what the others have reported by the time that it is due. One that is
-not replaced saves and goes on in its process, unless others wait for its GPUs.
+not replaced saves and goes on in its process, unless others wait for its GPUs. Who has not come to a comparison yet
+has saved nothing, and is nobody's to go on from.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "perturbed"]
 
-SLOT, PARENT = "hadar:slot", "hadar:parent"
+SLOT, PARENT, ANEW = "hadar:slot", "hadar:parent", "hadar:anew"
 _QUANTILE = 0.25
 _RESAMPLED = 0.25
 _FACTORS = (0.8, 1.2)
 _SAVE_S = 30.0  # a save may take; then the checkpoint before it is copied
-_COPIES = 3
+_REPLACED = ".old-"  # of a checkpoint's name while another one takes its place
+_COPIES, _BETWEEN_COPIES_S = 3, 0.1
 
 
 class Place:
@@ -82,7 +84,7 @@ class Place:
             return None
         step = max(trial.intermediate_values)
         dice = random.Random(f"{self._what.seed} {trial.number} {self._due(step - 1)}")
-        better = _better(trial, trials, self._executor.book.maximize, dice)
+        better = _better(trial, trials, self._executor.book.maximize, self._what.first_rung, dice)
         return None if better is None else better.number
 
     def _saved(self, number: int) -> Iterator[None]:
@@ -97,13 +99,33 @@ class Place:
         executor, what = self._executor, self._what
         dice = random.Random(f"{what.seed} {len(executor.book.trials())}")
         child = executor.book.ask({SLOT: self._slot, PARENT: better.number}, perturbed(better, dice))
-        _inherit(executor.record.trial_folder(better.number), executor.record.trial_folder(child))
+        if not _inherit(executor.record.trial_folder(better.number), executor.record.trial_folder(child)):
+            self._begins_anew(child, better.number)
         executor.finish(number, End.PRUNED)
         return child
 
+    def _begins_anew(self, child: int, better: int) -> None:
+        """Said of each whose better one should have saved; of a study whose trials cannot save, once."""
+        executor = self._executor
+        live = executor.state.lives.get(better)
+        if live is not None and live.meter.resumable:
+            why = "has no checkpoint"
+        elif any(ANEW in trial.user_attrs for trial in executor.book.trials()):
+            why = ""
+        else:
+            why = "has saved nothing, as any trial whose loop is not that of slurm_hadar.train"
+        executor.book.attribute(child, ANEW, True)
+        if why:
+            executor.state.say(
+                f"trial {child} begins at its first step: trial {better}, from which it takes over, {why}"
+            )
 
-def _better(trial: FrozenTrial, trials: list[FrozenTrial], maximize: bool, dice: random.Random) -> FrozenTrial | None:
-    """One of the best quarter of the living, for one of the worst quarter; None for any other."""
+
+def _better(
+    trial: FrozenTrial, trials: list[FrozenTrial], maximize: bool, first_rung: int, dice: random.Random
+) -> FrozenTrial | None:
+    """One of the best quarter of the living, for one of the worst quarter; None for any other, and where none of the
+    best has come to a comparison, so that there is nothing to go on from."""
     newest: dict[int, FrozenTrial] = {}
     for other in trials:
         if SLOT in other.user_attrs and other.intermediate_values and other.state.name != "FAIL":
@@ -112,7 +134,8 @@ def _better(trial: FrozenTrial, trials: list[FrozenTrial], maximize: bool, dice:
     count = round(len(ranked) * _QUANTILE)
     if count < 1 or trial.number not in {t.number for t in ranked[-count:]}:
         return None
-    return dice.choice(ranked[:count])
+    saved = [t for t in ranked[:count] if PARENT in t.user_attrs or max(t.intermediate_values) >= first_rung]
+    return dice.choice(saved) if saved else None
 
 
 def _last(trial: FrozenTrial) -> float:
@@ -141,25 +164,37 @@ def _perturbed(value: Any, distribution: Any, dice: random.Random) -> Any:
     return type(value)(round(found) if isinstance(value, int) else found)
 
 
-def _inherit(parent: Path, child: Path) -> None:
+def _inherit(parent: Path, child: Path) -> bool:
     """The checkpoints, with the secret that seals them; the child's runs count on from its parent's, which may run, and
-    drop an old checkpoint while it is copied. Raises StoreError."""
+    drop an old checkpoint, or replace its only one, while it is copied. Returns whether the child has one now. Raises
+    StoreError."""
+    kept, copied = parent / "checkpoints", child / "checkpoints"
     for tries_left in reversed(range(_COPIES)):
         try:
             child.mkdir(parents=True, exist_ok=True)
-            if (parent / "checkpoints").is_dir():
-                shutil.copytree(parent / "checkpoints", child / "checkpoints", ignore=_unfinished)
+            if kept.is_dir():
+                shutil.copytree(kept, copied, ignore=_unfinished, dirs_exist_ok=True)
             for name in ("token", "runs"):
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copy2(parent / name, child / name)
-            return
+            if copied.is_dir() and any(copied.iterdir()):
+                return True
+            if not tries_left or not kept.is_dir() or all(_of_a_run(file.name) for file in kept.iterdir()):
+                return False
+            time.sleep(_BETWEEN_COPIES_S)
         except OSError as error:
-            shutil.rmtree(child / "checkpoints", ignore_errors=True)
+            shutil.rmtree(copied, ignore_errors=True)
             if not tries_left:
                 why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
                 raise StoreError(f"trial {parent.name} cannot be copied to {child}: {why}") from error
+    return False
 
 
 def _unfinished(_folder: str, names: list[str]) -> list[str]:
-    """Of a folder of checkpoints what belongs to the run that writes them; within one of them all counts."""
-    return [name for name in names if name == "claim" or name.startswith((".tmp-", ".old-", ".claim-"))]
+    """Of a folder of checkpoints what is none, or none at the moment; within one of them all counts."""
+    return [name for name in names if _of_a_run(name) or name.startswith(_REPLACED)]
+
+
+def _of_a_run(name: str) -> bool:
+    """Whether it belongs to the run that writes the checkpoints alone."""
+    return name == "claim" or name.startswith((".tmp-", ".claim-"))

@@ -13,7 +13,7 @@ import pytest
 
 from slurm_hadar.errors import StoreError
 from slurm_hadar.tuning.executor.group import Group, Leg
-from slurm_hadar.tuning.executor.live import Stage
+from slurm_hadar.tuning.executor.live import Live, Stage
 from slurm_hadar.tuning.population import _inherit
 
 optuna = pytest.importorskip("optuna")
@@ -41,6 +41,15 @@ def test_a_trial_submitted_anew_has_another_course() -> None:
     assert live.onward is not None and live.goal is None
     group.submit(0, 5)
     assert live.onward is None and live.goal == 5
+
+
+def test_nobody_waits_for_the_save_of_one_that_cannot_save() -> None:
+    live = Live(0, process=(0, 0), saves_asked=1)
+    assert not live.saving
+    live.meter.resumable = True
+    assert live.saving
+    live.saves_answered = 1
+    assert not live.saving
 
 
 def _checkpoints(folder: Path) -> Iterator[Path]:
@@ -75,6 +84,28 @@ def test_a_copy_of_who_drops_old_checkpoints_meanwhile(tmp_path: Path) -> None:
     copied = {file.name for file in (tmp_path / "1" / "checkpoints").iterdir()}
     assert {"gen-0-step-98", "gen-0-step-99"} <= copied and not {"claim", ".tmp-gen-0-step-101"} & copied
     assert (tmp_path / "1" / "runs").read_text() == "3\n" and not (tmp_path / "1" / "token").exists()
+
+
+def test_a_copy_of_who_replaces_its_only_checkpoint_meanwhile(tmp_path: Path) -> None:
+    """The same step saved again: for a moment the checkpoint has another name. It is waited for."""
+    parent = tmp_path / "0"
+    aside = parent / "checkpoints" / ".old-gen-0-step-20"
+    aside.mkdir(parents=True)
+    (aside / "state.pt").touch()
+    replacing = threading.Timer(0.05, lambda: aside.rename(aside.with_name("gen-0-step-20")))
+    replacing.start()
+    try:
+        assert _inherit(parent, tmp_path / "1")
+    finally:
+        replacing.join()
+    assert [file.name for file in (tmp_path / "1" / "checkpoints").iterdir()] == ["gen-0-step-20"]
+
+
+def test_a_copy_of_who_has_saved_nothing_is_told_from_one_of_who_has(tmp_path: Path) -> None:
+    assert not _inherit(tmp_path / "0", tmp_path / "1")
+    (tmp_path / "0" / "checkpoints" / ".tmp-gen-0-step-20-1-1").mkdir(parents=True)
+    (tmp_path / "0" / "checkpoints" / "claim").touch()
+    assert not _inherit(tmp_path / "0", tmp_path / "1")
 
 
 @pytest.mark.thorough
@@ -145,3 +176,52 @@ def test_a_copy_goes_on_where_the_better_one_was_compared(tuner: Any, study: Stu
     assert len({t.value for t in trials if t.state.name == "COMPLETE"}) == 1
     undisturbed = next(t for t in trials if t.number not in children and t.state.name == "COMPLETE")
     assert len(undisturbed.intermediate_values) == 6
+
+
+@pytest.mark.torch
+@pytest.mark.thorough
+def test_nobody_goes_on_from_one_that_has_come_to_no_comparison(tuner: Any, study: Study) -> None:
+    """The best two have reported once, and saved nothing, when the worst two are due; so these are replaced later."""
+    waits = """
+        late, others = trial.number < 2, [f"due-{n}" for n in ((6, 7) if trial.number < 2 else (0, 1))]
+        if run.step == (15 if late else 35) and trial.number in (0, 1, 6, 7):
+            while not all(map(os.path.exists, others)):
+                time.sleep(0.02)
+"""
+    told = """
+            if run.step + 1 == 20:
+                open(f"due-{trial.number}", "w").close()
+"""
+    objective = ALIKE.replace("import torch,", "import os, torch,")
+    before, loop, rest = objective.partition("    for (x,) in run:\n")
+    before = before.replace("    loader =", f"    os.chdir({str(tuner.folder)!r})\n    loader =")
+    rest, last, end = rest.partition("    return float")
+    code, _, err = tuner("run", study(before + loop + waits.lstrip("\n") + rest + told.lstrip("\n") + last + end),
+                         "--trials", "10", "--algorithm", "pbt", "--first-rung", "2", "--gpus", "8", "--packed", "1",
+                         "--widest", "1", "--seed", "0")  # fmt: skip
+    assert code == 0, err
+    children = [t for t in tuner.trials() if "hadar:parent" in t.user_attrs]
+    assert children and not any("hadar:anew" in t.user_attrs for t in children)
+    for child in children:
+        log = next(tuner.folder.glob(f"*.hadar/*/trials/{child.number}/log")).read_text()
+        assert int(log.partition("begins at ")[2].split()[0]) in (20, 40, 60), log
+
+
+@pytest.mark.thorough
+def test_a_copy_of_who_cannot_save_is_said_once_to_begin_anew(tuner: Any, study: Study) -> None:
+    plain = """
+import time
+
+def objective(trial):
+    trial.suggest_float("x", 0.0, 1.0)
+    for step in range(1, 7):
+        time.sleep(0.05)
+        trial.report(trial.number, step)
+    return trial.number
+"""
+    code, _, err = tuner("run", study(plain), "--trials", "10", "--algorithm", "pbt", "--first-rung", "2",
+                         "--gpus", "8", "--packed", "1", "--widest", "1", "--seed", "0")  # fmt: skip
+    assert code == 0, err
+    children = [t for t in tuner.trials() if "hadar:parent" in t.user_attrs]
+    assert len(children) == 2 and all(t.user_attrs["hadar:anew"] for t in children)
+    assert err.count("begins at its first step") == 1 and "has saved nothing" in err

@@ -79,8 +79,8 @@ class Live:
 
     @property
     def saving(self) -> bool:
-        """Whether its process has yet to save what it was told to."""
-        return self.process is not None and self.saves_answered < self.saves_asked
+        """Whether its process has yet to save what it was told to, and can."""
+        return self.process is not None and self.meter.resumable and self.saves_answered < self.saves_asked
 
     @property
     def goal(self) -> int | None:
