@@ -317,6 +317,11 @@ class Job:
         return max(self.predicted_steps, self.outlives * self.done_steps)
 
     @property
+    def unknown_length(self) -> bool:
+        """Whether nobody knows :attr:`expected_steps`."""
+        return self.total_steps is None and self.predicted_steps is None
+
+    @property
     def expected_remaining_steps(self) -> float | None:
         """What is left of :attr:`expected_steps`: what a policy that goes by sizes reckons with."""
         steps = self.expected_steps

@@ -51,13 +51,17 @@ def find_gang(
 
 
 def find_on_type(
-    form: Form, slots: Iterable[int], free: Sequence[int], held: Sequence[int] | None = None
+    form: Form, slots: Sequence[int], free: Sequence[int], held: Sequence[int] | None = None
 ) -> Gang | None:
     """:func:`find_gang` on nodes with one slot each, which is the usual case, and found sooner. O(slots)."""
     counts = node_counts(form)
     least = form.workers // counts[-1] if counts and form.uniform else 1  # nodes with less are of no use
     if held is None:
         held = (0,) * len(free)
+    if counts and counts[0] == 1:  # a node on which it takes all that is free, and nobody's: none is better
+        for s in slots:
+            if free[s] == form.workers and not held[s]:
+                return ((s, form.workers),)
     return _placed(form, [(free[s], free[s] - held[s], (s,)) for s in slots if free[s] >= least], free, None)
 
 

@@ -82,7 +82,7 @@ class Ledger:
 
     # Places
 
-    def find(self, form: Form, slots: Iterable[int]) -> Gang | None:
+    def find(self, form: Form, slots: Sequence[int]) -> Gang | None:
         """The place for a gang on slots of one GPU type that disturbs least, and fits tightest."""
         return find_on_type(form, slots, self.free, self.held)
 

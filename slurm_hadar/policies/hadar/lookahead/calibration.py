@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -54,7 +55,8 @@ class Calibration:
                 off = math.log(speed.steps_per_s) - guess
                 errors.append((_within(apart, error), _within(off, error), error))
         seen = dict(memory.get("seen", {}))
-        for job in [j for j in snapshot.steerable_jobs if _compares(j)][-_REMEMBERED:]:
+        newest = islice((j for j in reversed(snapshot.steerable_jobs) if _compares(j)), _REMEMBERED)
+        for job in reversed([*newest]):
             seen.pop(job.job_id, None)
             seen[job.job_id] = _logs(job)
         return cls(dict([*seen.items()][-_REMEMBERED:]), started, errors[-_REMEMBERED:])

@@ -153,7 +153,7 @@ class _Layout:
     def keep(self) -> None:
         """Who lost the choice but whose GPUs nobody took goes on, and so do jobs on nodes that are being drained."""
         outlook = self.outlook
-        row_of = {job.job_id: row for row, job in enumerate(outlook.jobs)}
+        row_of = {outlook.jobs[row].job_id: row for row in np.flatnonzero(outlook.running).tolist()}
         left = [job for job in outlook.arena.movers if job.running and job.job_id not in self.placements]
         left.sort(
             key=lambda j: (self.queues.key[row_of[j.job_id]] if j.job_id in row_of else np.inf, j.arrival, j.job_id)

@@ -30,7 +30,7 @@ class Lifetimes:
         """With what the memory of the round before says of jobs that are gone."""
         there = {job.job_id: job for job in jobs}
         gone = (life_s for job_id, life_s in memory.get("lives", {}).items() if job_id not in there and life_s > 0)
-        lives_s = {i: _life_s(job) for i, job in there.items() if job.steerable and job.expected_steps is None}
+        lives_s = {i: _life_s(job) for i, job in there.items() if job.unknown_length and job.steerable}
         return cls(assumed_s, [*memory.get("ended", ()), *gone][-_REMEMBERED:], lives_s)
 
     def memory(self) -> dict[str, Any]:
@@ -50,8 +50,7 @@ class Lifetimes:
 
     def steps_to_go(self, job: Job, best_rate: float) -> float:
         """:meth:`Job.steps_to_go` with this expectation."""
-        unknown = job.expected_steps is None
-        return job.steps_to_go(best_rate, self.left_s(_life_s(job)) if unknown else self.assumed_s)
+        return job.steps_to_go(best_rate, self.left_s(_life_s(job)) if job.unknown_length else self.assumed_s)
 
     @cached_property
     def _born_s(self) -> float:

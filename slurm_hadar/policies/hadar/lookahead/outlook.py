@@ -121,9 +121,9 @@ def survey(arena: Arena, lifetimes: Lifetimes) -> Outlook:
             loose.append(job)
     orders = max((len(found) for found in rated), default=0) // max(1, len(pools))
     width = len(pools) * orders
-    rates = np.array([found + [0.0] * (width - len(found)) for found in rated]).reshape(len(jobs), width)
+    rates = _padded(rated, 0.0, width)
     # where there is no column the run time is infinite, and an area has to be, too
-    workers = np.array([c.workers + [1.0] * (width - len(c.workers)) for c in classes]).reshape(len(jobs), width)
+    workers = _padded([c.workers for c in classes], 1.0, width)
     steps = _remaining_steps(jobs, rates, lifetimes)
     with np.errstate(divide="ignore"):
         run_s = steps[:, None] / rates
@@ -146,6 +146,12 @@ def survey(arena: Arena, lifetimes: Lifetimes) -> Outlook:
         ahead,
         until_s,
     )
+
+
+def _padded(rows: Sequence[list[float]], filler: float, width: int) -> Floats:
+    """Rows of unlike lengths as an array of this width."""
+    same = [row if len(row) == width else row + [filler] * (width - len(row)) for row in rows]
+    return np.array(same, float).reshape(len(rows), width)
 
 
 def _remaining_steps(jobs: Sequence[Job], rates: Floats, lifetimes: Lifetimes) -> Floats:
@@ -217,6 +223,7 @@ class _Classes:
         self._arena = arena
         self._pools = pools
         self._made: dict[tuple[Form, str, _ByNodes], JobClass] = {}
+        self._rates: dict[tuple[JobClass, int, frozenset[str] | None], list[float]] = {}
         self._open: dict[tuple[str, frozenset[str] | None], list[tuple[int, ...] | None]] = {}
 
     def of(self, job: Job) -> JobClass:
@@ -257,6 +264,16 @@ class _Classes:
 
     def rates(self, job: Job, job_class: JobClass) -> list[float]:
         """Steps/s per column, on the fewest nodes that can take the gang; 0 where it cannot run."""
+        if job.scaled:
+            return self._rated(job, job_class)
+        # jobs alike have their speeds in one object, which lives as long as they do
+        key = (job_class, id(job.speeds), job.prefer)
+        found = self._rates.get(key)
+        if found is None:
+            found = self._rates[key] = self._rated(job, job_class)
+        return found
+
+    def _rated(self, job: Job, job_class: JobClass) -> list[float]:
         rates = [0.0] * len(job_class.nodes)
         count, sizes = len(self._pools), job.form.gang_sizes
         for order in range(len(rates) // max(1, count)):

@@ -11,7 +11,7 @@ from slurm_hadar.policies.hadar.lookahead.calibration import Calibration
 from slurm_hadar.policies.hadar.lookahead.layout import lay_out
 from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
-from slurm_hadar.policies.hadar.lookahead.queueing import queue_up
+from slurm_hadar.policies.hadar.lookahead.queueing import Queueing, queue_up
 from slurm_hadar.policies.hadar.lookahead.rules import Rules
 from slurm_hadar.policies.hadar.lookahead.waits import explain, payoff_of
 from slurm_hadar.policies.toolkit.arena import Arena
@@ -41,10 +41,12 @@ def look_ahead_weighed(rules: Rules, snapshot: Snapshot, name: str) -> tuple[Pla
     """The plan, and what a second's delay of each job to be decided about weighs in it; for a policy that builds on it,
     and may give what is planned here to others."""
     with _uncollected():
-        return _planned(rules, snapshot, name, alone=False)
+        plan, queueing = _planned(rules, snapshot, name, alone=False)
+        jobs = queueing.outlook.jobs
+        return plan, {j.job_id: float(w) for j, w in zip(jobs, queueing.weights, strict=True)}
 
 
-def _planned(rules: Rules, snapshot: Snapshot, name: str, *, alone: bool) -> tuple[Plan, dict[str, float]]:
+def _planned(rules: Rules, snapshot: Snapshot, name: str, *, alone: bool) -> tuple[Plan, Queueing]:
     calibration = Calibration.of(snapshot)
     arena = Arena.of(calibration.corrected(snapshot))
     lifetimes = Lifetimes.of(snapshot.jobs, snapshot.memory, rules.unknown_runtime_s)
@@ -56,6 +58,5 @@ def _planned(rules: Rules, snapshot: Snapshot, name: str, *, alone: bool) -> tup
     per_gpu = zip(pools, queueing.told.price.tolist(), strict=True)
     prices = {arena.slots[slot]: price for pool, price in per_gpu for slot in pool.slots}
     waits = explain(queueing, placements, payoffs)
-    weights = {j.job_id: float(w) for j, w in zip(jobs, queueing.weights, strict=True)}
     memory = {**queueing.memory, **lifetimes.memory(), **calibration.memory(snapshot, placements)}
-    return Plan(name, placements, waits, prices, gains, memory=memory), weights
+    return Plan(name, placements, waits, prices, gains, memory=memory), queueing

@@ -117,7 +117,7 @@ def _searchable(rules: Rules, outlook: Outlook, target: Target | None) -> bool:
         counted = outlook.elastic | _fluid(outlook)
         worse = target is None or bool(lost_s.any())
         return worse and bool(lost_s[counted].sum() >= _DEAR * outlook.best_s[counted].sum())
-    guessed = outlook.elastic & np.array([j.expected_steps is None for j in outlook.jobs], bool)
+    guessed = outlook.elastic & np.array([j.unknown_length for j in outlook.jobs], bool)
     return bool(lost_s[~guessed].sum() >= _VERY_DEAR * outlook.best_s.sum())
 
 
@@ -205,7 +205,7 @@ class _Recalled:
         column = np.array([index.get(known.get(j.job_id), -1) for j in outlook.jobs])
         weights = np.array([float(terminal.get(p.key, 0.0)) for p in outlook.pools])
         again = not (column < 0).any() and memory.get("time") == outlook.arena.snapshot.time
-        same = known.keys() == {j.job_id for j in outlook.jobs}
+        same = len(known) == len(column) and all(j.job_id in known for j in outlook.jobs)
         end, plan = float(memory.get("end", 0.0)), _last_plan(outlook, memory.get("plan", []), index)
         return cls(keys, column, weights, end, bool(again), same, plan)
 

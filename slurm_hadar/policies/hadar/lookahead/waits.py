@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,12 +39,11 @@ def explain(queueing: Queueing, placements: Mapping[str, Placement], payoffs: Fl
     outlook, arena = queueing.outlook, queueing.outlook.arena
     waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in arena.odd.items()}
     obstacles = _ByClass(arena)
-    rows = {job.job_id: row for row, job in enumerate(outlook.jobs)}
-    waiting = [job for job in arena.movers if job.job_id not in placements]
     queued: list[int] = []
     able = np.isfinite(outlook.run_s)
-    for job in waiting:
-        row = rows.get(job.job_id)
+    for job, row in _with_rows(arena.movers, outlook.jobs):
+        if job.job_id in placements:
+            continue
         obstacle = obstacles.of(job, None if row is None else (outlook.classes[row], able[row].tobytes()))
         if obstacle is not None:
             waits[job.job_id] = obstacle
@@ -57,6 +56,17 @@ def explain(queueing: Queueing, placements: Mapping[str, Placement], payoffs: Fl
         together = frozenset(() if schedule is None else np.flatnonzero(schedule.together).tolist())
         waits |= _Queue(outlook, queueing.told, placements, payoffs, queueing.patient, together).waits(queued)
     return waits
+
+
+def _with_rows(movers: Iterable[Job], jobs: Sequence[Job]) -> Iterator[tuple[Job, int | None]]:
+    """Each with its row in ``jobs``, which are some of them in the same order; None for the others."""
+    row = 0
+    for job in movers:
+        if row < len(jobs) and jobs[row] is job:
+            yield job, row
+            row += 1
+        else:
+            yield job, None
 
 
 class _ByClass:
