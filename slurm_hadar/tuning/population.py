@@ -10,6 +10,7 @@ has saved nothing, and is nobody's to go on from.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import shutil
 import time
@@ -33,6 +34,7 @@ _QUANTILE = 0.25
 _RESAMPLED = 0.25
 _FACTORS = (0.8, 1.2)
 _SAVE_S = 30.0  # a save may take; then the checkpoint before it is copied
+_LAST_COPIED = "runs"
 _REPLACED = ".old-"  # of a checkpoint's name while another one takes its place
 _COPIES, _BETWEEN_COPIES_S = 3, 0.1
 
@@ -47,8 +49,7 @@ class Place:
     def legs(self) -> Iterator[Leg | None]:
         """Its course: from comparison to comparison, as long as trials end there."""
         executor, book = self._executor, self._executor.book
-        own = [t.number for t in book.trials() if t.user_attrs.get(SLOT) == self._slot]
-        number = own[-1] if own else book.ask({SLOT: self._slot})
+        number = self._taken_up()
         while True:
             trial = book.trials()[number]
             if trial.state.is_finished():
@@ -67,6 +68,25 @@ class Place:
             if self._better is not None:
                 yield from self._saved(self._better)
                 number = self._replace(number, trials[self._better])
+
+    def _taken_up(self) -> int:
+        """The trial that it begins or goes on with; a tuner that was killed may just have been replacing one."""
+        executor, book = self._executor, self._executor.book
+        own = [t for t in book.trials() if t.user_attrs.get(SLOT) == self._slot]
+        if not own:
+            waiting = [t for t in book.trials() if SLOT not in t.user_attrs and not t.state.is_finished()]
+            if not waiting:
+                return book.ask({SLOT: self._slot})
+            book.attribute(waiting[0].number, SLOT, self._slot)
+            return waiting[0].number
+        *replaced, newest = own
+        for trial in replaced:
+            if not trial.state.is_finished():
+                executor.finish(trial.number, End.PRUNED)
+        copied = (executor.record.trial_folder(newest.number) / _LAST_COPIED).exists()
+        if PARENT in newest.user_attrs and not newest.state.is_finished() and not copied:
+            self._copy(newest.number, newest.user_attrs[PARENT])
+        return newest.number
 
     def _due(self, step: int) -> int:
         """The report of the next comparison."""
@@ -99,14 +119,16 @@ class Place:
         executor, what = self._executor, self._what
         dice = random.Random(f"{what.seed} {len(executor.book.trials())}")
         child = executor.book.ask({SLOT: self._slot, PARENT: better.number}, perturbed(better, dice))
-        if not _inherit(executor.record.trial_folder(better.number), executor.record.trial_folder(child)):
-            self._begins_anew(child, better.number)
+        self._copy(child, better.number)
         executor.finish(number, End.PRUNED)
         return child
 
-    def _begins_anew(self, child: int, better: int) -> None:
-        """Said of each whose better one should have saved; of a study whose trials cannot save, once."""
+    def _copy(self, child: int, better: int) -> None:
+        """The child begins where the better one has saved. That it cannot is said of each whose better one should have
+        saved; of a study whose trials cannot save, once."""
         executor = self._executor
+        if _inherit(executor.record.trial_folder(better), executor.record.trial_folder(child)):
+            return
         live = executor.state.lives.get(better)
         if live is not None and live.meter.resumable:
             why = "has no checkpoint"
@@ -171,10 +193,11 @@ def _inherit(parent: Path, child: Path) -> bool:
     kept, copied = parent / "checkpoints", child / "checkpoints"
     for tries_left in reversed(range(_COPIES)):
         try:
+            shutil.rmtree(copied, ignore_errors=True)
             child.mkdir(parents=True, exist_ok=True)
             if kept.is_dir():
-                shutil.copytree(kept, copied, ignore=_unfinished, dirs_exist_ok=True)
-            for name in ("token", "runs"):
+                shutil.copytree(kept, copied, ignore=_unfinished, copy_function=_link)
+            for name in ("token", _LAST_COPIED):
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copy2(parent / name, child / name)
             if copied.is_dir() and any(copied.iterdir()):
@@ -183,11 +206,19 @@ def _inherit(parent: Path, child: Path) -> bool:
                 return False
             time.sleep(_BETWEEN_COPIES_S)
         except OSError as error:
-            shutil.rmtree(copied, ignore_errors=True)
             if not tries_left:
                 why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
                 raise StoreError(f"trial {parent.name} cannot be copied to {child}: {why}") from error
     return False
+
+
+def _link(source: str, target: str) -> None:
+    """What a checkpoint consists of is never written again, so that a second name does for a copy, however large it is;
+    but not on every file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _unfinished(_folder: str, names: list[str]) -> list[str]:

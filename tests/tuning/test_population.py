@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +18,8 @@ from slurm_hadar.errors import StoreError
 from slurm_hadar.tuning.executor.group import Group, Leg
 from slurm_hadar.tuning.executor.live import Live, Stage
 from slurm_hadar.tuning.population import _inherit
+
+DEADLINE_S = 120.0
 
 optuna = pytest.importorskip("optuna")
 
@@ -205,6 +210,34 @@ def test_nobody_goes_on_from_one_that_has_come_to_no_comparison(tuner: Any, stud
     for child in children:
         log = next(tuner.folder.glob(f"*.hadar/*/trials/{child.number}/log")).read_text()
         assert int(log.partition("begins at ")[2].split()[0]) in (20, 40, 60), log
+
+
+KILLED = """
+import os, signal
+from slurm_hadar.tuning import population
+population._link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from slurm_hadar.cli.main import main
+main()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.thorough
+def test_a_tuner_that_is_killed_while_it_copies(tuner: Any, study: Study) -> None:
+    """The next one copies what is missing, and ends who was replaced."""
+    words = ["run", study(ALIKE), "--trials", "9", "--algorithm", "pbt", "--first-rung", "2", "--gpus", "8", "--packed",
+             "1", "--widest", "1", "--seed", "0"]  # fmt: skip
+    command = [sys.executable, "-c", KILLED, "tune", *words]
+    killed = subprocess.Popen(command, cwd=tuner.folder, env=tuner.environ)
+    tuner.started.append(killed)
+    assert killed.wait(DEADLINE_S) == -signal.SIGKILL
+    code, _, err = tuner("resume", "--gpus", "8")
+    assert code == 0, err
+    trials = tuner.trials()
+    assert Counter(t.state.name for t in trials) == {"COMPLETE": 8, "PRUNED": 1}
+    (child,) = (t for t in trials if "hadar:parent" in t.user_attrs)
+    log = next(tuner.folder.glob(f"*.hadar/*/trials/{child.number}/log")).read_text()
+    assert int(log.partition("begins at ")[2].split()[0]) in (20, 40, 60), log
 
 
 @pytest.mark.thorough

@@ -127,10 +127,10 @@ class Book:
         self._patiently(lambda: self.study.set_user_attr(RUN, options))
 
     def ask(self, attributes: dict[str, Any] | None = None, parameters: dict[str, Any] | None = None) -> int:
-        """A new trial's number; ``parameters`` that are given are not drawn."""
-
+        """A new trial's number; ``parameters`` that are given are not drawn. With parameters it is there with all of
+        its attributes, or not at all."""
         if parameters is not None:
-            self._patiently(lambda: self.study.enqueue_trial(parameters))
+            return self._patiently(lambda: self._made(attributes or {}, {"fixed_params": parameters}))
         trial = self._patiently(self.study.ask)
         self._trials[trial.number] = trial
         for key, value in (attributes or {}).items():
@@ -139,16 +139,17 @@ class Book:
 
     def ask_many(self, count: int, attributes: dict[str, Any]) -> list[int]:
         """As :meth:`ask`, for trials that start together: each is one write, where asking takes three."""
+        return [self._patiently(lambda: self._made(attributes, {})) for _ in range(count)]
+
+    def _made(self, attributes: dict[str, Any], system: dict[str, Any]) -> int:
         import optuna
 
-        def made() -> int:
-            storage, study = self.study._storage, self.study._study_id  # noqa: SLF001 (Optuna has no other name)
-            template = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs=attributes)
-            trial = optuna.Trial(self.study, storage.create_new_trial(study, template_trial=template))
-            self._trials[trial.number] = trial
-            return trial.number
-
-        return [self._patiently(made) for _ in range(count)]
+        storage, study = self.study._storage, self.study._study_id  # noqa: SLF001 (Optuna has no other name)
+        running = optuna.trial.TrialState.RUNNING
+        template = optuna.trial.create_trial(state=running, user_attrs=attributes, system_attrs=system)
+        trial = optuna.Trial(self.study, storage.create_new_trial(study, template_trial=template))
+        self._trials[trial.number] = trial
+        return trial.number
 
     def take_up(self, trial: optuna.trial.FrozenTrial) -> None:
         """A trial that an earlier tuner has left."""
