@@ -55,13 +55,32 @@ def test_who_cannot_be_stopped_is_weighed_by_the_mean(sigma: float) -> None:
     assert waits.steps_to_go(1.0, 3600.0) == 100.0
 
 
+@pytest.mark.parametrize("sigma", [0.3, 1.5])
+@pytest.mark.parametrize("done", [10.0, 100.0, 400.0])
+def test_who_runs_and_cannot_be_stopped_has_the_mean_of_those_that_go_on(sigma: float, done: float) -> None:
+    """Found by drawing; no less than is left to the median."""
+    z = NormalDist().inv_cdf(0.9)
+    runs = job(
+        predicted_steps=100.0,
+        predicted_range=(100.0 * math.exp(-z * sigma), 100.0 * math.exp(z * sigma)),
+        outlives=1.05,
+        state=JobState.RUNNING,
+        done_steps=done,
+    )
+    below = NormalDist(math.log(100.0), sigma).cdf(math.log(done))
+    shares = [below + (1 - below) * (i + 0.5) / 100_000 for i in range(100_000)]
+    drawn = fmean(math.exp(NormalDist(math.log(100.0), sigma).inv_cdf(share)) - done for share in shares)
+    median = runs.steps_to_go(0.01, 3600.0)
+
+    assert runs.steps_to_go(0.01, 3600.0, mean=True) == pytest.approx(max(median, drawn), rel=0.02)
+
+
 def test_the_mean_is_asked_of_predictions_only() -> None:
-    """Not of what is stated, nor unknown, nor of who runs, of whom it is known that it was not over by now."""
+    """Not of what is stated, nor unknown, nor predicted without an error."""
     wide = (10.0, 1000.0)
     for other in (
         job(total_steps=100.0, predicted_steps=50.0, predicted_range=wide),
         job(),
-        job(predicted_steps=100.0, predicted_range=wide, state=JobState.RUNNING, done_steps=30.0),
         job(predicted_steps=100.0),
     ):
         assert other.steps_to_go(1.0, 3600.0, mean=True) == other.steps_to_go(1.0, 3600.0)

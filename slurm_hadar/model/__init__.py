@@ -21,12 +21,11 @@ from slurm_hadar.model.job import (
     Mix,
     Needs,
     Quota,
-    log_sigma,
 )
 from slurm_hadar.model.round import Company, Kept, Pairing, Plan, Snapshot, Tier, Wait
 
 __all__ = [
     "Basis", "Company", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Kept", "LEAST_DUTY",
     "MOST_SLOW_DOWN", "Mix", "NO_NEEDS", "Needs", "Node", "Pairing", "Partition", "Placement", "Plan", "Quota",
-    "Snapshot", "Speed", "Tier", "Wait", "log_sigma",
+    "Snapshot", "Speed", "Tier", "Wait",
 ]  # fmt: skip

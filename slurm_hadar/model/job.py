@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.model.gpus import EMPTY, Placement, Speed
+from slurm_hadar.model.length import Length
 
 __all__ = [
     "Draw",
@@ -21,20 +21,12 @@ __all__ = [
     "NO_NEEDS",
     "Needs",
     "Quota",
-    "log_sigma",
 ]
 
 #: The largest ``slow_down`` of a job.
 MOST_SLOW_DOWN = 100.0
 #: The least ``duty`` of a job.
 LEAST_DUTY = 0.001
-_Z = 1.2815515655446004  # the 90 % quantile of a normal law: four in five lie so many deviations about its middle
-
-
-def log_sigma(low: float, high: float) -> float:
-    """The standard deviation of the logarithm of a log-normal length of which four in five are from ``low`` to
-    ``high``, both positive."""
-    return math.log(high / low) / (2 * _Z)
 
 
 class JobState(enum.StrEnum):
@@ -328,27 +320,26 @@ class Job:
         return None if steps is None else max(0.0, steps - self.done_steps)
 
     @property
-    def mean_over_median(self) -> float:
-        """How far the mean of a predicted length is above ``predicted_steps``, its median: that of a log-normal length;
-        1 where its range is not known."""
+    def length(self) -> Length | None:
+        """As a distribution; None where it is stated, unknown, or predicted without an error."""
         low, high = self.predicted_range or (0.0, 0.0)
-        predicted = self.total_steps is None and self.predicted_steps is not None
-        return math.exp(log_sigma(low, high) ** 2 / 2) if predicted and 0 < low < high else 1.0
+        return None if self.total_steps is not None or not 0 < low < high else Length(low, high)
 
     def steps_to_go(self, best_rate: float, unknown_runtime_s: float, *, mean: bool = False) -> float:
         """What is left to whoever must reckon with a length: at least a second's worth at ``best_rate`` (steps/s on the
         best type in question), since a job that runs is not over; so many seconds' worth where nobody knows.
 
-        ``mean``: of a job that waits and is not stopped once it runs, the mean of what it is predicted to be, and not
-        the median. Who is served first of such jobs is best decided by that (the expected processing time of Smith's
-        rule, Rothkopf 1966), and where nobody has seen a job's like it is far above the median. Of a job that can be
-        stopped the median is nearer to its Gittins index, since most are over soon.
+        ``mean``: of a job that is not stopped once it runs, the mean of what is left of what it is predicted to be, if
+        that is more than what is left to the median. Who is served first of such jobs is best decided by that (the
+        expected processing time of Smith's rule, Rothkopf 1966), and where nobody has seen a job's like it is far above
+        the median; so is what those still need who have the GPUs. Of a job that can be stopped the median is nearer to
+        its Gittins index, since most are over soon.
         """
         left = self.expected_remaining_steps
         if left is None:
             return best_rate * unknown_runtime_s
-        if mean and self.predicted_steps is not None and not self.running:
-            left = max(left, self.predicted_steps * self.mean_over_median - self.done_steps)
+        if mean and self.predicted_steps is not None and (length := self.length) is not None:
+            left = max(left, length.mean_left(self.predicted_steps, self.done_steps))
         return max(left, best_rate)
 
     def speeds_at(self, workers: int) -> Mapping[str, Speed]:

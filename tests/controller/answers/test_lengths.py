@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.answers.expectation import Peek, answer
 from slurm_hadar.controller.answers.foresee import play
-from slurm_hadar.controller.answers.lengths import Length, drawn_steps, leaning_steps
+from slurm_hadar.controller.answers.lengths import drawn_steps, leaning_steps
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Speed
+from slurm_hadar.model.length import Length
 from slurm_hadar.policies import get
 
 NOW = 1_000_000.0
@@ -74,10 +75,10 @@ def test_something_finite_is_left_and_more_with_a_larger_share(
 
 def test_which_lengths_are_distributions() -> None:
     """A stated one is none, nor one of which nothing is predicted, nor a prediction without an error."""
-    assert Length.of(job("1")) == Length(1000.0, 9000.0)
-    assert Length.of(job("1", total_steps=500.0)) is None
-    assert Length.of(job("1", predicted_range=None)) is None
-    assert Length.of(job("1", predicted_range=(3000.0, 3000.0))) is None
+    assert job("1").length == Length(1000.0, 9000.0)
+    assert job("1", total_steps=500.0).length is None
+    assert job("1", predicted_range=None).length is None
+    assert job("1", predicted_range=(3000.0, 3000.0)).length is None
 
 
 def test_early_and_late_are_those_of_the_prediction() -> None:

@@ -49,8 +49,9 @@ class Lifetimes:
         return max(1.0, self._born_s if life_s <= 0 else self._mean(life_s, max(self._born_s, life_s)))
 
     def steps_to_go(self, job: Job, best_rate: float) -> float:
-        """:meth:`Job.steps_to_go` with this expectation."""
-        return job.steps_to_go(best_rate, self.left_s(_life_s(job)) if job.unknown_length else self.assumed_s)
+        """:meth:`Job.steps_to_go` with this expectation; of who cannot be moved, the mean of what is predicted."""
+        unknown_s = self.left_s(_life_s(job)) if job.unknown_length else self.assumed_s
+        return job.steps_to_go(best_rate, unknown_s, mean=job.unmovable is not None)
 
     @cached_property
     def _born_s(self) -> float:
