@@ -221,6 +221,15 @@ def test_lifetimes_are_learned_from_who_is_gone() -> None:
     assert after.steps_to_go(make_job("4", steps=None), 10.0) == pytest.approx(10.0 * (3600 + 50 + 30) / 2)
 
 
+@pytest.mark.parametrize(("unmovable", "first"), [(None, "2"), ("saves nothing", "1")])
+def test_who_cannot_be_moved_is_weighed_by_the_mean_of_what_is_predicted(unmovable: str | None, first: str) -> None:
+    """The second is most likely the shorter one, but may well be far longer."""
+    alike = {"p100": None, "k80": None, "steps": None, "arrival": NOW - 50, "restart_cost_s": 60.0}
+    sure = make_job("1", 2, predicted_steps=20e3, predicted_range=(19e3, 21e3), unmovable=unmovable, **alike)
+    wide = make_job("2", 2, predicted_steps=18e3, predicted_range=(2e3, 160e3), unmovable=unmovable, **alike)
+    assert set(get("hadar").allocate(Snapshot(NOW, NODES[:1], (sure, wide))).placements) == {first}
+
+
 @given(st.lists(st.floats(1, 1e6), max_size=30), st.floats(0, 1e6))
 def test_something_always_remains(ended: list[float], age_s: float) -> None:
     assert 1.0 <= Lifetimes(3600.0, ended).left_s(age_s) < float("inf")
