@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-__all__ = ["Length", "normal", "z_80"]
+__all__ = ["Length", "NORMAL", "Z_80"]
 
-normal = NormalDist()
-z_80 = normal.inv_cdf(0.9)  # four in five lie between as many standard deviations below and above
+NORMAL = NormalDist()
+Z_80 = NORMAL.inv_cdf(0.9)  # four in five lie between as many standard deviations below and above
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class Length:
     @property
     def sigma(self) -> float:
         """The standard deviation of its logarithm."""
-        return math.log(self.high / self.low) / (2 * z_80)
+        return math.log(self.high / self.low) / (2 * Z_80)
 
     def left(self, share: float, done: float) -> float:
         """So many steps at most, or fewer, are left to a job that has made ``done`` and goes on, with probability
         ``share`` (0 to 1, exclusive)."""
         middle, sigma = math.log(self.low * self.high) / 2, self.sigma
-        goes_on = normal.cdf((middle - math.log(done)) / sigma) if done > 0 else 1.0
+        goes_on = NORMAL.cdf((middle - math.log(done)) / sigma) if done > 0 else 1.0
         beyond = max((1 - share) * goes_on, 1e-300)
-        return max(0.0, math.exp(middle - sigma * normal.inv_cdf(beyond)) - done)
+        return max(0.0, math.exp(middle - sigma * NORMAL.inv_cdf(beyond)) - done)
 
     def mean_left(self, median: float, done: float) -> float:
         """The mean of what is left to a job that has made ``done`` and goes on (its mean residual life), if the median

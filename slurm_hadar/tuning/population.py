@@ -130,7 +130,7 @@ class Place:
         if _inherit(executor.record.trial_folder(better), executor.record.trial_folder(child)):
             return
         live = executor.state.lives.get(better)
-        if live is not None and live.meter.resumable:
+        if live is None or live.meter.resumable:
             why = "has no checkpoint"
         elif any(ANEW in trial.user_attrs for trial in executor.book.trials()):
             why = ""

@@ -6,7 +6,7 @@ import math
 from random import Random
 
 from slurm_hadar.model import Job
-from slurm_hadar.model.length import normal, z_80
+from slurm_hadar.model.length import NORMAL, Z_80
 
 __all__ = ["LEAST_ERROR", "UNKNOWN_ERROR", "drawn_steps", "leaning_steps", "uncertainty"]
 
@@ -38,7 +38,7 @@ def leaning_steps(job: Job, unknown_s: float, lean: float) -> float:
     if length is None or not lean:
         return _expected(job, unknown_s) * (1 + lean * uncertainty(job))
     speed = 1 + lean * max(LEAST_ERROR, _speed_error(job))
-    return length.left(normal.cdf(lean * z_80), job.done_steps) * speed
+    return length.left(NORMAL.cdf(lean * Z_80), job.done_steps) * speed
 
 
 def drawn_steps(job: Job, unknown_s: float, share: float, dice: Random) -> float:
@@ -46,7 +46,7 @@ def drawn_steps(job: Job, unknown_s: float, share: float, dice: Random) -> float
     ``share``, are shorter; where it has none the time that it needs is log-normal about the expected one."""
     length = job.length
     if length is None:
-        return _expected(job, unknown_s) * math.exp(uncertainty(job) * normal.inv_cdf(share))
+        return _expected(job, unknown_s) * math.exp(uncertainty(job) * NORMAL.inv_cdf(share))
     error = max(LEAST_ERROR, min(UNKNOWN_ERROR, _speed_error(job)))
     return length.left(share, job.done_steps) * math.exp(error * dice.gauss())
 
