@@ -28,6 +28,7 @@ __all__ = [
     "SLOWEST_STEPS_PER_S",
     "SPOOL_FILE",
     "TOKEN_FILE",
+    "TRIAL",
     "VERSION",
     "ChannelInfo",
     "Order",
@@ -51,6 +52,7 @@ CHANNEL_FILE = "hadar-channel.json"
 SPOOL_FILE = "spool.jsonl"
 TOKEN_FILE = "token"
 CHECKPOINTS_DIR = "checkpoints"
+TRIAL = "HADAR_TRIAL_NUMBER"  # the variable that says of which trial of hadar tune a process is
 SYSTEM_CHANNEL = Path("/etc/slurm-hadar") / CHANNEL_FILE
 
 REPORT_KINDS = ("hello", "report", "saved", "bye")

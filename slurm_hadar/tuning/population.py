@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import StoreError
+from slurm_hadar.messages import CHECKPOINTS_DIR
 from slurm_hadar.tuning.executor.executor import Executor
 from slurm_hadar.tuning.executor.group import Leg
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import End
+from slurm_hadar.tuning.study.record import saved_step
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -190,7 +192,7 @@ def _inherit(parent: Path, child: Path) -> bool:
     """The checkpoints, with the secret that seals them; the child's runs count on from its parent's, which may run, and
     drop an old checkpoint, or replace its only one, while it is copied. Returns whether the child has one now. Raises
     StoreError."""
-    kept, copied = parent / "checkpoints", child / "checkpoints"
+    kept, copied = parent / CHECKPOINTS_DIR, child / CHECKPOINTS_DIR
     for tries_left in reversed(range(_COPIES)):
         try:
             shutil.rmtree(copied, ignore_errors=True)
@@ -200,9 +202,9 @@ def _inherit(parent: Path, child: Path) -> bool:
             for name in ("token", _LAST_COPIED):
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copy2(parent / name, child / name)
-            if copied.is_dir() and any(copied.iterdir()):
+            if saved_step(child) is not None:
                 return True
-            if not tries_left or not kept.is_dir() or all(_of_a_run(file.name) for file in kept.iterdir()):
+            if saved_step(parent) is None and not any(kept.rglob(f"{_REPLACED}*")):
                 return False
             time.sleep(_BETWEEN_COPIES_S)
         except OSError as error:
@@ -222,10 +224,5 @@ def _link(source: str, target: str) -> None:
 
 
 def _unfinished(_folder: str, names: list[str]) -> list[str]:
-    """Of a folder of checkpoints what is none, or none at the moment; within one of them all counts."""
-    return [name for name in names if _of_a_run(name) or name.startswith(_REPLACED)]
-
-
-def _of_a_run(name: str) -> bool:
-    """Whether it belongs to the run that writes the checkpoints alone."""
-    return name == "claim" or name.startswith((".tmp-", ".claim-"))
+    """Of a folder of checkpoints what belongs to the run that writes them; within one of them all counts."""
+    return [name for name in names if name == "claim" or name.startswith((".tmp-", _REPLACED, ".claim-"))]

@@ -136,8 +136,9 @@ def test_a_population_larger_than_its_gpus_takes_turns(tuner: Any, study: Study)
     assert all(len(t.intermediate_values) == 6 for t in tuner.trials())
 
 
+#: All of a population of eight begin together, so that a busy machine puts none of them a comparison behind.
 ALIKE = """
-import torch, slurm_hadar, time
+import pathlib, torch, slurm_hadar, time
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -152,6 +153,9 @@ def objective(trial):
     loader = DataLoader(DATA, batch_size=8, shuffle=True)
     run = slurm_hadar.train(model, optimizer, total_steps=60, loader=loader, save_every_s=None)
     print("begins at", run.step, flush=True)
+    pathlib.Path(f"ready-{trial.number}").touch()
+    while trial.number < 8 and sum(1 for _ in pathlib.Path().glob("ready-*")) < 8:
+        time.sleep(0.01)
     for (x,) in run:
         optimizer.zero_grad()
         (model(x) - 1).pow(2).mean().backward()
@@ -197,7 +201,7 @@ def test_nobody_goes_on_from_one_that_has_come_to_no_comparison(tuner: Any, stud
             if run.step + 1 == 20:
                 open(f"due-{trial.number}", "w").close()
 """
-    objective = ALIKE.replace("import torch,", "import os, torch,")
+    objective = ALIKE.replace("import pathlib,", "import os, pathlib,")
     before, loop, rest = objective.partition("    for (x,) in run:\n")
     before = before.replace("    loader =", f"    os.chdir({str(tuner.folder)!r})\n    loader =")
     rest, last, end = rest.partition("    return float")
@@ -237,7 +241,7 @@ def test_a_tuner_that_is_killed_while_it_copies(tuner: Any, study: Study) -> Non
     assert Counter(t.state.name for t in trials) == {"COMPLETE": 8, "PRUNED": 1}
     (child,) = (t for t in trials if "hadar:parent" in t.user_attrs)
     log = next(tuner.folder.glob(f"*.hadar/*/trials/{child.number}/log")).read_text()
-    assert int(log.partition("begins at ")[2].split()[0]) in (20, 40, 60), log
+    assert int(log.partition("begins at ")[2].split()[0]) >= 20, log  # later, if that is where it saved on its own
 
 
 @pytest.mark.thorough

@@ -59,3 +59,30 @@ def test_from_rung_to_rung_on_more_gpus(tuner: Any, study: Callable[..., str]) -
                            "--storage", "sqlite:///again/tune.db", "--json", "-")  # fmt: skip
     assert code == 0, err
     assert json.loads(out)["best"]["value"] == pytest.approx(result["best"]["value"], rel=1e-4)
+
+
+def test_each_trial_has_checkpoints_of_its_own(tuner: Any, study: Callable[..., str]) -> None:
+    """One directory for all would have the second go on from where the first has ended, and be over at once."""
+    objective = STUDY.replace("save_every_s=None", "save_every_s=None, directory='kept'")
+    code, out, err = tuner("run", study(objective), "--trials", "2", "--algorithm", "random", "--gpus", "1",
+                           "--packed", "1", "--json", "-")  # fmt: skip
+    assert code == 0 and json.loads(out)["trials"] == {"complete": 2}, err
+    logs = [file.read_text() for file in tuner.folder.glob("*.hadar/*/trials/*/log")]
+    assert len(logs) == 2 and all("begins at 0" in log and "directory=kept would be all trials'" in log for log in logs)
+    assert not (tuner.folder / "kept").exists()
+
+
+def test_a_save_that_fails_at_a_rung_is_said_on_the_terminal(tuner: Any, study: Callable[..., str]) -> None:
+    unwritable = """
+    kept = pathlib.Path(os.environ["HADAR_JOB_DIR"], "checkpoints")
+    if not kept.is_file():
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.touch()
+"""
+    begins = '    print("begins at"'
+    objective = STUDY.replace("import torch,", "import os, pathlib, shutil, torch,").replace(
+        begins, unwritable + begins
+    )
+    _, _, err = tuner("run", study(objective), "--trials", "3", "--algorithm", "sha", "--gpus", "1", "--packed", "1",
+                       "--seed", "0", "--json", "-")  # fmt: skip
+    assert "was told to save at step" in err and "its newest checkpoint is of step 0" in err

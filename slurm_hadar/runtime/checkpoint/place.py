@@ -15,14 +15,18 @@ __all__ = ["store_here", "workload_here"]
 
 
 def store_here(directory: str | Path | None, name: str | None, keep: int) -> Store | None:
-    """The job's own checkpoints by restart count; those of a directory that was named by order of starting.
+    """The job's own checkpoints by restart count; those of a directory that was named by order of starting. A trial of
+    ``hadar tune`` has its own in any case: trials with one directory would go on from each other.
 
     None where nothing is there to save for: outside Slurm, with no ``directory``. Raises CheckpointError where the
     job's directory is not its own.
     """
     environ = os.environ
     below = name or ""
-    if directory is not None:
+    if directory is not None and messages.TRIAL in environ:
+        if environ.get("RANK", "0") == "0":
+            say(f"directory={directory} would be all trials'; this one has its checkpoints in {_home(environ)}")
+    elif directory is not None:
         return Store(Path(directory) / below, job="any", generation=None, keep=keep)
     home = _home(environ)
     if home is None:

@@ -12,6 +12,7 @@ from slurm_hadar.tuning.executor.launch import Ended
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
 from slurm_hadar.tuning.executor.state import State
 from slurm_hadar.tuning.study.book import End, finite
+from slurm_hadar.tuning.study.record import saved_step
 
 __all__ = ["Ends"]
 
@@ -36,6 +37,8 @@ class Ends:
         width = live.grant.width if live.grant is not None else Fraction(1)
         mates = state.mates(live)
         live.process, live.at, live.grant = None, (), None
+        if outcome is None and why in (Why.RESIZE, Why.RUNG, Why.STOP):
+            self._was_saved(live)
         if why is not Why.RESIZE:
             live.resize_from_s = None
         live.meter.stretch(None)
@@ -55,6 +58,18 @@ class Ends:
             self.again(live)
         elif why is None:
             self._crashed(live, ended.code)
+
+    def _was_saved(self, live: Live) -> None:
+        """Whoever was told to end has saved; where that failed, it is said here what its own output says."""
+        if not live.meter.resumable or live.first_steps is None:
+            return
+        folder = self._state.record.trial_folder(live.number)
+        step = saved_step(folder) or 0
+        if step < live.meter.steps:
+            self._state.say(
+                f"trial {live.number} was told to save at step {live.meter.steps} or later, and its newest checkpoint "
+                f"is of step {step}: it would go on from there (its output: {folder / 'log'})"
+            )
 
     def _outcome(self, live: Live, outcome: Mapping[str, Any], width: Fraction, mates: int) -> None:
         if outcome["state"] == "pruned":

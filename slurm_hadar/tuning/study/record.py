@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import ConfigError, StoreError
+from slurm_hadar.messages import CHECKPOINTS_DIR
+from slurm_hadar.runtime.checkpoint.store import newest_step
 
-__all__ = ["Record", "folder_of", "read_events", "read_status", "request_stop", "sqlite_file"]
+__all__ = ["Record", "folder_of", "read_events", "read_status", "request_stop", "saved_step", "sqlite_file"]
 
 EVENTS, STATUS, LOCK, STOP = "events.jsonl", "status.json", "lock", "stop"
 _LOOK_S = 0.5
@@ -101,6 +103,14 @@ class Record:
             if not self._told:
                 self._told = True
                 self._say(f"{self.folder}: {error.strerror}; the trials go on, their times are not recorded")
+
+
+def saved_step(folder: Path) -> int | None:
+    """The step of the newest checkpoint of a trial whose folder this is; a training with a name has a folder of that
+    name there."""
+    kept = folder / CHECKPOINTS_DIR
+    named = [below for below in kept.iterdir() if below.is_dir()] if kept.is_dir() else []
+    return max((step for one in (kept, *named) if (step := newest_step(one)) is not None), default=None)
 
 
 def request_stop(folder: Path) -> None:

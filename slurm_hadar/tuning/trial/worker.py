@@ -21,7 +21,7 @@ from typing import Any
 
 import zmq
 
-from slurm_hadar.messages import step_id
+from slurm_hadar.messages import TRIAL, step_id
 from slurm_hadar.runtime.inject import INJECT, _hadar_progress
 from slurm_hadar.runtime.launch.turns import Reserve
 from slurm_hadar.sharing.broker.desk import Rules
@@ -72,6 +72,7 @@ def prepare(environ: MutableMapping[str, str], spec: Spec, rank: int, pages: Pat
         CUDA_VISIBLE_DEVICES=",".join(own),
         HADAR_GPU_TYPE=spec.gpu_type,
         HADAR_JOB_DIR=spec.folder,
+        **{TRIAL: str(spec.trial)},
         SLURM_RESTART_COUNT=str(spec.run),
         HADAR_RUN_DIR=str(pages),
     )
