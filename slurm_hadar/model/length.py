@@ -36,7 +36,8 @@ class Length:
     def mean_left(self, median: float, done: float) -> float:
         """The mean of what is left to a job that has made ``done`` and goes on (its mean residual life), if the median
         of all is ``median``; 0 of one that nobody would have expected to go on."""
-        sigma, mean = self.sigma, median * math.exp(self.sigma**2 / 2)
+        sigma = self.sigma
+        mean = median * math.exp(sigma**2 / 2)
         if done <= 0:
             return mean
         at = math.log(done / median) / sigma

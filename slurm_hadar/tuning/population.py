@@ -10,7 +10,6 @@ has saved nothing, and is nobody's to go on from.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shutil
 import time
@@ -19,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import StoreError
-from slurm_hadar.messages import CHECKPOINTS_DIR
+from slurm_hadar.messages import CHECKPOINTS_DIR, TOKEN_FILE
+from slurm_hadar.runtime.checkpoint.store import copy_checkpoints, replaces_one
 from slurm_hadar.tuning.executor.executor import Executor
 from slurm_hadar.tuning.executor.group import Leg
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import End
-from slurm_hadar.tuning.study.record import saved_step
+from slurm_hadar.tuning.study.record import RUNS, saved_step
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -36,8 +36,6 @@ _QUANTILE = 0.25
 _RESAMPLED = 0.25
 _FACTORS = (0.8, 1.2)
 _SAVE_S = 30.0  # a save may take; then the checkpoint before it is copied
-_LAST_COPIED = "runs"
-_REPLACED = ".old-"  # of a checkpoint's name while another one takes its place
 _COPIES, _BETWEEN_COPIES_S = 3, 0.1
 
 
@@ -74,9 +72,10 @@ class Place:
     def _taken_up(self) -> int:
         """The trial that it begins or goes on with; a tuner that was killed may just have been replacing one."""
         executor, book = self._executor, self._executor.book
-        own = [t for t in book.trials() if t.user_attrs.get(SLOT) == self._slot]
+        trials = book.trials()
+        own = [t for t in trials if t.user_attrs.get(SLOT) == self._slot]
         if not own:
-            waiting = [t for t in book.trials() if SLOT not in t.user_attrs and not t.state.is_finished()]
+            waiting = [t for t in trials if SLOT not in t.user_attrs and not t.state.is_finished()]
             if not waiting:
                 return book.ask({SLOT: self._slot})
             book.attribute(waiting[0].number, SLOT, self._slot)
@@ -85,7 +84,7 @@ class Place:
         for trial in replaced:
             if not trial.state.is_finished():
                 executor.finish(trial.number, End.PRUNED)
-        copied = (executor.record.trial_folder(newest.number) / _LAST_COPIED).exists()
+        copied = (executor.record.trial_folder(newest.number) / RUNS).exists()  # the last that is copied
         if PARENT in newest.user_attrs and not newest.state.is_finished() and not copied:
             self._copy(newest.number, newest.user_attrs[PARENT])
         return newest.number
@@ -132,14 +131,12 @@ class Place:
         if _inherit(executor.record.trial_folder(better), executor.record.trial_folder(child)):
             return
         live = executor.state.lives.get(better)
-        if live is None or live.meter.resumable:
-            why = "has no checkpoint"
-        elif any(ANEW in trial.user_attrs for trial in executor.book.trials()):
-            why = ""
-        else:
-            why = "has saved nothing, as any trial whose loop is not that of slurm_hadar.train"
+        unable = live is not None and not live.meter.resumable
+        told = unable and any(ANEW in trial.user_attrs for trial in executor.book.trials())
         executor.book.attribute(child, ANEW, True)
-        if why:
+        if not told:
+            nothing = "has saved nothing, as any trial whose loop is not that of slurm_hadar.train"
+            why = nothing if unable else "has no checkpoint"
             executor.state.say(
                 f"trial {child} begins at its first step: trial {better}, from which it takes over, {why}"
             )
@@ -198,13 +195,13 @@ def _inherit(parent: Path, child: Path) -> bool:
             shutil.rmtree(copied, ignore_errors=True)
             child.mkdir(parents=True, exist_ok=True)
             if kept.is_dir():
-                shutil.copytree(kept, copied, ignore=_unfinished, copy_function=_link)
-            for name in ("token", _LAST_COPIED):
+                copy_checkpoints(kept, copied)
+            for name in (TOKEN_FILE, RUNS):
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copy2(parent / name, child / name)
             if saved_step(child) is not None:
                 return True
-            if saved_step(parent) is None and not any(kept.rglob(f"{_REPLACED}*")):
+            if saved_step(parent) is None and not replaces_one(kept):
                 return False
             time.sleep(_BETWEEN_COPIES_S)
         except OSError as error:
@@ -212,17 +209,3 @@ def _inherit(parent: Path, child: Path) -> bool:
                 why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
                 raise StoreError(f"trial {parent.name} cannot be copied to {child}: {why}") from error
     return False
-
-
-def _link(source: str, target: str) -> None:
-    """What a checkpoint consists of is never written again, so that a second name does for a copy, however large it is;
-    but not on every file system."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
-def _unfinished(_folder: str, names: list[str]) -> list[str]:
-    """Of a folder of checkpoints what belongs to the run that writes them; within one of them all counts."""
-    return [name for name in names if name == "claim" or name.startswith((".tmp-", _REPLACED, ".claim-"))]

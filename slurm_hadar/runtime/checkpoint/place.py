@@ -23,14 +23,13 @@ def store_here(directory: str | Path | None, name: str | None, keep: int) -> Sto
     """
     environ = os.environ
     below = name or ""
-    if directory is not None and messages.TRIAL in environ:
-        if environ.get("RANK", "0") == "0":
-            say(f"directory={directory} would be all trials'; this one has its checkpoints in {_home(environ)}")
-    elif directory is not None:
+    if directory is not None and messages.TRIAL not in environ:
         return Store(Path(directory) / below, job="any", generation=None, keep=keep)
     home = _home(environ)
     if home is None:
         return None
+    if directory is not None and environ.get("RANK", "0") == "0":
+        say(f"directory={directory} would be all trials'; this one has its checkpoints in {home}")
     job = messages.canonical_job_id(environ) or "none"
     generation = messages.restart_count(environ)
     checkpoints = home / messages.CHECKPOINTS_DIR

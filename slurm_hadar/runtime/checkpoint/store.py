@@ -40,7 +40,9 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
 from slurm_hadar.runtime.launch import own
 
-__all__ = ["TENSORS", "Checkpoint", "Draft", "Store", "newest_step", "read_checkpoint"]
+__all__ = [
+    "TENSORS", "Checkpoint", "Draft", "Store", "copy_checkpoints", "newest_step", "read_checkpoint", "replaces_one",
+]  # fmt: skip
 
 FORMAT = 3
 READABLE = (1, 2, 3)  # 1: the tensors are in state.pt, all of them; 2: without a seal
@@ -49,7 +51,7 @@ MANIFEST = "manifest.json"
 TENSORS = "tensors"
 CLAIM = "claim"
 _NAME = re.compile(r"gen-(\d{1,9})-step-(\d{1,18})")
-_ASIDE = ".old-"
+_ASIDE, _DRAFT = ".old-", ".tmp-"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,6 +71,30 @@ def newest_step(directory: Path) -> int | None:
     """Step of the checkpoint that a restart would try first, judged by names alone; None if there is none."""
     found = _list(directory)
     return found[0].step if found else None
+
+
+def copy_checkpoints(source: Path, target: Path) -> None:
+    """All that are finished, for another job, while the one that writes them may run: without what belongs to that
+    run. Raises OSError, also where one of them is dropped meanwhile."""
+    shutil.copytree(source, target, ignore=_of_the_run, copy_function=_link)
+
+
+def replaces_one(directory: Path) -> bool:
+    """Whether a checkpoint there, or below, is just being replaced, and so has another name."""
+    return any(directory.rglob(f"{_ASIDE}*"))
+
+
+def _of_the_run(_folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name == CLAIM or name.startswith((_DRAFT, _ASIDE, f".{CLAIM}-"))]
+
+
+def _link(source: str, target: str) -> None:
+    """What a checkpoint consists of is never written again, so that a second name does for a copy, however large it is;
+    but not on every file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 class Store:
@@ -136,7 +162,7 @@ class Store:
         """
         self.check()
         name = f"gen-{self.generation}-step-{step}"
-        draft = Draft(self, step, self.directory / f".tmp-{name}-{os.getpid()}-{time.time_ns()}")
+        draft = Draft(self, step, self.directory / f"{_DRAFT}{name}-{os.getpid()}-{time.time_ns()}")
         try:
             draft.path.mkdir(parents=True)
         except OSError as error:
@@ -248,7 +274,7 @@ class Store:
 
     def _clear(self) -> None:
         """Remove what runs that were cut off have left; take back what was being replaced."""
-        for left in self.directory.glob(".tmp-*"):
+        for left in self.directory.glob(f"{_DRAFT}*"):
             shutil.rmtree(left, ignore_errors=True)
         for left in self.directory.glob(f".{CLAIM}-*"):
             left.unlink(missing_ok=True)
@@ -272,7 +298,7 @@ class Store:
         ours = [c for c in _list(self.directory) if c.generation <= self.generation]
         for old in ours[self._keep :]:
             # the name goes first: a directory half removed must not look like a checkpoint
-            grave = self.directory / f".tmp-{old.name}-removed-{os.getpid()}"
+            grave = self.directory / f"{_DRAFT}{old.name}-removed-{os.getpid()}"
             with contextlib.suppress(OSError):
                 old.path.rename(grave)
                 shutil.rmtree(grave, ignore_errors=True)

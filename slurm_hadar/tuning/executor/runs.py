@@ -15,6 +15,7 @@ from slurm_hadar.tuning.executor.launch import Launcher
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
 from slurm_hadar.tuning.executor.site import Site
 from slurm_hadar.tuning.executor.state import State
+from slurm_hadar.tuning.study.record import RUNS
 from slurm_hadar.tuning.trial.wire import Spec
 
 __all__ = ["Runs"]
@@ -187,7 +188,7 @@ class Runs:
 
 def _next_run(folder: Path) -> int:
     """How often the trial was started before, by any tuner; its checkpoints of a later run count first."""
-    file = folder / "runs"
+    file = folder / RUNS
     try:
         run = int(file.read_text())
     except (OSError, ValueError):

@@ -17,9 +17,10 @@ from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.messages import CHECKPOINTS_DIR
 from slurm_hadar.runtime.checkpoint.store import newest_step
 
-__all__ = ["Record", "folder_of", "read_events", "read_status", "request_stop", "saved_step", "sqlite_file"]
+__all__ = ["RUNS", "Record", "folder_of", "read_events", "read_status", "request_stop", "saved_step", "sqlite_file"]
 
 EVENTS, STATUS, LOCK, STOP = "events.jsonl", "status.json", "lock", "stop"
+RUNS = "runs"  # in a trial's folder: how often it was started
 _LOOK_S = 0.5
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
