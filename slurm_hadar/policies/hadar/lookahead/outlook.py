@@ -223,7 +223,7 @@ class _Classes:
         self._arena = arena
         self._pools = pools
         self._made: dict[tuple[Form, str, _ByNodes], JobClass] = {}
-        self._rates: dict[tuple[JobClass, int, frozenset[str] | None], list[float]] = {}
+        self._rates: dict[tuple[JobClass, int, frozenset[str]], list[float]] = {}
         self._open: dict[tuple[str, frozenset[str] | None], list[tuple[int, ...] | None]] = {}
 
     def of(self, job: Job) -> JobClass:
