@@ -3,6 +3,7 @@
     python -m benchmarks.serving finish   [--seeds N] [--first N]    two applications: finish rates by SLO and load
     python -m benchmarks.serving kinds    [--seeds N] [--first N]    static models, heavy tails, no tags
     python -m benchmarks.serving bound    [--seeds N] [--first N]    what nobody could exceed in the cells of both
+    python -m benchmarks.serving plain    [--seeds N] [--first N]    the reconstruction without our additions
     python -m benchmarks.serving drift    [--seeds N] [--first N]    8 hours in which run times swing
     python -m benchmarks.serving decide                              CPU time of decisions at 1,000 queued
     python -m benchmarks.serving server                              what the server itself costs
@@ -36,12 +37,14 @@ from benchmarks.serving.bound import most_in_time
 from benchmarks.serving.faults import campaign
 from benchmarks.serving.knowing import Blind, Oracle
 from benchmarks.serving.peers import MIXES, compare
+from benchmarks.serving.plain import Plain
 from benchmarks.serving.server import measure
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
 from slurm_hadar.serving.scheduling.request import Request, Worker
-from slurm_hadar.serving.simulation.run import ServeOptions, simulate
+from slurm_hadar.serving.scheduling.scheduler import Scheduler
+from slurm_hadar.serving.simulation.run import ServeOptions, play, setup_of, simulate
 from slurm_hadar.serving.trace import TracedRequest, drawn, with_slo
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "serving.json"
@@ -135,6 +138,24 @@ def bound(seeds: int, first: int) -> None:
                 rates[cell][str(slo)].append(most_in_time(timed, G, OPTIONS.law.largest) / len(timed))
         click.echo(f"{cell:20s} " + " ".join(f"{statistics.fmean(r):.3f}" for r in rates[cell].values()))
     _keep("bound", {"seeds": seeds, "first": first, "rates": rates})
+
+
+@main.command()
+@_seeds
+@_first
+def plain(seeds: int, first: int) -> None:
+    """The same requests as of ``finish``, by the reconstruction as it stands."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    for load, spec in LOADS.items():
+        rates[load] = {str(slo): [] for slo in SLOS}
+        for seed in range(first, first + seeds):
+            trace = drawn(f"{spec},seed={seed}")
+            for slo in SLOS:
+                timed = with_slo(trace, f"{slo:g}xP99")
+                scheduled = Scheduler({"": Plain(setup_of(timed, OPTIONS))})
+                rates[load][str(slo)].append(play(timed, scheduled, OPTIONS.speeds).finish_rate)
+        click.echo(f"{load:20s} " + " ".join(f"{statistics.fmean(r):.3f}" for r in rates[load].values()))
+    _keep("plain", {"seeds": seeds, "first": first, "rates": rates})
 
 
 @main.command()

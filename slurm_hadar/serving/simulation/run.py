@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -18,7 +18,7 @@ from slurm_hadar.serving.scheduling.scheduler import Scheduler
 from slurm_hadar.serving.simulation.result import PlayedBatch, ServeResult
 from slurm_hadar.serving.trace import TracedRequest
 
-__all__ = ["ServeOptions", "play", "simulate"]
+__all__ = ["ServeOptions", "play", "setup_of", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,24 @@ def simulate(
 ) -> ServeResult:
     """Requests by arrival, each with its deadline. A batch of k takes f(k) times its longest request's time, over the
     worker's speed. ``watch`` is called before each decision."""
+    return play(trace, scheduler(name, {"": setup_of(trace, options)}), options.speeds, str(name), watch)
+
+
+def setup_of(trace: Sequence[TracedRequest], options: ServeOptions) -> Setup:
+    """What a scheduler is told beforehand of the one model of such a trace."""
     slo_s = statistics.median(r.deadline_s - r.arrival_s for r in trace)
-    setup = Setup(options.law, slo_s, _profile(trace, options.profiled))
-    return _Play(trace, name, {"": setup}, options.speeds, watch).play()
+    return Setup(options.law, slo_s, _profile(trace, options.profiled))
 
 
 def play(
-    trace: Sequence[TracedRequest], name: Name, setups: Mapping[str, Setup], speeds: Sequence[float]
+    trace: Sequence[TracedRequest],
+    scheduled: Scheduler,
+    speeds: Sequence[float],
+    name: str = "",
+    watch: Callable[[Scheduler, float], None] | None = None,
 ) -> ServeResult:
-    """The same for several models, of which as much is known beforehand as is said."""
-    return _Play(trace, name, setups, speeds, None).play()
+    """The same for several models, and for any policies; ``name`` is the result's."""
+    return _Play(trace, scheduled, speeds, name, watch).play()
 
 
 def _profile(trace: Sequence[TracedRequest], count: int) -> dict[str, list[float]]:
@@ -62,16 +70,16 @@ def _profile(trace: Sequence[TracedRequest], count: int) -> dict[str, list[float
 
 class _Play:
     def __init__(
-        self, trace: Sequence[TracedRequest], name: Name, setups: Mapping[str, Setup], speeds: Sequence[float],
+        self, trace: Sequence[TracedRequest], scheduled: Scheduler, speeds: Sequence[float], name: str,
         watch: Callable[[Scheduler, float], None] | None,
     ) -> None:  # fmt: skip
-        self._scheduler, self._watch = scheduler(name, setups), watch
-        self._laws = {model: setup.law for model, setup in setups.items()}
+        self._scheduler, self._watch = scheduled, watch
+        self._laws = {model: policy.setup.law for model, policy in scheduled.policies.items()}
         self._trace = trace
         ordered = sorted(speeds, reverse=True)
         self._idle = {Worker(str(n), speed): None for n, speed in enumerate(ordered)}
         self._running: list[tuple[float, int, Batch, float]] = []
-        self._result = ServeResult(str(name), trace, np.full(len(trace), np.nan))
+        self._result = ServeResult(name, trace, np.full(len(trace), np.nan))
 
     def play(self) -> ServeResult:
         come = 0

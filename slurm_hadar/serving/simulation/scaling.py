@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.serving.scheduling.policy import Setup
-from slurm_hadar.serving.scheduling.registry import Name
+from slurm_hadar.serving.scheduling.registry import Name, scheduler
 from slurm_hadar.serving.simulation.run import play
 from slurm_hadar.serving.trace import TracedRequest
 
@@ -57,7 +57,7 @@ def scaling_of(
     server's own scheduler plays them on so many equal workers. Without any the least number will do."""
     if not seen:
         return Scaling(bounds.least)
-    return wanted_workers(lambda n: play(seen, policy, setups, (1.0,) * n).finish_rate, now, bounds)
+    return wanted_workers(lambda n: play(seen, scheduler(policy, setups), (1.0,) * n).finish_rate, now, bounds)
 
 
 def wanted_workers(expected: Callable[[int], float], now: int, bounds: Bounds) -> Scaling:
