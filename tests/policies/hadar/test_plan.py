@@ -220,3 +220,30 @@ def test_the_knob_trades_average_jct_for_ttd(seed: Any) -> None:
         found[frontier] = simulate(static_queue(seed), get("hadar", frontier=frontier), options).summary()
     assert found[0.5]["ttd_s"] <= found[0.0]["ttd_s"] * (1 + 1e-9)
     assert found[0.5]["avg_jct_s"] <= found[0.0]["avg_jct_s"] * 1.15
+
+
+def elastic_stream(seed: int) -> Trace:
+    """Forty jobs that come one after the other and may have 1 to 16 GPUs, at which they do 2.7 to 5.3 times as much."""
+    rng = random.Random(seed)
+    jobs, now = [], 0.0
+    for i in range(40):
+        now += rng.expovariate(1 / 250)
+        fast, scaling = rng.uniform(1, 4), rng.uniform(0.35, 0.6)
+        rates = {"v100": fast, "p100": 0.6 * fast}
+        scaled = {n: {t: rate * n**scaling for t, rate in rates.items()} for n in (2, 4, 8, 16)}
+        steps = fast * 1800 * 10 ** rng.uniform(-0.5, 1.0)
+        jobs.append(TraceJob(f"j{i:02}", now, "", None, 1, steps, (1, 2, 4, 8, 16),
+                             restart_s=90.0, steps_per_s=rates, scaled=scaled))  # fmt: skip
+    return Trace("elastic", "csv", tuple(jobs))
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2))])
+def test_for_the_makespan_elastic_gangs_are_no_wider_than_it_pays(seed: int) -> None:
+    """Made as wide as can be they would do less for each GPU, and be stopped again and again."""
+    options = SimOptions("v100:2x8,p100:2x8")
+    usual, ttd = (
+        simulate(elastic_stream(seed), get("hadar", **params), options).summary()
+        for params in ({}, {"objective": "ttd"})
+    )
+    assert ttd["ttd_s"] <= 1.02 * usual["ttd_s"]
+    assert ttd["avg_jct_s"] <= 1.5 * usual["avg_jct_s"]

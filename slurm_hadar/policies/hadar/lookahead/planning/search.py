@@ -28,6 +28,7 @@ _MOST_BATCHES, _FEWEST_BATCHES = 12, 3
 _PER_COLUMN = 2  # as many batches at least: where jobs have gangs of many sizes there is more to look at
 _SOME_JOBS = 64  # so many are changed in as many batches as may be; of more jobs, less is changed
 _MOST_IN_ALL = 2048  # orders times columns: where there are no more, all of them are tried
+_TIES = 1e-3  # what the mean completion time counts where the makespan alone is the aim
 _NEAR = 4  # half of the moves go no further than so many places
 
 
@@ -47,7 +48,7 @@ class Problem:
 
     ``seconds[n, k]``: run time with what it costs to get there; ``column[n]`` and ``key[n]`` as of the look-ahead's
     queues; ``toll[n, k]`` as of :class:`Machine`; ``target``: the makespan aimed at, if one is. A second beyond it
-    counts ``frontier`` squared.
+    counts ``frontier`` squared; at 1 nothing else does, but between plans that end at once.
     """
 
     outlook: Outlook
@@ -63,6 +64,7 @@ class Problem:
         """What each plan costs, in seconds of the mean completion time."""
         cost: Floats = ((self.weights * played.end_s).sum(axis=1) + played.charge) / len(self.weights)
         if self.target is not None:
+            cost *= _TIES if self.frontier == 1.0 else 1.0
             cost += self.frontier**2 * np.maximum(0.0, played.end_s.max(axis=1) - self.target.left_s)
         return cost
 
