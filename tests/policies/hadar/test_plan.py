@@ -247,3 +247,26 @@ def test_for_the_makespan_elastic_gangs_are_no_wider_than_it_pays(seed: int) -> 
     )
     assert ttd["ttd_s"] <= 1.02 * usual["ttd_s"]
     assert ttd["avg_jct_s"] <= 1.5 * usual["avg_jct_s"]
+
+
+def half_fixed(seed: int) -> Trace:
+    """Forty jobs that come one after the other, every other of which cannot be moved, and four fifths with a
+    deadline."""
+    rng = random.Random(seed)
+    jobs, now = [], 0.0
+    for i in range(40):
+        now += rng.expovariate(1 / 300)
+        fast = rng.uniform(1, 4)
+        rates = {"v100": fast, "p100": 0.6 * fast, "k80": 0.2 * fast}
+        seconds = 1800 * 10 ** rng.uniform(-0.7, 0.8)
+        due_s = now + seconds * rng.uniform(1.3, 5) if i % 5 else None
+        jobs.append(TraceJob(f"j{i:02}", now, "", None, rng.choice((1, 1, 2, 4)), fast * seconds, deadline_s=due_s,
+                             restart_s=60.0, movable=i % 2 == 0, steps_per_s=rates))  # fmt: skip
+    return Trace("half", "csv", tuple(jobs))
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2))])
+def test_who_cannot_be_moved_is_no_reason_for_others_to_wait_for_ever(seed: int) -> None:
+    """A plan knows who stays where; prices start whom the rest then cannot pass."""
+    played = simulate(half_fixed(seed), get("hadar", objective="ftf"), SimOptions("v100:2x4,p100:2x4,k80:2x4"))
+    assert played.summary()["ftf_max"] <= 2.0

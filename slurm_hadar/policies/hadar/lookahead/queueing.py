@@ -31,8 +31,8 @@ _MANY = 10_000  # with so many jobs one step of balancing a round is enough
 _ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming, at most
 _BEHIND = 0.5  # of the jobs that are there: so many are taken to wait behind one, as in a queue in balance
 # what it would cost to stop every job once, of the run times, from which on plans are better than prices: in a short
-# queue, where the makespan counts most, and in one of up to MOST_JOBS, which holds enough jobs for the fluid to be true
-# where they can be stopped
+# queue, there with another aim than average completion, and in one of up to MOST_JOBS, which holds enough jobs for the
+# fluid to be true where they can be stopped
 _SHORT, _DEAR, _NOT_CHEAP, _VERY_DEAR = 64, 0.01, 0.1, 0.3
 _IN_STEP = 0.5  # the frontier from which on prices keep jobs in step
 _FEW_GANGS = 5.0  # of the middle size: a pool that holds fewer is no fluid
@@ -107,20 +107,24 @@ def _toll(outlook: Outlook) -> Floats:
 
 
 def _searchable(rules: Rules, outlook: Outlook, target: Target | None) -> bool:
-    """Whether to look for a plan job by job: where the queue is short enough, completion times or the makespan are the
-    aim, and the fluid's prices are no better. They are where to stop a job costs little: there they stop and go on, or
-    change the sizes of gangs, and plans let every job run to its end. Of rigid gangs that takes pools that hold many at
-    a time, or stops that are free and a makespan that is aimed at, which prices come nearer to. In a longer queue it
-    has to cost more, and elastic jobs of unknown length do not count: the size that a plan binds them to would be a
-    guess. Where the makespan counts most, prices keep rigid jobs in step, so that all end at once; elastic ones they
-    make as wide as can be, again and again, which wastes what a GPU does where it is not for free."""
-    if rules.objective not in ("jct", "ttd") or len(outlook.jobs) > MOST_JOBS:
+    """Whether to look for a plan job by job: where the queue is short enough, and the fluid's prices are no better.
+    They are where to stop a job costs little: there they stop and go on, or change the sizes of gangs, and plans let
+    every job run to its end. Of rigid gangs that takes pools that hold many at a time, or stops that are free and a
+    makespan that is aimed at, which prices come nearer to. In a longer queue it has to cost more, and elastic jobs of
+    unknown length do not count: the size that a plan binds them to would be a guess.
+
+    Aims other than average completion need jobs stopped more often, so that it has to cost more, too. For the makespan
+    prices keep rigid jobs in step, and all end at once; but they make elastic ones as wide as can be, again and again,
+    which wastes what a GPU does where it is not for free."""
+    if len(outlook.jobs) > MOST_JOBS:
         return False
     short, elastic = len(outlook.jobs) <= _SHORT, outlook.elastic
     fixed = np.array([j.unmovable is not None for j in outlook.jobs], bool)
     lost_s = np.where(fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
-    if _leaning(rules, outlook) >= _IN_STEP:
+    makespan = _leaning(rules, outlook) >= _IN_STEP
+    if makespan:
         lost_s = np.where(elastic & (lost_s >= _DEAR * outlook.best_s), outlook.best_s, lost_s)
+    if makespan or rules.objective != "jct":
         return bool(lost_s.sum() >= (_NOT_CHEAP if short else _VERY_DEAR) * outlook.best_s.sum())
     if short:
         counted = elastic | _fluid(outlook)
