@@ -111,10 +111,10 @@ def test_turns_of_processes_do_not_overlap(running: Any, job: Any, short_tmp: Pa
     running()
     jobs = [job("a"), job("b")]
     poll(lambda: all(sum(line.startswith(f"{n} end") for line in _turns(short_tmp)) > 20 for n in "ab"))
+    lines = [line.split() for line in _turns(short_tmp)]  # before one is killed in its turn, and the other has the next
     for one in jobs:
         one.kill()
 
-    lines = [line.split() for line in _turns(short_tmp)]
     for begin, end in zip(lines[::2], lines[1::2], strict=False):
         assert (begin[0], begin[1], end[1]) == (end[0], "begin", "end")
     assert all(alone == "False" for *_, alone in lines)
