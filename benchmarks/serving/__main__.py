@@ -22,7 +22,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from pathlib import Path
@@ -96,6 +96,21 @@ def _rates(spec: str, seeds: range, change: Callable[[TracedRequest], TracedRequ
     return found
 
 
+def _swept(
+    cells: Mapping[str, str], seeds: int, first: int, rate: Callable[[Sequence[TracedRequest]], float]
+) -> dict[str, Any]:
+    """What ``rate`` makes of the requests of each cell, by SLO, for all seeds; and which these were."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    for cell, spec in cells.items():
+        rates[cell] = {str(slo): [] for slo in SLOS}
+        for seed in range(first, first + seeds):
+            trace = drawn(f"{spec},seed={seed}")
+            for slo in SLOS:
+                rates[cell][str(slo)].append(rate(with_slo(trace, f"{slo:g}xP99")))
+        click.echo(f"{cell:20s} " + " ".join(f"{statistics.fmean(r):.3f}" for r in rates[cell].values()))
+    return {"seeds": seeds, "first": first, "rates": rates}
+
+
 @main.command()
 @_seeds
 @_first
@@ -128,16 +143,8 @@ def kinds(seeds: int, first: int) -> None:
 @_first
 def bound(seeds: int, first: int) -> None:
     """Upper bounds of the finish rates of both: of the same requests, what who knows them all could not exceed."""
-    rates: dict[str, dict[str, list[float]]] = {}
-    for cell, spec in (LOADS | KINDS | {NO_TAGS: LOADS["0.7 bursts"]}).items():
-        rates[cell] = {str(slo): [] for slo in SLOS}
-        for seed in range(first, first + seeds):
-            trace = drawn(f"{spec},seed={seed}")
-            for slo in SLOS:
-                timed = with_slo(trace, f"{slo:g}xP99")
-                rates[cell][str(slo)].append(most_in_time(timed, G, OPTIONS.law.largest) / len(timed))
-        click.echo(f"{cell:20s} " + " ".join(f"{statistics.fmean(r):.3f}" for r in rates[cell].values()))
-    _keep("bound", {"seeds": seeds, "first": first, "rates": rates})
+    cells = LOADS | KINDS | {NO_TAGS: LOADS["0.7 bursts"]}
+    _keep("bound", _swept(cells, seeds, first, lambda r: most_in_time(r, G, OPTIONS.law.largest) / len(r)))
 
 
 @main.command()
@@ -145,17 +152,12 @@ def bound(seeds: int, first: int) -> None:
 @_first
 def plain(seeds: int, first: int) -> None:
     """The same requests as of ``finish``, by the reconstruction as it stands."""
-    rates: dict[str, dict[str, list[float]]] = {}
-    for load, spec in LOADS.items():
-        rates[load] = {str(slo): [] for slo in SLOS}
-        for seed in range(first, first + seeds):
-            trace = drawn(f"{spec},seed={seed}")
-            for slo in SLOS:
-                timed = with_slo(trace, f"{slo:g}xP99")
-                scheduled = Scheduler({"": Plain(setup_of(timed, OPTIONS))})
-                rates[load][str(slo)].append(play(timed, scheduled, OPTIONS.speeds).finish_rate)
-        click.echo(f"{load:20s} " + " ".join(f"{statistics.fmean(r):.3f}" for r in rates[load].values()))
-    _keep("plain", {"seeds": seeds, "first": first, "rates": rates})
+
+    def rate(requests: Sequence[TracedRequest]) -> float:
+        scheduled = Scheduler({"": Plain(setup_of(requests, OPTIONS))})
+        return play(requests, scheduled, OPTIONS.speeds).finish_rate
+
+    _keep("plain", _swept(LOADS, seeds, first, rate))
 
 
 @main.command()

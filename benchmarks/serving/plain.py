@@ -17,7 +17,7 @@ from slurm_hadar.serving.scheduling.score import ScoreTable
 
 __all__ = ["Plain"]
 
-_ATOMS = 32  # of the distributions, as of those that scores are computed from
+_ATOMS = 32  # of the distributions, for scores and batches alike
 
 
 class Plain(Policy):

@@ -121,7 +121,7 @@ class Hadar(Policy):
     def _rules(self) -> Rules:
         return Rules(
             objective=self.objective,
-            frontier=self._frontier,
+            frontier=1.0 if self.objective == "ttd" else self._frontier,
             fairness=self.fairness,
             fair_share=self.fair_share,
             switch_gain=self.switch_gain,

@@ -86,7 +86,7 @@ class HadarE(Hadar):
 
     @property
     def _longest_first(self) -> bool:
-        return self.objective == "ttd" or self._frontier > 0.5
+        return self._rules.frontier > 0.5
 
     def _base(self, seen: Snapshot) -> tuple[Plan, Mapping[str, float]]:
         if self.prices == "lookahead":

@@ -77,7 +77,8 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     value = _type_value(outlook) if rules.fair_share != "none" else {}
     weights = delay_costs(outlook, rules.objective, rules.fairness, rules.fair_share, value)
     seconds, before = _with_start(rules, outlook), _Recalled.of(outlook)
-    target = _target(rules, outlook, before)
+    leaning = _leaning(rules, outlook)
+    target = _target(outlook, leaning, before)
     queues, terminal = _assigned(outlook, seconds, weights, before, target)
     memory: dict[str, Any] = {} if target is None else {"end": target.end}
     memory["time"] = outlook.arena.snapshot.time
@@ -86,10 +87,9 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     if target is not None:
         queues = _critical_first(outlook, seconds, weights, queues, target)
     schedule = planned = None
-    if alone and _searchable(rules, outlook, target):
+    if alone and _searchable(rules, outlook, leaning, target):
         toll = _toll(outlook)
-        frontier = 1.0 if rules.objective == "ttd" else rules.frontier
-        problem = Problem(outlook, seconds, weights, queues.column, queues.key, toll, target, frontier)
+        problem = Problem(outlook, seconds, weights, queues.column, queues.key, toll, target, rules.frontier)
         schedule = search(problem, before.plan, exchanges=not before.same_jobs)
         memory["plan"] = _remembered(outlook, schedule, before.keys)
         behind = np.maximum(terminal, _arriving(outlook))
@@ -106,7 +106,7 @@ def _toll(outlook: Outlook) -> Floats:
     return np.where(outlook.elastic[:, None], outlook.workers * _arriving_per_gpu(outlook), 0.0)
 
 
-def _searchable(rules: Rules, outlook: Outlook, target: Target | None) -> bool:
+def _searchable(rules: Rules, outlook: Outlook, leaning: float, target: Target | None) -> bool:
     """Whether to look for a plan job by job: where the queue is short enough, and the fluid's prices are no better.
     They are where to stop a job costs little: there they stop and go on, or change the sizes of gangs, and plans let
     every job run to its end. Of rigid gangs that takes pools that hold many at a time, or stops that are free and a
@@ -121,7 +121,7 @@ def _searchable(rules: Rules, outlook: Outlook, target: Target | None) -> bool:
     short, elastic = len(outlook.jobs) <= _SHORT, outlook.elastic
     fixed = np.array([j.unmovable is not None for j in outlook.jobs], bool)
     lost_s = np.where(fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
-    makespan = _leaning(rules, outlook) >= _IN_STEP
+    makespan = leaning >= _IN_STEP
     if makespan:
         lost_s = np.where(elastic & (lost_s >= _DEAR * outlook.best_s), outlook.best_s, lost_s)
     if makespan or rules.objective != "jct":
@@ -234,12 +234,12 @@ def _last_plan(outlook: Outlook, remembered: Sequence[Sequence[str]], index: Map
 
 
 def _leaning(rules: Rules, outlook: Outlook) -> float:
-    """The frontier of this queue: a stream has no end to aim at."""
-    return 1.0 if rules.objective == "ttd" else rules.frontier * (1.0 - _stream(outlook))
+    """The frontier of this queue: a stream has no end to aim at, but for who aims at nothing else."""
+    return rules.frontier if rules.objective == "ttd" else rules.frontier * (1.0 - _stream(outlook))
 
 
-def _target(rules: Rules, outlook: Outlook, before: _Recalled) -> Target | None:
-    aim = Aim.of(_leaning(rules, outlook))
+def _target(outlook: Outlook, leaning: float, before: _Recalled) -> Target | None:
+    aim = Aim.of(leaning)
     if aim is None:
         return None
     return set_target(outlook, aim, outlook.run_s * outlook.workers, before.end, before.fresh)

@@ -9,7 +9,8 @@ __all__ = ["Rules"]
 
 @dataclass(frozen=True)
 class Rules:
-    """As the parameters of :class:`slurm_hadar.policies.hadar.policy.Hadar`; ``frontier`` is 0 but with ``jct``."""
+    """As the parameters of :class:`slurm_hadar.policies.hadar.policy.Hadar`; ``frontier`` is 1 with ``ttd``, and 0 with
+    what aims at no makespan."""
 
     objective: str
     frontier: float
