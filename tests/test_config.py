@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.config import Config, Mode, load
+from slurm_hadar.config import Config, Mode, keeping, load
 from slurm_hadar.errors import ConfigError
 
 
@@ -110,7 +110,7 @@ def test_every_setting_has_a_name_and_an_origin(write: Any) -> None:
 def test_files_of_the_system_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """config.toml, then config.d by name; the last one wins, and each value knows its file."""
     monkeypatch.delenv("HADAR_CONFIG", raising=False)
-    monkeypatch.setattr("slurm_hadar.config.SYSTEM_DIR", tmp_path)
+    monkeypatch.setattr("slurm_hadar.config.files.SYSTEM_DIR", tmp_path)
     (tmp_path / "config.d").mkdir()
     (tmp_path / "config.toml").write_text("[controller]\nround_s = 60\nkeep_days = 3\n")
     (tmp_path / "config.d" / "20-site.toml").write_text("[controller]\nround_s = 120\n")
@@ -124,7 +124,7 @@ def test_files_of_the_system_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_keeping_part_of_another() -> None:
     """Sections and single settings of the old configuration, all else of the new one."""
     old = load(None, ["channel.enabled=false", "slurm.timeout_s=5", "slurm.slow_read_s=1"])
-    new = load(None, ["slurm.slow_read_s=2"]).keeping(old, ["channel", "slurm.timeout_s"])
+    new = keeping(load(None, ["slurm.slow_read_s=2"]), old, ["channel", "slurm.timeout_s"])
 
     assert (new.channel.enabled, new.slurm.timeout_s, new.slurm.slow_read_s) == (False, 5, 2)
 

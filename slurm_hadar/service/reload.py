@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, keeping
 
 __all__ = ["Reload", "compare"]
 
@@ -43,4 +43,4 @@ def compare(old: Config, new: Config) -> Reload:
     for key in keys:
         bound = any(key == fixed or key.startswith(f"{fixed}.") for fixed in NEEDS_RESTART)
         (waiting if bound else changed)[key] = (before.get(key), after.get(key))
-    return Reload(new.keeping(old, NEEDS_RESTART), changed, waiting)
+    return Reload(keeping(new, old, NEEDS_RESTART), changed, waiting)

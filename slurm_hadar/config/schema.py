@@ -1,29 +1,20 @@
-"""The administrator's one TOML file: schema, defaults, bounds, and where each value came from.
-
-Files are read in this order, later ones win: ``/etc/slurm-hadar/config.toml``, ``/etc/slurm-hadar/config.d/*.toml``
-(by name), the file named by ``--config`` or ``$HADAR_CONFIG`` (which then replaces the first two), and last the
-``section.key=value`` settings of the command line.
-"""
+"""The schema of the configuration: sections, defaults and bounds. What a setting does is its description, from which
+the manual is made."""
 
 from __future__ import annotations
 
-import difflib
 import enum
-import os
-import re
 import shlex
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from slurm_hadar.errors import ConfigError
-
-__all__ = ["Config", "Mode", "SharedBy", "SharedGpus", "changed", "load"]
-
-SYSTEM_DIR = Path("/etc/slurm-hadar")
+__all__ = [
+    "AuditSection", "Config", "ControllerSection", "GuardSection", "HooksSection", "JobsSection", "LogSection", "Mode",
+    "NetworkSection", "PartitionSection", "PredictSection", "SharedBy", "SharedGpus",
+]  # fmt: skip
 
 
 class Mode(enum.StrEnum):
@@ -360,45 +351,9 @@ class Config(_Section):
         """Every setting as ``section.key``, with its value as JSON has it; a table without entries is {}."""
         return dict(_flat(self.model_dump(mode="json")))
 
-    def keeping(self, old: Config, keys: Iterable[str]) -> Config:
-        """This configuration with ``keys`` (sections, or ``section.key``) as they are in ``old``."""
-        content, before = self.model_dump(), old.model_dump()
-        for key in keys:
-            section, _, name = key.partition(".")
-            if name:
-                content[section][name] = before[section][name]
-            else:
-                content[section] = before[section]
-        return _validated(content, self.origins)
-
     def origin(self, key: str) -> str:
         """Where ``section.key`` was set: a file, ``command line`` or ``default``."""
         return self.origins.get(key, "default")
-
-
-def load(path: Path | None = None, overrides: Iterable[str] = ()) -> Config:
-    """Read the configuration.
-
-    ``path`` (or ``$HADAR_CONFIG``) replaces the system files; ``overrides`` are ``section.key=value`` texts with
-    TOML values. Raises ConfigError naming file, key and fix.
-    """
-    merged: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for file in _files(path):
-        _merge(merged, _read(file), str(file), origins)
-    for text in overrides:
-        _merge(merged, _override(text), "command line", origins)
-    return _validated(merged, origins)
-
-
-def changed(config: Config, settings: Mapping[str, Any]) -> Config:
-    """``config`` with ``section.key`` settings replaced, as by options of a command. Raises ConfigError."""
-    content, origins = config.model_dump(), dict(config.origins)
-    for key, value in settings.items():
-        section, _, name = key.partition(".")
-        content[section][name] = value
-        origins[key] = "command line"
-    return _validated(content, origins)
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -407,123 +362,3 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _validated(content: Mapping[str, Any], origins: Mapping[str, str]) -> Config:
-    try:
-        return Config.model_validate({**content, "origins": origins})
-    except ValidationError as error:
-        first, *more = _faults(error, origins)
-        raise ConfigError(first, more) from None
-
-
-def _files(path: Path | None) -> list[Path]:
-    named = path or (Path(os.environ["HADAR_CONFIG"]) if os.environ.get("HADAR_CONFIG") else None)
-    if named is not None:
-        if not named.is_file():
-            raise ConfigError(f"configuration file {named} does not exist")
-        return [named]
-    main = [SYSTEM_DIR / "config.toml"] if (SYSTEM_DIR / "config.toml").is_file() else []
-    return main + sorted((SYSTEM_DIR / "config.d").glob("*.toml"))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        with file.open("rb") as stream:
-            return tomllib.load(stream)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:  # not UTF-8, thousands of digits or of brackets
-        raise ConfigError(f"cannot read {file}: {error}") from None
-
-
-def _override(text: str) -> dict[str, Any]:
-    key, equals, value = text.partition("=")
-    parts = key.strip().split(".")
-    if not equals or len(parts) < 2 or not all(parts):
-        raise ConfigError(f"setting {text!r} must read section.key=value")
-    try:
-        parsed = tomllib.loads(f"x = {value}")["x"]
-    except (ValueError, RecursionError):
-        parsed = value  # a bare word is a string, so that users need not quote twice in a shell
-    nested: Any = parsed
-    for part in reversed(parts):
-        nested = {part: nested}
-    return dict(nested)
-
-
-def _merge(
-    into: dict[str, Any], new: Mapping[str, Any], origin: str, origins: dict[str, str], prefix: str = ""
-) -> None:
-    for key, value in new.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            child = into.setdefault(key, {})
-            if not isinstance(child, dict):
-                raise ConfigError(f"{origin}: {name} is a section here and a value elsewhere")
-            _merge(child, value, origin, origins, name + ".")
-        else:
-            into[key] = value
-            origins[name] = origin
-
-
-def _faults(error: ValidationError, origins: Mapping[str, str]) -> list[str]:
-    """A line for each fault, in the order of the files and their lines: where it stands, the key, what is wrong, and
-    for an unknown key what may be meant."""
-    found = {}
-    for fault in error.errors(include_url=False):
-        path = [str(p) for p in fault["loc"]]
-        name = ".".join(path)
-        within = (origin for key, origin in origins.items() if key.startswith(f"{name}."))
-        origin = origins.get(name) or next(within, "configuration")
-        line = _line_of(origin, path)
-        found[origin, line, path[-1] if path else ""] = (
-            f"{origin}{f':{line}' if line else ''}: {_wrong(fault, path, name)}"
-        )
-    return [found[place] for place in sorted(found)]
-
-
-def _wrong(fault: Any, path: list[str], name: str) -> str:
-    if fault["type"] == "extra_forbidden":
-        valid = _valid_keys(path[:-1])
-        near = difflib.get_close_matches(path[-1], valid, n=1)
-        return f"unknown key {name}; {f'did you mean {near[0]}? ' if near else ''}valid here: {', '.join(valid)}"
-    message = fault["msg"].removeprefix("Value error, ")
-    return f"{name} = {fault['input']!r}: {message[:1].lower()}{message[1:]}"
-
-
-_SECTION = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]")
-_SETTING = re.compile(r"""\s*([\w."'-]+)\s*=""")
-
-
-def _line_of(origin: str, path: list[str]) -> int:
-    """The line of a key or section in a file; 0 where the origin is none, or the key is written otherwise."""
-    try:
-        lines = Path(origin).read_text().splitlines() if os.sep in origin else []
-    except (OSError, ValueError):
-        lines = []
-    section: list[str] = []
-    for number, line in enumerate(lines, 1):
-        if found := _SECTION.match(line):
-            section = _keys(found[1])
-        elif found := _SETTING.match(line):
-            if [*section, *_keys(found[1])] == path:
-                return number
-            continue
-        if section == path:
-            return number
-    return 0
-
-
-def _keys(text: str) -> list[str]:
-    return [part.strip(" \"'") for part in text.split(".")]
-
-
-def _valid_keys(path: list[str]) -> list[str]:
-    """What may stand at ``path``; the entries of a table of names (partitions, network.types) are all alike."""
-    where: Any = Config
-    for part in path:
-        where = get_args(where)[1] if get_origin(where) is dict else where.model_fields[part].annotation
-    if get_origin(where) is dict:
-        return ["NAME"]
-    return sorted(k for k in where.model_fields if k != "origins")

@@ -1,0 +1,114 @@
+"""The configuration as it is read: files, then settings of the command line, each value with where it came from."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from slurm_hadar.config.faults import lines_of
+from slurm_hadar.config.schema import Config
+from slurm_hadar.errors import ConfigError
+
+__all__ = ["SYSTEM_DIR", "changed", "keeping", "load"]
+
+SYSTEM_DIR = Path("/etc/slurm-hadar")
+
+
+def load(path: Path | None = None, overrides: Iterable[str] = ()) -> Config:
+    """Read the configuration.
+
+    ``path`` (or ``$HADAR_CONFIG``) replaces the system files; ``overrides`` are ``section.key=value`` texts with
+    TOML values. Raises ConfigError naming file, key and fix.
+    """
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for file in _files(path):
+        _merge(merged, _read(file), str(file), origins)
+    for text in overrides:
+        _merge(merged, _override(text), "command line", origins)
+    return _validated(merged, origins)
+
+
+def changed(config: Config, settings: Mapping[str, Any]) -> Config:
+    """``config`` with ``section.key`` settings replaced, as by options of a command. Raises ConfigError."""
+    content, origins = config.model_dump(), dict(config.origins)
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        content[section][name] = value
+        origins[key] = "command line"
+    return _validated(content, origins)
+
+
+def keeping(config: Config, old: Config, keys: Iterable[str]) -> Config:
+    """``config`` with ``keys`` (sections, or ``section.key``) as they are in ``old``."""
+    content, before = config.model_dump(), old.model_dump()
+    for key in keys:
+        section, _, name = key.partition(".")
+        if name:
+            content[section][name] = before[section][name]
+        else:
+            content[section] = before[section]
+    return _validated(content, config.origins)
+
+
+def _validated(content: Mapping[str, Any], origins: Mapping[str, str]) -> Config:
+    try:
+        return Config.model_validate({**content, "origins": origins})
+    except ValidationError as error:
+        first, *more = lines_of(error, origins)
+        raise ConfigError(first, more) from None
+
+
+def _files(path: Path | None) -> list[Path]:
+    named = path or (Path(os.environ["HADAR_CONFIG"]) if os.environ.get("HADAR_CONFIG") else None)
+    if named is not None:
+        if not named.is_file():
+            raise ConfigError(f"configuration file {named} does not exist")
+        return [named]
+    main = [SYSTEM_DIR / "config.toml"] if (SYSTEM_DIR / "config.toml").is_file() else []
+    return main + sorted((SYSTEM_DIR / "config.d").glob("*.toml"))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:  # not UTF-8, thousands of digits or of brackets
+        raise ConfigError(f"cannot read {file}: {error}") from None
+
+
+def _override(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or len(parts) < 2 or not all(parts):
+        raise ConfigError(f"setting {text!r} must read section.key=value")
+    try:
+        parsed = tomllib.loads(f"x = {value}")["x"]
+    except (ValueError, RecursionError):
+        parsed = value  # a bare word is a string, so that users need not quote twice in a shell
+    nested: Any = parsed
+    for part in reversed(parts):
+        nested = {part: nested}
+    return dict(nested)
+
+
+def _merge(
+    into: dict[str, Any], new: Mapping[str, Any], origin: str, origins: dict[str, str], prefix: str = ""
+) -> None:
+    for key, value in new.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            child = into.setdefault(key, {})
+            if not isinstance(child, dict):
+                raise ConfigError(f"{origin}: {name} is a section here and a value elsewhere")
+            _merge(child, value, origin, origins, name + ".")
+        else:
+            into[key] = value
+            origins[name] = origin
