@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.traces import Trace, TraceJob
-from slurm_hadar.throughput.estimator import SPREAD
+from slurm_hadar.throughput.inference import SPREAD
 
 __all__ = ["CLUSTER", "Peer", "read_peers", "read_trace"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.cluster.spec import VirtualNode
-from slurm_hadar.throughput.estimator import BATCH_EXPONENT
+from slurm_hadar.throughput.inference import BATCH_EXPONENT
 from slurm_hadar.throughput.table import ReferenceTable, reference, workload
 
 __all__ = ["FILE", "default_factors", "document", "speeds", "write"]

@@ -30,7 +30,7 @@ from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
-from slurm_hadar.throughput.estimator import MEASURED_ERROR
+from slurm_hadar.throughput.inference import MEASURED_ERROR
 from slurm_hadar.throughput.store import EstimateError
 
 __all__ = ["Metrics"]

@@ -15,7 +15,8 @@ from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.graphs.graph import JobGraph
 from slurm_hadar.model import Speed
 from slurm_hadar.simulator.job_types import job_type
-from slurm_hadar.throughput.estimator import SPREAD, Estimator, elastic_growth, relative_speed
+from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.inference import SPREAD, elastic_growth, relative_speed
 from slurm_hadar.throughput.table import ReferenceTable, Row, gavel_reference, read_table, reference, workload
 
 if TYPE_CHECKING:  # the trace formats need rates in their turn

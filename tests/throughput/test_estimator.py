@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.model import Basis, GpuType
-from slurm_hadar.throughput.estimator import BATCH_EXPONENT, DOUBLING, SPREAD, Estimator
+from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.inference import BATCH_EXPONENT, DOUBLING, SPREAD
 from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import read_table, reference
 

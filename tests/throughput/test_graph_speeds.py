@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.throughput.estimator import Estimator, relative_speed
+from slurm_hadar.throughput.estimator import Estimator
+from slurm_hadar.throughput.inference import relative_speed
 from slurm_hadar.throughput.store import ThroughputStore, workload_key
 from slurm_hadar.throughput.table import reference
 
