@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,20 +63,36 @@ class Kind:
     weight: float
 
 
-def read_trace(source: str) -> tuple[TracedRequest, ...]:
-    """Of a file, or drawn by a text such as ``poisson:load=0.7``; by arrival. Raises TraceError."""
+def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> tuple[TracedRequest, ...]:
+    """Of a file, or drawn by a text such as ``poisson:load=0.7``; by arrival. Raises TraceError.
+
+    ``assume`` is told what had to be assumed: where most deadlines lie before the arrivals, they cannot be on the same
+    clock, and are taken as spans after each arrival, as in traces of jobs.
+    """
     if is_drawn(source):
         return drawn(source)
     path = Path(source)
     with reading(path):
         text = path.read_text(encoding="utf-8-sig")
-    found = [_request(row, where) for where, row in rows(text.splitlines(), source, COLUMNS[:3], COLUMNS[3:])]
+    found = [(_request(row, where), where) for where, row in rows(text.splitlines(), source, COLUMNS[:3], COLUMNS[3:])]
     if not found:
         raise TraceError(f"{source}: has no requests, only a header; add a line for each request")
-    return tuple(sorted(found, key=lambda request: request.arrival_s))
+    requests = [request for request, _ in found]
+    early = [(request, where) for request, where in found if request.deadline_s < request.arrival_s]
+    if len(early) > 1 and 2 * len(early) > sum(not math.isnan(r.deadline_s) for r in requests):
+        assume("deadline_s is counted from each request's arrival, since most of them lie before arrival_s")
+        requests = [replace(r, deadline_s=r.arrival_s + r.deadline_s) for r in requests]
+    elif early:
+        request, where = early[0]
+        raise TraceError(
+            f"{where}: deadline_s {request.deadline_s:g} lies before arrival_s: it is a time on the clock of "
+            "arrival_s; for a span after each arrival leave the column out and give --slo"
+        )
+    return tuple(sorted(requests, key=lambda request: request.arrival_s))
 
 
 def _request(row: Mapping[str, str], where: str) -> TracedRequest:
+    """``deadline_s`` as it stands."""
     arrival_s, exec_s = number(row["arrival_s"], where, "arrival_s"), positive(row["exec_s"], where, "exec_s")
     if not 0 <= arrival_s <= _LATEST_S:
         raise TraceError(f"{where}: arrival_s must be from 0 to {_LATEST_S:g}, not {row['arrival_s']!r}")
@@ -87,11 +103,8 @@ def _request(row: Mapping[str, str], where: str) -> TracedRequest:
     if not row.get("deadline_s"):
         return TracedRequest(arrival_s, row["application"], exec_s)
     deadline_s = number(row["deadline_s"], where, "deadline_s")
-    if deadline_s < arrival_s:
-        raise TraceError(
-            f"{where}: deadline_s {row['deadline_s']} lies before arrival_s: it is a time on the clock of arrival_s; "
-            "for a span after each arrival leave the column out and give --slo"
-        )
+    if deadline_s < 0:
+        raise TraceError(f"{where}: deadline_s must not be below 0, as {row['deadline_s']!r} is")
     return TracedRequest(arrival_s, row["application"], exec_s, deadline_s)
 
 
@@ -157,9 +170,11 @@ def with_slo(trace: Sequence[TracedRequest], slo: str | None) -> tuple[TracedReq
     return tuple(replace(r, deadline_s=r.arrival_s + span_s) for r in trace)
 
 
-def intended_of(source: str, slo_s: float, mix: Mapping[str, float]) -> tuple[Intended, ...]:
-    """What a load sends: a file's requests, or those of a drawn process, whose applications come by the weights of
-    ``mix``. Raises TraceError."""
+def intended_of(
+    source: str, slo_s: float, mix: Mapping[str, float], assume: Callable[[str], None] = lambda _: None
+) -> tuple[Intended, ...]:
+    """What a load sends: a file's requests (``assume`` as in :func:`read_trace`), or those of a drawn process, whose
+    applications come by the weights of ``mix``. Raises TraceError."""
     if is_drawn(source):
         arrivals = Arrivals.read(source, Arrivals.values(source))
         dice = random.Random(f"mix {arrivals.seed}")
@@ -168,7 +183,7 @@ def intended_of(source: str, slo_s: float, mix: Mapping[str, float]) -> tuple[In
     else:
         found = tuple(
             Intended(r.arrival_s, r.application, slo_s if math.isnan(r.deadline_s) else r.deadline_s - r.arrival_s)
-            for r in read_trace(source)
+            for r in read_trace(source, assume)
         )
     if not found:
         raise TraceError(f"{source}: nobody comes; raise rate or seconds")

@@ -11,13 +11,13 @@ __all__ = ["MOST_BYTES", "size_bytes"]
 
 #: More than any GPU has; who says more has mistyped.
 MOST_BYTES = 10**15
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?(?:([KMGT])(i?)B?|B?)", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?(?:e\+?\d{1,2})?) ?(?:([KMGT])(i?)B?|B?)", re.ASCII | re.IGNORECASE)
 _STEPS = "KMGT"
 
 
 def size_bytes(text: str) -> int:
-    """``16000000000``, ``16G`` and ``16GB`` (powers of 1000), ``16GiB`` and ``16Gi`` (of 1024), ``1.5G``, in bytes,
-    parts of a byte cut off. Raises ConfigError."""
+    """``16000000000``, ``16e9``, ``16G`` and ``16GB`` (powers of 1000), ``16GiB`` and ``16Gi`` (of 1024), ``1.5G``, in
+    bytes, parts of a byte cut off. Raises ConfigError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"{text!r} is no size in bytes: 16000000000, 16G (powers of 1000) or 16GiB (of 1024)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ("5,a,1,2", "lies before arrival_s"),
         ("0,a,nan,2", "must be a number"),
         ("0,a,1", "3 fields"),
+        ("0,a,1,-2", "must not be below 0"),
     ],
 )
 def test_broken_lines_are_named(tmp_path: Path, line: str, told: str) -> None:
@@ -41,6 +43,35 @@ def test_broken_lines_are_named(tmp_path: Path, line: str, told: str) -> None:
     with pytest.raises(TraceError, match=told) as raised:
         read_trace(str(file))
     assert f"{file}:2" in str(raised.value)
+
+
+def test_deadlines_that_can_only_be_spans_are_taken_as_such_and_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(HEAD + "0,a,1,2\n5,a,1,2\n7,b,1,3\n9,b,1,\n")
+    told: list[str] = []
+
+    trace = read_trace(str(file), told.append)
+
+    assert [r.deadline_s for r in trace[:3]] == [2, 7, 10] and math.isnan(trace[3].deadline_s)
+    assert len(told) == 1 and "counted from each request's arrival" in told[0]
+
+
+def test_few_deadlines_before_their_arrivals_are_mistakes(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(HEAD + "0,a,1,2\n5,a,1,2\n7,b,1,9\n9,b,1,12\n")
+
+    with pytest.raises(TraceError, match=r"trace\.csv:3: deadline_s 2 lies before arrival_s"):
+        read_trace(str(file))
+
+
+def test_the_command_says_what_it_assumed(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(HEAD + "0,a,0.1,0.5\n5,a,0.1,0.5\n7,a,0.1,0.5\n")
+
+    result = CliRunner().invoke(hadar, ["serve", "simulate", "--trace", str(file), "--scheduler", "edf", "--json", "-"])
+
+    assert json.loads(result.stdout)["finish_rate"] == 1.0
+    assert result.stderr.startswith("assumed: deadline_s is counted")
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,16 @@ from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
         ("0", 0), ("16000000000", 16 * 10**9), ("16G", 16 * 10**9), ("16GB", 16 * 10**9), ("16gb", 16 * 10**9),
         ("16GiB", 16 * 2**30), ("16Gi", 16 * 2**30), (" 16 GiB ", 16 * 2**30), ("1.5G", 1_500_000_000),
         ("0.1K", 100), ("512B", 512), ("2M", 2_000_000), ("1T", 10**12), ("1TiB", 2**40), ("1.0001K", 1000),
+        ("16e9", 16 * 10**9), ("1.6e+10", 16 * 10**9), ("1E9", 10**9),
     ],
 )  # fmt: skip
 def test_sizes_are_read(text: str, size: int) -> None:
     assert size_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "G", "-1", "1e9", "16X", "16iB", "1.G", "16G16", "nan", "١", "0x10", "9" * 30])
+@pytest.mark.parametrize(
+    "text", ["", "G", "-1", "e9", "1e", "1e-9", "16X", "16iB", "1.G", "16G16", "nan", "١", "0x10", "9" * 30]
+)
 def test_what_is_no_size_is_refused_with_the_forms_that_are(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is no size in bytes: 16000000000, 16G \(powers of 1000\) or 16GiB"):
         size_bytes(text)

@@ -180,13 +180,17 @@ def load(
         for example in client.examples(name):
             examples.setdefault(example["parameters"]["application"], []).append(example)
     token = None if token_file is None else read_token(token_file)
-    intended = intended_of(source, seconds(slo, "--slo"), _mix(mix, list(examples)))
+    intended = intended_of(source, seconds(slo, "--slo"), _mix(mix, list(examples)), _assume)
     told = run_load(url, name, intended, examples, token, certificates).summary()
     if json_file is not None:
         write_json(json_file, told)
         if json_file == "-":
             return
     console().print(facts_table(_load_rows(told)))
+
+
+def _assume(line: str) -> None:
+    click.echo(f"assumed: {line}", err=True)
 
 
 def _mix(text: str | None, applications: list[str]) -> dict[str, float]:
@@ -241,9 +245,9 @@ def simulate(
     """Simulate a trace of requests.
 
     Columns: arrival_s, application, exec_s (alone, on a worker of speed 1), and optional deadline_s, on the clock of
-    arrival_s.
+    arrival_s, or where most lie before arrival_s counted from there.
     """
-    trace = with_slo(read_trace(source), slo)
+    trace = with_slo(read_trace(source, _assume), slo)
     options = ServeOptions(BatchLaw.linear(g, largest), _speeds(speeds), profiled)
     result = run_simulation(trace, Name(name), options)
     if json_file is not None:
