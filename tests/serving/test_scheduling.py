@@ -192,6 +192,19 @@ def test_who_has_gone_is_not_run() -> None:
     assert scheduled.choose(0.0, [Worker("w")]) is None
 
 
+def test_applications_of_which_nothing_is_known_are_learned_though_they_come_together() -> None:
+    """A batch of several tells of none: were all their batches such, they would be taken to be short for ever."""
+    dice, trace = random.Random(7), []
+    for spike in range(60):
+        for _ in range(12):
+            due_s = 2.0 * spike + 1.0
+            trace.append(TracedRequest(2.0 * spike, dice.choice("abcd"), dice.uniform(0.05, 0.2), due_s))
+
+    unknown, known = (simulate(trace, Name.ORLOJ, ServeOptions(LAW, profiled=n)).finish_rate for n in (0, 50))
+
+    assert unknown >= known - 0.05
+
+
 def test_an_application_that_became_faster_is_found_out() -> None:
     """What was known would have all of it given up for ever."""
     calm = [TracedRequest(n * 0.5, "a", 5.0 if n < 5 else 0.01, n * 0.5 + 1.0) for n in range(100)]

@@ -89,6 +89,10 @@ class Knowledge:
         """Those that were observed, by the last refresh."""
         return tuple(self._known)
 
+    def familiar(self, application: str) -> bool:
+        """Whether an application's own observations are enough to tell its run times."""
+        return len(self._windows.get(application, ())) >= _ENOUGH
+
     @property
     def changed(self) -> int:
         """Observations since the last refresh."""
@@ -102,7 +106,7 @@ class Knowledge:
             self.overall = mixture(shares, _BLEND)
         self._known = {
             name: d
-            if len(self._windows[name]) >= _ENOUGH
+            if self.familiar(name)
             else mixture([(d, float(len(self._windows[name]))), (self.overall, 1.0)], _BLEND)
             for name, d in own.items()
         }

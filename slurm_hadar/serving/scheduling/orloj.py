@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappush
 from typing import Any, NamedTuple
 
@@ -158,6 +158,7 @@ class Orloj(Policy):
         if application not in self._means:
             known = self.knowledge.of(application)
             self._means[application], self._shortest[application] = known.mean_s, known.times_s[0]
+            self._strange.add(application)
         self._heap.push(request, now_s)
 
     def departed(self, request: Request) -> None:
@@ -174,7 +175,8 @@ class Orloj(Policy):
             application = applications.pop()
             alone_s = seconds / self.setup.law.factors[len(requests)]
             shorter = alone_s < _NEWS * self.knowledge.of(application).times_s[0]
-            self._new = self._new or shorter or application not in self.knowledge.applications
+            stranger = not self.knowledge.familiar(application)
+            self._new = self._new or shorter or stranger
             self.knowledge.observe(application, alone_s, len(requests), now_s)
 
     @property
@@ -188,6 +190,7 @@ class Orloj(Policy):
         applications = (*knowledge.applications, *self._present)
         self._means = {a: knowledge.of(a).mean_s for a in applications}
         self._shortest = {a: knowledge.of(a).times_s[0] for a in applications}
+        self._strange = {a for a in applications if not knowledge.familiar(a)}
         former, self._latencies = self._latencies, Latencies(knowledge, self.setup.law, applications)
         self._latencies.foresee(former)
         self._heap = ScoreHeap(self.queued, self._scores(), 1.0 / (WAITS * knowledge.overall.mean_s), now_s)
@@ -318,12 +321,7 @@ class Orloj(Policy):
             if best is not None and self._at_most(size, shortest_s, speed) <= best.value:
                 continue
             parts = self._parts(listed, factors[size], size)
-            taken: list[Request] = []
-            counts: dict[str, int] = {}
-            for application in sorted(parts, key=self._means.__getitem__) if len(parts) > 1 else parts:
-                # without those of the longest applications, as short ones need not wait for long ones
-                taken, counts = taken + parts[application], {**counts, application: len(parts[application])}
-                longest_s = self._means[application]
+            for longest_s, taken, counts in self._together(parts):
                 if best is not None and self._at_most(len(taken), longest_s, speed) <= best.value:
                     continue
                 expected_s = self._latencies.expected_s(counts, len(taken)) / speed
@@ -334,6 +332,20 @@ class Orloj(Policy):
                 if value > (0.0 if best is None else best.value):
                     best = _Weighed(taken, counts, expected_s, on_time, value)
         return best
+
+    def _together(self, parts: Mapping[str, list[Request]]) -> Iterator[tuple[float, list[Request], dict[str, int]]]:
+        """The longest mean, the requests, and how many of each application: of the shortest application, of the two
+        shortest, and so on, as short ones need not wait for long ones. One whose run times are not known yet runs by
+        itself, as a batch of several would not tell them."""
+        taken: list[Request] = []
+        counts: dict[str, int] = {}
+        for application in sorted(parts, key=self._means.__getitem__) if len(parts) > 1 else parts:
+            part = parts[application]
+            if application in self._strange:
+                yield self._means[application], part, {application: len(part)}
+            else:
+                taken, counts = taken + part, {**counts, application: len(part)}
+                yield self._means[application], taken, counts
 
     @staticmethod
     def _parts(listed: Sequence[tuple[Request, float]], least: float, size: int) -> dict[str, list[Request]]:
