@@ -78,6 +78,53 @@ def test_a_plan_is_played_as_a_list_schedule(jobs: list[Job], rng: Any) -> None:
     assert [c >= 0 for c in played.now[0]] == [bool(s == 0) for s in played.start_s[0]]
 
 
+@given(QUEUES, st.randoms(use_true_random=False))
+def test_who_fits_starts_before_a_gang_that_does_not(jobs: list[Job], rng: Any) -> None:
+    """At each time the first of the order that fits, where it ends first; played in the order in which they started
+    nobody starts later."""
+    outlook = outlook_of(jobs)
+    order = rng.sample(range(len(jobs)), len(jobs))
+    machine = Machine(outlook, started(outlook), no_toll(outlook))
+    free, now, waiting, starts = [[0.0, 0.0], [0.0, 0.0]], 0.0, list(order), dict[int, tuple[float, int]]()
+    while waiting:
+        for job in list(waiting):
+            width = int(outlook.workers[job, 0])
+            idle = [[at for at, until in enumerate(times) if until <= now] for times in free]
+            room = [column for column in range(2) if len(idle[column]) >= width]
+            if room:
+                column = min(room, key=lambda c: started(outlook)[job, c])
+                starts[job] = now, column
+                waiting.remove(job)
+                for at in idle[column][:width]:
+                    free[column][at] = now + started(outlook)[job, column]
+        now = min((until for times in free for until in times if until > now), default=now)
+
+    found, where = machine.backfilled(np.array(order))
+    played = machine.play(Plans(found[None], where[None], np.full((1, len(jobs)), -1)))
+
+    assert where.tolist() == [starts[job][1] for job in range(len(jobs))]
+    assert [starts[job][0] for job in found] == sorted(now for now, _ in starts.values())
+    assert all(played.start_s[0, job] <= starts[job][0] + 1e-6 for job in order)
+
+
+def test_gangs_as_wide_as_the_cluster_go_together() -> None:
+    """In the order of GPU time each gang would wait for two GPUs to be empty, between jobs that keep one busy."""
+    area = [400.0 + 10 * n for n in range(12)]
+    jobs = [
+        make_job(str(n), 1 + n % 2, seconds / (1 + n % 2), v100=1.0, p100=None, k80=None, unmovable="no checkpoints")
+        for n, seconds in enumerate(area)
+    ]
+    outlook = outlook_of(jobs)
+    machine = Machine(outlook, started(outlook), no_toll(outlook))
+    order = np.arange(len(jobs))
+    static, filled = (
+        machine.play(Plans(o[None], c[None], np.full((1, len(jobs)), -1))).end_s.mean()
+        for o, c in ((order, np.full(len(jobs), -1)), machine.backfilled(order))
+    )
+
+    assert filled < 0.95 * static
+
+
 def test_the_meantime_is_used_and_charged() -> None:
     """The fast GPUs are held for 1000 s. A job that then takes 2000 s there does a part of it on the slow ones first;
     one that gains less than a restart does not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,6 +106,33 @@ class Machine:
         start_s, end_s = (np.take_along_axis(a.T, by_job, axis=1) for a in (start_s, end_s))
         column, via, now = (np.take_along_axis(a.T, by_job, axis=1) for a in (column, via, now))
         return Schedules(start_s, end_s, column, via, now, np.take_along_axis(on_few.T, by_job, axis=1), charge)
+
+    def backfilled(self, order: Ints) -> tuple[Ints, Ints]:
+        """The jobs in the order in which they start if whoever fits starts, the first of ``order`` first, and the
+        column of each: of those with room, the one that ends it first. Who never starts comes last, with -1. O(n) steps
+        of O(n * k)."""
+        seconds, workers, again_s = self.seconds[order], self.workers[order], self.again_s[order]
+        able, free, waits = np.isfinite(seconds), self.free_s.copy(), np.ones(len(order), bool)
+        now, found, column = 0.0, list[int](), np.full(len(order), -1)
+        while math.isfinite(now) and waits.any():
+            left = (free <= now).sum(axis=1)
+            fits = able & waits[:, None] & (workers <= left[self.pool_of])
+            for at in np.flatnonzero(fits.any(axis=1)).tolist():
+                takes_s = np.where(able[at] & (workers[at] <= left[self.pool_of]), seconds[at], np.inf)
+                chosen = int(takes_s.argmin())
+                if not math.isfinite(takes_s[chosen]):
+                    continue
+                pool, taken = self.pool_of[chosen], workers[at, chosen]
+                idle = np.flatnonzero(free[pool] <= now)[:taken]
+                free[pool, idle] = now + seconds[at, chosen] + (again_s[at, chosen] if now > 0 else 0.0)
+                left[pool] -= taken
+                waits[at] = False
+                found.append(int(order[at]))
+                column[order[at]] = chosen
+                if not left.any():
+                    break
+            now = float(np.min(free, where=free > now, initial=np.inf))
+        return np.array(found + order[waits].tolist(), int), column
 
     def _choose(self, job: Ints, bound: Ints, free: Floats, offset: Ints) -> tuple[Ints, Floats, Floats, Bools]:
         """In which column the jobs run, when they begin and end there, and whether that needs the fewest nodes. Most

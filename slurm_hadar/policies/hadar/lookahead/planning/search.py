@@ -89,7 +89,7 @@ def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     machine = Machine(outlook, problem.seconds, problem.toll)
     # who cannot be moved once it runs has no meantime
     movable = np.array([j.unmovable is None for j in outlook.jobs], bool)
-    best = _Best(problem, machine, _starts(problem, last, movable))
+    best = _Best(problem, machine, _starts(problem, machine, last, movable))
     if exchanges:
         able = [np.flatnonzero(row).tolist() for row in np.isfinite(problem.seconds)]
         if (every := _every(able)) is not None:
@@ -132,7 +132,7 @@ class _Best:
         return Schedule(place, self.plan.column[0], self.plan.via[0], self._start_s, self._now, self._together)
 
 
-def _starts(problem: Problem, last: LastPlan, movable: Bools) -> Plans:
+def _starts(problem: Problem, machine: Machine, last: LastPlan, movable: Bools) -> Plans:
     """The last round's plan first, with who is new before those that take more GPU time; then plain rules: the order of
     the prices, of least GPU time and of least run time, of who runs, of who is critical; bound to the queues or not."""
     outlook, weights = problem.outlook, problem.weights
@@ -150,6 +150,7 @@ def _starts(problem: Problem, last: LastPlan, movable: Bools) -> Plans:
         (_by(problem.key, waits), stay, free),
         (_by(problem.key), problem.column, free),
         (_by(area), free, free),
+        (*machine.backfilled(_by(area)), free),
     ]
     if problem.target is not None:
         key = np.where(problem.target.critical, -problem.target.need_s, problem.key)
