@@ -38,7 +38,8 @@ _LONGEST_S, _LONGEST_WHOLE_S = 500.0, 3000.0
 _POPULATION = 8
 #: By algorithm: trials, where their hyper-parameters come from, and what ``hadar tune run`` is told.
 _ALGORITHMS: dict[str, tuple[int, str, tuple[str, ...]]] = {
-    "sha": (27, "number", ("--algorithm", "sha")),
+    "hyperband": (49, "number", ("--algorithm", "hyperband")),  # all brackets of trials of 27 reports, once
+    "sha": (27, "number", ("--algorithm", "sha")),  # who has nothing like it makes 27 trials of Hyperband's
     "tpe-hyperband": (42, "sampler", ("--algorithm", "hyperband", "--sampler", "tpe")),
     "asha": (27, "number", ("--algorithm", "asha")),
     "pbt": (_POPULATION * 4, "shapeless", ("--algorithm", "pbt", "--first-rung", str(PERTURBED_EVERY))),

@@ -60,7 +60,7 @@ def worker(algorithm: str, seed: int, url: str, trials: int) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruner: Any = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
-    if algorithm in ("sha", "tpe-hyperband"):
+    if algorithm in ("sha", "hyperband", "tpe-hyperband"):
         pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=REPORTS, reduction_factor=3)
     sampler: Any = optuna.samplers.RandomSampler(seed=seed)
     if algorithm == "tpe-hyperband":
@@ -111,7 +111,7 @@ def _ray_search(algorithm: str, seed: int, trials: int) -> tuple[dict[str, Any],
     numbered = {"number": tune.grid_search(list(range(trials))), "seed": seed}
     if algorithm == "asha":
         return numbered, {"scheduler": schedulers.ASHAScheduler(max_t=REPORTS, grace_period=1, reduction_factor=3)}
-    if algorithm == "sha":
+    if algorithm in ("sha", "hyperband"):  # of 27 trials four run to their ends, six, twelve and five begin at later rungs
         return numbered, {"scheduler": schedulers.HyperBandScheduler(max_t=REPORTS, reduction_factor=3)}
     space: dict[str, Any] = {}
     for name, one in task_here().space.items():
