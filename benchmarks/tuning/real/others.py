@@ -111,7 +111,7 @@ def _ray_search(algorithm: str, seed: int, trials: int) -> tuple[dict[str, Any],
     numbered = {"number": tune.grid_search(list(range(trials))), "seed": seed}
     if algorithm == "asha":
         return numbered, {"scheduler": schedulers.ASHAScheduler(max_t=REPORTS, grace_period=1, reduction_factor=3)}
-    if algorithm in ("sha", "hyperband"):  # of 27 trials four run to their ends, six, twelve and five begin at later rungs
+    if algorithm in ("sha", "hyperband"):  # of 27 trials four run to their ends, and six, twelve and five begin lower
         return numbered, {"scheduler": schedulers.HyperBandScheduler(max_t=REPORTS, reduction_factor=3)}
     space: dict[str, Any] = {}
     for name, one in task_here().space.items():
