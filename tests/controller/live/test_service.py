@@ -118,7 +118,8 @@ def test_the_controller_follows_slurmctld_to_the_backup(
     make_cluster: Callable[..., PrivateCluster], make_live: Any, short_tmp: Path, poll: Callable[..., Any]
 ) -> None:
     """Two slurmctld, the second under a host name of its own. While the first acts, the second host's controller only
-    observes; when the first is killed it takes over, without the other's journal, and starts what comes."""
+    observes; when the first is killed it takes over, without the other's journal, and decides what
+    comes next."""
     extra = ("SlurmctldHost=spare(127.0.0.2)", "SlurmctldTimeout=3")
     live = make_live(make_cluster("v100:1x2", extra_conf=extra))
     cluster, hosts, conf = live.cluster, short_tmp / "hosts", live.cluster.conf.with_name("spare.conf")
@@ -157,6 +158,9 @@ def test_the_controller_follows_slurmctld_to_the_backup(
         )
         assert json.loads(live.hadar("run", "--once", "--json").stdout)["mode"] == "act"
         poll(lambda: live.state_of(job) == "COMPLETED")
+        # what comes finds no GPU, else Slurm might start it before any controller does
+        busy = live.submit("--gres=gpu:2")
+        poll(lambda: live.state_of(busy) == "RUNNING")
 
         cluster.kill_slurmctld()
         poll(lambda: cluster.run(["squeue"], check=False).returncode == 0, 60)
