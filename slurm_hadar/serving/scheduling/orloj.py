@@ -175,8 +175,7 @@ class Orloj(Policy):
             application = applications.pop()
             alone_s = seconds / self.setup.law.factors[len(requests)]
             shorter = alone_s < _NEWS * self.knowledge.of(application).times_s[0]
-            stranger = not self.knowledge.familiar(application)
-            self._new = self._new or shorter or stranger
+            self._new = self._new or shorter or not self.knowledge.familiar(application)
             self.knowledge.observe(application, alone_s, len(requests), now_s)
 
     @property

@@ -118,19 +118,16 @@ class Machine:
             left = (free <= now).sum(axis=1)
             fits = able & waits[:, None] & (workers <= left[self.pool_of])
             for at in np.flatnonzero(fits.any(axis=1)).tolist():
-                takes_s = np.where(able[at] & (workers[at] <= left[self.pool_of]), seconds[at], np.inf)
+                takes_s = np.where(workers[at] <= left[self.pool_of], seconds[at], np.inf)
                 chosen = int(takes_s.argmin())
                 if not math.isfinite(takes_s[chosen]):
                     continue
-                pool, taken = self.pool_of[chosen], workers[at, chosen]
-                idle = np.flatnonzero(free[pool] <= now)[:taken]
-                free[pool, idle] = now + seconds[at, chosen] + (again_s[at, chosen] if now > 0 else 0.0)
-                left[pool] -= taken
-                waits[at] = False
+                pool, width = self.pool_of[chosen], workers[at, chosen]
+                free[pool, :width] = now + seconds[at, chosen] + (again_s[at, chosen] if now > 0 else 0.0)
+                free[pool].sort()
+                left[pool] -= width
+                waits[at], column[order[at]] = False, chosen
                 found.append(int(order[at]))
-                column[order[at]] = chosen
-                if not left.any():
-                    break
             now = float(np.min(free, where=free > now, initial=np.inf))
         return np.array(found + order[waits].tolist(), int), column
 

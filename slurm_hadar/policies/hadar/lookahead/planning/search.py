@@ -134,7 +134,8 @@ class _Best:
 
 def _starts(problem: Problem, machine: Machine, last: LastPlan, movable: Bools) -> Plans:
     """The last round's plan first, with who is new before those that take more GPU time; then plain rules: the order of
-    the prices, of least GPU time and of least run time, of who runs, of who is critical; bound to the queues or not."""
+    the prices, of least GPU time and of least run time, of who runs, of who is critical; bound to the queues or not;
+    and of least GPU time past gangs that have to wait."""
     outlook, weights = problem.outlook, problem.weights
     free, held = np.full(len(weights), -1), outlook.held
     area = (problem.seconds * outlook.workers).min(axis=1) / weights
