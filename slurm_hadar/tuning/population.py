@@ -101,7 +101,7 @@ class Place:
 
     def _compare(self, trial: FrozenTrial, trials: list[FrozenTrial]) -> int | None:
         """Who is to replace a trial that is due; None: nobody."""
-        if len(trials) >= self._what.trials:
+        if committed(self._what, trials) >= self._what.trials:
             return None
         step = max(trial.intermediate_values)
         dice = random.Random(f"{self._what.seed} {trial.number} {self._due(step - 1)}")
@@ -140,6 +140,13 @@ class Place:
             executor.state.say(
                 f"trial {child} begins at its first step: trial {better}, from which it takes over, {why}"
             )
+
+
+def committed(what: Search, trials: list[FrozenTrial]) -> int:
+    """The trials that there are, and those with which places of the population are still to begin."""
+    begun = {t.user_attrs[SLOT] for t in trials if SLOT in t.user_attrs}
+    waiting = sum(SLOT not in t.user_attrs and not t.state.is_finished() for t in trials)
+    return len(trials) + max(0, min(what.trials, what.population) - len(begun) - waiting)
 
 
 def _better(

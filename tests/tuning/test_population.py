@@ -17,7 +17,9 @@ import pytest
 from slurm_hadar.errors import StoreError
 from slurm_hadar.tuning.executor.group import Group, Leg
 from slurm_hadar.tuning.executor.live import Live, Stage
-from slurm_hadar.tuning.population import _inherit
+from slurm_hadar.tuning.population import SLOT, _inherit, committed
+from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.study.book import Algorithm
 
 DEADLINE_S = 120.0
 
@@ -55,6 +57,23 @@ def test_nobody_waits_for_the_save_of_one_that_cannot_save() -> None:
     assert live.saving
     live.saves_answered = 1
     assert not live.saving
+
+
+def test_a_place_that_is_still_to_begin_has_its_trial_kept_for_it() -> None:
+    """However late it begins: ten trials that were asked for stay ten."""
+    what = Search(Algorithm.PBT, trials=10, population=8)
+    study = optuna.create_study()
+    for slot in range(6):
+        study.ask().set_user_attr(SLOT, slot)
+    assert committed(what, study.trials) == 8
+    study.ask().set_user_attr(SLOT, 0)  # in place of one that was worse
+    assert committed(what, study.trials) == 9
+    study.enqueue_trial({})  # which a place takes up
+    assert committed(what, study.trials) == 9
+    for _ in range(3):
+        study.enqueue_trial({})
+    assert committed(what, study.trials) == 11
+    assert committed(Search(Algorithm.PBT, trials=4, population=8), []) == 4
 
 
 def _checkpoints(folder: Path) -> Iterator[Path]:

@@ -50,9 +50,11 @@ class Verifier:
     def _await_starts(
         self, seen: Observation, outcome: Outcome, placed: Mapping[str, Change], refused: Collection[str]
     ) -> Collection[Change]:
-        """Until all that were not refused are decided, or time is up; returns those that are not."""
+        """Until all that were not refused are decided, or time is up; returns those that are not. Time runs from when
+        the last of them may start."""
         open_ = {job_id: change for job_id, change in placed.items() if job_id not in refused}
-        deadline = time.monotonic() + self._context.config.jobs.start_timeout_s
+        gap_s = max((w.defer_s for w in outcome.log if w.job_id in open_), default=0.0)
+        deadline = time.monotonic() + gap_s + self._context.config.jobs.start_timeout_s
         pace, nudged = Pace(), set[str]()
         while outcome.log or open_:
             self._context.alive()
@@ -114,8 +116,9 @@ def _placed(change: Change, outcome: WriteOutcome, detail: str) -> WriteRecord:
 
 
 def _check_leases(records: Mapping[str, JobRecord], outcome: Outcome) -> None:
-    """A leased job must be pending and not yet eligible; one that started all the same is only worth a note."""
-    for write in [w for w in outcome.log if w.defer_s > 0]:
+    """A leased job must be pending and not yet eligible; one that started all the same is only worth a note. One that
+    was put off until the node is ready for it again is to start, and late if it does not."""
+    for write in [w for w in outcome.log if w.defer_s > 0 and w.purpose is not Purpose.PLACE]:
         record, begin = records.get(write.job_id), outcome.shown.begin(write.job_id)
         if record is None or record.lease is None or not outcome.shown.waits(write.job_id):
             continue
