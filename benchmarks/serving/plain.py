@@ -37,7 +37,7 @@ class Plain(Policy):
         """``queued`` is all that is kept."""
 
     def latest_start_s(self, request: Request) -> float:
-        return request.last_s - self._known[request.application].times_s[0]
+        return request.last_s - self._known[request.application].times_s[0] / self.speeds[0]
 
     def propose(self, now_s: float, speed: float) -> Proposal | None:
         best: Proposal | None = None

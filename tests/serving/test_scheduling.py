@@ -160,6 +160,44 @@ def test_the_faster_worker_gets_what_is_urgent() -> None:
     assert scheduled.choose(0.0, [slow, fast]).worker is fast
 
 
+def test_who_is_too_late_for_a_slow_worker_is_not_in_its_way() -> None:
+    """Though the faster one can still serve them, and they come first by their score."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(BatchLaw.linear(0.5, 1), 1.0, TWO)})
+    slow, fast = Worker("slow", 0.5), Worker("fast", 1.0)
+    scheduled.equip([slow, fast])
+    for number in range(3):
+        scheduled.arrive(_request(number, "long", 0.15), 0.0)
+    scheduled.arrive(_request(3, "long", 0.25), 0.0)
+
+    assert [r.number for r in scheduled.choose(0.0, [slow]).requests] == [3]
+    assert [r.number for r in scheduled.choose(0.0, [fast]).requests] == [0]
+
+
+@pytest.mark.parametrize("name", [Name.ORLOJ, Name.EDF, Name.LARGEST])
+def test_what_is_past_hope_goes_by_the_fastest_worker_there_is(name: Name) -> None:
+    scheduled = scheduler(name, {"": Setup(LAW, 1.0, TWO)})
+    first, faster = Worker("first"), Worker("faster", 4.0)
+    scheduled.equip([first, faster])
+    scheduled.arrive(_request(1, "long", 0.05), 0.0)
+
+    assert scheduled.expire(0.01) == []
+    scheduled.equip([faster])
+    assert scheduled.expire(0.01) == []
+    scheduled.equip([])  # another one is to come
+    assert scheduled.expire(0.01) == []
+    scheduled.equip([first])
+    assert [(r.request.number, r.why) for r in scheduled.expire(0.01)] == [(1, Refusal.HOPELESS)]
+
+
+def test_a_slow_worker_beside_a_fast_one_is_never_idle_for_nothing() -> None:
+    """More comes than both can serve, all of it alike: either has always something that it can still end in time."""
+    span_s = 0.1 / (1.1 * 1.5)
+    trace = tuple(TracedRequest(n * span_s, "a", 0.1, n * span_s + 0.8) for n in range(600))
+    result = simulate(trace, Name.ORLOJ, ServeOptions(BatchLaw.linear(0.0, 1), (1.0, 0.5)))
+
+    assert result.finish_rate > 0.99 / 1.1
+
+
 def test_models_go_where_they_are_held() -> None:
     scheduled = scheduler(Name.ORLOJ, {"a": Setup(LAW, 1.0, TWO), "b": Setup(LAW, 1.0, TWO)})
     scheduled.arrive(_request(1, "long", 1.0, "a"), 0.0)
@@ -212,6 +250,18 @@ def test_an_application_that_became_faster_is_found_out() -> None:
     result = simulate(calm, Name.ORLOJ, ServeOptions(LAW, profiled=5))
 
     assert result.on_time[60:].all()
+
+
+def test_to_find_that_out_costs_the_others_little() -> None:
+    """Each trial of the slow one takes 300 ms in which 25 others come."""
+    trace = [TracedRequest(n * 0.012, "quick", 0.005, n * 0.012 + 0.1) for n in range(5000)]
+    slow = [TracedRequest(n * 0.5, "slow", 0.3, n * 0.5 + 0.1) for n in range(120)]
+    whole = sorted([*trace, *slow], key=lambda r: r.arrival_s)
+
+    result = simulate(whole, Name.ORLOJ, ServeOptions(LAW))
+
+    assert [r.application for r in whole].count("quick") - result.on_time.sum() < 60
+    assert any(whole[n].application == "slow" for b in result.batches for n in b.requests)
 
 
 @pytest.mark.parametrize("name", list(Name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import heappush
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ __all__ = ["Latencies", "Orloj"]
 WAITS = 10.0  # 1/b in mean run times: how far the score looks ahead
 _SCORE_ATOMS = 16  # of the distributions that scores are computed from: each is a milestone
 _GRID = 128
-_PROBE_S = 10.0  # after so long without an observation a request is tried although it looks hopeless
+_PROBE_S = 10.0  # after so long without an observation a request is tried although it looks hopeless,
+_PROBE_SHARE = 0.01  # and while others are served no more often than takes so much of a worker's time
 _NEWS = 0.8  # of the shortest run known: less than that is worked in at once
 _DUE = 50  # observations after which distributions are worked out anew
 _KEPT = 256  # batches whose times are worked out anew with them
@@ -147,6 +148,7 @@ class Orloj(Policy):
         self._probes: dict[str, Request] = {}  # by application
         self._begin_s = float("inf")
         self._latencies = Latencies(self.knowledge, setup.law, ())
+        self._heaps: dict[float, ScoreHeap] = {}  # by the speed of a worker
         self.refresh(0.0)
 
     def enqueue(self, request: Request, now_s: float) -> None:
@@ -159,7 +161,8 @@ class Orloj(Policy):
             known = self.knowledge.of(application)
             self._means[application], self._shortest[application] = known.mean_s, known.times_s[0]
             self._strange.add(application)
-        self._heap.push(request, now_s)
+        for heap in self._heaps.values():
+            heap.push(request, now_s)
 
     def departed(self, request: Request) -> None:
         if self._probes.get(request.application) is request:
@@ -192,18 +195,32 @@ class Orloj(Policy):
         self._strange = {a for a in applications if not knowledge.familiar(a)}
         former, self._latencies = self._latencies, Latencies(knowledge, self.setup.law, applications)
         self._latencies.foresee(former)
-        self._heap = ScoreHeap(self.queued, self._scores(), 1.0 / (WAITS * knowledge.overall.mean_s), now_s)
-        self._ends = sorted((self.latest_start_s(r), number) for number, r in self.queued.items())
-        self.propose(now_s, 1.0)  # what the next decision needs is worked out now
+        self._heaps = {}
+        self.equip(self.speeds)
+        for speed in self.speeds:
+            self.propose(now_s, speed)  # what the next decision needs is worked out now
 
-    def _scores(self) -> Callable[[Request, float], ScoreTable]:
+    def equip(self, speeds: Collection[float]) -> None:
+        super().equip(speeds)
+        self._heaps = {speed: heap for speed, heap in self._heaps.items() if speed in self.speeds}
+
+    def _heap(self, speed: float, now_s: float) -> ScoreHeap:
+        """All that wait, as a worker of this speed sees them: what is urgent for a slow one is past hope a little
+        later, and may not be in the way of what it can still serve."""
+        found = self._heaps.get(speed)
+        if found is None:
+            rate = speed / (WAITS * self.knowledge.overall.mean_s)
+            found = self._heaps[speed] = ScoreHeap(self.queued, self._scores(speed), rate, now_s)
+        return found
+
+    def _scores(self, speed: float) -> Callable[[Request, float], ScoreTable]:
         tables: dict[tuple[str, tuple[Step, ...]], ScoreTable] = {}
 
         def table_of(request: Request, rate: float) -> ScoreTable:
             kind = request.application, request.steps
             table = tables.get(kind)
             if table is None:
-                latency = self.knowledge.of(request.application).thinned(_SCORE_ATOMS)
+                latency = self.knowledge.of(request.application).thinned(_SCORE_ATOMS).scaled(1.0 / speed)
                 table = tables[kind] = ScoreTable(latency, rate, request.steps)
             return table
 
@@ -213,10 +230,10 @@ class Orloj(Policy):
         return self.knowledge.of(application)
 
     def latest_start_s(self, request: Request) -> float:
-        """The shortest run known of its application would just end in time."""
+        """The shortest run known of its application would just end in time, on the fastest worker."""
         if self._probes.get(request.application) is request:
             return request.last_s
-        return request.last_s - self.knowledge.of(request.application).times_s[0]
+        return request.last_s - self.knowledge.of(request.application).times_s[0] / self.speeds[0]
 
     def expire(self, now_s: float) -> list[Refused]:
         """But for one of an application that was long not observed: its run times may have fallen, which nobody would
@@ -225,14 +242,24 @@ class Orloj(Policy):
         for refused in super().expire(now_s):
             request = refused.request
             application = request.application
-            stale = max(self.knowledge.known_since(application), self._begin_s) < now_s - _PROBE_S
-            if refused.why is Refusal.TOO_LATE or not stale or application in self._probes:
+            hopeless = refused.why is Refusal.HOPELESS and application not in self._probes
+            if not hopeless or self._last_known_s(application) > now_s - self._pause_s(application, now_s):
                 found.append(refused)
                 continue
             self.queued[request.number] = self._probes[application] = request
             self._present[application] += 1
             heappush(self._ends, (request.last_s, request.number))
         return found
+
+    def _last_known_s(self, application: str) -> float:
+        return max(self.knowledge.known_since(application), self._begin_s)
+
+    def _pause_s(self, application: str, now_s: float) -> float:
+        """Without an observation, before a probe: those who come while it runs may be late by it."""
+        others = (self.knowledge.known_since(a) for a in self.knowledge.applications if a != application)
+        if max(others, default=float("-inf")) < now_s - _PROBE_S:
+            return _PROBE_S
+        return max(_PROBE_S, self._means[application] / _PROBE_SHARE)
 
     def propose(self, now_s: float, speed: float) -> Proposal | None:
         """The batch of the most expected on-time ends per expected second; where few wait, the one that goes before it
@@ -241,7 +268,7 @@ class Orloj(Policy):
             return None
         listed = [
             (r, (r.last_s - now_s) * speed / self._shortest[r.application])
-            for r in self._heap.best(self._sizes[-1], now_s)
+            for r in self._heap(speed, now_s).best(self._sizes[-1], now_s)
         ]
         best = self._densest(listed, now_s, speed)
         if best is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -48,6 +48,7 @@ class Policy(ABC):
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.queued: dict[int, Request] = {}
+        self.speeds: tuple[float, ...] = (1.0,)  # of the workers that there are, fastest first
         self._ends: list[tuple[float, int]] = []  # when each is to be looked at again, whether it still can be met
         self._dropped: list[Refused] = []
 
@@ -66,6 +67,11 @@ class Policy(ABC):
         """What is known of an application's; of one that was never seen: of all."""
         seconds = self.setup.profile.get(application) or [s for of in self.setup.profile.values() for s in of]
         return Distribution(seconds or [self.setup.slo_s])
+
+    def equip(self, speeds: Collection[float]) -> None:
+        """There are workers of these speeds now; of one at least."""
+        self.speeds = tuple(sorted(set(speeds), reverse=True))
+        self._ends = sorted((self.latest_start_s(r), number) for number, r in self.queued.items())
 
     def latest_start_s(self, request: Request) -> float:
         """After this the request is given up."""

@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What runs one batch at a time. ``speed`` 1 is that of the fastest GPU type: a batch takes 1/speed times as long.
+    """What runs one batch at a time, in 1/``speed`` times what it takes on the worker whose run times are known.
     ``models`` are those that it holds; empty: all."""
 
     name: str

@@ -11,11 +11,19 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler:
-    """Around one policy for each model. The caller tells of arrivals and ends, and asks :meth:`choose` until it answers
-    None whenever a worker is idle."""
+    """Around one policy for each model. The caller tells of workers, arrivals and ends, and whenever a worker is idle
+    asks :meth:`choose` until it answers None."""
 
     def __init__(self, policies: Mapping[str, Policy]) -> None:
         self.policies = dict(policies)
+
+    def equip(self, workers: Collection[Worker]) -> None:
+        """All that there are, idle or not. A model that none of them holds is left with those of before: others are to
+        come."""
+        for model, policy in self.policies.items():
+            speeds = {worker.speed for worker in workers if worker.holds(model)}
+            if speeds and speeds != set(policy.speeds):
+                policy.equip(speeds)
 
     def arrive(self, request: Request, now_s: float) -> None:
         self.policies[request.model].arrive(request, now_s)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -333,11 +334,10 @@ class Desk:
             self._learn(told, groups, typical)
             self._word.ready(now_s, now_s - self.started_s)
         ratios = [self._models.singles[model] / max(seconds, 1e-9) for model, seconds in typical.items()]
-        speed = statistics.geometric_mean(ratios)
-        worker = Worker(name, 1.0 if abs(speed - 1.0) < _SAME_SPEED else speed)
+        worker = Worker(name, _alike(statistics.geometric_mean(ratios), self._workers.values()))
         self._workers[name] = worker
         self._pool.proved(name)
-        self._metrics.workers.set(len(self._workers))
+        self._staffed()
         self._tell(f"worker {name} is ready ({len(self._workers)} of {self._pool.places})")
         self._is_idle(worker)
         self._let_go()  # fewer may be wanted than when it was started
@@ -385,7 +385,7 @@ class Desk:
         if worker is not None:
             self._idle.pop(worker, None)
             self._retiring.discard(name)
-            self._metrics.workers.set(len(self._workers))
+            self._staffed()
             self._metrics.workers_lost.inc()
             self._tell(f"worker {name} {why}; another one is started")
         else:
@@ -466,8 +466,14 @@ class Desk:
         worker = self._workers.pop(name, None)
         if worker is not None:
             self._idle.pop(worker, None)
-            self._metrics.workers.set(len(self._workers))
+            self._staffed()
         self._pool.retire(name)
+
+    def _staffed(self) -> None:
+        """Some worker is ready, or is no longer."""
+        self._metrics.workers.set(len(self._workers))
+        if self._scheduler is not None:
+            self._scheduler.equip(self._workers.values())
 
     def _look(self) -> None:
         """Workers that hang are ended."""
@@ -476,6 +482,12 @@ class Desk:
             if now_s - running.started_s > max(self.options.hang_s, 10 * running.batch.expected_s):
                 self._pool.kill(name, f"hung for {now_s - running.started_s:.0f} s and was killed")
         self._looker = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+
+def _alike(speed: float, others: Iterable[Worker]) -> float:
+    """That of the first worker, or of another one, where it is about as high: few speeds are told apart."""
+    nearest = min((1.0, *(other.speed for other in others)), key=lambda known: abs(math.log(speed / known)))
+    return nearest if abs(speed / nearest - 1.0) < _SAME_SPEED else speed
 
 
 def _typical_s(singles: Mapping[str, list[float]]) -> float:

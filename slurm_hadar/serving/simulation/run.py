@@ -78,6 +78,7 @@ class _Play:
         self._trace = trace
         ordered = sorted(speeds, reverse=True)
         self._idle = {Worker(str(n), speed): None for n, speed in enumerate(ordered)}
+        scheduled.equip(self._idle)
         self._running: list[tuple[float, int, Batch, float]] = []
         self._result = ServeResult(name, trace, np.full(len(trace), np.nan))
 
