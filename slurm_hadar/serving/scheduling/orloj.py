@@ -197,8 +197,9 @@ class Orloj(Policy):
         self._latencies.foresee(former)
         self._heaps = {}
         self.equip(self.speeds)
-        for speed in self.speeds:
-            self.propose(now_s, speed)  # what the next decision needs is worked out now
+        for speed in self.speeds:  # what the next decision needs is worked out now, and who comes goes into each heap
+            self._heap(speed, now_s)
+            self.propose(now_s, speed)
 
     def equip(self, speeds: Collection[float]) -> None:
         super().equip(speeds)
@@ -230,10 +231,10 @@ class Orloj(Policy):
         return self.knowledge.of(application)
 
     def latest_start_s(self, request: Request) -> float:
-        """The shortest run known of its application would just end in time, on the fastest worker."""
+        """A probe may run as long as its answer is worth anything."""
         if self._probes.get(request.application) is request:
             return request.last_s
-        return request.last_s - self.knowledge.of(request.application).times_s[0] / self.speeds[0]
+        return self.last_chance_s(request)
 
     def expire(self, now_s: float) -> list[Refused]:
         """But for one of an application that was long not observed: its run times may have fallen, which nobody would
@@ -243,7 +244,7 @@ class Orloj(Policy):
             request = refused.request
             application = request.application
             hopeless = refused.why is Refusal.HOPELESS and application not in self._probes
-            if not hopeless or self._last_known_s(application) > now_s - self._pause_s(application, now_s):
+            if not hopeless or not self._may_probe(application, now_s):
                 found.append(refused)
                 continue
             self.queued[request.number] = self._probes[application] = request
@@ -251,15 +252,15 @@ class Orloj(Policy):
             heappush(self._ends, (request.last_s, request.number))
         return found
 
-    def _last_known_s(self, application: str) -> float:
-        return max(self.knowledge.known_since(application), self._begin_s)
-
-    def _pause_s(self, application: str, now_s: float) -> float:
-        """Without an observation, before a probe: those who come while it runs may be late by it."""
+    def _may_probe(self, application: str, now_s: float) -> bool:
+        """Whether it was not observed for long enough: those who come while a probe runs may be late by it."""
+        unseen_s = now_s - max(self.knowledge.known_since(application), self._begin_s)
+        if unseen_s < _PROBE_S:
+            return False
+        if unseen_s >= self._means[application] / _PROBE_SHARE:
+            return True
         others = (self.knowledge.known_since(a) for a in self.knowledge.applications if a != application)
-        if max(others, default=float("-inf")) < now_s - _PROBE_S:
-            return _PROBE_S
-        return max(_PROBE_S, self._means[application] / _PROBE_SHARE)
+        return max(others, default=float("-inf")) < now_s - _PROBE_S
 
     def propose(self, now_s: float, speed: float) -> Proposal | None:
         """The batch of the most expected on-time ends per expected second; where few wait, the one that goes before it

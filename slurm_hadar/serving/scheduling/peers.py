@@ -36,7 +36,7 @@ class Edf(Policy):
         return self.knowledge.of(application)
 
     def latest_start_s(self, request: Request) -> float:
-        return request.last_s - self.knowledge.of(request.application).times_s[0] / self.speeds[0]
+        return self.last_chance_s(request)
 
     def observe(self, requests: Sequence[Request], seconds: float, now_s: float) -> None:
         if len({request.application for request in requests}) == 1:

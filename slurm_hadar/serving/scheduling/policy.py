@@ -77,6 +77,10 @@ class Policy(ABC):
         """After this the request is given up."""
         return request.last_s
 
+    def last_chance_s(self, request: Request) -> float:
+        """When the shortest run known of its application would just end in time, on the fastest worker."""
+        return request.last_s - self.run_times(request.application).times_s[0] / self.speeds[0]
+
     @property
     def refresh_due(self) -> bool:
         """Whether :meth:`refresh` has something to do."""
