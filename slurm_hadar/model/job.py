@@ -208,8 +208,9 @@ class Job:
     nobody has (None = they are not counted). ``serves``: it is a server of models,
     which is made smaller for others but not stopped. ``blocked`` is why a job that waits would not be started this
     round whatever it was given, None if nothing is known to keep it; policies are not shown such jobs
-    (:mod:`slurm_hadar.policies.toolkit.admission`). ``ruled_out`` says why its form does not admit a GPU type of the
-    cluster, as the end of a sentence such as "p100 is free, but".
+    (:mod:`slurm_hadar.policies.toolkit.admission`). ``blocked_until`` is when that passes, where
+    it is known. ``ruled_out`` says why its form does not admit a GPU type of the cluster, as the end of a sentence such
+    as "p100 is free, but".
     """
 
     job_id: str
@@ -249,6 +250,7 @@ class Job:
     graph: str = ""
     needs: Needs = NO_NEEDS
     blocked: str | None = None
+    blocked_until: float | None = None
     reckoned_steps: float = 0.0
     slow_down: float = 1.0
     host: str | None = None

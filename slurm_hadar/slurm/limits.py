@@ -65,7 +65,8 @@ def _reservation(words: Mapping[str, str], line: str) -> Iterator[Reservation]:
     except SlurmParseError:
         return
     if nodes and start.isdecimal() and end.isdecimal():
-        yield Reservation(words["ReservationName"], nodes, float(start), float(end), " CoreIDs=" not in line)
+        flex = "FLEX" in words.get("Flags", "").split(",")
+        yield Reservation(words["ReservationName"], nodes, float(start), float(end), " CoreIDs=" not in line, flex)
 
 
 def _association(words: Mapping[str, str]) -> Iterator[Limit]:

@@ -157,13 +157,14 @@ class Licence:
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """Nodes set apart from ``start`` to ``end`` (epoch seconds) for jobs that name the reservation. ``whole``: all of
-    the nodes, not some of their cores only."""
+    the nodes, not some of their cores only. ``flex``: its jobs may begin before it does, and on other nodes."""
 
     name: str
     nodes: frozenset[str]
     start: float
     end: float
     whole: bool = True
+    flex: bool = False
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ LicenseName=matlab Total=5 Used=2 Free=3 Reserved=1 Remote=no
 scontrol: show reservations
 ReservationName=r1 StartTime=1795380665 EndTime=1795381265 Duration=00:10:00 Nodes=k80-[1-2] NodeCnt=2 CoreCnt=64
 ReservationName=r2 StartTime=1795384795 EndTime=1795385395 Nodes=k80-1 NodeCnt=1 CoreCnt=3    NodeName=k80-1 CoreIDs=0-2
+ReservationName=r4 StartTime=1795384795 EndTime=1795385395 Nodes=k80-1 Features=(null) Flags=FLEX,SPEC_NODES TRES=cpu=64
 ReservationName=r3 StartTime=soon EndTime=later Nodes=k80-[1
 Association Records
 ClusterName=c Account=root UserName= Partition= ID=1 ParentAccount= GrpJobs=N(2) GrpTRES=cpu=N(2),gres/gpu=N(3) MaxJobs=
@@ -90,8 +91,9 @@ def test_limits_licences_and_reservations() -> None:
         Limit(("qos", "small"), "gres/gpu", 4, each_job=True),
     }
     assert found.licences == {"matlab": Licence("matlab", 5, 2)}
-    assert [(r.name, sorted(r.nodes), r.whole) for r in found.reservations] == [
-        ("r1", ["k80-1", "k80-2"], True),
-        ("r2", ["k80-1"], False),
+    assert [(r.name, sorted(r.nodes), r.whole, r.flex) for r in found.reservations] == [
+        ("r1", ["k80-1", "k80-2"], True, False),
+        ("r2", ["k80-1"], False, False),
+        ("r4", ["k80-1"], True, True),
     ]
     assert found.parents == {"lab": "root"}

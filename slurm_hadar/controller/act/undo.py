@@ -52,7 +52,7 @@ class Undo:
         """What keeps the job back is no matter of these nodes, and its like are not tried for a while; anything else
         is, and the nodes are not."""
         now, round_s = time.time(), self._context.config.controller.round_s
-        if keeps_back(job.reason) and not _about_nodes(job.reason) and not job.held:
+        if keeps_back(job.reason) and not _about_nodes(job) and not job.held:
             self._context.lessons.learn(job, job.reason, now, round_s, tried=True)
         elif refused or job.held or keeps_back(job.reason):
             record.keep_off(change.new.nodes, now + _AVOID_ROUNDS * round_s)
@@ -60,6 +60,8 @@ class Undo:
             self._context.lessons.tried_in_vain(job, record, change.new.nodes, now, round_s)
 
 
-def _about_nodes(reason: str) -> bool:
-    """Whether Slurm keeps a job back for the nodes that it was given, not for what it is."""
-    return reason.startswith(("ReqNodeNotAvail", "Reservation", "BadConstraints", "NodeDown", LAUNCH_FAILED))
+def _about_nodes(job: SlurmJob) -> bool:
+    """Whether Slurm keeps the job back for the nodes that it was given, not for what it is."""
+    if job.reason.startswith("Reservation"):  # others', unless it is the job that names one
+        return not job.reservation
+    return job.reason.startswith(("ReqNodeNotAvail", "BadConstraints", "NodeDown", LAUNCH_FAILED))

@@ -162,8 +162,9 @@ class _Game:
         return change.host is not None and change.turns != self._jobs[change.job_id].turns
 
     def _shown(self, job: Job) -> Job:
-        """The job with the limit on young runs as it is by now; what kept it back at first is taken to pass."""
-        if job.blocked is not None and self.first is not None:
+        """The job with the limit on young runs as it is by now; what kept it back at first is taken to pass, at the
+        next round where nobody knows when."""
+        if job.blocked is not None and self.first is not None and self.now >= (job.blocked_until or 0.0):
             job = replace(job, blocked=None)
         if not job.running or job.job_id in self._stays or job.started is None:
             return job
@@ -199,7 +200,8 @@ class _Game:
         of the time played so far."""
         settings = self._config.controller
         ends = self._ends()
-        first = min([*ends.values(), *(moment for moment, _ in self._leaving)], default=math.inf)
+        open_ = [job.blocked_until for job in self._jobs.values() if (job.blocked_until or 0.0) > self.now]
+        first = min([*ends.values(), *(moment for moment, _ in self._leaving), *filter(None, open_)], default=math.inf)
         due = self.now + settings.round_s * max(1, int(apart * (self.now - self._origin) / settings.round_s))
         self._idle = self._idle + 1 if math.isinf(first) else 0
         if self._idle > _PATIENCE_ROUNDS:

@@ -108,6 +108,7 @@ class JobViews:
             gives_way=self._book.reaches(job.job_id),
             pairs_as=likeness(facts) if job.shards else "",
             blocked=facts.blocked,
+            blocked_until=facts.blocked_until,
             ruled_out=_not_named(comment.types, self._types),
             serves=record.serves,
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import Draw, JobState, Needs, Quota
-from slurm_hadar.slurm.state import ClusterState, Limit, SlurmJob, SlurmNode
+from slurm_hadar.slurm.state import ClusterState, Limit, Reservation, SlurmJob, SlurmNode
 
 __all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room"]
 
@@ -253,14 +253,28 @@ class QuotaBook:
         reserved."""
         if not job.exc_nodes and not self.state.bounds.reservations:
             return None, frozenset()
-        only, closed = None, set(job.exc_nodes)
+        own, closed = self._own(job), set(job.exc_nodes)
         until = now + job.time_limit_s if job.time_limit_s is not None else float("inf")
         for reservation in self.state.bounds.reservations:
-            if reservation.name == job.reservation:
-                only = reservation.nodes
-            elif reservation.whole and reservation.start < until and reservation.end > now:
+            if reservation not in own and reservation.whole and reservation.start < until and reservation.end > now:
                 closed |= reservation.nodes
-        return only, frozenset(closed)
+        own = [r for r in own if r.start <= now] or own
+        if not own or any(r.flex for r in own):
+            return None, frozenset(closed)
+        return frozenset().union(*(r.nodes for r in own)), frozenset(closed)
+
+    def awaited(self, job: SlurmJob, now: float) -> Reservation | None:
+        """The reservation that has to begin before the job may start: the first of those that it names; None if it
+        waits for none."""
+        own = self._own(job)
+        if any(r.flex or r.start <= now for r in own):
+            return None
+        return min(own, key=lambda r: r.start, default=None)
+
+    def _own(self, job: SlurmJob) -> list[Reservation]:
+        """The reservations that the job names, of which it may use any."""
+        names = job.reservation.split(",") if job.reservation else ()
+        return [r for r in self.state.bounds.reservations if r.name in names]
 
 
 def _cpus(record: JobRecord) -> tuple[float, float]:

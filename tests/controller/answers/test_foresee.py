@@ -127,6 +127,15 @@ def test_a_job_that_is_left_to_slurm_leaves_at_its_time_limit() -> None:
     assert play(endless, get("fifo"), config()).fates["2"].start is None
 
 
+@pytest.mark.parametrize(("until", "start"), [(None, 60.0), (7000.0, 7020.0)])
+def test_what_is_kept_back_starts_when_that_is_over(until: float | None, start: float) -> None:
+    """With the next round where nobody knows when, such as a limit of Slurm's; with the first after it where that is
+    known, such as a reservation, though nothing else happens until then."""
+    kept = job("2", 500, blocked="so", blocked_until=None if until is None else NOW + until)
+
+    assert play(snapshot(kept), get("fifo"), config()).fates["2"].start == NOW + start
+
+
 def test_young_runs_and_fixed_ones_stay() -> None:
     """srtf would take the GPU for the shorter job at once: it must wait for min_run_s, or for the end of one that stays
     for good."""

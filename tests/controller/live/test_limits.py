@@ -153,7 +153,7 @@ BLOCKED = {
     "licence": (["--licenses=tool:1"], ["--licenses=tool:1"], "licences tool are free"),
     "throttle": (["--array=0-3%1"], [], "JobArrayTaskLimit"),
     "jobs of a user": (["--qos=one"], ["--qos=one"], "QOS one for each user is reached: 1 jobs at once"),
-    "reservation": (["--reservation=later", "--time=30"], None, "Slurm keeps it from starting (Reservation)"),
+    "reservation": (["--reservation=later", "--time=30"], None, "its reservation later begins at "),
 }
 
 
@@ -169,28 +169,17 @@ def test_what_is_blocked_costs_others_nothing(live: Any, poll: Any, kind: str) -
         held = [live.submit("--gres=gpu:1", "-w", "k80-1", *filler, comment="", script="sleep 900")]
         poll(lambda: live.state_of(held[0]) == "RUNNING")
     else:
-        live.cluster.run(
-            [
-                "scontrol",
-                "create",
-                "reservation",
-                "ReservationName=later",
-                "Users=root",
-                "Nodes=k80-1",
-                "StartTime=now+1hour",
-                "Duration=60",
-            ],
-            check=True,
-        )
+        later = ["ReservationName=later", "Users=root", "Nodes=k80-1", "StartTime=now+1hour", "Duration=60"]
+        live.cluster.run(["scontrol", "create", "reservation", *later], check=True)
     count = 1 if kind == "throttle" else 4
     blocked = [live.submit("--gres=gpu:1", *options, comment=PLAIN + types, script="sleep 900") for _ in range(count)]
-    others = [live.submit("--gres=gpu:1", "--time=10", comment=f"{PLAIN},types=v100") for _ in range(3)]
+    # which Slurm, too, will not start elsewhere before the first round
+    others = [live.submit("--gres=gpu:1", "--time=10", "-C", "v100", comment=f"{PLAIN},types=v100") for _ in range(3)]
     controller = live.controller(*QUICK, policy=registry.get("fifo"))
-    controller.run_round()
+    rounds = [controller.run_round()]
     leave(live, poll, *blockers)
 
-    for _ in range(2):
-        controller.run_round()
+    rounds += [controller.run_round() for _ in range(2)]
 
     assert [live.state_of(job) for job in others] == ["RUNNING"] * 3, live.cluster.run(["squeue"]).stdout
     tasks = [j.job_id for j in live.backend.read_jobs() if (j.array_id or j.job_id) in blocked]
@@ -198,6 +187,8 @@ def test_what_is_blocked_costs_others_nothing(live: Any, poll: Any, kind: str) -
     assert len(waiting) == (4 if kind != "throttle" else 3)
     rounds_until(controller, lambda: words in why(live, waiting[0]), poll, 40)  # Slurm gives its reasons when it looks
     if kind == "reservation":
+        tried = {w.job_id for r in rounds for w in r.outcome.log if w.purpose is Purpose.PLACE}
+        assert not tried.intersection(blocked), "nothing is tried before its reservation begins"
         live.cluster.run(["scontrol", "update", "ReservationName=later", "StartTime=now"], check=True)
     else:
         leave(live, poll, *held, *(set(tasks) - set(waiting)))

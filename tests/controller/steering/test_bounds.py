@@ -95,6 +95,26 @@ def test_nodes_that_are_closed() -> None:
     assert one.closed(job(reservation="later"), 1000.0) == (frozenset({"b"}), frozenset())
 
 
+def test_a_job_may_use_any_reservation_that_it_names_once_one_has_begun() -> None:
+    """Before that it waits for the first of them; none is closed to it."""
+    soon, late = (Reservation(n, frozenset({n}), at, 9000.0) for n, at in (("soon", 1500.0), ("late", 2000.0)))
+    one, both = bounds(reservations=(late, soon)), job(reservation="late,soon")
+
+    assert [one.awaited(both, now) for now in (1000.0, 1500.0)] == [soon, None]
+    assert one.closed(both, 1000.0) == (frozenset({"soon", "late"}), frozenset())
+    assert one.closed(both, 1500.0) == (frozenset({"soon"}), frozenset())
+    assert one.awaited(job(reservation="gone"), 1000.0) is None is one.awaited(job(), 1000.0)
+
+
+def test_a_job_of_a_flexible_reservation_waits_for_nothing() -> None:
+    """It may begin before the reservation does, and on other nodes; others may not."""
+    one = bounds(reservations=(Reservation("flex", frozenset({"b"}), 1500.0, 9000.0, flex=True),))
+
+    assert one.awaited(job(reservation="flex"), 1000.0) is None
+    assert one.closed(job(reservation="flex"), 1000.0) == (None, frozenset())
+    assert one.closed(job(), 1000.0) == (None, frozenset({"b"}))
+
+
 def test_no_job_is_given_more_than_its_owner_may_ask() -> None:
     """GPUs, CPUs that go with them, and nodes."""
     one = bounds(limits=(Limit(("qos", "small"), "gres/gpu", 4, each_job=True), Limit(("qos", "small"), "cpu", 6, 0)))

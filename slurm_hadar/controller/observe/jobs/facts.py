@@ -30,7 +30,7 @@ from slurm_hadar.controller.steering.rules import (
 from slurm_hadar.controller.words import clock
 from slurm_hadar.model import NO_NEEDS, Form, JobState, Needs, Placement
 from slurm_hadar.slurm.parsing import fold
-from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.slurm.state import Reservation, SlurmJob
 from slurm_hadar.throughput.store import workload_key
 from slurm_hadar.throughput.table import worker_batch
 
@@ -40,9 +40,9 @@ __all__ = ["FactFinder", "JobFacts"]
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """``pinned``: why the job is left to Slurm, None for one that may be steered. ``placement``: the GPUs that it runs
-    on. ``needs``: what it takes beside GPUs. ``blocked``: why Slurm would not start it now. ``weight``: what it counts.
-    ``forecast``: how long it is expected to be, where nobody states it and forecasts are to be used. ``host``: the job
-    on whose GPU it runs as a guest."""
+    on. ``needs``: what it takes beside GPUs. ``blocked``: why Slurm would not start it now, ``blocked_until``: for how
+    long (None: nobody knows). ``weight``: what it counts. ``forecast``: how long it is expected to be, where nobody
+    states it and forecasts are to be used. ``host``: the job on whose GPU it runs as a guest."""
 
     job: SlurmJob
     comment: JobComment
@@ -56,6 +56,7 @@ class JobFacts:
     weight: float
     forecast: Forecast | None
     host: str | None = None
+    blocked_until: float | None = None
 
     def workload(self, workers: int) -> str:
         """What the speed of a gang of ``workers`` is filed under: its model and then batch per worker, or user and job
@@ -109,6 +110,7 @@ class FactFinder:
         pinned = self._pinned(job, comment, record, fault)
         form = self._form(job, comment, record, graph)
         needs = NO_NEEDS if pinned else self.quota_book.needs(job, record)
+        reservation = None if pinned else self.quota_book.awaited(job, self._now)
         return JobFacts(
             job=job,
             comment=comment,
@@ -118,7 +120,8 @@ class FactFinder:
             graph=graph,
             placement=placement_of(job, self._view.facts),
             needs=needs,
-            blocked=None if pinned else self._blocked(job, record, form, needs),
+            blocked=None if pinned else self._blocked(job, record, form, needs, reservation),
+            blocked_until=reservation.start if reservation else None,
             weight=self._weight(job, comment, record),
             forecast=None if pinned else self._forecast(job, comment, record),
         )
@@ -167,14 +170,19 @@ class FactFinder:
             form = replace(form, sizes=sizes, max_nodes=max(form.min_nodes, min(form.max_nodes, max(sizes))))
         return form
 
-    def _blocked(self, job: SlurmJob, record: JobRecord, form: Form, needs: Needs) -> str | None:
+    def _blocked(
+        self, job: SlurmJob, record: JobRecord, form: Form, needs: Needs, reservation: Reservation | None
+    ) -> str | None:
         """Why Slurm would not start the waiting job. A reason that it gives while it may start it at any moment is
-        news; of a job that was put off it gives none. Where a quota is spent that is known better."""
+        news; of a job that was put off it gives none. Where a quota is spent, or its ``reservation`` has not begun,
+        that is known better."""
         if job.state is not JobState.PENDING:
             return None
         failed, lessons = waits(record, self._now), self._sources.lessons
         learned = None
-        if not self.quota_book.spent(needs):
+        if reservation is not None:
+            learned = f"its reservation {reservation.name} begins at {clock(reservation.start)}"
+        elif not self.quota_book.spent(needs):
             if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
                 first_s = self._config.controller.round_s
                 lessons.learn(job, job.reason, self._now, first_s, tried=record.placed)
