@@ -37,9 +37,10 @@ def search(executor: Executor, what: Search) -> None:
     """Run the search, or what is left of it. Raises what the executor does."""
     take_up(executor)
     if what.algorithm is Algorithm.PBT:
+        replaced: dict[int, int] = {}
         with executor.group(what.deadline_s) as group:
             for slot in range(min(what.trials, what.population)):
-                group.follow(Place(executor, what, slot).legs())
+                group.follow(Place(executor, what, slot, replaced).legs())
         return
     if what.algorithm in (Algorithm.SHA, Algorithm.HYPERBAND):
         brackets = list(enumerate(brackets_of(what)))

@@ -40,11 +40,11 @@ _COPIES, _BETWEEN_COPIES_S = 3, 0.1
 
 
 class Place:
-    """One place of the population, from its first trial to the end of its last one."""
+    """One place of the population, from its first trial to the end of its last one. ``replaced``, of all places: by
+    which trial the present one is to be replaced, by slot."""
 
-    def __init__(self, executor: Executor, what: Search, slot: int) -> None:
-        self._executor, self._what, self._slot = executor, what, slot
-        self._better: int | None = None  # by whom the present trial is to be replaced
+    def __init__(self, executor: Executor, what: Search, slot: int, replaced: dict[int, int]) -> None:
+        self._executor, self._what, self._slot, self._replaced = executor, what, slot, replaced
 
     def legs(self) -> Iterator[Leg | None]:
         """Its course: from comparison to comparison, as long as trials end there."""
@@ -54,20 +54,20 @@ class Place:
             trial = book.trials()[number]
             if trial.state.is_finished():
                 return
-            self._better = None
             yield Leg((number,), self._due(max(trial.intermediate_values, default=0)), self._onward)
             trials = book.trials()
             trial = trials[number]
             if trial.state.is_finished():
+                self._replaced.pop(self._slot, None)
                 return
             if not trial.intermediate_values or executor.closing:
                 executor.finish(number, End.PRUNED if trial.intermediate_values else End.FAIL)
                 return
-            if self._better is None:  # else it was found to be worse when it was due
-                self._better = self._compare(trial, trials)
-            if self._better is not None:
-                yield from self._saved(self._better)
-                number = self._replace(number, trials[self._better])
+            if self._slot not in self._replaced:  # else it was found to be worse when it was due
+                self._compare(trial, trials)
+            if self._slot in self._replaced:
+                yield from self._saved(self._replaced[self._slot])
+                number = self._replace(number, trials[self._replaced.pop(self._slot)])
 
     def _taken_up(self) -> int:
         """The trial that it begins or goes on with; a tuner that was killed may just have been replacing one."""
@@ -96,17 +96,18 @@ class Place:
     def _onward(self, number: int, step: int) -> int | None:
         """It has reported what it is compared by: the next comparison, if it is not to be replaced."""
         trials = self._executor.book.trials()
-        self._better = self._compare(trials[number], trials)
-        return self._due(step) if self._better is None else None
+        self._compare(trials[number], trials)
+        return None if self._slot in self._replaced else self._due(step)
 
-    def _compare(self, trial: FrozenTrial, trials: list[FrozenTrial]) -> int | None:
-        """Who is to replace a trial that is due; None: nobody."""
-        if committed(self._what, trials) >= self._what.trials:
-            return None
+    def _compare(self, trial: FrozenTrial, trials: list[FrozenTrial]) -> None:
+        """Whether a trial that is due is to be replaced, and by whom, as far as trials are left for that."""
+        if committed(self._what, trials) + len(self._replaced) >= self._what.trials:
+            return
         step = max(trial.intermediate_values)
         dice = random.Random(f"{self._what.seed} {trial.number} {self._due(step - 1)}")
         better = _better(trial, trials, self._executor.book.maximize, self._what.first_rung, dice)
-        return None if better is None else better.number
+        if better is not None:
+            self._replaced[self._slot] = better.number
 
     def _saved(self, number: int) -> Iterator[None]:
         """Until what the better one was told to save is there."""

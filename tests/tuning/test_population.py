@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from slurm_hadar.errors import StoreError
 from slurm_hadar.tuning.executor.group import Group, Leg
 from slurm_hadar.tuning.executor.live import Live, Stage
-from slurm_hadar.tuning.population import SLOT, _inherit, committed
+from slurm_hadar.tuning.population import SLOT, Place, _inherit, committed
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import Algorithm
 
@@ -74,6 +75,28 @@ def test_a_place_that_is_still_to_begin_has_its_trial_kept_for_it() -> None:
         study.enqueue_trial({})
     assert committed(what, study.trials) == 11
     assert committed(Search(Algorithm.PBT, trials=4, population=8), []) == 4
+
+
+def test_two_that_are_due_at_once_are_not_both_replaced_where_one_trial_is_left() -> None:
+    """The first of them still waits for what the better one saves when the second is compared."""
+    study, replaced = optuna.create_study(), dict[int, int]()
+
+    def ask(attributes: dict[str, int]) -> int:
+        trial = study.ask()
+        for key, value in attributes.items():
+            trial.set_user_attr(key, value)
+        return int(trial.number)
+
+    book = SimpleNamespace(trials=lambda: study.get_trials(deepcopy=False), ask=ask, maximize=False)
+    executor: Any = SimpleNamespace(book=book, closing=False)
+    what = Search(Algorithm.PBT, trials=9, population=8, first_rung=2)
+    legs = [next(Place(executor, what, slot, replaced).legs()) for slot in range(8)]
+    for number in range(8):
+        optuna.trial.Trial(study, number).report(float(number), 2)
+
+    onward = [leg.onward(leg.trials[0], 2) for leg in legs if leg is not None and leg.onward is not None]
+
+    assert onward == [4] * 6 + [None, 4]
 
 
 def _checkpoints(folder: Path) -> Iterator[Path]:
