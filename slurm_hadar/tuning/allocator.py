@@ -11,13 +11,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 
+import numpy as np
+
+from slurm_hadar.tuning.dispatch import dispatch
 from slurm_hadar.tuning.gpus import Gpus, Place
 from slurm_hadar.tuning.pool import GpuType, Limits, fastest_first
 from slurm_hadar.tuning.resize import grow, shrink
-from slurm_hadar.tuning.trials import Trial, height
+from slurm_hadar.tuning.trials import Trial, height, heights
 from slurm_hadar.tuning.widths import Grant, Level, static_widths, water_level, within
 
 __all__ = ["Allocator", "Form", "Running", "TuningPolicy"]
+
+_LEAST_S = 1e-9  # of one that runs: its GPU is not free yet
 
 
 class TuningPolicy(StrEnum):
@@ -75,7 +80,7 @@ class Allocator:
         self.running: dict[str, Running] = {}
         self.waiting: list[tuple[Trial, Grant | None]] = []
         self._speed = {t.name: t.speed for t in pool}
-        self._level, self._level_end_s = Level(()), 0.0
+        self._part = Fraction(1)  # of a GPU, for those who wait for any
 
     def submit(self, trials: Sequence[Trial], now_s: float, deadline_s: float | None = None) -> None:
         """These wait from now on, beside those that do already: with what each would be given, in the order in which
@@ -87,7 +92,7 @@ class Allocator:
             return
         runs = list(self.running.values())
         left = [*((r.trial, r.left_s) for r in runs), *((t, t.budget_s) for t in everyone)]
-        wanted = self._wanted(left, now_s, deadline_s).grants[len(runs) :]
+        wanted = self._wanted(left, None if deadline_s is None else deadline_s - now_s).grants[len(runs) :]
         order = sorted(range(len(everyone)), key=lambda n: (wanted[n] is None, -everyone[n].budget_s))
         self.waiting = [(everyone[n], wanted[n]) for n in order]
 
@@ -119,11 +124,13 @@ class Allocator:
         self.running.pop(trial_id, None)
         self.gpus.leave(trial_id)
 
-    def start(self, now_s: float) -> list[Running]:
-        """Who waits and fits starts, in order; who does not fit is overtaken."""
+    def start(self) -> list[Running]:
+        """Who waits and fits starts, in order; who does not fit is overtaken. Who waits for any part of a GPU starts
+        where it ends first, and goes on waiting if that is not free yet."""
         waiting, started = [], []
+        anywhere = {} if self.policy.plain else self._dispatched()
         for trial, grant in self.waiting:
-            places = self._places(trial, grant, now_s)
+            places = anywhere.get(trial.trial_id) or self._places(trial, grant)
             found = next((g for g in places if self.gpus.take(trial.trial_id, g)), None)
             if found is None:
                 waiting.append((trial, grant))
@@ -134,13 +141,32 @@ class Allocator:
         self.waiting = waiting
         return started
 
-    def resize(self, now_s: float, fixed: Collection[str] = ()) -> list[tuple[Running, bool]]:
+    def _dispatched(self) -> dict[str, list[Grant]]:
+        """Where those that wait for any part of a GPU are to start now. GPUs that are granted to others that wait count
+        as theirs already."""
+        anyone = [trial for trial, grant in self.waiting if grant is None]
+        if not anyone:
+            return {}
+        types, parts = fastest_first(self.pool), min(round(1 / self._part), self.limits.packed)
+        held: dict[str, list[float]] = {t.name: [] for t in types}
+        own = [(t, t.budget_s, g) for t, g in self.waiting if g is not None and g.gpu_type in held]
+        for trial, left_s, grant in (*((r.trial, r.left_s, r.grant) for r in self.running.values()), *own):
+            busy_s = left_s / rate_at(trial, grant.width, self._speed[grant.gpu_type])
+            held[grant.gpu_type] += [max(busy_s, _LEAST_S)] * max(1, round(grant.width * parts))
+        free_in_s = [[*[0.0] * (t.count * parts - len(held[t.name])), *held[t.name]] for t in types]
+        budgets, alphas, betas = (np.array([getattr(t, f) for t in anyone]) for f in ("budget_s", "alpha", "beta"))
+        small_s = heights(budgets, alphas, betas, self._part).tolist()
+        chosen = dispatch(small_s, [t.speed for t in types], free_in_s)
+        found = zip(anyone, chosen, strict=True)
+        return {trial.trial_id: [Grant(types[n].name, self._part)] for trial, n in found if n is not None}
+
+    def resize(self, fixed: Collection[str] = ()) -> list[tuple[Running, bool]]:
         """DynamicFluid: widths for all that is left, on all GPUs; narrower ones first, which make room. Those that were
         changed, and whether they must be started anew for it; ``fixed`` ones stay as they are."""
         if self.waiting or self.policy is not TuningPolicy.FLUID:
             return []
         runs = list(self.running.values())
-        wanted = self._wanted([(r.trial, r.left_s) for r in runs], now_s).grants
+        wanted = self._wanted([(r.trial, r.left_s) for r in runs]).grants
         changes = sorted(
             zip(runs, wanted, strict=True), key=lambda c: (c[1] is None or c[1].width >= c[0].grant.width, -c[0].left_s)
         )
@@ -148,26 +174,26 @@ class Allocator:
         for run, grant in changes:
             if run.trial.trial_id in fixed:
                 continue
-            for place in self._places(run.trial, grant, now_s) if grant is not None else []:
+            for place in self._places(run.trial, grant) if grant is not None else []:
                 if place != run.grant and (moved := self._moved(run, place)) is not None:
                     changed.append((run, moved))
                     break
         return changed
 
-    def _wanted(self, trials: Sequence[tuple[Trial, float]], now_s: float, deadline_s: float | None = None) -> Level:
+    def _wanted(self, trials: Sequence[tuple[Trial, float]], within_s: float | None = None) -> Level:
         """By the form, of trials with what is left of their budgets; the paper's names a width only."""
         left = [replace(t, budget_s=max(left_s, 1e-9)) for t, left_s in trials]
         if self.form is Form.LEVEL:
-            if deadline_s is None:
-                self._level = water_level(left, self.pool, self.limits)
+            if within_s is None:
+                level = water_level(left, self.pool, self.limits)
             else:
-                self._level = within(left, self.pool, self.limits, deadline_s - now_s)
-            self._level_end_s = now_s + self._level.end_s
-            return self._level
+                level = within(left, self.pool, self.limits, within_s)
+            self._part = level.part
+            return level
         widths = static_widths([t.budget_s for t in left], sum(t.count for t in self.pool), self.limits)
         return Level(tuple(Grant("", width) for width in widths))
 
-    def _places(self, trial: Trial, grant: Grant | None, now_s: float) -> list[Grant]:
+    def _places(self, trial: Trial, grant: Grant | None) -> list[Grant]:
         """Where a trial may start, best first: what it was granted, or else as much of a type that is as fast, such as
         another node's; the type-blind take the types as they come, and no more GPUs than a type has."""
         if grant is not None and grant.gpu_type:
@@ -175,10 +201,7 @@ class Allocator:
             alike = (t.name for t in self.pool if t.speed == speed and t.name != grant.gpu_type)
             return [grant, *(Grant(name, grant.width) for name in alike)]
         if grant is None and not self.policy.plain:
-            part, left_s = self._level.part, self._level_end_s - now_s
-            fastest, *others = fastest_first(self.pool)
-            fit = [t for t in others if trial.budget_s / rate_at(trial, part, t.speed) <= left_s]
-            return [Grant(t.name, part) for t in (fastest, *fit)]
+            return []
         least = Fraction(1, self.limits.packed) if self.policy is TuningPolicy.PACKED else Fraction(1)
         width = least if grant is None else grant.width
         return [Grant(t.name, _taking(trial, min(width, Fraction(t.count)))) for t in self.pool if t.count]

@@ -27,8 +27,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What each trial starts with, None for those that wait for a place: longest first, ``part`` of a GPU of the
-    fastest type, or of one on which they end within ``end_s`` from the moment of the decision."""
+    """What each trial starts with, None for those that wait for a place: longest first, ``part`` of a GPU of any type.
+    All end within about ``end_s`` from the moment of the decision."""
 
     grants: tuple[Grant | None, ...]
     end_s: float = 0.0
@@ -60,7 +60,7 @@ def water_level(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits
         other, other_s = problem.lowest(at_once=True)
         if problem.end_s(other) < problem.end_s(wide):
             wide, level_s = other, other_s
-    return Level(tuple(problem.grants(wide, level_s)), level_s * _SLACK, problem.widths[0])
+    return Level(tuple(problem.grants(wide, level_s)), level_s, problem.widths[0])
 
 
 def within(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, deadline_s: float) -> Level:
@@ -77,7 +77,7 @@ def within(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, dea
     low, high = 1, len(trials)
     while low < high:
         middle = (low + high + 1) // 2
-        if of_shortest(middle).end_s <= deadline_s * _SLACK:
+        if of_shortest(middle).end_s <= deadline_s:
             low = middle
         else:
             high = middle - 1
@@ -214,7 +214,7 @@ class _Problem:
             slots[t] -= int(self.widths[k]) * parts
         for n in (n for n in self.order.tolist() if n not in wide):
             choice = next(((0, t) for t, free in enumerate(slots) if free and self._may(n, t, level_s)), None)
-            if choice is None and max(slots) >= parts:
+            if choice is None and max(slots) >= parts and len(self.small_s) <= self.slots:
                 choice = self._cheapest(n, level_s, [free // parts for free in slots])
             if choice is not None:
                 chosen[n] = choice

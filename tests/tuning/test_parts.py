@@ -190,32 +190,32 @@ def test_another_node_with_gpus_as_fast_does_as_well() -> None:
     """Widths do not know who is where: what waits for a node whose GPUs are taken starts on its like."""
     allocator = Allocator((GpuType("v100@a", 2), GpuType("v100@b", 2)), Limits(1, 1))
     allocator.submit([Trial(str(n), 10.0, batch=1) for n in range(4)], 0.0)
-    on = {run.trial.trial_id: run.grant.gpu_type for run in allocator.start(0.0)}
+    on = {run.trial.trial_id: run.grant.gpu_type for run in allocator.start()}
     for trial in [name for name, kind in on.items() if kind == "v100@a"]:
         allocator.leave(trial)
     allocator.submit([Trial("new", 5.0, batch=1), Trial("newer", 5.0, batch=1)], 1.0)
-    assert {run.grant.gpu_type for run in allocator.start(1.0)} == {"v100@a"} and not allocator.waiting
+    assert {run.grant.gpu_type for run in allocator.start()} == {"v100@a"} and not allocator.waiting
 
 
 def test_a_change_in_place_is_no_restart() -> None:
     """Who is left alone on its GPU has all of it; who must move to grow is started anew."""
     allocator = Allocator((GpuType("g", 1),), Limits(2, 1), resize_s=1e9)
     allocator.submit([Trial("a", 10.0, 1.3), Trial("b", 20.0, 1.3)], 0.0)
-    assert {run.grant.width for run in allocator.start(0.0)} == {Fraction(1, 2)}
+    assert {run.grant.width for run in allocator.start()} == {Fraction(1, 2)}
     allocator.leave("a")
-    ((run, anew),) = allocator.resize(5.0)
+    ((run, anew),) = allocator.resize()
     assert run.trial.trial_id == "b" and run.grant.width == 1 and not anew
-    assert allocator.resize(5.0, fixed={"b"}) == []
+    assert allocator.resize(fixed={"b"}) == []
 
 
 def test_fewer_on_a_gpu_from_now_on() -> None:
     allocator = Allocator((GpuType("g", 2),), Limits(2, 1))
     allocator.submit([Trial(str(n), 10.0, 1.1) for n in range(4)], 0.0)
-    assert len(allocator.start(0.0)) == 4
+    assert len(allocator.start()) == 4
     allocator.pack_no_more_than(1)
     allocator.leave("0")
     allocator.submit([Trial("new", 10.0, 1.1)], 1.0)
-    assert not [run for run in allocator.start(1.0) if len(allocator.gpus.places("new")) and run.grant.width < 1]
+    assert not [run for run in allocator.start() if len(allocator.gpus.places("new")) and run.grant.width < 1]
 
 
 def test_a_node_that_is_lost_takes_its_trials_only() -> None:
@@ -223,17 +223,17 @@ def test_a_node_that_is_lost_takes_its_trials_only() -> None:
     pool = (GpuType("v100@a", 2), GpuType("p100@b", 2, 0.5))
     allocator = Allocator(pool, Limits(1, 1))
     allocator.submit([Trial(str(n), 10.0, batch=1) for n in range(4)], 0.0)
-    on = {run.trial.trial_id: run.grant.gpu_type for run in allocator.start(0.0)}
+    on = {run.trial.trial_id: run.grant.gpu_type for run in allocator.start()}
     places = {name: allocator.gpus.places(name) for name in on}
     lost = allocator.change_pool((GpuType("p100@b", 2),))
     assert set(lost) == {name for name, kind in on.items() if kind == "v100@a"} and len(lost) == 2
     assert all(allocator.gpus.places(name) == (() if name in lost else places[name]) for name in on)
     assert all(run.speed == 1.0 for run in allocator.running.values())
     allocator.submit([Trial(name, 5.0, batch=1) for name in lost], 1.0)
-    assert allocator.start(1.0) == []
+    assert allocator.start() == []
     assert allocator.change_pool((GpuType("p100@b", 2), GpuType("v100@c", 2))) == []
     allocator.submit([], 2.0)
-    assert {run.grant.gpu_type for run in allocator.start(2.0)} == {"v100@c"}
+    assert {run.grant.gpu_type for run in allocator.start()} == {"v100@c"}
 
 
 def test_what_waits_is_judged_by_what_is_known_now() -> None:

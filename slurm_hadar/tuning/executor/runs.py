@@ -43,19 +43,15 @@ class Runs:
         state, group, now = self._state, self._state.group, time.monotonic()
         assert group is not None
         allocator = state.allocator
-        if state.changed:
-            allocator.resize_s = state.profile.resize_s
-            if allocator.waiting:
-                state.submit([])
-            state.changed = False
-        elif now - self._weighed_s < _WEIGH_S:
+        if not state.changed and now - self._weighed_s < _WEIGH_S:
             return
         self._weighed_s = now
-        for run in allocator.start(now):
+        self._bring_up_to_date()
+        for run in allocator.start():
             state.lives[int(run.trial.trial_id)].stage = Stage.RUNNING
         if not group.to_come and state.estimates.refresh(group.members, allocator):
             fixed = {live.name for live in group.members if not self._settled(live, now)}
-            for run, anew in allocator.resize(now, fixed):
+            for run, anew in allocator.resize(fixed):
                 live = state.lives[int(run.trial.trial_id)]
                 if anew:
                     self.ask_to_end(live, Why.RESIZE)
@@ -65,6 +61,18 @@ class Runs:
             live = state.lives[int(name)]
             if live.process is None and live.stage is Stage.RUNNING and self._free(live):
                 self._launch(live, warm)
+
+    def _bring_up_to_date(self) -> None:
+        """What the allocator knows of those that run, if somebody waits, who starts by when they end."""
+        state, group, allocator = self._state, self._state.group, self._state.allocator
+        assert group is not None
+        if state.changed:
+            allocator.resize_s = state.profile.resize_s
+        if allocator.waiting and state.changed:
+            state.submit([])
+        elif allocator.waiting:
+            state.estimates.refresh(group.members, allocator)
+        state.changed = False
 
     def _settled(self, live: Live, now: float) -> bool:
         """Whether a trial may be resized: it resumes, how fast it goes as it is has been seen, and the start of this

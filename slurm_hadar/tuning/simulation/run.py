@@ -61,7 +61,7 @@ class _Group:
 
     def play(self) -> None:
         running = self._allocator.running
-        self._allocator.start(self.now_s)
+        self._allocator.start()
         while running:
             before_s, self.now_s = self.now_s, min(self._end_s(name) for name in running)
             self.busy_s += self._allocator.gpus.busy * (self.now_s - before_s)
@@ -70,11 +70,13 @@ class _Group:
                 run.left_s = max(0.0, run.left_s - run.rate * worked_s)
             for name in [name for name, run in running.items() if run.left_s <= 1e-9 * run.trial.budget_s]:
                 self._allocator.leave(name)
-            self._allocator.start(self.now_s)
-            for run, anew in self._allocator.resize(self.now_s):
+            self._allocator.start()
+            for run, anew in self._allocator.resize():
                 if anew:
                     self._ready_s[run.trial.trial_id] = self.now_s + self._allocator.resize_s
                     self.resizes += 1
+        if self._allocator.waiting:
+            raise AssertionError("a trial waits although nothing runs")
 
     def _end_s(self, name: str) -> float:
         run = self._allocator.running[name]
