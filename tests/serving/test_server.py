@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ import pytest
 from slurm_hadar.errors import ServingError
 from slurm_hadar.serving.client import ServingClient, request_body
 from slurm_hadar.serving.load import run_load
+from slurm_hadar.serving.scheduling.request import Worker
+from slurm_hadar.serving.server.desk import _alike
 from slurm_hadar.serving.trace import Intended
 
 MODELS = Path(__file__).parent / "models.py"
@@ -202,6 +205,39 @@ def test_a_request_that_kills_workers_is_refused(server: Running) -> None:
         assert raised.value.status == 503
         until(client.ready)
         assert client.infer("sleeper", _inputs(1, 1), deadline_ms=PATIENT_MS).outputs["sum"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("speed", "others", "taken_for"),
+    [(1.3, [], 1.0), (0.7, [], 1.0), (0.5, [], 0.5), (2.0, [], 2.0), (0.55, [0.5], 0.5), (2.5, [1.0, 2.0], 2.0)],
+)
+def test_few_speeds_are_told_apart(speed: float, others: list[float], taken_for: float) -> None:
+    """On a busy host equal workers differ by a third: they are one kind, so that one order of the queue does."""
+    assert _alike(speed, [Worker(str(n), other) for n, other in enumerate(others)]) == taken_for
+
+
+@pytest.mark.thorough
+def test_workers_of_unlike_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only the faster one can end in time goes to that one; the slower one does its share of what can wait."""
+    monkeypatch.setenv("FIRST_WORKER", str(tmp_path / "first"))
+    server = Running("--workers", "2", "--max-batch", "1", "--slo", "30s", function="Unlike")
+    try:
+        until(lambda: sum("is ready" in line for line in server.lines) == 2, lambda: server.lines)
+        slow, fast = sorted(server.workers(), key=lambda w: w["speed"])
+        assert slow["speed"] < fast["speed"] / 5  # 20 times, on a quiet machine
+
+        def served_by(deadline_ms: float) -> str | None:
+            with ServingClient(server.url) as client, contextlib.suppress(ServingError):
+                answer = client.infer("empty", {"x": np.zeros(1, np.float32)}, deadline_ms=deadline_ms)
+                if answer.parameters["on_time"]:
+                    return re.search(r"on worker ([\d.]+)", answer.trace())[1]
+            return None
+
+        with ThreadPoolExecutor(20) as askers:
+            assert set(askers.map(served_by, [PATIENT_MS] * 40)) == {slow["name"], fast["name"]}
+        assert {served_by(350.0) for _ in range(10)} - {None} == {fast["name"]}
+    finally:
+        server.end()
 
 
 def test_the_end_answers_whom_it_has_accepted() -> None:
