@@ -41,6 +41,14 @@ return table.concat(out, "\\0")
 """
 
 
+UNSET = 4294967294  # Slurm's, of a number that nobody gave
+
+
+def submitted_job(**fields: Any) -> dict[str, Any]:
+    """A job as it comes to the script."""
+    return {"script": "#!/bin/sh", "min_nodes": UNSET, "max_nodes": UNSET, "begin_time": 0, **fields}
+
+
 class Answer:
     """What the script did: its return code, what the user reads, what is logged, and the job as it left it."""
 

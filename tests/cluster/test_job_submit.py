@@ -1,4 +1,4 @@
-"""job_submit.lua: the same grammar as slurm_hadar.comment, and the changes it makes to a job."""
+"""job_submit.lua: what it changes of a job, says of it, and refuses."""
 
 from __future__ import annotations
 
@@ -10,306 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slurm_hadar import comment
-from slurm_hadar.errors import CommentError
-from tests.cluster.conftest import Endless
-from tests.profiles import examples
+from tests.cluster.conftest import UNSET, Endless, submitted_job
 
 MAC = "0123456789abcdef" * 2
-_UNSET = 4294967294
-
-
-def _job(**fields: Any) -> dict[str, Any]:
-    return {"script": "#!/bin/sh", "min_nodes": _UNSET, "max_nodes": _UNSET, "begin_time": 0, **fields}
-
-
-def _lua_accepts(lua: Any, text: str) -> bool:
-    """By its grammar: as root changes it, who may write any key."""
-    return lua.call("modify", comment=text, uid=0).accepted
-
-
-def _python_accepts(text: str) -> bool:
-    try:
-        comment.parse(text)
-    except CommentError:
-        return False
-    return True
-
-
-GOOD = [
-    "",
-    " ",
-    "\t\n",
-    "model=resnet18",
-    "model=resnet18,batch=128,steps=200000",
-    "model=a.b_c-D9",
-    "model=" + "a" * 64,
-    "batch=1",
-    "batch=" + "9" * 15,
-    "gpus=2-8",
-    "gpus=4",
-    "gpus=4-4",
-    "gpus=8+2+4",
-    "gpus=2+2",
-    "gpus=1+2+3+4+5+6+7+8",
-    "gpus=1-9999",
-    "nodes=1",
-    "nodes=1-4",
-    "nodes=4-4",
-    "nodes=99999",
-    "mix=never",
-    "mix=gated",
-    "mix=balanced",
-    "graph=resnet50",
-    "graph=gpt2-xl/pp4",
-    "graph=gpt2-xl/mb8/tp2/dp2/pp9999",
-    "graph=" + "a" * 64 + "/dp1",
-    "graph=my.toml",
-    "graph=/home/me/graphs/a+b@c_d-1.toml",
-    "graph=../" + "a" * 247 + ".toml",
-    "types=v100",
-    "types=v100+p100+k80",
-    "types=v100+v100",
-    "retry=1",
-    "retry=99",
-    "mem=1g",
-    "mem=80G",
-    "mem=9999g",
-    "prefer=a100-sxm4-80gb",
-    "ckpt=yes,lose=no,pin=yes",
-    "weight=0.001",
-    "weight=1000",
-    "weight=1000.000000000",
-    "weight=000000000001",
-    "restart=0",
-    "restart=86400",
-    "restart=0.5",
-    "share=no",
-    "share=1.01",
-    "share=100",
-    "share=2.5",
-    "deadline=6h",
-    "deadline=0s",
-    "deadline=1.5d",
-    "deadline=2026-11-20T18:00+00:00",
-    "deadline=2026-11-20T18:00:01Z",
-    "deadline=2026-11-20T18:00:01.123456-05:30",
-    "deadline=2024-02-29T00:00Z",
-    "deadline=2000-02-29T00:00Z",
-    "deadline=1970-01-01T00:00Z",
-    "deadline=2999-12-31T23:59Z",
-    "deadline=3650d",
-    "deadline=0315360000.000000000s",
-    "period=500",
-    "period=0.000000001s",
-    "period=5m",
-    "requeue_on_timeout=yes",
-    "max_time=2d",
-    "max_time=1.5h",
-    "model=" + "a" * 64 + "\n" * (2048 - 6 - 70),
-    "key=0123456789abcdef",
-    "model=x ",
-    "model=a,batch=2,steps=3,nodes=1-2,mix=gated,types=v,prefer=v,ckpt=yes,lose=no,pin=no,weight=2,deadline=6h,"
-    "restart=4,key=0123456789abcdef",
-]
-BAD = [
-    "x",
-    "=",
-    ",",
-    "model",
-    "model=",
-    "=resnet",
-    "model=x,",
-    ",model=x",
-    "model=x,,batch=2",
-    "model=x,model=y",
-    "Model=x",
-    "modle=x",
-    "model=a b",
-    "model=a=b",
-    "model=-x",
-    "model=" + "a" * 65,
-    "model=\u00e4",
-    "batch=0",
-    "batch=-1",
-    "batch=1.5",
-    "batch=01",
-    "batch=" + "9" * 16,
-    "batch=\uff11\uff12",
-    "steps=1e6",
-    "gpus=0",
-    "gpus=8-2",
-    "gpus=2-",
-    "gpus=-8",
-    "gpus=2-4-8",
-    "gpus=2+4-8",
-    "gpus=2+",
-    "gpus=+2",
-    "gpus=02",
-    "gpus=10000",
-    "gpus=1-10000",
-    "gpus=1+2+3+4+5+6+7+8+8",
-    "nodes=0",
-    "nodes=4-1",
-    "nodes=1-",
-    "nodes=-1",
-    "nodes=100000",
-    "nodes=1-2-3",
-    "nodes=1-02",
-    "mix=both",
-    "mix=NEVER",
-    "graph=/pp4",
-    "graph=gpt2-xl/",
-    "graph=gpt2-xl/pp0",
-    "graph=gpt2-xl/pp04",
-    "graph=gpt2-xl/pp",
-    "graph=gpt2-xl/xp4",
-    "graph=gpt2-xl/pp4/pp4",
-    "graph=gpt2-xl/pp10000",
-    "graph=gpt2-xl/PP4",
-    "graph=gpt2-xl//pp4",
-    "graph=" + "a" * 65,
-    "graph=.toml",
-    "graph=a b.toml",
-    "graph=a:b.toml",
-    "graph=" + "a" * 251 + ".toml",
-    "retry=0",
-    "retry=100",
-    "mem=0g",
-    "mem=32",
-    "mem=032g",
-    "mem=1.5g",
-    "mem=32gb",
-    "mem=10000g",
-    "types=v100+",
-    "types=+v100",
-    "types=v100++k80",
-    "types=v100|k80",
-    "ckpt=true",
-    "pin=Yes",
-    "weight=0",
-    "weight=0.0001",
-    "share=yes",
-    "share=1",
-    "share=1.00",
-    "share=100.1",
-    "share=",
-    "share=-2",
-    "weight=1000.1",
-    "weight=.5",
-    "weight=1.",
-    "weight=1.0000000001",
-    "weight=nan",
-    "weight=0x10",
-    "weight=1e2",
-    "weight=1000000000000",
-    "weight=0000000000001",
-    "restart=86401",
-    "deadline=6",
-    "deadline=h",
-    "deadline=6 h",
-    "deadline=6w",
-    "deadline=3650.000000001d",
-    "deadline=99999999999s",
-    "deadline=1.0000000001s",
-    "deadline=1.s",
-    "deadline=1969-12-31T23:59Z",
-    "deadline=3000-01-01T00:00Z",
-    "period=0",
-    "period=0s",
-    "period=0.0d",
-    "period=" + "9" * 16,
-    "period=" + "9" * 400,
-    "period=" + "9" * 400 + "d",
-    "period=315360001s",
-    "requeue_on_timeout=1",
-    "max_time=0s",
-    "max_time=5",
-    "max_time=3651d",
-    "lease=100000",
-    "asked=3/2/2/2",
-    "asked=2/1/1",
-    "asked=2/1/1/1/",
-    "asked=2/1/1/1/" + "a" * 31,
-    "asked=2/1/1/1/" + "A" * 32,
-    "asked=2/1/1/1/" + "a" * 33,
-    " " * 2043,
-    "deadline=.5h",
-    "deadline=2026-11-20",
-    "deadline=2026-11-20T18:00",
-    "deadline=2026-11-20T18:00+0000",
-    "deadline=2026-11-20T18Z",
-    "deadline=2026-11-20T24:00Z",
-    "deadline=2026-11-20T18:60Z",
-    "deadline=2026-11-20T18:00:60Z",
-    "deadline=2026-11-20T18:00:00.1234567Z",
-    "deadline=2026-11-20T18:00:00.Z",
-    "deadline=2026-11-20T18:00+24:00",
-    "deadline=2026-11-20T18:00+00:60",
-    "deadline=2026-02-29T18:00Z",
-    "deadline=1900-02-29T18:00Z",
-    "deadline=2026-13-01T18:00Z",
-    "deadline=2026-00-01T18:00Z",
-    "deadline=2026-01-00T18:00Z",
-    "deadline=0000-01-01T00:00Z",
-    "deadline=2026-W47-5T18:00Z",
-    "deadline=20261120T1800Z",
-    "deadline=2026-11-20 18:00Z",
-    "key=0123456789abcde",
-    "key=0123456789ABCDEF",
-    "key=0123456789abcdefa",
-    "model=x\u00a0",
-    "\u00a0",
-]
-
-
-@pytest.mark.parametrize("body", GOOD)
-def test_both_readers_accept(lua: Any, body: str) -> None:
-    """A valid comment passes in Python and in Lua."""
-    assert _python_accepts("hadar:" + body)
-    assert lua.call("submit", **_job(comment="hadar:" + body)).accepted
-    assert lua.call("modify", comment="hadar:" + body).accepted
-
-
-@pytest.mark.parametrize("body", BAD)
-def test_both_readers_refuse_with_a_reason(lua: Any, body: str) -> None:
-    """A broken comment is refused by both, and the user is told why."""
-    assert not _python_accepts("hadar:" + body)
-    for answer in (lua.call("submit", **_job(comment="hadar:" + body)), lua.call("modify", comment="hadar:" + body)):
-        assert not answer.accepted
-        assert len(answer.said) == 1 and answer.said[0].startswith("hadar: ")
-        assert not answer.logged, "refused for its content, not for a failure of the script"
-
-
-def test_unknown_key_lists_the_valid_ones_of_the_python_grammar(lua: Any) -> None:
-    """The two lists of keys are the same, in the same order, with the same examples."""
-    answer = lua.call("submit", **_job(comment="hadar:modle=x"))
-
-    assert answer.said[0].endswith("valid keys: " + ", ".join(comment.KEYS))
-    for key, rule in comment.KEYS.items():
-        said = lua.call("submit", **_job(comment=f"hadar:{key}=")).said[0]
-        assert said.endswith(f"such as {key}={rule.example}")
-
-
-_PIECES = st.sampled_from([*comment.KEYS, *"=,+-./07", "v100", "yes", "6h", "/pp4", ".toml", " ", "T", ":", "Z", "é"])
-
-
-@examples(400)
-@given(body=st.lists(_PIECES, max_size=9).map("".join))
-def test_verdicts_agree_on_random_comments(lua: Any, body: str) -> None:
-    """Whatever is thrown together from the grammar's pieces, both readers say the same."""
-    assert _lua_accepts(lua, "hadar:" + body) == _python_accepts("hadar:" + body)
-
-
-@examples(300)
-@given(key=st.sampled_from(list(comment.KEYS)), value=st.text(max_size=12).filter(lambda t: "\0" not in t))
-def test_verdicts_agree_on_random_values(lua: Any, key: str, value: str) -> None:
-    """The same for any text at all as a value."""
-    text = f"hadar:{key}={value}"
-    assert _lua_accepts(lua, text) == _python_accepts(text)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +34,7 @@ def test_verdicts_agree_on_random_values(lua: Any, key: str, value: str) -> None
 )
 def test_typed_requests_become_untyped(lua: Any, field: str, asked: str, given_: str, types: str) -> None:
     """The type leaves the request and stays as a wish in the comment."""
-    answer = lua.call("submit", **_job(comment="hadar:model=m", **{field: asked}))
+    answer = lua.call("submit", **submitted_job(comment="hadar:model=m", **{field: asked}))
 
     assert answer.accepted and not answer.logged
     assert answer.job[field] == given_
@@ -340,19 +45,19 @@ def test_typed_requests_become_untyped(lua: Any, field: str, asked: str, given_:
 
 def test_own_wish_and_empty_comment(lua: Any) -> None:
     """prefer= of the user's own is kept; a bare hadar: gets no stray comma."""
-    own = lua.call("submit", **_job(comment="hadar:prefer=k80", tres_per_node="gres:gpu:v100:2"))
-    bare = lua.call("submit", **_job(comment="hadar: ", tres_per_node="gres:gpu:v100:2"))
+    own = lua.call("submit", **submitted_job(comment="hadar:prefer=k80", tres_per_node="gres:gpu:v100:2"))
+    bare = lua.call("submit", **submitted_job(comment="hadar: ", tres_per_node="gres:gpu:v100:2"))
 
     assert own.job["comment"] == "hadar:prefer=k80"
     assert comment.parse(bare.job["comment"]) == comment.parse("hadar:prefer=v100")
 
 
 @pytest.mark.parametrize(
-    ("nodes", "per_node"), [((1, 1), "gres:gpu:4"), ((_UNSET, _UNSET), None), ((1, 2), None), ((2, 2), None)]
+    ("nodes", "per_node"), [((1, 1), "gres:gpu:4"), ((UNSET, UNSET), None), ((1, 2), None), ((2, 2), None)]
 )
 def test_gpus_of_a_single_node_are_counted_per_node(lua: Any, nodes: tuple[int, int], per_node: str | None) -> None:
     """--gpus on exactly one node becomes GPUs per node; otherwise the total stays."""
-    job = _job(comment="hadar:", tres_per_job="gres:gpu:v100:4")
+    job = submitted_job(comment="hadar:", tres_per_job="gres:gpu:v100:4")
     job |= {"min_nodes": nodes[0], "max_nodes": nodes[1]}
 
     answer = lua.call("submit", **job)
@@ -366,7 +71,7 @@ def test_environment_is_cleaned_and_marked(lua: Any) -> None:
     kept = {"SLURM_NTASKS": "4", "HOME": "/home/x"}
     environment = {**kept, "SLURM_GPUS": "v100:4", "SLURM_GPUS_PER_TASK": "v100:2"}
 
-    answer = lua.call("submit", **_job(comment="hadar:", environment=environment))
+    answer = lua.call("submit", **submitted_job(comment="hadar:", environment=environment))
 
     assert answer.environment == {**kept, "SLURM_GPUS": "", "SLURM_GPUS_PER_TASK": "2", "HADAR_MANAGED": "1"}
 
@@ -374,7 +79,7 @@ def test_environment_is_cleaned_and_marked(lua: Any) -> None:
 def test_other_jobs_pass_untouched(lua: Any) -> None:
     """No hadar: comment, no change; not even with a nodelist or a typed request."""
     for text in (None, "", "mine", " hadar:model=x", "Hadar:x"):
-        job = _job(tres_per_node="gres:gpu:v100:2", req_nodes="v100-1", environment={"SLURM_GPUS": "4"})
+        job = submitted_job(tres_per_node="gres:gpu:v100:2", req_nodes="v100-1", environment={"SLURM_GPUS": "4"})
         job |= {} if text is None else {"comment": text}
 
         answer = lua.call("submit", **job)
@@ -388,7 +93,7 @@ def test_other_jobs_pass_untouched(lua: Any) -> None:
 
 def test_a_nested_plain_job_loses_the_inherited_mark(lua: Any) -> None:
     """A plain job submitted from inside a hadar job is not treated as one."""
-    answer = lua.call("submit", **_job(environment={"HADAR_MANAGED": "1", "SLURM_GPUS": "4"}))
+    answer = lua.call("submit", **submitted_job(environment={"HADAR_MANAGED": "1", "SLURM_GPUS": "4"}))
 
     assert answer.environment == {"HADAR_MANAGED": "", "SLURM_GPUS": "4"}
 
@@ -396,7 +101,7 @@ def test_a_nested_plain_job_loses_the_inherited_mark(lua: Any) -> None:
 @pytest.mark.parametrize("extra", [{"script": ""}, {"comment": "hadar:pin=yes"}])
 def test_jobs_that_cannot_or_must_not_be_steered_are_only_read(lua: Any, extra: dict[str, str]) -> None:
     """srun and salloc jobs, and pinned ones, keep their typed request and their nodelist."""
-    job = _job(comment="hadar:model=m", tres_per_node="gres:gpu:v100:2", req_nodes="v100-1") | extra
+    job = submitted_job(comment="hadar:model=m", tres_per_node="gres:gpu:v100:2", req_nodes="v100-1") | extra
 
     answer = lua.call("submit", **job)
 
@@ -406,7 +111,7 @@ def test_jobs_that_cannot_or_must_not_be_steered_are_only_read(lua: Any, extra: 
 
 def test_nodelist_is_refused_with_advice(lua: Any) -> None:
     """A nodelist on a steerable job is refused, and the message says what to do instead."""
-    answer = lua.call("submit", **_job(comment="hadar:model=m", req_nodes="v100-1"))
+    answer = lua.call("submit", **submitted_job(comment="hadar:model=m", req_nodes="v100-1"))
 
     assert not answer.accepted
     assert re.search(r"--nodelist .*pin=yes.*types=v100", answer.said[0])
@@ -422,7 +127,7 @@ def test_nodelist_is_refused_with_advice(lua: Any) -> None:
 )  # fmt: skip
 def test_a_comment_that_looks_like_ours_is_told_of(lua: Any, text: str, said: bool) -> None:
     """It passes, and its owner learns that it is not steered."""
-    answer = lua.call("submit", **_job(comment=text, time_limit=_UNSET))
+    answer = lua.call("submit", **submitted_job(comment=text, time_limit=UNSET))
 
     assert answer.accepted
     assert (len(answer.said), any("does not begin with hadar:" in line for line in answer.said)) == (int(said), said)
@@ -434,7 +139,7 @@ def test_a_job_for_some_types_waits_for_the_controller(
     make_lua: Callable[..., Any], lease: int, waits: int, limit: str
 ) -> None:
     """Slurm itself would start it on any GPU type."""
-    answer = make_lua(f"LEASE_S = {lease}").call("submit", **_job(comment=f"hadar:{limit}"))
+    answer = make_lua(f"LEASE_S = {lease}").call("submit", **submitted_job(comment=f"hadar:{limit}"))
 
     assert answer.job["comment"] == f"hadar:{limit},lease={waits}"
     assert abs(int(answer.job["begin_time"]) - time.time() - waits) < 60
@@ -446,20 +151,20 @@ def test_start_lease(make_lua: Callable[..., Any], begin: int, deferred: bool) -
     leased = make_lua("LEASE_S = 30")
     plain = make_lua()
 
-    with_lease = leased.call("submit", **_job(comment="hadar:") | {"begin_time": begin})
-    without = plain.call("submit", **_job(comment="hadar:") | {"begin_time": begin})
+    with_lease = leased.call("submit", **submitted_job(comment="hadar:") | {"begin_time": begin})
+    without = plain.call("submit", **submitted_job(comment="hadar:") | {"begin_time": begin})
 
     assert (with_lease.job["begin_time"] != str(begin)) is deferred
     assert with_lease.job["comment"] == ("hadar:lease=30" if deferred else "hadar:"), "the controller must know"
     assert without.job["begin_time"] == str(begin)
 
 
-def test_a_failure_of_the_script_costs_nobody_a_job(make_lua: Callable[..., Any]) -> None:
+def test_a_failure_of_the_script_costs_nobody_asubmitted(make_lua: Callable[..., Any]) -> None:
     """An internal error is logged, the job passes, and nothing of it was changed half-way."""
     broken = make_lua("function hadar_parse() error('broken on purpose') end")
     # os.time fails after part of the plan was made
     halfway = make_lua("LEASE_S = 1; os.time = function() error('no clock') end")
-    job = _job(comment="hadar:model=m", tres_per_node="gres:gpu:v100:2")
+    job = submitted_job(comment="hadar:model=m", tres_per_node="gres:gpu:v100:2")
 
     for state, reason in ((broken, "broken on purpose"), (halfway, "no clock")):
         answer = state.call("submit", **job)
@@ -479,7 +184,7 @@ def test_modify_lets_steering_pass(lua: Any) -> None:
 def test_what_the_scheduler_writes_no_user_submits(lua: Any, note: str) -> None:
     """Refused with the key's name, for jobs that are left alone too."""
     for job in ({}, {"script": ""}, {"comment": f"hadar:pin=yes,{note}"}):
-        answer = lua.call("submit", **_job(comment=f"hadar:model=m,{note}") | job)
+        answer = lua.call("submit", **submitted_job(comment=f"hadar:model=m,{note}") | job)
 
         assert not answer.accepted and not answer.logged
         assert answer.said == [
@@ -517,8 +222,8 @@ def test_no_room_for_what_is_added(lua: Any) -> None:
     """A comment that would become too long to be read is refused at once, not found unreadable later."""
     full = "hadar:model=" + "a" * 64 + ",types=" + "+".join(["b" * 60] * 32)
 
-    assert lua.call("submit", **_job(comment=full)).accepted
-    answer = lua.call("submit", **_job(comment=full, tres_per_node="gres:gpu:" + "v" * 64 + ":2"))
+    assert lua.call("submit", **submitted_job(comment=full)).accepted
+    answer = lua.call("submit", **submitted_job(comment=full, tres_per_node="gres:gpu:" + "v" * 64 + ":2"))
     assert not answer.accepted and "at most 2048 are read; some are added" in answer.said[0]
 
 
@@ -539,7 +244,7 @@ def test_nothing_that_a_user_writes_takes_long(lua: Any, piece: str, after: str)
     jobs += [{"environment": {"SLURM_GPUS_PER_TASK": endless, "SLURM_GPUS": endless}}]
     jobs += [{"script": endless, "req_nodes": endless}]
     for job in jobs:
-        submitted = lua.call("submit", **_job(comment="hadar:") | job)
+        submitted = lua.call("submit", **submitted_job(comment="hadar:") | job)
         assert submitted.cpu_s < 0.01, job
     for text in comments:
         assert lua.call("modify", present=text, comment=text).cpu_s < 0.01, text
@@ -553,7 +258,7 @@ def test_nothing_that_a_user_writes_takes_long(lua: Any, piece: str, after: str)
 )  # fmt: skip
 def test_a_time_limit_is_told_of_at_submission(lua: Any, comment_: str, minutes: int, said: bool) -> None:
     """Once, to those who set one and have not said what shall happen there."""
-    answer = lua.call("submit", **_job(comment=comment_, time_limit=minutes))
+    answer = lua.call("submit", **submitted_job(comment=comment_, time_limit=minutes))
 
     assert answer.accepted and bool(answer.said) is said
     assert not said or ("limit of 120 min" in answer.said[0] and "requeue_on_timeout=yes" in answer.said[0])
@@ -600,7 +305,7 @@ def _types(make_lua: Callable[..., Any], conf: Path) -> Any:
 def test_gpu_types_that_are_nowhere_are_told_of(
     make_lua: Callable[..., Any], conf: Path, comment_: str, gres: str, said: list[str]
 ) -> None:
-    answer = _types(make_lua, conf).call("submit", **_job(comment=comment_, tres_per_node=gres))
+    answer = _types(make_lua, conf).call("submit", **submitted_job(comment=comment_, tres_per_node=gres))
     assert answer.accepted and answer.said == said
 
 
@@ -608,4 +313,4 @@ def test_gpu_types_that_are_nowhere_are_told_of(
 def test_nothing_is_said_where_not_all_nodes_are_known(make_lua: Callable[..., Any], conf: Path, line: str) -> None:
     """Nodes that come by themselves, files that cannot be read or that include one another."""
     conf.write_text(f"{conf.read_text()}{line}\n")
-    assert _types(make_lua, conf).call("submit", **_job(comment="hadar:types=h100")).said == []
+    assert _types(make_lua, conf).call("submit", **submitted_job(comment="hadar:types=h100")).said == []
