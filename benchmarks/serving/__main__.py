@@ -264,11 +264,13 @@ def faults(seconds: float, seed: int) -> None:
 @click.option(
     "--model", "models", multiple=True, type=click.Choice(list(MIXES)), default=list(MIXES), show_default=True
 )
-@click.option("--afresh", is_flag=True, help="Forget what an earlier run has measured.")
+@click.option("--afresh", is_flag=True, help="Forget what an earlier run has measured of these models.")
 def peers(seconds: float, models: tuple[str, ...], afresh: bool) -> None:
     """The same models and load, in Ray Serve and LitServe, tuned by a sweep; needs the extra [bench]."""
-    kept = {} if afresh or not RESULTS.exists() else json.loads(RESULTS.read_text()).get("peers", {})
+    kept = json.loads(RESULTS.read_text()).get("peers", {}) if RESULTS.exists() else {}
     for model in models:
+        if afresh:
+            kept[model] = {}
         found = compare(model, seconds, kept.setdefault(model, {}), lambda _: _keep("peers", kept))
         click.echo(json.dumps(found["ratios"], indent=1))
 

@@ -104,10 +104,8 @@ classifier that is sure, both computing on a CPU's core; `slept` takes 5 and 50 
 batches (0.6 + 0.4 k) times as long. 80:20 each; deadlines are three times the longest run time. The goals were a finish
 rate of 1.3 times theirs where that is 0.6, and 1.1 times their median latency where little comes.
 
-`texts` and `exits` had two cores for server, worker and client, and nothing else on them (`--seconds 8`). A request of
-`exits` takes a millisecond or two: there the servers themselves are compared more than their batching. `slept` is of
-older code and a machine with up to ten times more to do than it had cores: its rates differ widely between turns, and
-in one of Ray Serve's turns processes of Ray may have been ended from outside.
+Server, worker and client had two cores, and nothing else was on them (`--seconds 8`). A request of `exits` takes a
+millisecond or two: there the servers themselves are compared more than their batching.
 
 """
 BESIDE_INTRO = """
