@@ -49,9 +49,9 @@ class _Running:
         self.said: list[str] = []
         limits = limits or Limits(linger_s=0.3)
         self.broker = Broker(path, Rules(policy, 1000), limits, self.said.append)
+        self.keeper = _raw(path)  # before it serves: it ends when nobody has come for linger_s
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
-        self.keeper = _raw(path)
 
     def _run(self) -> None:
         self.broker.serve()
