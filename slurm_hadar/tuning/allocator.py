@@ -22,7 +22,7 @@ from slurm_hadar.tuning.widths import Grant, Level, static_widths, water_level, 
 
 __all__ = ["Allocator", "Form", "Running", "TuningPolicy"]
 
-_LEAST_S = 1e-9  # of one that runs: its GPU is not free yet
+_LEAST_S = 1e-9  # is left of one that has not ended: its GPU is not free yet
 
 
 class TuningPolicy(StrEnum):
@@ -182,7 +182,7 @@ class Allocator:
 
     def _wanted(self, trials: Sequence[tuple[Trial, float]], within_s: float | None = None) -> Level:
         """By the form, of trials with what is left of their budgets; the paper's names a width only."""
-        left = [replace(t, budget_s=max(left_s, 1e-9)) for t, left_s in trials]
+        left = [replace(t, budget_s=max(left_s, _LEAST_S)) for t, left_s in trials]
         if self.form is Form.LEVEL:
             if within_s is None:
                 level = water_level(left, self.pool, self.limits)

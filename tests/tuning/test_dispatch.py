@@ -13,6 +13,7 @@ from slurm_hadar.tuning.dispatch import dispatch
 from slurm_hadar.tuning.pool import GpuType, Limits
 from slurm_hadar.tuning.simulation.run import simulate
 from slurm_hadar.tuning.trials import Trial
+from slurm_hadar.tuning.widths import Grant
 
 UNLIKE = (GpuType("fast", 1), GpuType("slow", 1, 0.25))
 SECONDS = st.floats(0.1, 1000.0)
@@ -73,10 +74,19 @@ def test_a_long_one_waits_for_the_fast_type_and_a_short_one_does_not() -> None:
 def test_gpus_that_are_granted_to_others_are_theirs() -> None:
     """One waits for both GPUs of a type, of which one is taken: nobody else takes the other one's place."""
     allocator = Allocator((GpuType("a", 2),), Limits(1, 2))
-    allocator.submit([Trial("first", 10.0)], 0.0)
+    allocator.waiting = [(Trial("first", 10.0), Grant("a", Fraction(1)))]
+    (first,) = allocator.start()
+    more = (Trial("more", 9.0), None)
+    allocator.waiting = [(Trial("wide", 30.0), Grant("a", Fraction(2))), more]
+    assert allocator.start() == [] and len(allocator.waiting) == 2
+    allocator.waiting = [more]
+    assert [run.trial.trial_id for run in allocator.start()] == ["more"]
+    allocator.leave("more")
+    allocator.leave(first.trial.trial_id)
+    allocator.submit([Trial("alone", 10.0)], 0.0)
     allocator.start()
-    assert allocator.running["first"].grant.width == 2
-    allocator.waiting = [(Trial("more", 9.0), None)]
+    assert allocator.running["alone"].grant.width == 2
+    allocator.waiting = [more]
     assert allocator.start() == [] and allocator.waiting
 
 

@@ -164,7 +164,8 @@ class _Game:
     def _shown(self, job: Job) -> Job:
         """The job with the limit on young runs as it is by now; what kept it back at first is taken to pass, at the
         next round where nobody knows when."""
-        if job.blocked is not None and self.first is not None and self.now >= (job.blocked_until or 0.0):
+        over = job.blocked_until is None or self.now >= job.blocked_until
+        if job.blocked is not None and self.first is not None and over:
             job = replace(job, blocked=None)
         if not job.running or job.job_id in self._stays or job.started is None:
             return job
@@ -200,8 +201,9 @@ class _Game:
         of the time played so far."""
         settings = self._config.controller
         ends = self._ends()
-        open_ = [job.blocked_until for job in self._jobs.values() if (job.blocked_until or 0.0) > self.now]
-        first = min([*ends.values(), *(moment for moment, _ in self._leaving), *filter(None, open_)], default=math.inf)
+        leave = [moment for moment, _ in self._leaving]
+        open_ = [at for j in self._jobs.values() if (at := j.blocked_until) is not None and at > self.now]
+        first = min([*ends.values(), *leave, *open_], default=math.inf)
         due = self.now + settings.round_s * max(1, int(apart * (self.now - self._origin) / settings.round_s))
         self._idle = self._idle + 1 if math.isinf(first) else 0
         if self._idle > _PATIENCE_ROUNDS:

@@ -49,7 +49,7 @@ class Runs:
         self._bring_up_to_date()
         for run in allocator.start():
             state.lives[int(run.trial.trial_id)].stage = Stage.RUNNING
-        if not group.to_come and state.estimates.refresh(group.members, allocator):
+        if not allocator.waiting and not group.to_come and state.estimates.refresh(group.members, allocator):
             fixed = {live.name for live in group.members if not self._settled(live, now)}
             for run, anew in allocator.resize(fixed):
                 live = state.lives[int(run.trial.trial_id)]
