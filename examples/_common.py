@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from slurm_hadar.runtime.emulation import find_cluster
+
 
 def arguments(description: str, batch: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
@@ -22,18 +24,26 @@ def arguments(description: str, batch: int) -> argparse.Namespace:
     return parser.parse_args()
 
 
+def device() -> torch.device:
+    """This worker's GPU; the CPU where there is none, and on a private cluster, whose GPUs are pretended."""
+    if not torch.cuda.is_available() or find_cluster(os.environ) is not None:
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+
+
 def start(seed: int) -> tuple[int, int]:
     """(rank, world); a gang meets here if torchrun started one. All randomness is seeded, on each rank differently."""
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if world > 1:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo" if device().type == "cpu" else "nccl")
     torch.manual_seed(seed)
     return rank, world
 
 
 def share(model: torch.nn.Module, world: int) -> torch.nn.Module:
-    """The model, wrapped for data-parallel training if there is a gang."""
+    """The model on its device, wrapped for data-parallel training if there is a gang."""
+    model = model.to(device())
     if world == 1:
         return model
     # DDP else rearranges its gradient buckets after the first step of every run, and with three or more workers that
@@ -78,5 +88,5 @@ def finish(model: torch.nn.Module, loss: float, rank: int) -> None:
     """The last line of the output: the final loss, and a sum of all weights that is equal only if they are."""
     if rank == 0:
         state = getattr(model, "module", model).state_dict()
-        digest = hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in state.values())).hexdigest()
+        digest = hashlib.sha256(b"".join(t.contiguous().cpu().numpy().tobytes() for t in state.values())).hexdigest()
         print(json.dumps({"done": True, "final_loss": loss, "weights_sha256": digest}), flush=True)

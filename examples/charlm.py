@@ -58,7 +58,9 @@ def main() -> None:
 
     run = slurm_hadar.train(model, optimizer, total_steps=args.steps, loader=loader, state={"loss": 0.0})
     log = _common.Log(args.log, args.log_every, rank, run.step)
-    for codes, following in run:
+    device = _common.device()
+    for batch in run:
+        codes, following = (part.to(device) for part in batch)
         loss = nn.functional.cross_entropy(model(codes).flatten(0, 1), following.flatten())
         optimizer.zero_grad()
         loss.backward()

@@ -49,7 +49,9 @@ def main() -> None:
         model, optimizer, total_steps=args.steps, loader=loader, scheduler=schedule, state={"loss": 0.0}
     )
     log = _common.Log(args.log, args.log_every, rank, run.step)
-    for picture, label in run:
+    device = _common.device()
+    for batch in run:
+        picture, label = (part.to(device) for part in batch)
         loss = nn.functional.cross_entropy(model(picture), label)
         optimizer.zero_grad()
         loss.backward()

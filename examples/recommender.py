@@ -37,7 +37,9 @@ def main() -> None:
 
     run = slurm_hadar.train(model, optimizer, total_steps=args.steps, loader=loader, state={"loss": 0.0})
     log = _common.Log(args.log, args.log_every, rank, run.step)
-    for rating, given in run:
+    device = _common.device()
+    for batch in run:
+        rating, given = (part.to(device) for part in batch)
         guess = model(rating * given)
         loss = (given * (guess - rating) ** 2).sum() / given.sum()
         optimizer.zero_grad()

@@ -1,6 +1,7 @@
 """Two PyTorch trainings that share one core by turns, beside what else they could do with it.
 
     python -m benchmarks.sharing.pair [--cycles 8] [--seconds 2] [--threads 2] [--width 896] [--json FILE]
+    python -m benchmarks.sharing.pair --gpu --width 4096 --batch 1024 [--cycles 4]
 
 Two unmodified trainings of about 20 ms an iteration (``--width`` says how much an iteration computes). By turns only
 one computes at a time, on whatever cores; where they fight they have as many cores as one of them has threads, and
@@ -13,6 +14,10 @@ processes, and figures are ratios within a cycle, their median over all. Phases:
 with them, both by turns, both at once without turns, and a *relay*: both by turns, but each wakes the other itself, by
 a byte in a pipe. That is what the machine takes at that moment to wake a process that is to go on computing; with a
 broker two are woken, it and the next one. An iteration that a phase's end cuts counts in parts.
+
+With ``--gpu`` they train on the first GPU, which is what they fight for: CUDA's time slices decide, or an MPS daemon if
+one runs. A step has ended when the GPU has done it, which a script of its own would not wait for: alone and without
+turns it does not, and runs ahead of the GPU as far as CUDA lets it.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,21 +45,28 @@ PHASES = {"a": ("a", False), "b": ("b", False), "a_turns": ("a", True), "b_turns
 JOB = """
 import json, os, select, sys, time
 everywhere, threads = os.sched_getaffinity(0), int(sys.argv[4])
-contested = set(sorted(everywhere)[:threads])
 import torch
+device, rows = sys.argv[5], int(sys.argv[6])
+gpu = device != "cpu"
+contested = everywhere if gpu else set(sorted(everywhere)[:threads])
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 name, folder, width = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(threads)
 noted = []
+waits = gpu
+def note():
+    if waits:
+        torch.cuda.synchronize()
+    noted.append(time.monotonic())
 class Clock(torch.nn.Module):
     def forward(self, x):
-        noted.append(time.monotonic())
+        note()
         return x
-model = torch.nn.Sequential(Clock(), *(torch.nn.Linear(width, width) for _ in range(8)))
+model = torch.nn.Sequential(Clock(), *(torch.nn.Linear(width, width) for _ in range(8))).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-optimizer.register_step_post_hook(lambda *_: noted.append(time.monotonic()))  # before ours
-batch = torch.randn(64, width)
+optimizer.register_step_post_hook(lambda *_: note())  # before ours
+batch = torch.randn(rows, width, device=device)
 hooks = [modules._global_forward_pre_hooks, modules._global_forward_hooks, modules._global_forward_hooks_always_called,
          optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
 kept = [dict(h) for h in hooks]
@@ -77,6 +90,7 @@ def mine(seconds):
 done = []
 for phase, begin, end, wanted in json.load(open(folder + "/plan"))[name]:
     relay = phase.endswith("relay")
+    waits = gpu and not phase.endswith((" a", " b"))
     mine(0)
     time.sleep(max(0.0, begin - time.monotonic()))
     if relay and name == "a":
@@ -92,6 +106,9 @@ for phase, begin, end, wanted in json.load(open(folder + "/plan"))[name]:
         if relay:
             os.write(pipes["b" if name == "a" else "a"], b"x")
         done.append((phase, asked, noted[0], noted[1], time.monotonic(), time.process_time() - cpu))
+    if gpu and done and done[-1][0] == phase:
+        torch.cuda.synchronize()
+        done[-1] = (*done[-1][:4], time.monotonic(), done[-1][5])
 json.dump(done, open(folder + "/done-" + name, "w"))
 """
 PAUSE_S = 0.3
@@ -108,14 +125,31 @@ def plan(cycles: int, seconds: float, begin: float) -> dict[str, list[tuple[str,
     return found
 
 
-def played(cycles: int, seconds: float, width: int, threads: int) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+@dataclass(frozen=True)
+class Training:
+    """What both jobs compute: ``rows`` of a batch through eight layers of ``width``, on ``device``; ``environ`` is what
+    they tell the broker, whose GPU has ``memory`` for jobs."""
+
+    width: int = 640
+    threads: int = 1
+    device: str = "cpu"
+    rows: int = 64
+    memory: str = "1"
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def words(self) -> list[str]:
+        """For a job's command line."""
+        return [str(self.width), str(self.threads), self.device, str(self.rows)]
+
+
+def played(cycles: int, seconds: float, training: Training) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """The plan, and the iterations of each job: phase, asked, begin, end, gone on."""
     with tempfile.TemporaryDirectory(prefix="hadar-bench-") as folder:
         socket = Path(folder) / "s"
-        command = ["-m", "slurm_hadar.cli.main", "share", "broker", "--policy", "rr", "--memory", "1"]
+        command = ["-m", "slurm_hadar.cli.main", "share", "broker", "--policy", "rr", "--memory", training.memory]
         broker = subprocess.Popen([sys.executable, *command, "--socket", str(socket), "--linger", "600"])
         path = os.pathsep.join([str(INJECT), os.environ.get("PYTHONPATH", "")])
-        env = {**os.environ, "PYTHONPATH": path, "HADAR_SHARE": str(socket)}
+        env = {**os.environ, "PYTHONPATH": path, "HADAR_SHARE": str(socket), **training.environ}
         jobs = []
         try:
             while not socket.exists():
@@ -123,7 +157,7 @@ def played(cycles: int, seconds: float, width: int, threads: int) -> tuple[dict[
             for name in "ab":
                 os.mkfifo(Path(folder) / f"to-{name}")
             for name in "ab":
-                arguments = [name, folder, str(width), str(threads)]
+                arguments = [name, folder, *training.words()]
                 jobs.append(subprocess.Popen([sys.executable, "-c", JOB, *arguments], env=env))
             while not all((Path(folder) / f"ready-{name}").exists() for name in "ab"):
                 if any(job.poll() is not None for job in jobs):
@@ -165,8 +199,9 @@ def cpu(done: list[Any], phase: str) -> float:
     return float(statistics.median(own[5] for own in done if own[0] == phase))
 
 
-def figures(cycles: int, phases: dict[str, Any], done: dict[str, list[Any]]) -> dict[str, Any]:
-    """Ratios within cycles, hand-overs, and the spread of step times."""
+def figures(cycles: int, phases: dict[str, Any], done: dict[str, list[Any]], gpu: bool = False) -> dict[str, Any]:
+    """Ratios within cycles, hand-overs, and the spread of step times. Who runs ahead of a GPU does not see when its
+    steps end: there no ratio to that."""
     rates = {(p[0], job): rate(done[job], p) for job in "ab" for p in phases[job]}
     ratios: dict[str, list[float]] = {
         "throughput alone": [], "throughput turns": [], "throughput relay": [], "throughput fight": [],
@@ -182,11 +217,13 @@ def figures(cycles: int, phases: dict[str, Any], done: dict[str, list[Any]]) -> 
         ratios["cpu alone"].extend(cpu(done[job], f"{c} {job}") / cpu(done[job], f"{c} {job}_turns") for job in "ab")
         for both in ("turns", "relay"):
             ratios[f"use {both}"].append(2 * uses[f"{c} {both}"] / (uses[f"{c} a"] + uses[f"{c} b"]))
+    if gpu:
+        ratios = {name: values for name, values in ratios.items() if name.startswith("throughput")}
     return {
         "ratio_median": {name: round(statistics.median(values), 4) for name, values in ratios.items()},
         "ratio_least_greatest": {name: [round(min(v), 4), round(max(v), 4)] for name, v in ratios.items()},
         "handover_ms": {both: handovers_ms(cycles, done, both) for both in ("turns", "relay")},
-        "step_ms": {name: spread(done, name) for name in ("a", "turns", "fight")},
+        "step_ms": {name: spread(done, name) for name in ("a_turns" if gpu else "a", "turns", "fight")},
         "load": [round(value, 1) for value in os.getloadavg()],
     }
 
@@ -215,10 +252,13 @@ def spread(done: dict[str, list[Any]], phase: str) -> dict[str, float]:
 @click.option("--seconds", default=2.0, show_default=True, help="Of each phase; a cycle has seven.")
 @click.option("--threads", default=1, show_default=True, help="Of each training.")
 @click.option("--width", default=640, show_default=True, help="Of the model's eight layers.")
+@click.option("--batch", default=64, show_default=True, help="Its rows.")
+@click.option("--gpu", is_flag=True, help="Train on the first GPU.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there too.")
-def main(cycles: int, seconds: float, threads: int, width: int, file: Path | None) -> None:
+def main(cycles: int, seconds: float, threads: int, width: int, batch: int, gpu: bool, file: Path | None) -> None:
     """Measure."""
-    text = json.dumps(figures(cycles, *played(cycles, seconds, width, threads)), indent=1)
+    training = Training(width, threads, "cuda" if gpu else "cpu", batch)
+    text = json.dumps(figures(cycles, *played(cycles, seconds, training), gpu), indent=1)
     click.echo(text)
     if file is not None:
         file.write_text(text + "\n")

@@ -4,7 +4,7 @@
     hadar serve load --model texts --trace poisson:rate=30,seconds=20 --mix tweet=80,article=20
 
 ``texts`` is a transformer whose time goes with the length of the longest text of a batch; ``exits`` a network that
-stops at the first classifier that is sure; ``static`` one that always takes the same.
+stops at the first classifier that is sure; ``static`` one that always takes the same. On a GPU where there is one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 WORDS, CLASSES = 1000, 10
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS = {"tweet": (8, 32), "article": (300, 400)}
 
 
@@ -30,21 +31,21 @@ class Texts:
     def __init__(self) -> None:
         width = 192
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, dropout=0.0)
-        self._embed = nn.Embedding(WORDS, width)
-        self._encode = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
-        self._score = nn.Linear(width, CLASSES)
+        self._embed = nn.Embedding(WORDS, width).to(DEVICE)
+        self._encode = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval().to(DEVICE)
+        self._score = nn.Linear(width, CLASSES).to(DEVICE)
 
     @torch.inference_mode()
     def infer(self, requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
         texts = [torch.from_numpy(np.array(r["words"])).clamp(0, WORDS - 1) for r in requests]
         if not all(0 < len(text) <= 512 for text in texts):
             raise ValueError("a text has from 1 to 512 words")
-        lengths = torch.tensor([len(text) for text in texts])
-        words = nn.utils.rnn.pad_sequence(texts, batch_first=True)
-        padding = torch.arange(words.shape[1])[None, :] >= lengths[:, None]
+        lengths = torch.tensor([len(text) for text in texts], device=DEVICE)
+        words = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(DEVICE)
+        padding = torch.arange(words.shape[1], device=DEVICE)[None, :] >= lengths[:, None]
         encoded = self._encode(self._embed(words), src_key_padding_mask=padding)
         mean = encoded.masked_fill(padding[..., None], 0.0).sum(1) / lengths[:, None]
-        return [{"scores": row} for row in self._score(mean).numpy()]
+        return [{"scores": row} for row in self._score(mean).cpu().numpy()]
 
     def examples(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         dice = np.random.default_rng(0)
@@ -76,22 +77,22 @@ class Exits:
     outputs = (("scores", "FP32", [CLASSES]),)
 
     def __init__(self) -> None:
-        self._stages = nn.ModuleList([_Stage(3, 32), _Stage(32, 48), _Stage(48, 64)]).eval()
+        self._stages = nn.ModuleList([_Stage(3, 32), _Stage(32, 48), _Stage(48, 64)]).eval().to(DEVICE)
 
     @torch.inference_mode()
     def infer(self, requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        images = torch.from_numpy(np.stack([r["image"] for r in requests]))
-        scores = torch.zeros(len(requests), CLASSES)
-        waiting = torch.arange(len(requests))
+        images = torch.from_numpy(np.stack([r["image"] for r in requests])).to(DEVICE)
+        scores = torch.zeros(len(requests), CLASSES, device=DEVICE)
+        waiting = torch.arange(len(requests), device=DEVICE)
         for place, stage in enumerate(self._stages):
             images, found = stage(images)
             scores[waiting] = found
             # sure: the scores lie far apart, as those of images with much contrast do
-            unsure = found.std(1) < 0.5 if place < len(self._stages) - 1 else torch.zeros(len(found), dtype=torch.bool)
+            unsure = found.std(1) < (0.5 if place < len(self._stages) - 1 else 0.0)
             images, waiting = images[unsure], waiting[unsure]
             if not len(waiting):
                 break
-        return [{"scores": row} for row in scores.numpy()]
+        return [{"scores": row} for row in scores.cpu().numpy()]
 
     def examples(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         dice = np.random.default_rng(0)
@@ -109,12 +110,12 @@ class Static:
     outputs = Exits.outputs
 
     def __init__(self) -> None:
-        self._stage = _Stage(3, 48).eval()
+        self._stage = _Stage(3, 48).eval().to(DEVICE)
 
     @torch.inference_mode()
     def infer(self, requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        images = torch.from_numpy(np.stack([r["image"] for r in requests]))
-        return [{"scores": row} for row in self._stage(images)[1].numpy()]
+        images = torch.from_numpy(np.stack([r["image"] for r in requests])).to(DEVICE)
+        return [{"scores": row} for row in self._stage(images)[1].cpu().numpy()]
 
     def examples(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         dice = np.random.default_rng(0)

@@ -24,7 +24,7 @@ from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.nvml import Overhead
 from slurm_hadar.sharing.sizes import size_bytes
 
-__all__ = ["LONGEST_S", "QUIET_S", "Member", "iteration", "member"]
+__all__ = ["LONGEST_S", "QUIET_S", "SLACK", "Member", "iteration", "member"]
 
 #: A backward pass fires no hook: a turn that rests for so long, and for thrice the longest rest before a step that has
 #: been seen, is not one.
@@ -32,6 +32,8 @@ QUIET_S = 2.0
 _QUIETEST_S = 60.0
 #: Forward passes with gradients that no step follows (an evaluation without ``no_grad``) end their turn after this.
 LONGEST_S = 5.0
+#: What PyTorch may take beyond what was told: it keeps whole blocks of memory for parts of them.
+SLACK = 1.1
 
 
 class Member:
@@ -51,6 +53,7 @@ class Member:
         self._rested = False
         self._quiet_s = QUIET_S
         self._frees = "HADAR_SHARE_EPHEMERAL" in where  # it has told how much it needs within an iteration only
+        self._fenced = not where.get("HADAR_SHARE_PERSISTENT")  # who tells nothing is not held to it
 
     def join(self) -> None:
         """Wait until the broker lets the job in."""
@@ -139,6 +142,8 @@ class Member:
         self.join()
         assert self._session is not None
         self._session.take()
+        if not self._fenced:
+            self._fenced = _fence(_demand(self._where))
         self._held, self._rested, self._rest_s = True, False, 0.0
         self._since_s = self._last_s = time.monotonic()
 
@@ -168,13 +173,17 @@ class Member:
                     self._rested = True
 
 
+def _demand(where: dict[str, str]) -> Demand:
+    """Raises HadarError or ValueError for what is no size."""
+    return Demand(
+        size_bytes(where.get("HADAR_SHARE_PERSISTENT", "0")), size_bytes(where.get("HADAR_SHARE_EPHEMERAL", "0"))
+    )
+
+
 def _joined(where: dict[str, str]) -> Session:
     try:
-        demand = Demand(
-            size_bytes(where.get("HADAR_SHARE_PERSISTENT", "0")), size_bytes(where.get("HADAR_SHARE_EPHEMERAL", "0"))
-        )
         work = Work(
-            demand,
+            _demand(where),
             float(where.get("HADAR_SHARE_SECONDS", "0")),
             where.get("HADAR_SHARE_CLASS", ""),
             where.get("HADAR_SHARE_LABEL") or Path(sys.argv[0] if sys.argv else "").name,
@@ -196,15 +205,36 @@ def _computed() -> bool:
 _overhead: list[Overhead] = []
 
 
+def _beside(cuda: Any) -> int:
+    if not _overhead:
+        _overhead.append(Overhead())
+    return _overhead[0].bytes_beside(cuda.memory_reserved())
+
+
+def _fence(demand: Demand) -> bool:
+    """Have PyTorch give this process no more of its GPU than it has told and :data:`SLACK`, context and libraries
+    included: who told too little fails itself, and not who is beside it. False as long as there is no GPU in use."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return False
+    total = cuda.get_device_properties(cuda.current_device()).total_memory
+    most = round(SLACK * demand.alone_bytes) - _beside(cuda)
+    if 0 < most < total:
+        cuda.set_per_process_memory_fraction(most / total)
+        say(
+            f"PyTorch gives this job {most >> 20} MiB of the GPU, since it has told that it needs "
+            f"{demand.alone_bytes >> 20} MiB (HADAR_SHARE_PERSISTENT, HADAR_SHARE_EPHEMERAL)"
+        )
+    return True
+
+
 def _taken() -> tuple[int, int]:
     """Bytes of the GPU that PyTorch holds tensors in between two iterations, with what NVML says that the context and
     libraries take beside that; and how many more for tensors within this one."""
     cuda = sys.modules["torch"].cuda
-    if not _overhead:
-        _overhead.append(Overhead())
     persistent, peak = cuda.memory_allocated(), cuda.max_memory_allocated()
     cuda.reset_peak_memory_stats()
-    return persistent + _overhead[0].bytes_beside(cuda.memory_reserved()), max(0, peak - persistent)
+    return persistent + _beside(cuda), max(0, peak - persistent)
 
 
 def _freed() -> None:

@@ -1,0 +1,227 @@
+"""Trainings that share the memory and the time of a real GPU: by turns, by CUDA's time slices, and under MPS.
+
+    python -m benchmarks.sharing.gpu [--only memory|pair] [--json docs/results/sharing_gpu.json]
+
+*memory*: two unmodified trainings that keep a twentieth of the GPU's memory each and need more than half of it within
+an iteration: side by side they do not fit, one after the other's iteration they do. Each alone, both by turns, and both
+at once without turns, where one must fail; weights are compared by their bits, and the driver is asked how much was
+taken.
+
+*pair*: two trainings that fit beside each other (:mod:`benchmarks.sharing.pair`): large ones that fill the GPU for
+about 15 ms an iteration, and small ones whose kernels do not; by turns with all memory kept, by turns with what
+an iteration needs handed on, and without turns: with CUDA's time slices, and with an MPS daemon where one can be
+started. Needs one GPU and nvidia-ml-py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from benchmarks.sharing.pair import Training, figures, played
+
+#: A training whose weights say whether a bit was lost: its seed is its name.
+JOB = """
+import hashlib, sys, time
+import torch
+seed, rows, steps, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+torch.use_deterministic_algorithms(True)
+torch.backends.cuda.matmul.allow_tf32 = True
+torch.manual_seed(seed)
+width, depth = 1024, 10
+layers = [part for _ in range(depth) for part in (torch.nn.Linear(width, width), torch.nn.Dropout(0.1))]
+model = torch.nn.Sequential(*layers).cuda()
+kept = torch.empty(int(sys.argv[5]), dtype=torch.uint8, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+times = []
+for _ in range(steps):
+    begin = time.monotonic()
+    optimizer.zero_grad()
+    batch = torch.randn(rows // 32, width, device="cuda").repeat(32, 1)
+    model(batch).square().mean().backward()
+    del batch
+    optimizer.step()
+    torch.cuda.synchronize()
+    times.append((begin, time.monotonic()))
+digest = hashlib.sha256()
+for value in model.state_dict().values():
+    digest.update(value.cpu().numpy().tobytes())
+open(f"{folder}/{seed}", "w").write(digest.hexdigest() + chr(10) + repr(times))
+"""
+#: What a row of the batch takes at the end of its forward pass: ten layers' outputs with dropout's masks, the loss.
+_ROW_BYTES = round(1024 * 4 * 17.5)
+_PAIRS = {"large": Training(4096, rows=1024), "small": Training(512, rows=64)}
+
+
+class Watch:
+    """What the driver says is taken of the first GPU, looked at all the while."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._nvml, self._gpu = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
+        self.total = int(pynvml.nvmlDeviceGetMemoryInfo(self._gpu).total)
+        self.name = str(pynvml.nvmlDeviceGetName(self._gpu))
+        self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+        self._most, self._over = 0, threading.Event()
+
+    @contextlib.contextmanager
+    def most(self) -> Iterator[list[int]]:
+        """Yields a list that has the most bytes that were taken, once this is over."""
+        found: list[int] = []
+        self._most = 0
+        self._over.clear()
+        thread = threading.Thread(target=self._look)
+        thread.start()
+        try:
+            yield found
+        finally:
+            self._over.set()
+            thread.join()
+            found.append(self._most)
+
+    def _look(self) -> None:
+        while not self._over.wait(0.005):
+            self._most = max(self._most, int(self._nvml.nvmlDeviceGetMemoryInfo(self._gpu).used))
+
+
+def memory(watch: Watch, steps: int) -> dict[str, Any]:
+    """Alone, by turns, and at once."""
+    kept, within = watch.total // 20, 55 * watch.total // 100
+    rows = within // _ROW_BYTES // 32 * 32
+    environ = {
+        **os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_VISIBLE_DEVICES": "0",
+        "HADAR_SHARE_PERSISTENT": str(kept + 2**30), "HADAR_SHARE_EPHEMERAL": str(within + within // 4),
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="hadar-bench-") as name:
+        folder = Path(name)
+        script = folder / "job.py"
+        script.write_text(JOB)
+        commands = [[sys.executable, str(script), str(n), str(rows), str(steps), name, str(kept)] for n in (1, 2)]
+        found: dict[str, Any] = {"kept_bytes": kept, "within_bytes": within, "gpu_bytes": watch.total, "steps": steps}
+        for number, command in enumerate(commands, 1):
+            with watch.most() as most:
+                done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
+            found[f"alone {number}"] = {
+                **_told(folder / str(number)),
+                "most_bytes": most[0],
+                "said": done.stderr[-300:],
+            }
+        share = [sys.executable, "-m", "slurm_hadar.cli.main", "share", "run", "--policy", "fair", "--memory"]
+        together = [*share, str(watch.total - 2**30), *(" ".join(c) for c in commands)]
+        with watch.most() as most:
+            ran = subprocess.run(together, env=environ, capture_output=True, text=True)
+        found["by turns"] = {"code": ran.returncode, "most_bytes": most[0], "said": ran.stderr[-1500:]}
+        for number in (1, 2):
+            found["by turns"][str(number)] = _told(folder / str(number))
+        found["at once"] = _at_once(commands, environ, folder)
+    found["bits are the same"] = all(
+        found["by turns"][str(n)].get("weights") == found[f"alone {n}"]["weights"] for n in (1, 2)
+    )
+    return found
+
+
+def _told(file: Path) -> dict[str, Any]:
+    """Weights and step times that a training has left; nothing where it has failed."""
+    if not file.exists():
+        return {}
+    weights, times = file.read_text().split("\n")
+    file.unlink()
+    spans = [(float(a), float(b)) for a, b in re.findall(r"\(([\d.e+]+), ([\d.e+]+)\)", times)]
+    return {
+        "weights": weights,
+        "step_s": round(statistics.median(end - begin for begin, end in spans[1:]), 4),
+        "first_s": round(spans[0][1] - spans[0][0], 3),
+        "all_s": round(spans[-1][1] - spans[0][0], 3),
+    }
+
+
+def _at_once(commands: list[list[str]], environ: dict[str, str], folder: Path) -> dict[str, Any]:
+    """How many end by themselves."""
+    started = [subprocess.Popen(c, env=environ, stderr=subprocess.PIPE, text=True) for c in commands]
+    errors = [one.communicate()[1] for one in started]
+    lines = [error.strip().splitlines()[-1][:160] if error.strip() else "" for error in errors]
+    for number in (1, 2):
+        (folder / str(number)).unlink(missing_ok=True)
+    return {"codes": [one.returncode for one in started], "said": lines}
+
+
+def pairs(cycles: int, seconds: float) -> dict[str, Any]:
+    """Throughput, hand-overs and spread of both kinds, with what their memory is told to be, and under MPS."""
+    found: dict[str, Any] = {}
+    told = {"HADAR_SHARE_PERSISTENT": "4G", "HADAR_SHARE_EPHEMERAL": "4G"}
+    for kind, sizes in _PAIRS.items():
+        on_gpu = replace(sizes, device="cuda", memory="16G")
+        found[f"{kind}, memory kept"] = _pair(cycles, seconds, on_gpu)
+        found[f"{kind}, memory handed on"] = _pair(cycles, seconds, replace(on_gpu, environ=told))
+        with _mps() as there:
+            if there:
+                found[f"{kind}, MPS"] = _pair(cycles, seconds, on_gpu)
+    return found
+
+
+def _pair(cycles: int, seconds: float, training: Training) -> dict[str, Any]:
+    return figures(cycles, *played(cycles, seconds, training), gpu=True)
+
+
+@contextlib.contextmanager
+def _mps() -> Iterator[bool]:
+    """An MPS daemon of its own; False where there is none."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        yield False
+        return
+    with tempfile.TemporaryDirectory(prefix="hadar-mps-") as folder:
+        before = dict(os.environ)
+        os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        started = subprocess.run([control, "-d"], capture_output=True, text=True)
+        try:
+            yield started.returncode == 0
+        finally:
+            subprocess.run([control], input="quit\n", text=True, capture_output=True, timeout=60)
+            os.environ.clear()
+            os.environ.update(before)
+
+
+@click.command()
+@click.option("--steps", default=12, show_default=True, help="Of each training that needs half of the memory.")
+@click.option("--cycles", default=3, show_default=True, help="Of a pair's phases.")
+@click.option("--seconds", default=1.5, show_default=True, help="Of each phase.")
+@click.option("--only", type=click.Choice(["memory", "pair"]), help="One part alone.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there too.")
+def main(steps: int, cycles: int, seconds: float, only: str | None, file: Path | None) -> None:
+    """Measure."""
+    watch = Watch()
+    parts: dict[str, Callable[[], Any]] = {
+        "memory": lambda: memory(watch, steps),
+        "pair": lambda: pairs(cycles, seconds),
+    }
+    found: dict[str, Any] = {"gpu": watch.name, "driver": watch.driver, "began": time.strftime("%Y-%m-%d")}
+    for part, measured in parts.items():
+        if only in {None, part}:
+            found[part] = measured()
+            Console(stderr=True).print(f"{part} is done", highlight=False)
+            if file is not None:
+                file.write_text(json.dumps(found, indent=1) + "\n")
+    click.echo(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

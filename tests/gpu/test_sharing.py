@@ -1,0 +1,72 @@
+"""Jobs that share a real GPU's time and memory by turns."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+HADAR = ("-m", "slurm_hadar.cli.main", "share", "run", "--memory", "8G")
+MIB = 2**20
+#: Keeps 256 MiB and needs about 1 GiB more within an iteration; says what its weights are, and what it saw.
+TRAINING = """
+import hashlib, json, sys, time, torch
+from slurm_hadar.sharing.broker.looking import status_of
+import os, pathlib
+torch.use_deterministic_algorithms(True)
+torch.manual_seed(int(sys.argv[1]))
+model = torch.nn.Sequential(*(p for _ in range(8) for p in (torch.nn.Linear(1024, 1024), torch.nn.Dropout(0.1)))).cuda()
+kept = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+for _ in range(30):
+    optimizer.zero_grad()
+    model(torch.randn(1024, 1024, device="cuda").repeat(int(sys.argv[2]), 1)).square().mean().backward()
+    optimizer.step()
+measured = None
+if os.environ.get("HADAR_SHARE"):
+    sessions = status_of(pathlib.Path(os.environ["HADAR_SHARE"]))["sessions"]
+    measured = [s["measured"] for s in sessions if s["pid"] == os.getpid()]
+digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for v in model.state_dict().values())).hexdigest()
+print(json.dumps({"weights": digest, "measured": measured, "allocated": torch.cuda.memory_allocated()}), flush=True)
+"""
+
+
+def _said(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_weights_are_those_of_a_job_alone_bit_by_bit(run: Callable[..., Any], script: Callable[[str], str]) -> None:
+    """Their memory is handed on at each switch."""
+    path = script(TRAINING)
+    alone = [_said(run(path, seed, "32").stdout)[0]["weights"] for seed in "12"]
+    assert alone[0] != alone[1]
+    told = {"HADAR_SHARE_PERSISTENT": "1G", "HADAR_SHARE_EPHEMERAL": "3G"}
+    done = run(*HADAR, f"{sys.executable} {path} 1 32", f"{sys.executable} {path} 2 32", **told)
+    assert {said["weights"] for said in _said(done.stdout)} == set(alone)
+    turns = re.findall(r"ended with 0 .*: (\d+) turns", done.stderr)
+    assert len(turns) == 2 and all(int(n) >= 30 for n in turns), done.stderr
+
+
+def test_what_a_job_takes_is_measured(run: Callable[..., Any], script: Callable[[str], str]) -> None:
+    """P holds its tensors, and context and libraries where the driver tells of them; E the most of an iteration."""
+    (said,) = _said(run(*HADAR, f"{sys.executable} {script(TRAINING)} 1 32").stdout)
+    (measured,) = said["measured"]
+    beside = measured["persistent_bytes"] - said["allocated"]
+    assert 0 <= beside < 4096 * MIB
+    rows, kept_per_row = 32 * 1024, 8 * 1024 * 5
+    assert rows * kept_per_row < measured["ephemeral_bytes"] < 3 * rows * kept_per_row
+
+
+def test_who_tells_too_little_fails_itself(run: Callable[..., Any], script: Callable[[str], str]) -> None:
+    """And not the one beside it."""
+    path = script(TRAINING)
+    little = f"HADAR_SHARE_PERSISTENT=1G HADAR_SHARE_EPHEMERAL=512M {sys.executable} {path} 1 64"
+    done = run(*HADAR, little, f"{sys.executable} {path} 2 8", code=1)
+    assert len(_said(done.stdout)) == 1
+    assert "PyTorch gives this job" in done.stderr and "OutOfMemoryError" in done.stderr, done.stderr
