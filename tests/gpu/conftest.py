@@ -32,7 +32,8 @@ def _gpu() -> None:
 def environ(tmp_path: Path) -> dict[str, str]:
     """On the first GPU, with sums in the same order each time, and nothing of the outside's Slurm or controller."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "HADAR"))}
-    more = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
+    more = {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     return kept | more | {"XDG_STATE_HOME": str(tmp_path / "state")}
 
 
