@@ -8,9 +8,9 @@ at once without turns, where one must fail; weights are compared by their bits, 
 taken.
 
 *pair*: two trainings that fit beside each other (:mod:`benchmarks.sharing.pair`): large ones that fill the GPU for
-about 15 ms an iteration, and small ones whose kernels do not; by turns with all memory kept, by turns with what
-an iteration needs handed on, and without turns: with CUDA's time slices, and with an MPS daemon where one can be
-started. Needs one GPU and nvidia-ml-py.
+about 15 ms an iteration, and small ones whose kernels do not; by turns with all memory kept, by turns with what an
+iteration needs handed on, in lanes of their own (policy ``pack``), and without turns: with CUDA's time slices, and with
+an MPS daemon where one can be started. Needs one GPU and nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -171,6 +171,7 @@ def pairs(cycles: int, seconds: float) -> dict[str, Any]:
         on_gpu = replace(sizes, device="cuda", memory="16G")
         found[f"{kind}, memory kept"] = _pair(cycles, seconds, on_gpu)
         found[f"{kind}, memory handed on"] = _pair(cycles, seconds, replace(on_gpu, environ=told))
+        found[f"{kind}, lanes of their own"] = _pair(cycles, seconds, replace(on_gpu, policy="pack", environ=told))
         with _mps() as there:
             if there:
                 found[f"{kind}, MPS"] = _pair(cycles, seconds, on_gpu)
@@ -178,7 +179,8 @@ def pairs(cycles: int, seconds: float) -> dict[str, Any]:
 
 
 def _pair(cycles: int, seconds: float, training: Training) -> dict[str, Any]:
-    return figures(cycles, *played(cycles, seconds, training), gpu=True)
+    handed = ("relay",) if training.policy == "pack" else ("turns", "relay")
+    return figures(cycles, *played(cycles, seconds, training), handed)
 
 
 @contextlib.contextmanager

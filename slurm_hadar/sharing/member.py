@@ -3,7 +3,8 @@
 What is an iteration is seen from PyTorch's hooks: the turn is taken at the first module's forward pass (data is loaded
 before it), and handed back after an optimizer's step. A forward pass without gradients, outside of such an iteration,
 is an iteration by itself: inference and evaluation. What neither ends is ended by rest (:data:`QUIET_S` without a hook
-that fires), and by length (:data:`LONGEST_S`, before the next forward pass).
+that fires), and by length (:data:`LONGEST_S`, before the next forward pass). What a GPU has to do with it is in
+:mod:`slurm_hadar.sharing.cuda`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import Any
 from slurm_hadar.errors import HadarError
 from slurm_hadar.joblog import say
 from slurm_hadar.sharing.broker.client import Session, Work
+from slurm_hadar.sharing.cuda import Gpu, gpu_in_use
 from slurm_hadar.sharing.lanes import Demand
-from slurm_hadar.sharing.nvml import Overhead
 from slurm_hadar.sharing.sizes import size_bytes
 
-__all__ = ["LONGEST_S", "QUIET_S", "SLACK", "Member", "iteration", "member"]
+__all__ = ["LONGEST_S", "QUIET_S", "Member", "iteration", "member"]
 
 #: A backward pass fires no hook: a turn that rests for so long, and for thrice the longest rest before a step that has
 #: been seen, is not one.
@@ -32,8 +33,6 @@ QUIET_S = 2.0
 _QUIETEST_S = 60.0
 #: Forward passes with gradients that no step follows (an evaluation without ``no_grad``) end their turn after this.
 LONGEST_S = 5.0
-#: What PyTorch may take beyond what was told: it keeps whole blocks of memory for parts of them.
-SLACK = 1.1
 
 
 class Member:
@@ -52,8 +51,7 @@ class Member:
         self._since_s = self._last_s = self._rest_s = 0.0
         self._rested = False
         self._quiet_s = QUIET_S
-        self._frees = "HADAR_SHARE_EPHEMERAL" in where  # it has told how much it needs within an iteration only
-        self._fenced = not where.get("HADAR_SHARE_PERSISTENT")  # who tells nothing is not held to it
+        self._gpu: Gpu | None = None
 
     def join(self) -> None:
         """Wait until the broker lets the job in."""
@@ -142,27 +140,35 @@ class Member:
         self.join()
         assert self._session is not None
         self._session.take()
-        if not self._fenced:
-            self._fenced = _fence(_demand(self._where))
+        if self._gpu is None and (cuda := gpu_in_use()) is not None:
+            told = _demand(self._where) if self._where.get("HADAR_SHARE_PERSISTENT") else None
+            self._gpu = Gpu(cuda, told, frees="HADAR_SHARE_EPHEMERAL" in self._where)
+        if self._gpu is not None:
+            self._gpu.begin()
         self._held, self._rested, self._rest_s = True, False, 0.0
         self._since_s = self._last_s = time.monotonic()
 
     def _end(self) -> None:
-        if self._held:
-            self._held, self._single, self._outermost = False, False, None
-            assert self._session is not None
-            clean = None
-            try:
-                if _computed():
-                    self._session.took(*_taken())
-                    clean = _freed if self._frees else None
-            finally:
-                self._session.give_back(clean)
+        gpu = self._gpu
+        if not self._held or (gpu is not None and gpu.capturing()):  # the iteration is noted now, and done later
+            return
+        self._held, self._single, self._outermost = False, False, None
+        assert self._session is not None
+        if gpu is None:
+            self._session.give_back()
+            return
+        settle, spent_ns = None, None
+        try:
+            if (taken := gpu.taken()) is not None:
+                self._session.took(*taken)
+            settle, spent_ns = gpu.settle, gpu.end()
+        finally:  # of a GPU that has failed, too
+            self._session.give_back(settle, spent_ns)
 
     def _watch(self) -> None:
         assert self._session is not None
         while True:
-            if self._frees:
+            if self._gpu is not None:
                 self._session.until_said(QUIET_S / 8)
             else:  # between two iterations the broker takes the turn by itself
                 time.sleep(QUIET_S / 8)
@@ -191,55 +197,6 @@ def _joined(where: dict[str, str]) -> Session:
         return Session(Path(where["HADAR_SHARE"]), work)
     except (HadarError, ValueError) as error:
         raise SystemExit(f"hadar: {error}") from None
-
-
-def _computed() -> bool:
-    """The GPU has done what it was given; False if this process has none."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # which may be on its way in
-    if cuda is None or not cuda.is_initialized():
-        return False
-    cuda.synchronize()
-    return True
-
-
-_overhead: list[Overhead] = []
-
-
-def _beside(cuda: Any) -> int:
-    if not _overhead:
-        _overhead.append(Overhead())
-    return _overhead[0].bytes_beside(cuda.memory_reserved())
-
-
-def _fence(demand: Demand) -> bool:
-    """Have PyTorch give this process no more of its GPU than it has told and :data:`SLACK`, context and libraries
-    included: who told too little fails itself, and not who is beside it. False as long as there is no GPU in use."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is None or not cuda.is_initialized():
-        return False
-    total = cuda.get_device_properties(cuda.current_device()).total_memory
-    most = round(SLACK * demand.alone_bytes) - _beside(cuda)
-    if 0 < most < total:
-        cuda.set_per_process_memory_fraction(most / total)
-        say(
-            f"PyTorch gives this job {most >> 20} MiB of the GPU, since it has told that it needs "
-            f"{demand.alone_bytes >> 20} MiB (HADAR_SHARE_PERSISTENT, HADAR_SHARE_EPHEMERAL)"
-        )
-    return True
-
-
-def _taken() -> tuple[int, int]:
-    """Bytes of the GPU that PyTorch holds tensors in between two iterations, with what NVML says that the context and
-    libraries take beside that; and how many more for tensors within this one."""
-    cuda = sys.modules["torch"].cuda
-    persistent, peak = cuda.memory_allocated(), cuda.max_memory_allocated()
-    cuda.reset_peak_memory_stats()
-    return persistent + _beside(cuda), max(0, peak - persistent)
-
-
-def _freed() -> None:
-    """What PyTorch keeps for the next iteration is the others'."""
-    sys.modules["torch"].cuda.empty_cache()
 
 
 _members: list[Member | None] = []
@@ -296,4 +253,3 @@ def iteration() -> Iterator[None]:
 
 
 os.register_at_fork(after_in_child=_members.clear)
-os.register_at_fork(after_in_child=_overhead.clear)

@@ -26,8 +26,8 @@ class _Session:
     def take(self) -> None:
         self.seen += "("
 
-    def give_back(self, clean: object) -> None:
-        assert clean is None  # without a GPU
+    def give_back(self, settle: object = None, spent_ns: int | None = None) -> None:
+        assert settle is None and spent_ns is None  # without a GPU
         self.seen += ")"
 
     def heed(self) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.sharing import member, nvml
+from slurm_hadar.sharing import nvml
+from slurm_hadar.sharing.cuda import Gpu
 from slurm_hadar.sharing.nvml import Overhead
 
 MINE = os.getpid()
@@ -87,7 +88,7 @@ def test_the_driver_is_not_asked_at_each_iteration(driver: _Driver, monkeypatch:
     assert [overhead.bytes_beside(600) for _ in range(50)] == [300] * 50 and driver.asked == 1
 
 
-def test_it_is_persistent_memory_of_the_job(driver: _Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_persistent_memory_of_the_job(driver: _Driver) -> None:
     """Beside what tensors take between two iterations, and within one."""
     assert driver.works
     cuda = types.SimpleNamespace(
@@ -96,7 +97,4 @@ def test_it_is_persistent_memory_of_the_job(driver: _Driver, monkeypatch: pytest
         memory_reserved=lambda: 600,
         reset_peak_memory_stats=lambda: None,
     )
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(member, "_overhead", [])
-
-    assert member._taken() == (700, 150)  # noqa: SLF001 - without a GPU nothing calls it
+    assert Gpu(cuda, None, frees=False).taken() == (700, 150)

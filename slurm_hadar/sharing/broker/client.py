@@ -43,8 +43,9 @@ class Session:
     else asks for stays with the job: its next iteration waits for nobody.
 
     The caller leaves an iteration only when the GPU has done it (``torch.cuda.synchronize()``), and has given its
-    ephemeral memory back where others need it. Without a broker the job runs as if alone, and ``say`` is told so, once;
-    one that dies is waited for ``return_s`` to come back. Raises ChannelError if the broker refuses the job.
+    ephemeral memory back where others need it; or leaves that to what it gives :meth:`give_back`. Without a broker the
+    job runs as if alone, and ``say`` is told so, once; one that dies is waited for ``return_s`` to come back. Raises
+    ChannelError if the broker refuses the job.
 
     A forked child does not use its parent's place: what it leaves is not its own, and for a turn it joins by itself.
     """
@@ -63,7 +64,9 @@ class Session:
         self._says = select.poll()
         self._kept = False
         self._progress = Progress()
-        self._clean: Callable[[], None] | None = None
+        self._first_ns: int | None = None  # when it first asked for a turn
+        self._waited_ns = 0
+        self._settle: Callable[[], int] | None = None
         self._come_back(min(_FIRST_S, return_s))
 
     @property
@@ -85,7 +88,7 @@ class Session:
         asked_ns = time.monotonic_ns()
         if os.getpid() != self._pid and self._sock is not None:
             self._come_back()
-        if self._kept and not (self._clean and self.heed()) and self._locked():
+        if self._kept and not (self._settle and self.heed()) and self._locked():
             self._began(asked_ns)
             self._write()
             return
@@ -106,9 +109,12 @@ class Session:
             raise
 
     def _began(self, asked_ns: int) -> None:
-        so_far = self._progress
-        away_ns = so_far.away_ns + (asked_ns - so_far.ended_ns if so_far.iterations else 0)
-        self._progress = so_far._replace(began_ns=time.monotonic_ns(), away_ns=away_ns)
+        so_far, now = self._progress, time.monotonic_ns()
+        if self._first_ns is None:
+            self._first_ns = asked_ns
+        away_ns = max(0, asked_ns - self._first_ns - self._waited_ns - so_far.used_ns)
+        self._waited_ns += now - asked_ns
+        self._progress = so_far._replace(began_ns=now, away_ns=away_ns)
 
     def took(self, persistent_bytes: int, ephemeral_bytes: int) -> None:
         """What the job's memory was in the iteration that is about to end; told with its end, and for people and later
@@ -122,21 +128,24 @@ class Session:
     def _locked(self) -> bool:
         return self._file is not None and progress.locked(self._file)
 
-    def give_back(self, clean: Callable[[], None] | None = None) -> None:
+    def give_back(self, settle: Callable[[], int] | None = None, spent_ns: int | None = None) -> None:
         """End the turn that :meth:`take` has waited for, when somebody else asks for it: now, or while the job is
-        between two iterations. ``clean`` gives the job's ephemeral memory back before; where there is one, the turn
-        ends between two iterations only in :meth:`heed`."""
+        between two iterations. ``settle`` is called before that is told: until then a GPU may still be at work, and the
+        job's ephemeral memory its own; it returns the nanoseconds of the GPU's work that were not told of yet. Where
+        there is one, the turn ends between two iterations only in :meth:`heed`. ``spent_ns`` is how long the GPU worked
+        since it was last told; None: as long as the turn took."""
         if os.getpid() != self._pid or not self._kept:
             return
         now, so_far = time.monotonic_ns(), self._progress
+        spent_ns = now - so_far.began_ns if spent_ns is None else spent_ns
         self._progress = so_far._replace(
-            iterations=so_far.iterations + 1, used_ns=so_far.used_ns + now - so_far.began_ns, ended_ns=now
+            iterations=so_far.iterations + 1, used_ns=so_far.used_ns + spent_ns, ended_ns=now
         )
-        self._clean = clean
-        if clean is not None:  # nobody else may begin before it is done
+        self._settle = settle
+        if settle is not None:  # nobody else may begin before it is done
             self._locked()
         self._write()
-        if clean is None:
+        if settle is None:
             self._unlock()
         self.heed()  # last: whom the broker has recalled before the lock was free, it waits for
 
@@ -159,11 +168,14 @@ class Session:
     def _hand_over(self) -> None:
         self._told.clear()
         self._kept = False
-        if self._clean is not None:
-            self._clean()
-        with contextlib.suppress(OSError):
-            self._send("done")
-        self._unlock()
+        try:
+            if self._settle is not None:
+                self._progress = self._progress._replace(used_ns=self._progress.used_ns + self._settle())
+                self._write()
+        finally:  # of a GPU that has failed, too
+            with contextlib.suppress(OSError):
+                self._send("done")
+            self._unlock()
 
     def _unlock(self) -> None:
         if self._file is not None:
@@ -215,7 +227,7 @@ class Session:
             sock.close()
             raise ChannelError(f"the broker at {self._path} is one of user {uid}: another path is needed")
         self._sock, self._lines, self._told, self._pid = sock, Lines(), [], os.getpid()
-        self._progress = Progress()
+        self._progress, self._first_ns, self._waited_ns = Progress(), None, 0
         work = self._work
         self._send(
             "join", label=work.label, persistent_bytes=work.demand.persistent_bytes,

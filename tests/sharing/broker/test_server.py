@@ -154,10 +154,15 @@ def test_who_rests_between_two_iterations_gives_way_at_once(running: Any, short_
     """Unless it has memory to give back first: then when it heeds."""
     running()
     cleaned: list[bool] = []
+
+    def clean() -> int:
+        cleaned.append(True)
+        return 5
+
     first, second = Session(short_tmp / "s", WORK), Session(short_tmp / "s", WORK)
     for _ in range(3):
         first.take()
-        first.give_back((lambda: cleaned.append(True)) if cleans else None)
+        first.give_back(clean if cleans else None)
     waits = threading.Thread(target=second.take)
     waits.start()
     waits.join(0.2)
