@@ -240,12 +240,13 @@ def server(seconds: float) -> None:
 
 @main.command()
 @click.option("--seconds", default=40.0, show_default=True)
-def beside(seconds: float) -> None:
-    """A server and a training on one pretended GPU, by turns."""
+@click.option("--gpu", is_flag=True, help="On the first real GPU.")
+def beside(seconds: float, gpu: bool) -> None:
+    """A server and a training on one GPU, by turns: a pretended one, or a real one."""
     with tempfile.TemporaryDirectory() as folder:
-        found = share_gpu(seconds, Path(folder))
+        found = share_gpu(seconds, Path(folder), gpu)
     click.echo(", ".join(f"{what} {figure:.3f}" for what, figure in found.items()))
-    _keep("beside", found)
+    _keep("beside on a GPU" if gpu else "beside", found)
 
 
 @main.command()

@@ -1,11 +1,13 @@
 """A server and a training on one pretended GPU by turns, against each of them alone.
 
 What the GPU does is slept: iterations of 20 ms, requests of 5 and 50 ms, so that the machine's other work matters
-little. As a script it is the training: python -m benchmarks.serving.beside SECONDS.
+little. On a real GPU it is matrix products, as many as take so long there. As a script it is the training:
+python -m benchmarks.serving.beside SECONDS.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -34,6 +36,48 @@ _TIMES_S = {"short": 0.005, "long": 0.050}
 _MIX = {"short": 80.0, "long": 20.0}
 _LOAD = 0.3
 _SLO_S = 0.150
+#: Matrix products a second, in the environment of both; without it they sleep.
+_RATE = "BESIDE_PRODUCTS_PER_S"
+_WIDTH = 2048
+
+
+class _Gpu:
+    """Products of matrices, ordered one after the other."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._a, self._b, self._c = (torch.randn(_WIDTH, _WIDTH, device="cuda") for _ in range(3))
+
+    def order(self, count: int) -> None:
+        for _ in range(count):
+            self._torch.mm(self._a, self._b, out=self._c)
+
+    def finish(self) -> None:
+        self._torch.cuda.synchronize()
+
+
+def _products_per_s() -> float:
+    gpu = _Gpu()
+    for count in (100, 2000):  # the first is to warm up
+        began = time.perf_counter()
+        gpu.order(count)
+        gpu.finish()
+    return count / (time.perf_counter() - began)
+
+
+@functools.cache
+def _gpu() -> _Gpu | None:
+    return _Gpu() if os.environ.get(_RATE) else None
+
+
+def _work(seconds: float) -> None:
+    """Of the GPU; whoever needs its end waits for it."""
+    if (gpu := _gpu()) is None:
+        time.sleep(seconds)
+    else:
+        gpu.order(round(seconds * float(os.environ[_RATE])))
 
 
 class Slept:
@@ -44,7 +88,9 @@ class Slept:
     outputs = (("seconds", "FP64", [1]),)
 
     def infer(self, requests: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        time.sleep(max(float(r["seconds"][0]) for r in requests) * (0.6 + 0.4 * len(requests)))
+        _work(max(float(r["seconds"][0]) for r in requests) * (0.6 + 0.4 * len(requests)))
+        if (gpu := _gpu()) is not None:
+            gpu.finish()
         return requests
 
     def examples(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -56,28 +102,33 @@ def build() -> Slept:
 
 
 def _train(seconds: float) -> None:
-    """As many iterations as go into this time; their count is left in the file that BESIDE_OUT names."""
-    ends, count = time.monotonic() + seconds, 0
-    while time.monotonic() < ends:
+    """As many iterations as go into this time; how many a second is left in the file that BESIDE_OUT names."""
+    began, count = time.monotonic(), 0
+    while time.monotonic() < began + seconds:
         with iteration():
-            time.sleep(_ITERATION_S)
+            _work(_ITERATION_S)
         count += 1
-    Path(os.environ["BESIDE_OUT"]).write_text(str(count))
+    if (gpu := _gpu()) is not None:
+        gpu.finish()
+    Path(os.environ["BESIDE_OUT"]).write_text(str(count / (time.monotonic() - began)))
 
 
-def measure(seconds: float, folder: Path) -> dict[str, float]:
+def measure(seconds: float, folder: Path, gpu: bool = False) -> dict[str, float]:
     """Finish rates and iterations per second, alone and together. The load lies within the training's time."""
+    if gpu:
+        command = [sys.executable, "-c", "from benchmarks.serving import beside; print(beside._products_per_s())"]
+        os.environ[_RATE] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     out = folder / "iterations"
     serve = f"{sys.executable} -m slurm_hadar.cli.main serve run {_FILE}:build --port {_PORT} --slo 10s"
     train = f"{sys.executable} -m benchmarks.serving.beside {seconds}"
     found = {"serving alone": _served(serve.split(), seconds)}
     subprocess.run(train.split(), env={**os.environ, "BESIDE_OUT": str(out)}, check=True, capture_output=True)
-    found["training alone"] = int(out.read_text()) / seconds
+    found["training alone"] = float(out.read_text())
     serving = f"HADAR_SHARE_CLASS=serving {serve}"
     training = f"BESIDE_OUT={out} WAIT_FOR=http://127.0.0.1:{_PORT} {train}"
     share = ["-m", "slurm_hadar.cli.main", "share", "run", "--policy", "priority", "--share", "serving=9"]
     found["serving beside training"] = _served([sys.executable, *share, serving, training], seconds)
-    found["training beside serving"] = int(out.read_text()) / seconds
+    found["training beside serving"] = float(out.read_text())
     return found
 
 

@@ -8,9 +8,9 @@ at once without turns, where one must fail; weights are compared by their bits, 
 taken.
 
 *pair*: two trainings that fit beside each other (:mod:`benchmarks.sharing.pair`): large ones that fill the GPU for
-about 15 ms an iteration, and small ones whose kernels do not; by turns with all memory kept, by turns with what an
-iteration needs handed on, in lanes of their own (policy ``pack``), and without turns: with CUDA's time slices, and with
-an MPS daemon where one can be started. Needs one GPU and nvidia-ml-py.
+about 15 ms an iteration, and small ones whose kernels do not; by turns with all memory kept, the large ones with what
+an iteration needs handed on, the small ones in lanes of their own (policy ``pack``), and without turns: with CUDA's
+time slices, and with an MPS daemon where one can be started. Needs one GPU and nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ open(f"{folder}/{seed}", "w").write(digest.hexdigest() + chr(10) + repr(times))
 """
 #: What a row of the batch takes at the end of its forward pass: ten layers' outputs with dropout's masks, the loss.
 _ROW_BYTES = round(1024 * 4 * 17.5)
+_WAYS = {"rr": "memory handed on", "pack": "lanes of their own"}
 _PAIRS = {"large": Training(4096, rows=1024), "small": Training(512, rows=64)}
 
 
@@ -170,8 +171,8 @@ def pairs(cycles: int, seconds: float) -> dict[str, Any]:
     for kind, sizes in _PAIRS.items():
         on_gpu = replace(sizes, device="cuda", memory="16G")
         found[f"{kind}, memory kept"] = _pair(cycles, seconds, on_gpu)
-        found[f"{kind}, memory handed on"] = _pair(cycles, seconds, replace(on_gpu, environ=told))
-        found[f"{kind}, lanes of their own"] = _pair(cycles, seconds, replace(on_gpu, policy="pack", environ=told))
+        handed_on = replace(on_gpu, environ=told, policy="rr" if kind == "large" else "pack")
+        found[f"{kind}, {_WAYS[handed_on.policy]}"] = _pair(cycles, seconds, handed_on)
         with _mps() as there:
             if there:
                 found[f"{kind}, MPS"] = _pair(cycles, seconds, on_gpu)

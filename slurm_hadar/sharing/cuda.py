@@ -1,13 +1,15 @@
 """What a member of a shared GPU asks of CUDA: whether the GPU has done what it was given, how long it took, and memory.
 
 A training runs ahead of its GPU: the Python code of the next iteration orders work while the last one's is under way.
-As long as nobody else wants the turn that goes on: moments are stamped by events in the GPU's queue, and the GPU is
-waited for only when the turn is handed over (:meth:`Gpu.settle`). Nothing is asked while a CUDA graph is being
-captured, which any other call would break.
+As long as nobody else wants the turn that goes on, by one iteration: moments are stamped by events in the GPU's queue,
+and the GPU is waited for when the turn is handed over (:meth:`Gpu.settle`). Where others have had turns of late, it is
+waited for at each iteration's end, so that they wait for one iteration at the most. Nothing is asked while a CUDA graph
+is being captured, which any other call would break.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -17,10 +19,12 @@ from slurm_hadar.joblog import say
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.nvml import Overhead
 
-__all__ = ["LOOK_S", "SLACK", "Gpu", "gpu_in_use"]
+__all__ = ["LOOK_S", "OTHERS_S", "SLACK", "Gpu", "gpu_in_use"]
 
 #: PyTorch counts each block of memory: to add that up takes longer than a hand-over. Peaks last until they are read.
 LOOK_S = 0.25
+#: Who has handed its turn over so lately does not run ahead.
+OTHERS_S = 2.0
 #: What PyTorch may take beyond what was told: it keeps whole blocks of memory for parts of them.
 SLACK = 1.1
 
@@ -42,6 +46,8 @@ class Gpu:
         self._spans: deque[tuple[Any, Any]] = deque()
         self._spare: list[Any] = []
         self._due_s = 0.0
+        self._switch_ns = 0
+        self._settled_s = -math.inf
         if told is not None:
             self._fence(told)
 
@@ -59,15 +65,22 @@ class Gpu:
         if self._begun is not None:
             self._spans.append((self._begun, self._stamp()))
             self._begun = None
+        if time.monotonic() - self._settled_s < OTHERS_S:
+            self._cuda.synchronize()
+        elif len(self._spans) > 1:
+            self._spans[-2][1].synchronize()
         return self._spent_ns()
 
-    def settle(self) -> int:
+    def settle(self) -> tuple[int, int]:
         """Wait until the GPU has done all, and give back what was kept for the next iteration where others need it;
-        nanoseconds as above."""
+        nanoseconds as above, and what that costs: to take the memory anew takes about as long as to give it back."""
         self._cuda.synchronize()
+        self._settled_s = time.monotonic()
+        began_ns = time.perf_counter_ns()
         if self._frees:
             self._cuda.empty_cache()
-        return self._spent_ns()
+            self._switch_ns = 2 * (time.perf_counter_ns() - began_ns)
+        return self._spent_ns(), self._switch_ns
 
     def taken(self) -> tuple[int, int] | None:
         """Bytes that PyTorch holds tensors in between two iterations, with what NVML says that the context and

@@ -37,6 +37,31 @@ print(json.dumps({"weights": digest, "measured": measured, "allocated": torch.cu
 """
 
 
+#: As PyTorch's documentation of CUDA graphs has it: warmed up on a stream of its own, captured whole, replayed.
+GRAPH = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01, capturable=True)
+x, y = torch.randn(512, 256, device="cuda"), torch.randn(512, 1, device="cuda")
+def iteration():
+    optimizer.zero_grad(set_to_none=True)
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss
+stream = torch.cuda.Stream()
+stream.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(stream):
+    for _ in range(3): first = iteration()
+torch.cuda.current_stream().wait_stream(stream)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = iteration()
+for _ in range(200): graph.replay()
+print("fell", (loss < first).item(), flush=True)
+"""
+
+
 def _said(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
@@ -70,3 +95,9 @@ def test_who_tells_too_little_fails_itself(run: Callable[..., Any], script: Call
     done = run(*HADAR, little, f"{sys.executable} {path} 2 8", code=1)
     assert len(_said(done.stdout)) == 1
     assert "PyTorch gives this job" in done.stderr and "OutOfMemoryError" in done.stderr, done.stderr
+
+
+def test_a_captured_graph_is_not_broken(run: Callable[..., Any], script: Callable[[str], str]) -> None:
+    """By turns that end within it, and one beside it that wants them."""
+    done = run(*HADAR, f"{sys.executable} {script(GRAPH)}", f"{sys.executable} {script(TRAINING)} 1 8")
+    assert "fell True" in done.stdout

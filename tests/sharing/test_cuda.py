@@ -85,6 +85,10 @@ class _Event:
     def query(self) -> bool:
         return self.at_ms <= self._cuda.now_ms
 
+    def synchronize(self) -> None:
+        self._cuda.calls.append("event")
+        self._cuda.now_ms = max(self._cuda.now_ms, self.at_ms)
+
     def elapsed_time(self, end: _Event) -> float:
         return end.at_ms - self.at_ms
 
@@ -106,7 +110,7 @@ class _Session:
         self.seen += ")"
         self.spent_ns += spent_ns or 0
         if self.recalled:
-            self.spent_ns += settle()
+            self.spent_ns += settle()[0]
 
     def heed(self) -> None:
         pass
@@ -139,23 +143,36 @@ def _iteration(member: Member, cuda: _Cuda, ms: float) -> None:
     member.after_step()
 
 
-def test_a_gpu_is_waited_for_only_when_the_turn_is_handed_over(cuda: _Cuda, session: _Session) -> None:
-    """Until then the training runs ahead of it, and is told what the GPU has done by then; then all of it."""
+def test_a_job_alone_runs_ahead_of_its_gpu_by_one_iteration(cuda: _Cuda, session: _Session) -> None:
     member = Member({})
-    for _ in range(5):
+    for done in range(5):
         _iteration(member, cuda, 20.0)
         cuda.pass_ms(1.0)
-    assert "synchronize" not in cuda.calls and session.spent_ns == 0
-
+        assert session.spent_ns == done * 20_000_000  # one is under way
+    assert "synchronize" not in cuda.calls
     cuda.pass_ms(40.0)
     _iteration(member, cuda, 20.0)
-    assert session.spent_ns == 40_000_000
+    assert session.spent_ns == 5 * 20_000_000
 
+
+def test_where_others_want_turns_each_iteration_is_waited_for(
+    cuda: _Cuda, session: _Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as that was not long ago."""
+    member = Member({})
+    _iteration(member, cuda, 20.0)
     session.recalled = True
     _iteration(member, cuda, 20.0)
     assert cuda.calls.count("synchronize") == 1 and "empty_cache" not in cuda.calls
-    assert session.spent_ns == 7 * 20_000_000
-    assert session.seen == "()" * 7
+    assert session.spent_ns == 2 * 20_000_000
+
+    session.recalled = False
+    _iteration(member, cuda, 20.0)
+    assert cuda.calls.count("synchronize") == 2 and session.spent_ns == 3 * 20_000_000
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + module.OTHERS_S))
+    for _ in range(3):
+        _iteration(member, cuda, 20.0)
+    assert cuda.calls.count("synchronize") == 2 and session.seen == "()" * 6
 
 
 def test_memory_of_an_iteration_goes_to_the_others_where_that_was_told(cuda: _Cuda, session: _Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import select
@@ -66,7 +67,7 @@ class Session:
         self._progress = Progress()
         self._first_ns: int | None = None  # when it first asked for a turn
         self._waited_ns = 0
-        self._settle: Callable[[], int] | None = None
+        self._settle: Callable[[], tuple[int, int]] | None = None
         self._come_back(min(_FIRST_S, return_s))
 
     @property
@@ -128,12 +129,12 @@ class Session:
     def _locked(self) -> bool:
         return self._file is not None and progress.locked(self._file)
 
-    def give_back(self, settle: Callable[[], int] | None = None, spent_ns: int | None = None) -> None:
+    def give_back(self, settle: Callable[[], tuple[int, int]] | None = None, spent_ns: int | None = None) -> None:
         """End the turn that :meth:`take` has waited for, when somebody else asks for it: now, or while the job is
         between two iterations. ``settle`` is called before that is told: until then a GPU may still be at work, and the
-        job's ephemeral memory its own; it returns the nanoseconds of the GPU's work that were not told of yet. Where
-        there is one, the turn ends between two iterations only in :meth:`heed`. ``spent_ns`` is how long the GPU worked
-        since it was last told; None: as long as the turn took."""
+        job's ephemeral memory its own; it returns the nanoseconds of the GPU's work that were not told of yet, and
+        those that the hand-over costs the GPU. Where there is one, the turn ends between two iterations only in
+        :meth:`heed`. ``spent_ns`` is how long the GPU worked since it was last told; None: as long as the turn took."""
         if os.getpid() != self._pid or not self._kept:
             return
         now, so_far = time.monotonic_ns(), self._progress
@@ -170,7 +171,9 @@ class Session:
         self._kept = False
         try:
             if self._settle is not None:
-                self._progress = self._progress._replace(used_ns=self._progress.used_ns + self._settle())
+                spent_ns, switch_ns = self._settle()
+                used_ns = self._progress.used_ns + spent_ns
+                self._progress = self._progress._replace(used_ns=used_ns, switch_ns=switch_ns)
                 self._write()
         finally:  # of a GPU that has failed, too
             with contextlib.suppress(OSError):
@@ -243,7 +246,11 @@ class Session:
         assert self._sock is not None
         data, files, _, _ = socket.recv_fds(self._sock, _MOST, 1)
         if files:
-            self._file, self._page, self._says = files[0], progress.mapped(files[0]), select.poll()
+            self._file = files[0]
+            try:
+                self._page, self._says = progress.mapped(files[0]), select.poll()
+            except ValueError:
+                raise OSError(errno.EPROTO, "it is of an older release") from None
             self._says.register(self._sock, select.POLLIN)
         self._take_in(data)
         if self._told != [Told.ADMITTED] or self._file is None:

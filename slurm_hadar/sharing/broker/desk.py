@@ -7,9 +7,10 @@ every short pause cost it its rank; who does not ask by then is *away* and is no
 comes back is charged as the least of those who stayed: time away is not saved up.
 
 **A turn stays with its holder until somebody else asks.** Then it is recalled, and given back at the holder's next
-boundary; one that is between two iterations can be taken back at once. What the holder did while nobody asked it tells
-itself (:class:`Progress`); from the recall on the broker's clock counts. Nothing is won by telling too little: nobody
-else was there, and who comes back starts level with the holder.
+boundary; where equals take turns and a hand-over is dear, it is recalled only after as long as that is worth. One that
+is between two iterations can be taken back at once. What the holder did while nobody asked it tells itself
+(:class:`Progress`); from the recall on the broker's clock counts. Nothing is won by telling too little: nobody else was
+there, and who comes back starts level with the holder.
 
 **A session may give way**, for a time that it is told: with the share s of the turns, below a half, it is charged
 (1 - s) / s times what it used, which leaves it s beside one other; with 0 it has a turn only where nobody else wants
@@ -66,8 +67,8 @@ class Seat(NamedTuple):
 class Progress(NamedTuple):
     """What a session tells of all its iterations: how many have ended, the time within them, and when the last one
     began and ended, by the machine's monotonic clock; the most memory that it was seen to take, persistent and
-    ephemeral, 0 where that was not measured; and the time between the end of an iteration and its asking for the
-    next."""
+    ephemeral, 0 where that was not measured; the time between the end of an iteration and its asking for the next; and
+    what its last hand-over cost the GPU: its ephemeral memory was given back, and is taken anew."""
 
     iterations: int = 0
     used_ns: int = 0
@@ -76,11 +77,16 @@ class Progress(NamedTuple):
     persistent_bytes: int = 0
     ephemeral_bytes: int = 0
     away_ns: int = 0
+    switch_ns: int = 0
 
 
 NOTHING = Progress()
 #: The share of the turns beside one other that a session has which does not give way.
 EQUAL = 0.5
+#: Where nobody is to be preferred, turns are so long that hand-overs cost no more than this part of the GPU's time; but
+#: others wait no longer than this for that.
+_DEAR, _PATIENT_NS = 20, 1_000_000_000
+_EQUALS = frozenset({Policy.FAIR, Policy.RR})
 #: A smaller share is none: what one turn would cost its session then is more than it could make up for.
 LEAST = 0.001
 
@@ -120,10 +126,12 @@ class _Member:
 
 @dataclass(slots=True)
 class _Turns:
-    """Of one lane: who has the turn, and since when it is not charged for it; or since when nobody has."""
+    """Of one lane: who has the turn, when it got it, and since when it is not charged for it; or since when nobody
+    has."""
 
     members: dict[str, _Member] = field(default_factory=dict)
     holder: str | None = None
+    given_ns: int = 0
     since_ns: int = 0
     kept: bool = False  # for more than one iteration
     rests: bool = False  # between two of them
@@ -260,7 +268,12 @@ class Desk:
             for lane in self._lanes.values()
             if lane.holder is None and any(member.wants for member in lane.members.values())
         ]
-        return min([*graces, *self._giving_way.values()], default=None)
+        recalls = [
+            self._recall_ns(lane)
+            for lane in self._lanes.values()
+            if lane.holder is not None and lane.recalled_ns is None and any(m.wants for m in lane.members.values())
+        ]
+        return min([*graces, *recalls, *self._giving_way.values()], default=None)
 
     def holders(self) -> dict[str, int]:
         """Who has a turn, and since when it is not charged for it."""
@@ -358,6 +371,7 @@ class Desk:
             return []
         present[first].wants = False
         lane.holder, lane.since_ns, lane.kept, lane.rests, lane.recalled_ns = first, now_ns, False, False, None
+        lane.given_ns = now_ns
         return [Note(first, Told.TURN)]
 
     def _recall(self, number: int, lane: _Turns, now_ns: int) -> list[Note]:
@@ -365,7 +379,16 @@ class Desk:
         if lane.holder is None or lane.recalled_ns is not None:
             return []
         shrinks = self._waiting and at_boundary(self._memory, number) != self._memory
-        if not shrinks and not any(member.wants for member in lane.members.values()):
+        wanted = any(member.wants for member in lane.members.values())
+        if not shrinks and not (wanted and now_ns >= self._recall_ns(lane)):
             return []
         lane.recalled_ns = now_ns
         return [Note(lane.holder, Told.RECALL)]
+
+    def _recall_ns(self, lane: _Turns) -> int:
+        """When the turn of a lane is recalled if others want it."""
+        assert lane.holder is not None
+        holder = lane.members[lane.holder]
+        if self._rules.policy not in _EQUALS or any(m.wants and m.share > holder.share for m in lane.members.values()):
+            return lane.given_ns
+        return lane.given_ns + min(_PATIENT_NS, _DEAR * max(0, holder.seen.switch_ns))

@@ -17,7 +17,7 @@ from slurm_hadar.sharing.broker.desk import Progress
 
 __all__ = ["locked", "made", "mapped", "read", "unlocked", "write"]
 
-_FIELDS = struct.Struct("7q")
+_FIELDS = struct.Struct("8q")
 
 
 def made() -> tuple[int, int]:
@@ -34,7 +34,7 @@ def read(file: int) -> Progress:
 
 
 def mapped(file: int) -> mmap.mmap:
-    """For :func:`write`."""
+    """For :func:`write`. Raises ValueError for the file of an older broker."""
     return mmap.mmap(file, _FIELDS.size)
 
 

@@ -94,6 +94,36 @@ def test_a_kept_turn_is_recalled_for_who_waits_for_the_lanes_memory() -> None:
     assert desk.done("a", 7 * MS) == [Note("next", Told.ADMITTED)]
 
 
+@pytest.mark.parametrize(("switch_ns", "after_ns"), [(0, 0), (3 * MS, 60 * MS), (10**12, 1000 * MS), (-(10**12), 0)])
+@pytest.mark.parametrize("policy", [Policy.FAIR, Policy.RR, Policy.PRIORITY])
+def test_turns_are_as_long_as_a_dear_hand_over_is_worth_where_all_are_equal(
+    policy: Policy, switch_ns: int, after_ns: int
+) -> None:
+    """And no longer than a second, whatever is told."""
+    desk = _desk(policy, "a", "b", grace_ns=0)
+    desk.want("a", 0)
+    desk.done("a", MS)
+    desk.want("a", 2 * MS, Progress(1, MS, 0, MS, switch_ns=switch_ns))
+    recall = [Note("a", Told.RECALL)]
+    if policy is Policy.PRIORITY or after_ns == 0:
+        assert desk.want("b", 3 * MS) == recall
+        return
+    assert desk.want("b", 3 * MS) == []
+    assert desk.deadline_ns() == 2 * MS + after_ns
+    assert desk.look(2 * MS + after_ns - 1) == []
+    assert desk.look(2 * MS + after_ns) == recall
+    assert desk.done("a", 2 * MS + after_ns + MS) == [Note("b", Told.TURN)]
+    seat = desk.seat("a", 2 * MS + after_ns + MS)
+    assert seat is not None and seat.used_ns == 2 * MS + after_ns  # all of it is charged for
+
+
+def test_who_gives_way_hands_over_at_once_however_dear_that_is() -> None:
+    desk = _desk(Policy.FAIR, "a", "b", grace_ns=0)
+    desk.want("a", 0, Progress(switch_ns=10 * MS))
+    desk.give_way("a", 0.25, 10**12, MS)
+    assert desk.want("b", 2 * MS) == [Note("a", Told.RECALL)]
+
+
 def test_under_pack_jobs_run_beside_each_other() -> None:
     desk = _desk(Policy.PACK, "a", "b")
 

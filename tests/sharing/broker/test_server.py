@@ -155,9 +155,9 @@ def test_who_rests_between_two_iterations_gives_way_at_once(running: Any, short_
     running()
     cleaned: list[bool] = []
 
-    def clean() -> int:
+    def clean() -> tuple[int, int]:
         cleaned.append(True)
-        return 5
+        return 5, 0
 
     first, second = Session(short_tmp / "s", WORK), Session(short_tmp / "s", WORK)
     for _ in range(3):
