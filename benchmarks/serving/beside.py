@@ -166,6 +166,7 @@ def _wait_for(url: str) -> None:
 
 
 if __name__ == "__main__":
+    _gpu()  # which takes seconds, and no turn
     if os.environ.get("WAIT_FOR"):
         _wait_for(os.environ["WAIT_FOR"])
     _train(float(sys.argv[1]))

@@ -1,16 +1,16 @@
 """Trainings that share the memory and the time of a real GPU: by turns, by CUDA's time slices, and under MPS.
 
-    python -m benchmarks.sharing.gpu [--only memory|pair] [--json docs/results/sharing_gpu.json]
+    python -m benchmarks.sharing.gpu [--only memory] [--json docs/results/sharing_gpu.json]
 
 *memory*: two unmodified trainings that keep a twentieth of the GPU's memory each and need more than half of it within
 an iteration: side by side they do not fit, one after the other's iteration they do. Each alone, both by turns, and both
 at once without turns, where one must fail; weights are compared by their bits, and the driver is asked how much was
 taken.
 
-*pair*: two trainings that fit beside each other (:mod:`benchmarks.sharing.pair`): large ones that fill the GPU for
-about 15 ms an iteration, and small ones whose kernels do not; by turns with all memory kept, the large ones with what
-an iteration needs handed on, the small ones in lanes of their own (policy ``pack``), and without turns: with CUDA's
-time slices, and with an MPS daemon where one can be started. Needs one GPU and nvidia-ml-py.
+*large* and *small*: two trainings that fit beside each other (:mod:`benchmarks.sharing.pair`), which fill the GPU for
+about 15 ms an iteration, or whose kernels do not; by turns with all memory kept, or with what an iteration needs handed
+on, and in lanes of their own (policy ``pack``). *MPS*: with an MPS daemon, where one can be started, so that those
+without turns share the GPU by that and not by CUDA's time slices. Needs one GPU and nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -66,8 +66,12 @@ open(f"{folder}/{seed}", "w").write(digest.hexdigest() + chr(10) + repr(times))
 """
 #: What a row of the batch takes at the end of its forward pass: ten layers' outputs with dropout's masks, the loss.
 _ROW_BYTES = round(1024 * 4 * 17.5)
-_WAYS = {"rr": "memory handed on", "pack": "lanes of their own"}
 _PAIRS = {"large": Training(4096, rows=1024), "small": Training(512, rows=64)}
+WAYS = {
+    f"{kind}, {way}": (kind, way)
+    for kind in _PAIRS
+    for way in ("memory kept", "memory handed on", "lanes of their own", "MPS")
+}
 
 
 class Watch:
@@ -164,24 +168,15 @@ def _at_once(commands: list[list[str]], environ: dict[str, str], folder: Path) -
     return {"codes": [one.returncode for one in started], "said": lines}
 
 
-def pairs(cycles: int, seconds: float) -> dict[str, Any]:
-    """Throughput, hand-overs and spread of both kinds, with what their memory is told to be, and under MPS."""
-    found: dict[str, Any] = {}
+def pair(kind: str, way: str, cycles: int, seconds: float) -> dict[str, Any] | None:
+    """Throughput, hand-overs and spread; None: there is no MPS daemon to be had."""
     told = {"HADAR_SHARE_PERSISTENT": "4G", "HADAR_SHARE_EPHEMERAL": "4G"}
-    for kind, sizes in _PAIRS.items():
-        on_gpu = replace(sizes, device="cuda", memory="16G")
-        found[f"{kind}, memory kept"] = _pair(cycles, seconds, on_gpu)
-        handed_on = replace(on_gpu, environ=told, policy="rr" if kind == "large" else "pack")
-        found[f"{kind}, {_WAYS[handed_on.policy]}"] = _pair(cycles, seconds, handed_on)
-        with _mps() as there:
-            if there:
-                found[f"{kind}, MPS"] = _pair(cycles, seconds, on_gpu)
-    return found
-
-
-def _pair(cycles: int, seconds: float, training: Training) -> dict[str, Any]:
-    handed = ("relay",) if training.policy == "pack" else ("turns", "relay")
-    return figures(cycles, *played(cycles, seconds, training), handed)
+    environ = told if way in {"memory handed on", "lanes of their own"} else {}
+    policy = "pack" if way == "lanes of their own" else "rr"
+    training = replace(_PAIRS[kind], device="cuda", memory="16G", policy=policy, environ=environ)
+    handed = ("relay",) if policy == "pack" else ("turns", "relay")
+    with _mps() if way == "MPS" else contextlib.nullcontext(True) as there:
+        return figures(cycles, *played(cycles, seconds, training), handed) if there else None
 
 
 @contextlib.contextmanager
@@ -207,22 +202,18 @@ def _mps() -> Iterator[bool]:
 @click.option("--steps", default=12, show_default=True, help="Of each training that needs half of the memory.")
 @click.option("--cycles", default=3, show_default=True, help="Of a pair's phases.")
 @click.option("--seconds", default=1.5, show_default=True, help="Of each phase.")
-@click.option("--only", type=click.Choice(["memory", "pair"]), help="One part alone.")
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there too.")
-def main(steps: int, cycles: int, seconds: float, only: str | None, file: Path | None) -> None:
+@click.option("--only", multiple=True, type=click.Choice(["memory", *WAYS]), help="This alone; again for more.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Keep the figures there, too, with those it has.")
+def main(steps: int, cycles: int, seconds: float, only: tuple[str, ...], file: Path | None) -> None:
     """Measure."""
     watch = Watch()
-    parts: dict[str, Callable[[], Any]] = {
-        "memory": lambda: memory(watch, steps),
-        "pair": lambda: pairs(cycles, seconds),
-    }
-    found: dict[str, Any] = {"gpu": watch.name, "driver": watch.driver, "began": time.strftime("%Y-%m-%d")}
-    for part, measured in parts.items():
-        if only in {None, part}:
-            found[part] = measured()
-            Console(stderr=True).print(f"{part} is done", highlight=False)
-            if file is not None:
-                file.write_text(json.dumps(found, indent=1) + "\n")
+    found: dict[str, Any] = json.loads(file.read_text()) if file is not None and file.exists() else {}
+    found |= {"gpu": watch.name, "driver": watch.driver}
+    for name in only or ("memory", *WAYS):
+        found[name] = memory(watch, steps) if name == "memory" else pair(*WAYS[name], cycles, seconds)
+        Console(stderr=True).print(f"{name} is done", highlight=False)
+        if file is not None:
+            file.write_text(json.dumps(found, indent=1) + "\n")
     click.echo(json.dumps(found, indent=1))
 
 

@@ -2,9 +2,9 @@
 
 A training runs ahead of its GPU: the Python code of the next iteration orders work while the last one's is under way.
 As long as nobody else wants the turn that goes on, by one iteration: moments are stamped by events in the GPU's queue,
-and the GPU is waited for when the turn is handed over (:meth:`Gpu.settle`). Where others have had turns of late, it is
-waited for at each iteration's end, so that they wait for one iteration at the most. Nothing is asked while a CUDA graph
-is being captured, which any other call would break.
+and the GPU is waited for when the turn is handed over (:meth:`Gpu.settle`). Where others have had turns of late, the
+GPU is waited for at each iteration's end, unless iterations are short, so that others wait for one at the most. Nothing
+is asked while a CUDA graph is being captured, which any other call would break.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from slurm_hadar.joblog import say
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.nvml import Overhead
 
-__all__ = ["LOOK_S", "OTHERS_S", "SLACK", "Gpu", "gpu_in_use"]
+__all__ = ["LOOK_S", "OTHERS_S", "SHORT_MS", "SLACK", "SWITCH_NS", "Gpu", "gpu_in_use"]
 
 #: PyTorch counts each block of memory: to add that up takes longer than a hand-over. Peaks last until they are read.
 LOOK_S = 0.25
-#: Who has handed its turn over so lately does not run ahead.
-OTHERS_S = 2.0
+#: Who has handed its turn over so lately does not run ahead by an iteration of more than so many milliseconds.
+OTHERS_S, SHORT_MS = 2.0, 5.0
+#: What a hand-over costs a GPU at least, which has nothing to do for so long (docs/results/sharing.md).
+SWITCH_NS = 1_000_000
 #: What PyTorch may take beyond what was told: it keeps whole blocks of memory for parts of them.
 SLACK = 1.1
 
@@ -46,8 +48,8 @@ class Gpu:
         self._spans: deque[tuple[Any, Any]] = deque()
         self._spare: list[Any] = []
         self._due_s = 0.0
-        self._switch_ns = 0
-        self._settled_s = -math.inf
+        self._switch_ns = SWITCH_NS
+        self._settled_s, self._last_ms = -math.inf, 0.0
         if told is not None:
             self._fence(told)
 
@@ -65,7 +67,7 @@ class Gpu:
         if self._begun is not None:
             self._spans.append((self._begun, self._stamp()))
             self._begun = None
-        if time.monotonic() - self._settled_s < OTHERS_S:
+        if self._last_ms > SHORT_MS and time.monotonic() - self._settled_s < OTHERS_S:
             self._cuda.synchronize()
         elif len(self._spans) > 1:
             self._spans[-2][1].synchronize()
@@ -79,7 +81,7 @@ class Gpu:
         began_ns = time.perf_counter_ns()
         if self._frees:
             self._cuda.empty_cache()
-            self._switch_ns = 2 * (time.perf_counter_ns() - began_ns)
+            self._switch_ns = SWITCH_NS + 2 * (time.perf_counter_ns() - began_ns)
         return self._spent_ns(), self._switch_ns
 
     def taken(self) -> tuple[int, int] | None:
@@ -103,7 +105,8 @@ class Gpu:
         spent_ms = 0.0
         while self._spans and self._spans[0][1].query():
             begin, end = self._spans.popleft()
-            spent_ms += begin.elapsed_time(end)
+            self._last_ms = begin.elapsed_time(end)
+            spent_ms += self._last_ms
             self._spare += [begin, end]
         return round(spent_ms * 1e6)
 

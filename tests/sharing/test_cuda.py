@@ -175,6 +175,18 @@ def test_where_others_want_turns_each_iteration_is_waited_for(
     assert cuda.calls.count("synchronize") == 2 and session.seen == "()" * 6
 
 
+def test_short_iterations_run_ahead_beside_others_too(cuda: _Cuda, session: _Session) -> None:
+    """By one, which costs the others less than it saves."""
+    member = Member({})
+    _iteration(member, cuda, 1.0)
+    session.recalled = True
+    _iteration(member, cuda, 1.0)
+    session.recalled = False
+    for _ in range(4):
+        _iteration(member, cuda, 1.0)
+    assert cuda.calls.count("synchronize") == 1 and cuda.queued_ms - cuda.now_ms == 1.0
+
+
 def test_memory_of_an_iteration_goes_to_the_others_where_that_was_told(cuda: _Cuda, session: _Session) -> None:
     member = Member({"HADAR_SHARE_EPHEMERAL": "2G"})
     session.recalled = True
