@@ -15,7 +15,7 @@ RUN := $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo check quick test suites test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
+.PHONY: help install demo check quick test suites gpu test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test-24.11: ## the end-to-end tests on that release of Slurm; also test-22.05, t
 $(RELEASES): test-%: $(STAMP)
 	@if tools/slurm_suite.sh $* true; then $(RUN) tools.suites --only live --by "tools/slurm_suite.sh $*" $(PYTEST_ARGS); \
 	elif [ $$? -ne 77 ]; then exit 1; fi
+
+gpu: $(STAMP) ## what only an NVIDIA GPU can show (.venv needs a PyTorch that has CUDA)
+	$(RUN) pytest tests/gpu -n 4 --dist worksteal $(PYTEST_ARGS)
 
 test-deb: $(STAMP) ## install the Debian package and run the containers' files in a fresh Debian (root, Debian's mirror)
 	HADAR_TEST_DEB=1 $(BIN)/python -m pytest tests/package $(PYTEST_ARGS)

@@ -22,10 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -125,28 +125,42 @@ def models(period_s: float, seconds: float, settle_s: float) -> dict[str, Any]:
     }
 
 
-def _trains(path: Path, number: int, join: float, until: float, out: Any) -> None:
-    """The turns of a job that joins then, by begin and end."""
-    _sleep_until(join)
-    session = Session(path, Work(Demand(MB, CAPACITY // 2), label=str(number)))
+class Training(NamedTuple):
+    """A job that joins after ``join_s``: its memory, and how long an iteration takes."""
+
+    join_s: float
+    demand: Demand = Demand(MB, CAPACITY // 2)
+    iteration_s: float = 0.02
+
+
+def _trains(path: Path, number: int, training: Training, zero: float, until: float, out: Any) -> None:
+    """The turns of a job, by begin and end."""
+    _sleep_until(zero + training.join_s)
+    session = Session(path, Work(training.demand, label=str(number)))
     turns = []
     while time.monotonic() < until:
         with session.iteration():
             begin = time.monotonic()
-            time.sleep(0.02)
-            turns.append((begin, time.monotonic()))
+            time.sleep(training.iteration_s)
+            turns.append((begin - zero, time.monotonic() - zero))
     out.put((number, turns))
+
+
+def turns_of(trainings: Sequence[Training], seconds: float) -> list[list[tuple[float, float]]]:
+    """The turns of each under ``fair``, by begin and end in seconds."""
+    with broker("fair") as path:
+        zero = time.monotonic() + 1.0
+        turns = _started(_trains, [(path, n, one, zero, zero + seconds) for n, one in enumerate(trainings)])
+        assert not status_of(path)["sessions"]
+    return turns
 
 
 def equal_jobs(span_s: float) -> list[dict[str, Any]]:
     """For each span: the shares of those who are there, and the share of time in which a turn was under way."""
-    with broker("fair") as path:
-        zero = time.monotonic() + 1.0
-        turns = _started(_trains, [(path, n, zero + n * span_s, zero + 3 * span_s) for n in range(3)])
-        assert not status_of(path)["sessions"]
+    turns = turns_of([Training(n * span_s) for n in range(3)], 3 * span_s)
     told = []
     for here in (1, 2, 3):
-        begin, end = zero + (here - 1) * span_s, zero + here * span_s
+        begin, end = (here - 1) * span_s, here * span_s
         spent = [sum(min(b, end) - max(a, begin) for a, b in own if b > begin and a < end) for own in turns[:here]]
         counts = [sum(begin <= a < end for a, _ in own) for own in turns[:here]]
         told.append({"shares": [round(s / sum(spent), 3) for s in spent], "busy": round(sum(spent) / span_s, 3),

@@ -44,6 +44,8 @@ class Gpu:
     def __init__(self, cuda: Any, told: Demand | None, frees: bool) -> None:
         self._cuda, self._frees = cuda, frees
         self._overhead = Overhead()
+        self._beside = 0
+        self._has_run = False
         self._begun: Any = None
         self._spans: deque[tuple[Any, Any]] = deque()
         self._spare: list[Any] = []
@@ -85,16 +87,23 @@ class Gpu:
         return self._spent_ns(), self._switch_ns
 
     def taken(self) -> tuple[int, int] | None:
-        """Bytes that PyTorch holds tensors in between two iterations, with what NVML says that the context and
-        libraries take beside that; and how many more for tensors at the most since this was last told. None where that
-        was a moment ago."""
+        """Bytes that PyTorch holds tensors in between two iterations, with what NVML was last seen to say that the
+        context and libraries take beside that; and how many more for tensors at the most since this was last told. None
+        where that was a moment ago."""
         now = time.monotonic()
         if now < self._due_s:
             return None
         self._due_s = now + LOOK_S
         persistent, peak = self._cuda.memory_allocated(), self._cuda.max_memory_allocated()
         self._cuda.reset_peak_memory_stats()
-        return persistent + self._beside(), max(0, peak - persistent)
+        self._has_run = True
+        return persistent + self._beside, max(0, peak - persistent)
+
+    def look(self) -> None:
+        """Ask the driver what is there beside PyTorch's memory, once it has been used; not within a turn, since the
+        driver may take its time."""
+        if self._has_run:
+            self._beside = self._overhead.bytes_beside(self._cuda.memory_reserved())
 
     def _stamp(self) -> Any:
         event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
@@ -110,14 +119,11 @@ class Gpu:
             self._spare += [begin, end]
         return round(spent_ms * 1e6)
 
-    def _beside(self) -> int:
-        return self._overhead.bytes_beside(self._cuda.memory_reserved())
-
     def _fence(self, told: Demand) -> None:
         """Have PyTorch give this process no more than it has told and :data:`SLACK`, context and libraries included:
         who told too little fails itself, and not who is beside it."""
         total = self._cuda.get_device_properties(self._cuda.current_device()).total_memory
-        most = round(SLACK * told.alone_bytes) - self._beside()
+        most = round(SLACK * told.alone_bytes) - Overhead().bytes_beside(self._cuda.memory_reserved())
         if 0 < most < total:
             self._cuda.set_per_process_memory_fraction(most / total)
             say(

@@ -139,10 +139,10 @@ class Member:
     def _begin(self) -> None:
         self.join()
         assert self._session is not None
-        self._session.take()
         if self._gpu is None and (cuda := gpu_in_use()) is not None:
             told = _demand(self._where) if self._where.get("HADAR_SHARE_PERSISTENT") else None
             self._gpu = Gpu(cuda, told, frees="HADAR_SHARE_EPHEMERAL" in self._where)
+        self._session.take()
         if self._gpu is not None:
             self._gpu.begin()
         self._held, self._rested, self._rest_s = True, False, 0.0
@@ -169,6 +169,7 @@ class Member:
         assert self._session is not None
         while True:
             if self._gpu is not None:
+                self._gpu.look()
                 self._session.until_said(QUIET_S / 8)
             else:  # between two iterations the broker takes the turn by itself
                 time.sleep(QUIET_S / 8)

@@ -1,7 +1,7 @@
 """What a process takes of its GPU beside PyTorch's tensors: CUDA's context, and what libraries allocate themselves.
 
 PyTorch's caching allocator sees its own memory alone; the driver sees all of it, and tells it by process through NVML
-(``nvmlDeviceGetComputeRunningProcesses``; package nvidia-ml-py, extra ``nvml``). Not tried on a GPU.
+(``nvmlDeviceGetComputeRunningProcesses``; package nvidia-ml-py, extra ``nvml``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOOK_S = 30.0
 
 
 class Overhead:
-    """Asked at each iteration's end; looks every :data:`LOOK_S`. Where NVML is not there, or does not know this process
+    """Asked as often as one likes; looks every :data:`LOOK_S`. Where NVML is not there, or does not know this process
     (as in a container with process numbers of its own), nothing is known, and 0 is told."""
 
     def __init__(self) -> None:
