@@ -157,10 +157,7 @@ def write(found: Mapping[str, Any]) -> None:
     if "peers" in found:
         text += PEERS_INTRO + _peers(found["peers"])
     if "beside" in found:
-        kinds = {"pretended": found["beside"], "real": found.get("beside on a GPU", {})}
-        text += BESIDE_INTRO + "| | " + " | ".join(kinds) + " |\n| --- | --- | --- |\n"
-        for what in found["beside"]:
-            text += f"| {what} | " + " | ".join(f"{k[what]:.3f}" if k else "" for k in kinds.values()) + " |\n"
+        text += BESIDE_INTRO + _beside(found["beside"], found.get("beside on a GPU", {}))
     if "faults" in found:
         kept = found["faults"]
         done = ", ".join(f"{count} x {name.replace('_', ' ')}" for name, count in sorted(kept["faults"].items()))
@@ -173,6 +170,11 @@ def write(found: Mapping[str, Any]) -> None:
     results = {n: simulate(with_slo(drawn(_SEEN), "2xP99"), n, ServeOptions(BatchLaw.linear(0.6, 16))) for n in Name}
     (RESULTS / "serving_latency.png").write_bytes(_latency_picture(results))
     (RESULTS / "serving_batches.png").write_bytes(_batches_picture(results))
+
+
+def _beside(pretended: Mapping[str, float], real: Mapping[str, float]) -> str:
+    rows = [f"| {what} | {rate:.3f} | {f'{real[what]:.3f}' if real else ''} |\n" for what, rate in pretended.items()]
+    return "".join(["| | pretended | real |\n| --- | --- | --- |\n", *rows])
 
 
 def _table(

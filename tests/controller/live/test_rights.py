@@ -84,12 +84,19 @@ def test_operator_rights_are_enough(
     jobs = [submit(cluster) for _ in range(3)]
     poll(lambda: sum("RUNNING" in text for text in queue_of(cluster).values()) == 2)
 
-    result = poll(lambda: (r := a_round(as_another(cluster, _fresh(short_tmp)))).record.failed == 0 and r, 60)
+    rounds = []
 
-    assert result.record.starts + result.record.moves + result.record.preemptions + result.record.leases > 0
+    def goes_well() -> bool:
+        rounds.append(a_round(as_another(cluster, _fresh(short_tmp))).record)
+        return rounds[-1].failed == 0
+
+    poll(goes_well, 60)
+    assert sum(r.starts + r.moves + r.preemptions + r.leases for r in rounds) > 0
     states = queue_of(cluster)
     assert states[jobs[0]].startswith("RUNNING p100-1")
-    assert [states[j].split()[0] for j in jobs[1:]] == ["PENDING", "PENDING"]
+    others = [states[j].split()[0] for j in jobs[1:]]
+    # a second round has had time to start one of them on the other node
+    assert others == ["PENDING", "PENDING"] or (len(rounds) > 1 and sorted(others) == ["PENDING", "RUNNING"])
 
 
 def _fresh(base: Path) -> Path:

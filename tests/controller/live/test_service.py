@@ -165,9 +165,9 @@ def test_the_controller_follows_slurmctld_to_the_backup(
         cluster.kill_slurmctld()
         poll(lambda: cluster.run(["squeue"], check=False).returncode == 0, 60)
         waiting = live.submit("--gres=gpu:2")
-        poll(lambda: (found := there()) and found["mode"] == "act" and not found["note"], 60, every_s=3)
+        poll(lambda: (found := there()) and found["mode"] == "act" and not found["note"], 120, every_s=3)
         audit = short_tmp / "spare" / "audit.jsonl"
-        poll(lambda: there()["mode"] == "act" and f'"{waiting}"' in audit.read_text(), 60, every_s=3)
+        poll(lambda: there()["mode"] == "act" and f'"{waiting}"' in audit.read_text(), 120, every_s=3)
     finally:
         spare.terminate()
         spare.wait(30)
