@@ -192,6 +192,7 @@ def declare_needs(environ: MutableMapping[str, str], facts: JobFacts | None) -> 
         persistent = min(memory, needs[0] << 20)
         ephemeral = min(memory - persistent, needs[1] << 20)
         environ.update(HADAR_SHARE_PERSISTENT=str(persistent), HADAR_SHARE_EPHEMERAL=str(ephemeral))
+        environ["HADAR_SHARE_LEARNED"] = "1"  # it is not held to what it has not said itself
         say(f"memory on the shared GPU as its like took: {persistent >> 20} MiB, and {ephemeral >> 20} MiB by turns")
 
 

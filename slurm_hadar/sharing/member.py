@@ -37,8 +37,9 @@ LONGEST_S = 5.0
 
 class Member:
     """``where`` is the environment: ``HADAR_SHARE``, the broker's socket, and what the job tells of itself:
-    ``HADAR_SHARE_PERSISTENT``, ``HADAR_SHARE_EPHEMERAL`` (sizes), ``HADAR_SHARE_SECONDS``, ``HADAR_SHARE_CLASS``,
-    ``HADAR_SHARE_LABEL``. Joins at its first turn. Ends the process, with one line, where the broker refuses it."""
+    ``HADAR_SHARE_PERSISTENT``, ``HADAR_SHARE_EPHEMERAL`` (sizes; ``HADAR_SHARE_LEARNED``: those that its like took),
+    ``HADAR_SHARE_SECONDS``, ``HADAR_SHARE_CLASS``, ``HADAR_SHARE_LABEL``. Joins at its first turn. Ends the process,
+    with one line, where the broker refuses it."""
 
     def __init__(self, where: dict[str, str]) -> None:
         self._where = where
@@ -140,8 +141,8 @@ class Member:
         self.join()
         assert self._session is not None
         if self._gpu is None and (cuda := gpu_in_use()) is not None:
-            told = _demand(self._where) if self._where.get("HADAR_SHARE_PERSISTENT") else None
-            self._gpu = Gpu(cuda, told, frees="HADAR_SHARE_EPHEMERAL" in self._where)
+            said = "HADAR_SHARE_PERSISTENT" in self._where and "HADAR_SHARE_LEARNED" not in self._where
+            self._gpu = Gpu(cuda, _demand(self._where) if said else None, frees="HADAR_SHARE_EPHEMERAL" in self._where)
         self._session.take()
         if self._gpu is not None:
             self._gpu.begin()

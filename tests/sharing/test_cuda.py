@@ -187,6 +187,16 @@ def test_short_iterations_run_ahead_beside_others_too(cuda: _Cuda, session: _Ses
     assert cuda.calls.count("synchronize") == 1 and cuda.queued_ms - cuda.now_ms == 1.0
 
 
+@pytest.mark.parametrize(("more", "most"), [({}, 11.0), ({"HADAR_SHARE_LEARNED": "1"}, 80.0)])
+def test_who_has_told_its_memory_itself_is_held_to_it(
+    cuda: _Cuda, session: _Session, more: dict[str, str], most: float
+) -> None:
+    """Not who is expected to need what its like took."""
+    member = Member({"HADAR_SHARE_PERSISTENT": "4GiB", "HADAR_SHARE_EPHEMERAL": "6GiB"} | more)
+    _iteration(member, cuda, 20.0)
+    assert session.seen == "()" and cuda.most == pytest.approx(most * GIB)
+
+
 def test_memory_of_an_iteration_goes_to_the_others_where_that_was_told(cuda: _Cuda, session: _Session) -> None:
     member = Member({"HADAR_SHARE_EPHEMERAL": "2G"})
     session.recalled = True
@@ -215,6 +225,7 @@ def test_a_capture_is_left_alone(cuda: _Cuda, session: _Session) -> None:
     _iteration(member, cuda, 20.0)
     cuda.capture = True
     calls = len(cuda.calls)
+    assert Gpu(cuda, None, frees=True).settle()[0] == 0  # one that was asked for its turn just before
     _iteration(member, cuda, 0.0)
     _iteration(member, cuda, 0.0)
     assert len(cuda.calls) == calls and session.seen == "()("

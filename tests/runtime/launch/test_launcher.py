@@ -171,6 +171,7 @@ def test_a_job_with_shards_declares_what_its_like_took(
     given = fakes.calls("srun")[0]["env"]
     declared = (given.get(f"HADAR_SHARE_{which}") for which in ("PERSISTENT", "EPHEMERAL"))
     assert tuple(text and int(text) for text in declared) == memory
+    assert ("HADAR_SHARE_LEARNED" in given) == (memory[1] is not None)
 
 
 def test_a_copy_of_a_forked_job_learns_where_the_others_are(fakes: Fakes, env: dict[str, str]) -> None:
