@@ -52,6 +52,8 @@ class Gpu:
         self._due_s = 0.0
         self._switch_ns = SWITCH_NS
         self._settled_s, self._last_ms = -math.inf, 0.0
+        #: After :meth:`end`: nothing is under way, and nothing to be given back, so that :meth:`settle` is not needed.
+        self.idle = False
         if told is not None:
             self._fence(told)
 
@@ -69,7 +71,9 @@ class Gpu:
         if self._begun is not None:
             self._spans.append((self._begun, self._stamp()))
             self._begun = None
-        if self._last_ms > SHORT_MS and time.monotonic() - self._settled_s < OTHERS_S:
+        waits = self._last_ms > SHORT_MS and time.monotonic() - self._settled_s < OTHERS_S
+        self.idle = waits and not self._frees
+        if waits:
             self._cuda.synchronize()
         elif len(self._spans) > 1:
             self._spans[-2][1].synchronize()

@@ -140,17 +140,15 @@ class Member:
     def _begin(self) -> None:
         self.join()
         assert self._session is not None
-        if self._gpu is None and (cuda := gpu_in_use()) is not None:
-            said = "HADAR_SHARE_PERSISTENT" in self._where and "HADAR_SHARE_LEARNED" not in self._where
-            self._gpu = Gpu(cuda, _demand(self._where) if said else None, frees="HADAR_SHARE_EPHEMERAL" in self._where)
+        gpu = self._found_gpu()
         self._session.take()
-        if self._gpu is not None:
-            self._gpu.begin()
+        if gpu is not None:
+            gpu.begin()
         self._held, self._rested, self._rest_s = True, False, 0.0
         self._since_s = self._last_s = time.monotonic()
 
     def _end(self) -> None:
-        gpu = self._gpu
+        gpu = self._found_gpu()
         if not self._held or (gpu is not None and gpu.capturing()):  # the iteration is noted now, and done later
             return
         self._held, self._single, self._outermost = False, False, None
@@ -162,9 +160,17 @@ class Member:
         try:
             if (taken := gpu.taken()) is not None:
                 self._session.took(*taken)
-            settle, spent_ns = gpu.settle, gpu.end()
+            spent_ns = gpu.end()
+            settle = None if gpu.idle else gpu.settle
         finally:  # of a GPU that has failed, too
             self._session.give_back(settle, spent_ns)
+
+    def _found_gpu(self) -> Gpu | None:
+        """As soon as the process uses one, which may be within its first turn."""
+        if self._gpu is None and (cuda := gpu_in_use()) is not None:
+            said = "HADAR_SHARE_PERSISTENT" in self._where and "HADAR_SHARE_LEARNED" not in self._where
+            self._gpu = Gpu(cuda, _demand(self._where) if said else None, frees="HADAR_SHARE_EPHEMERAL" in self._where)
+        return self._gpu
 
     def _watch(self) -> None:
         assert self._session is not None

@@ -98,6 +98,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.seen, self.spent_ns, self.recalled = "", 0, False
+        self.settles: list[bool] = []
         self.told: list[tuple[int, ...]] = []
 
     def take(self) -> None:
@@ -109,7 +110,8 @@ class _Session:
     def give_back(self, settle: Any = None, spent_ns: int | None = None) -> None:
         self.seen += ")"
         self.spent_ns += spent_ns or 0
-        if self.recalled:
+        self.settles.append(settle is not None)
+        if self.recalled and settle is not None:
             self.spent_ns += settle()[0]
 
     def heed(self) -> None:
@@ -169,10 +171,21 @@ def test_where_others_want_turns_each_iteration_is_waited_for(
     session.recalled = False
     _iteration(member, cuda, 20.0)
     assert cuda.calls.count("synchronize") == 2 and session.spent_ns == 3 * 20_000_000
+    assert session.settles == [True, True, False]  # then the broker can take the turn back by itself
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + module.OTHERS_S))
     for _ in range(3):
         _iteration(member, cuda, 20.0)
     assert cuda.calls.count("synchronize") == 2 and session.seen == "()" * 6
+
+
+def test_the_first_turn_in_which_a_gpu_is_used_is_not_over_before_it_is_done(
+    cuda: _Cuda, session: _Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that is brought to it within its forward pass."""
+    monkeypatch.setattr(_Cuda, "is_initialized", lambda self: self.queued_ms > 0)
+    session.recalled = True
+    _iteration(Member({}), cuda, 20.0)
+    assert session.settles == [True] and cuda.now_ms == 20.0
 
 
 def test_short_iterations_run_ahead_beside_others_too(cuda: _Cuda, session: _Session) -> None:

@@ -8,6 +8,7 @@ import mmap
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Session:
         self._page: mmap.mmap | None = None
         self._says = select.poll()
         self._kept = False
+        self._rests = threading.Event()  # it keeps its turn, and is or was between two iterations
         self._progress = Progress()
         self._first_ns: int | None = None  # when it first asked for a turn
         self._waited_ns = 0
@@ -93,7 +95,7 @@ class Session:
             self._began(asked_ns)
             self._write()
             return
-        self._kept = False
+        self._keep_no_more()
         try:
             while self._sock is not None and not self._kept:
                 try:
@@ -148,7 +150,8 @@ class Session:
         self._write()
         if settle is None:
             self._unlock()
-        self.heed()  # last: whom the broker has recalled before the lock was free, it waits for
+        if not self.heed() and self._kept:  # last: whom the broker has recalled before the lock was free, it waits for
+            self._rests.set()
 
     def heed(self) -> bool:
         """Hand the turn over if the broker has asked for it and the job is between two iterations; whether it has."""
@@ -159,7 +162,7 @@ class Session:
         except BlockingIOError:
             pass
         except OSError:  # it is found out, and mended, at the next turn
-            self._kept = False
+            self._keep_no_more()
         between = self._progress.ended_ns >= self._progress.began_ns
         if not between or (self._kept and Told.RECALL not in self._told):
             return False
@@ -168,7 +171,7 @@ class Session:
 
     def _hand_over(self) -> None:
         self._told.clear()
-        self._kept = False
+        self._keep_no_more()
         try:
             if self._settle is not None:
                 spent_ns, switch_ns = self._settle()
@@ -180,14 +183,20 @@ class Session:
                 self._send("done")
             self._unlock()
 
+    def _keep_no_more(self) -> None:
+        self._kept = False
+        self._rests.clear()
+
     def _unlock(self) -> None:
         if self._file is not None:
             progress.unlocked(self._file)
 
     def until_said(self, seconds: float) -> None:
         """Wait until the broker says something to a job that keeps its turn, or the time is over."""
+        if not self._rests.wait(seconds):
+            return
         sock = self._sock
-        if sock is None or not self._kept or Told.RECALL in self._told:
+        if sock is None or Told.RECALL in self._told:
             time.sleep(seconds)
             return
         poll = select.poll()  # not the other thread's
@@ -203,7 +212,7 @@ class Session:
         if self._file is not None:
             os.close(self._file)
             self._file = self._page = None
-        self._kept = False
+        self._keep_no_more()
 
     def _come_back(self, patience_s: float | None = None) -> None:
         until = time.monotonic() + (self._return_s if patience_s is None else patience_s)

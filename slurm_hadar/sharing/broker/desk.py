@@ -7,10 +7,10 @@ every short pause cost it its rank; who does not ask by then is *away* and is no
 comes back is charged as the least of those who stayed: time away is not saved up.
 
 **A turn stays with its holder until somebody else asks.** Then it is recalled, and given back at the holder's next
-boundary; where equals take turns and a hand-over is dear, it is recalled only after as long as that is worth. One that
-is between two iterations can be taken back at once. What the holder did while nobody asked it tells itself
-(:class:`Progress`); from the recall on the broker's clock counts. Nothing is won by telling too little: nobody else was
-there, and who comes back starts level with the holder.
+boundary. Where equals take turns and a hand-over is dear, it is recalled only after as long as that is worth, or when
+its holder rests, which is looked for meanwhile. One that is between two iterations can be taken back at once. What the
+holder did while nobody asked it tells itself (:class:`Progress`); from the recall on the broker's clock counts. Nothing
+is won by telling too little: nobody else was there, and who comes back starts level with the holder.
 
 **A session may give way**, for a time that it is told: with the share s of the turns, below a half, it is charged
 (1 - s) / s times what it used, which leaves it s beside one other; with 0 it has a turn only where nobody else wants
@@ -123,6 +123,11 @@ class _Member:
         """The least has the next turn."""
         return (self.share <= 0.0, *rank(policy, self.standing))
 
+    def hurries(self, holder: _Member) -> bool:
+        """Whether it waits for its turn and would lose more by a holder's long turn than hand-overs cost: the holder
+        gives way, or it needs the GPU for less than half of its time, as it says."""
+        return self.wants and (self.share > holder.share or self.seen.away_ns > self.seen.used_ns)
+
 
 @dataclass(slots=True)
 class _Turns:
@@ -135,6 +140,8 @@ class _Turns:
     since_ns: int = 0
     kept: bool = False  # for more than one iteration
     rests: bool = False  # between two of them
+    rested_ns: int = 0  # since when
+    looked_ns: int = 0
     recalled_ns: int | None = None
 
 
@@ -215,7 +222,7 @@ class Desk:
             for other in lane.members.values():  # there was a boundary at which they did not ask
                 other.away = other.away or not (other.wants or other is member)
         under_way = told.began_ns > told.ended_ns
-        lane.rests = not under_way
+        lane.rests, lane.rested_ns = not under_way, told.ended_ns
         lane.since_ns = min(now_ns, max(lane.since_ns, told.began_ns if under_way else now_ns))
 
     def take_back(self, name: str, told: Progress, now_ns: int) -> list[Note]:
@@ -258,7 +265,9 @@ class Desk:
         return self._settle(now_ns)
 
     def look(self, now_ns: int) -> list[Note]:
-        """What the passing of time has brought; to be called at :meth:`deadline_ns`."""
+        """What the passing of time has brought; to be called at :meth:`deadline_ns`, after :meth:`kept`."""
+        for lane in self._lanes.values():
+            lane.looked_ns = now_ns
         return self._settle(now_ns)
 
     def deadline_ns(self) -> int | None:
@@ -269,7 +278,7 @@ class Desk:
             if lane.holder is None and any(member.wants for member in lane.members.values())
         ]
         recalls = [
-            self._recall_ns(lane)
+            min(self._recall_ns(lane), lane.looked_ns + self._rules.grace_ns)
             for lane in self._lanes.values()
             if lane.holder is not None and lane.recalled_ns is None and any(m.wants for m in lane.members.values())
         ]
@@ -386,9 +395,10 @@ class Desk:
         return [Note(lane.holder, Told.RECALL)]
 
     def _recall_ns(self, lane: _Turns) -> int:
-        """When the turn of a lane is recalled if others want it."""
+        """When the turn of a lane is recalled if others want it, as far as is known."""
         assert lane.holder is not None
         holder = lane.members[lane.holder]
-        if self._rules.policy not in _EQUALS or any(m.wants and m.share > holder.share for m in lane.members.values()):
+        if self._rules.policy not in _EQUALS or any(m.hurries(holder) for m in lane.members.values()):
             return lane.given_ns
-        return lane.given_ns + min(_PATIENT_NS, _DEAR * max(0, holder.seen.switch_ns))
+        worth_ns = lane.given_ns + min(_PATIENT_NS, _DEAR * max(0, holder.seen.switch_ns))
+        return min(worth_ns, lane.rested_ns + self._rules.grace_ns) if lane.rests else worth_ns

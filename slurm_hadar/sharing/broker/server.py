@@ -112,7 +112,9 @@ class Broker:
                         self._read(key.data)
                     else:  # ended; a child of it may still have the socket open
                         self._drop(key.data)
-            self._tell(self._desk.look(time.monotonic_ns()))
+            now = time.monotonic_ns()
+            self._account(now)
+            self._tell(self._desk.look(now))
             self._watch()
 
     def close(self) -> None:

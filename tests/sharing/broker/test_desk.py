@@ -109,12 +109,34 @@ def test_turns_are_as_long_as_a_dear_hand_over_is_worth_where_all_are_equal(
         assert desk.want("b", 3 * MS) == recall
         return
     assert desk.want("b", 3 * MS) == []
-    assert desk.deadline_ns() == 2 * MS + after_ns
+    assert desk.look(2 * MS + after_ns - MS) == []
+    assert desk.deadline_ns() == 2 * MS + after_ns - MS  # whether it rests is to be looked for all the while
     assert desk.look(2 * MS + after_ns - 1) == []
     assert desk.look(2 * MS + after_ns) == recall
     assert desk.done("a", 2 * MS + after_ns + MS) == [Note("b", Told.TURN)]
     seat = desk.seat("a", 2 * MS + after_ns + MS)
     assert seat is not None and seat.used_ns == 2 * MS + after_ns  # all of it is charged for
+
+
+def test_who_rests_in_a_turn_that_would_last_is_not_waited_for() -> None:
+    """Loading data, say. A moment between two iterations is none."""
+    desk = _desk(Policy.FAIR, "a", "b", grace_ns=2 * MS)
+    desk.want("a", 0, Progress(switch_ns=10 * MS))
+    assert desk.want("b", 1 * MS) == []
+    desk.kept("a", Progress(1, 5 * MS, 0, 5 * MS, switch_ns=10 * MS), 6 * MS)
+    assert desk.look(6 * MS) == [] and desk.deadline_ns() == 7 * MS
+    desk.kept("a", Progress(1, 5 * MS, 6 * MS + 1, 5 * MS, switch_ns=10 * MS), 8 * MS)  # it goes on
+    assert desk.look(8 * MS) == [] and desk.deadline_ns() == 10 * MS
+    desk.kept("a", Progress(2, 7 * MS, 6 * MS + 1, 9 * MS, switch_ns=10 * MS), 10 * MS)
+    assert desk.look(10 * MS) == []
+    desk.kept("a", Progress(2, 7 * MS, 6 * MS + 1, 9 * MS, switch_ns=10 * MS), 11 * MS)
+    assert desk.look(11 * MS) == [Note("a", Told.RECALL)]
+
+
+def test_who_needs_little_of_the_gpu_waits_for_no_long_turn() -> None:
+    desk = _desk(Policy.FAIR, "a", "b", grace_ns=2 * MS)
+    desk.want("a", 0, Progress(switch_ns=10 * MS))
+    assert desk.want("b", 1 * MS, Progress(9, 9 * MS, 0, 0, away_ns=10 * MS)) == [Note("a", Told.RECALL)]
 
 
 def test_who_gives_way_hands_over_at_once_however_dear_that_is() -> None:

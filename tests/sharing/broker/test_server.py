@@ -182,6 +182,29 @@ def test_who_rests_between_two_iterations_gives_way_at_once(running: Any, short_
     first.close()
 
 
+def test_who_keeps_its_turn_with_memory_in_it_hears_at_once_that_others_want_it(running: Any, short_tmp: Path) -> None:
+    """It has listened since before it had the turn."""
+    running()
+    first, second = Session(short_tmp / "s", WORK), Session(short_tmp / "s", WORK)
+    heeded: list[bool] = []
+
+    def listen() -> None:
+        first.until_said(60.0)
+        heeded.append(first.heed())
+
+    listens = threading.Thread(target=listen, daemon=True)
+    listens.start()
+    for _ in range(2):
+        first.take()
+        first.give_back(lambda: (0, 0))
+    waits = threading.Thread(target=second.take, daemon=True)
+    waits.start()
+    waits.join(20)
+    assert not waits.is_alive() and heeded == [True]
+    second.close()
+    first.close()
+
+
 def test_who_is_killed_in_its_turn_leaves_it_to_the_others(running: Any, job: Any, short_tmp: Path, poll: Any) -> None:
     running()
     stuck = job("stuck", 1000)
