@@ -35,8 +35,11 @@ def start(seed: int) -> tuple[int, int]:
     """(rank, world); a gang meets here if torchrun started one. All randomness is seeded, on each rank differently."""
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    mine = device()
+    if mine.type == "cuda":
+        torch.cuda.set_device(mine)  # NCCL's own messages go by it
     if world > 1:
-        dist.init_process_group("gloo" if device().type == "cpu" else "nccl")
+        dist.init_process_group("gloo" if mine.type == "cpu" else "nccl")
     torch.manual_seed(seed)
     return rank, world
 
