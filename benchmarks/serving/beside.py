@@ -80,6 +80,12 @@ def _work(seconds: float) -> None:
         gpu.order(round(seconds * float(os.environ[_RATE])))
 
 
+def _finish() -> None:
+    """Wait until a real GPU has done what was ordered."""
+    if (gpu := _gpu()) is not None:
+        gpu.finish()
+
+
 class Slept:
     """Takes as long as the longest of a batch, times (0.6 + 0.4 k)."""
 
@@ -89,8 +95,7 @@ class Slept:
 
     def infer(self, requests: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         _work(max(float(r["seconds"][0]) for r in requests) * (0.6 + 0.4 * len(requests)))
-        if (gpu := _gpu()) is not None:
-            gpu.finish()
+        _finish()
         return requests
 
     def examples(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -108,8 +113,7 @@ def _train(seconds: float) -> None:
         with iteration():
             _work(_ITERATION_S)
         count += 1
-    if (gpu := _gpu()) is not None:
-        gpu.finish()
+    _finish()
     Path(os.environ["BESIDE_OUT"]).write_text(str(count / (time.monotonic() - began)))
 
 

@@ -122,17 +122,13 @@ def memory(watch: Watch, steps: int) -> dict[str, Any]:
         found: dict[str, Any] = {"kept_bytes": kept, "within_bytes": within, "gpu_bytes": watch.total, "steps": steps}
         for number, command in enumerate(commands, 1):
             with watch.most() as most:
-                done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
-            found[f"alone {number}"] = {
-                **_told(folder / str(number)),
-                "most_bytes": most[0],
-                "said": done.stderr[-300:],
-            }
+                subprocess.run(command, env=environ, check=True, capture_output=True)
+            found[f"alone {number}"] = {**_told(folder / str(number)), "most_bytes": most[0]}
         share = [sys.executable, "-m", "slurm_hadar.cli.main", "share", "run", "--policy", "fair", "--memory"]
         together = [*share, str(watch.total - 2**30), *(" ".join(c) for c in commands)]
         with watch.most() as most:
-            ran = subprocess.run(together, env=environ, capture_output=True, text=True)
-        found["by turns"] = {"code": ran.returncode, "most_bytes": most[0], "said": ran.stderr[-1500:]}
+            ran = subprocess.run(together, env=environ, capture_output=True)
+        found["by turns"] = {"code": ran.returncode, "most_bytes": most[0]}
         for number in (1, 2):
             found["by turns"][str(number)] = _told(folder / str(number))
         found["at once"] = _at_once(commands, environ, folder)

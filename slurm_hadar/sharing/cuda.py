@@ -130,6 +130,7 @@ class Gpu:
         """Have PyTorch give this process no more than it has told and :data:`SLACK`, context and libraries included:
         who told too little fails itself, and not who is beside it."""
         total = self._cuda.get_device_properties(self._cuda.current_device()).total_memory
+        # a look of its own: the next of the other is due when libraries have been used
         most = round(SLACK * told.alone_bytes) - Overhead().bytes_beside(self._cuda.memory_reserved())
         if 0 < most < total:
             self._cuda.set_per_process_memory_fraction(most / total)

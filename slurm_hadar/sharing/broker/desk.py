@@ -144,6 +144,11 @@ class _Turns:
     looked_ns: int = 0
     recalled_ns: int | None = None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits for the turn."""
+        return any(member.wants for member in self.members.values())
+
 
 def _level(lane: _Turns, member: _Member) -> None:
     """It gives way no more, and goes on where the others are."""
@@ -273,14 +278,12 @@ class Desk:
     def deadline_ns(self) -> int | None:
         """When :meth:`look` has something to say if nobody asks anything."""
         graces = [
-            lane.since_ns + self._rules.grace_ns
-            for lane in self._lanes.values()
-            if lane.holder is None and any(member.wants for member in lane.members.values())
+            lane.since_ns + self._rules.grace_ns for lane in self._lanes.values() if lane.holder is None and lane.wanted
         ]
         recalls = [
             min(self._recall_ns(lane), lane.looked_ns + self._rules.grace_ns)
             for lane in self._lanes.values()
-            if lane.holder is not None and lane.recalled_ns is None and any(m.wants for m in lane.members.values())
+            if lane.holder is not None and lane.recalled_ns is None and lane.wanted
         ]
         return min([*graces, *recalls, *self._giving_way.values()], default=None)
 
@@ -369,7 +372,7 @@ class Desk:
         return [Note(applicant.name, Told.ADMITTED) for applicant in entered]
 
     def _hand_over(self, lane: _Turns, now_ns: int) -> list[Note]:
-        if lane.holder is not None or not any(member.wants for member in lane.members.values()):
+        if lane.holder is not None or not lane.wanted:
             return []
         if now_ns >= lane.since_ns + self._rules.grace_ns:
             for member in lane.members.values():
@@ -388,8 +391,7 @@ class Desk:
         if lane.holder is None or lane.recalled_ns is not None:
             return []
         shrinks = self._waiting and at_boundary(self._memory, number) != self._memory
-        wanted = any(member.wants for member in lane.members.values())
-        if not shrinks and not (wanted and now_ns >= self._recall_ns(lane)):
+        if not shrinks and not (lane.wanted and now_ns >= self._recall_ns(lane)):
             return []
         lane.recalled_ns = now_ns
         return [Note(lane.holder, Told.RECALL)]
