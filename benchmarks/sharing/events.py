@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from slurm_hadar.sharing.entry import Applicant, let_in
-from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, is_safe, release
+from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, is_safe, keep, keep_no_more, release
 from slurm_hadar.sharing.turns import Policy, Standing
 
 __all__ = ["Tally", "play"]
@@ -23,6 +23,7 @@ class Tally:
     events: int = 0
     arrivals: int = 0
     entered: int = 0
+    kept: int = 0
     violations: int = 0
     stuck: int = 0  # an empty GPU while somebody waits
 
@@ -36,15 +37,20 @@ class _Gpu:
         self._arrived = 0
 
     def event(self) -> None:
-        """One arrival, end at a boundary, death in mid-iteration or boundary."""
+        """One arrival, end at a boundary, death in mid-iteration, boundary, or some who keep memory or give it back."""
         present, lanes = list(self._memory.demands), self._memory.lanes
-        what = self._rng.choice(("arrive", "end", "die", "boundary", "leave the queue"))
+        what = self._rng.choice(("arrive", "end", "die", "boundary", "keep", "free", "leave the queue"))
         if what == "arrive" and len(self._waiting) < _QUEUE:
             self._arrive()
         elif what in ("end", "die") and present:
             self.end(self._rng.choice(present), dies=what == "die")
         elif what == "boundary" and lanes:
             self._memory = at_boundary(self._memory, self._rng.choice(lanes).number)
+        elif what in ("keep", "free") and present:
+            names = self._rng.sample(present, self._rng.randint(1, len(present)))
+            kept = keep(self._memory, names) if what == "keep" else keep_no_more(self._memory, names)
+            self._tally.kept += what == "keep" and kept is not None
+            self._memory = kept or self._memory
         elif what == "leave the queue" and self._waiting and self._rng.random() < 0.2:
             self._waiting.pop(self._rng.randrange(len(self._waiting)))
         self._enter()

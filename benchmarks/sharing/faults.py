@@ -34,7 +34,9 @@ import os, sys, time
 from pathlib import Path
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.lanes import Demand
-session = Session(Path(sys.argv[1]), Work(Demand(10, 50), label=sys.argv[2]), return_s=60)
+session = Session(Path(sys.argv[1]), Work(Demand(10, 50), label=sys.argv[2], can_keep=True), return_s=60)
+given_back = open(sys.argv[2] + ".given-back", "ab", buffering=0)
+session.free = lambda: given_back.write(b".")  # what it kept: whoever joins and is gone needs it
 with open(sys.argv[2], "a", buffering=1) as log:
     while True:
         with session.iteration():
@@ -95,9 +97,13 @@ class Stage:
             process.kill()
             process.wait()
 
+    def turns(self) -> list[list[tuple[float, float]]]:
+        """Of each job that there was."""
+        return [turns(self._folder / f"job-{number}") for number in range(1, self._started + 1)]
+
     def overlaps(self) -> int:
         """Turns that began before another one had ended."""
-        merged = sorted(turn for log in self._folder.glob("job-*") for turn in turns(log))
+        merged = sorted(turn for one in self.turns() for turn in one)
         found, latest = 0, 0.0
         for begin, end in merged:
             outage = any(died - 1 <= begin <= back + 1 for died, back in self.outages)
@@ -205,7 +211,8 @@ def campaign(faults: int, seed: int) -> dict[str, Any]:
             "lost_turns": sum(len(one["stuck"]) == 3 for one in found),
             "overlaps": stage.overlaps(),
             "sessions_left": sessions,
-            "turns": sum(len(turns(log)) for log in Path(folder).glob("job-*")),
+            "turns": sum(map(len, stage.turns())),
+            "memory_given_back": sum(kept.stat().st_size for kept in Path(folder).glob("*.given-back")),
         }
 
 

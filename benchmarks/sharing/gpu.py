@@ -8,9 +8,10 @@ at once without turns, where one must fail; weights are compared by their bits, 
 taken.
 
 *large* and *small*: two trainings that fit beside each other (:mod:`benchmarks.sharing.pair`), which fill the GPU for
-about 15 ms an iteration, or whose kernels do not; by turns with all memory kept, or with what an iteration needs handed
-on, and in lanes of their own (policy ``pack``). *MPS*: with an MPS daemon, where one can be started, so that those
-without turns share the GPU by that and not by CUDA's time slices. Needs one GPU and nvidia-ml-py.
+about 15 ms an iteration, or whose kernels do not; by turns with memory for both, which is kept, or for what one
+iteration needs, which is handed on, and in lanes of their own (policy ``pack``). *MPS*: with an MPS daemon, where one
+can be started, so that those without turns share the GPU by that and not by CUDA's time slices. Needs one GPU and
+nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -84,26 +86,31 @@ class Watch:
         self.total = int(pynvml.nvmlDeviceGetMemoryInfo(self._gpu).total)
         self.name = str(pynvml.nvmlDeviceGetName(self._gpu))
         self.driver = str(pynvml.nvmlSystemGetDriverVersion())
-        self._most, self._over = 0, threading.Event()
+        self._over = threading.Event()
 
     @contextlib.contextmanager
-    def most(self) -> Iterator[list[int]]:
-        """Yields a list that has the most bytes that were taken, once this is over."""
-        found: list[int] = []
-        self._most = 0
+    def taken(self) -> Iterator[list[tuple[float, int]]]:
+        """Yields a list that has, once this is over, moments by the machine's monotonic clock and the bytes that were
+        taken from then on."""
+        found: list[tuple[float, int]] = []
         self._over.clear()
-        thread = threading.Thread(target=self._look)
+        thread = threading.Thread(target=self._look, args=(found,))
         thread.start()
         try:
             yield found
         finally:
             self._over.set()
             thread.join()
-            found.append(self._most)
 
-    def _look(self) -> None:
+    def _look(self, found: list[tuple[float, int]]) -> None:
         while not self._over.wait(0.005):
-            self._most = max(self._most, int(self._nvml.nvmlDeviceGetMemoryInfo(self._gpu).used))
+            used = int(self._nvml.nvmlDeviceGetMemoryInfo(self._gpu).used)
+            if not found or used != found[-1][1]:
+                found.append((time.monotonic(), used))
+
+
+def _most(taken: list[tuple[float, int]]) -> int:
+    return max(used for _, used in taken)
 
 
 def memory(watch: Watch, steps: int) -> dict[str, Any]:
@@ -121,16 +128,18 @@ def memory(watch: Watch, steps: int) -> dict[str, Any]:
         commands = [[sys.executable, str(script), str(n), str(rows), str(steps), name, str(kept)] for n in (1, 2)]
         found: dict[str, Any] = {"kept_bytes": kept, "within_bytes": within, "gpu_bytes": watch.total, "steps": steps}
         for number, command in enumerate(commands, 1):
-            with watch.most() as most:
+            with watch.taken() as taken:
                 subprocess.run(command, env=environ, check=True, capture_output=True)
-            found[f"alone {number}"] = {**_told(folder / str(number)), "most_bytes": most[0]}
+            found[f"alone {number}"] = {**_told(folder / str(number))[0], "most_bytes": _most(taken)}
         share = [sys.executable, "-m", "slurm_hadar.cli.main", "share", "run", "--policy", "fair", "--memory"]
         together = [*share, str(watch.total - 2**30), *(" ".join(c) for c in commands)]
-        with watch.most() as most:
+        with watch.taken() as taken:
             ran = subprocess.run(together, env=environ, capture_output=True)
-        found["by turns"] = {"code": ran.returncode, "most_bytes": most[0]}
+        found["by turns"] = {"code": ran.returncode, "most_bytes": _most(taken)}
+        spans = {}
         for number in (1, 2):
-            found["by turns"][str(number)] = _told(folder / str(number))
+            found["by turns"][str(number)], spans[number] = _told(folder / str(number))
+        found["by turns"] |= _traced(taken, spans)
         found["at once"] = _at_once(commands, environ, folder)
     found["bits are the same"] = all(
         found["by turns"][str(n)].get("weights") == found[f"alone {n}"]["weights"] for n in (1, 2)
@@ -138,19 +147,29 @@ def memory(watch: Watch, steps: int) -> dict[str, Any]:
     return found
 
 
-def _told(file: Path) -> dict[str, Any]:
-    """Weights and step times that a training has left; nothing where it has failed."""
+def _traced(taken: list[tuple[float, int]], spans: dict[int, list[tuple[float, float]]]) -> dict[str, Any]:
+    """For a picture: what was taken, and when which training was in an iteration, in seconds from the first one."""
+    first = min((begin for own in spans.values() for begin, _ in own), default=0.0)
+    return {
+        "taken": [[round(at - first, 3), used] for at, used in taken],
+        "iterations": {n: [[round(a - first, 3), round(b - first, 3)] for a, b in own] for n, own in spans.items()},
+    }
+
+
+def _told(file: Path) -> tuple[dict[str, Any], list[tuple[float, float]]]:
+    """Weights and step times that a training has left, and each step; nothing where it has failed."""
     if not file.exists():
-        return {}
+        return {}, []
     weights, times = file.read_text().split("\n")
     file.unlink()
     spans = [(float(a), float(b)) for a, b in re.findall(r"\(([\d.e+]+), ([\d.e+]+)\)", times)]
-    return {
+    told = {
         "weights": weights,
         "step_s": round(statistics.median(end - begin for begin, end in spans[1:]), 4),
         "first_s": round(spans[0][1] - spans[0][0], 3),
         "all_s": round(spans[-1][1] - spans[0][0], 3),
     }
+    return told, spans
 
 
 def _at_once(commands: list[list[str]], environ: dict[str, str], folder: Path) -> dict[str, Any]:
@@ -166,9 +185,9 @@ def _at_once(commands: list[list[str]], environ: dict[str, str], folder: Path) -
 def pair(kind: str, way: str, cycles: int, seconds: float) -> dict[str, Any] | None:
     """Throughput, hand-overs and spread; None: there is no MPS daemon to be had."""
     told = {"HADAR_SHARE_PERSISTENT": "4G", "HADAR_SHARE_EPHEMERAL": "4G"}
-    environ = told if way in {"memory handed on", "lanes of their own"} else {}
     policy = "pack" if way == "lanes of their own" else "rr"
-    training = replace(_PAIRS[kind], device="cuda", memory="16G", policy=policy, environ=environ)
+    memory = "12G" if way == "memory handed on" else "16G"
+    training = replace(_PAIRS[kind], device="cuda", memory=memory, policy=policy, environ=told)
     handed = ("relay",) if policy == "pack" else ("turns", "relay")
     with _mps() if way == "MPS" else contextlib.nullcontext(True) as there:
         return figures(cycles, *played(cycles, seconds, training), handed) if there else None

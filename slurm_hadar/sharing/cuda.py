@@ -39,10 +39,10 @@ def gpu_in_use() -> Any:
 
 class Gpu:
     """This process's GPU. ``cuda`` is ``torch.cuda``; ``told`` what the job has told of its memory, to which it is held
-    (None: nothing). ``frees``: what an iteration needs is the others' when the turn is."""
+    (None: nothing)."""
 
-    def __init__(self, cuda: Any, told: Demand | None, frees: bool) -> None:
-        self._cuda, self._frees = cuda, frees
+    def __init__(self, cuda: Any, told: Demand | None) -> None:
+        self._cuda, self._frees = cuda, False
         self._overhead = Overhead()
         self._beside = 0
         self._has_run = False
@@ -66,8 +66,10 @@ class Gpu:
         if not self.capturing():
             self._begun = self._stamp()
 
-    def end(self) -> int:
-        """It has been ordered; nanoseconds of those that the GPU has done since this was last told."""
+    def end(self, frees: bool) -> int:
+        """It has been ordered; nanoseconds of those that the GPU has done since this was last told. ``frees``: what an
+        iteration needs is the others' when the turn is."""
+        self._frees = frees
         if self._begun is not None:
             self._spans.append((self._begun, self._stamp()))
             self._begun = None
@@ -92,6 +94,11 @@ class Gpu:
             self._cuda.empty_cache()
             self._switch_ns = SWITCH_NS + 2 * (time.perf_counter_ns() - began_ns)
         return self._spent_ns(), self._switch_ns
+
+    def free(self) -> None:
+        """Give back what was kept for the next iteration."""
+        if not self.capturing():
+            self._cuda.empty_cache()
 
     def taken(self) -> tuple[int, int] | None:
         """Bytes that PyTorch holds tensors in between two iterations, with what NVML was last seen to say that the

@@ -8,6 +8,10 @@ E of its members and not their sum; lanes run beside each other. What must alway
 
 Amounts are counted, not addresses: jobs here are processes of their own, whose pages may lie anywhere.
 
+A *keeper* (ours) does not give its ephemeral memory back at the end of its turn, since nobody needs it: its E counts
+beside its P, and not in its lane. It becomes one only where the condition holds with that, and ceases to be one by its
+word that it has given the memory back.
+
 **No deadlock.** A job holds all that an iteration needs before its first one, and waits for nobody's memory while it
 has the turn; a GPU without jobs takes in every job with P + E <= capacity.
 
@@ -19,11 +23,14 @@ waits until it fits. Policies by remaining time admit a job only when it is to r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-__all__ = ["Demand", "GpuMemory", "Lane", "Place", "Step", "admit", "at_boundary", "find_lane", "is_safe", "release"]
+__all__ = [
+    "Demand", "GpuMemory", "Lane", "Place", "Step", "admit", "at_boundary", "find_lane", "is_safe", "keep",
+    "keep_no_more", "release",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Demand:
 @dataclass(frozen=True, slots=True)
 class Lane:
     """The ephemeral memory that ``members`` use by turns. ``size_bytes`` is kept for them: at least the largest E of
-    theirs, more where a member has left since the lane's last boundary."""
+    theirs who are no keepers, more where a member has left since the lane's last boundary."""
 
     number: int
     size_bytes: int
@@ -57,12 +64,14 @@ class GpuMemory:
     demands: Mapping[str, Demand] = field(default_factory=dict)
     lanes: tuple[Lane, ...] = ()
     next_number: int = 0
+    keepers: frozenset[str] = frozenset()
 
     @property
     def reserved_bytes(self) -> int:
-        """Of all jobs' persistent memory and all lanes together."""
+        """Of all jobs' persistent memory, what keepers keep, and all lanes together."""
         persistent = sum(demand.persistent_bytes for demand in self.demands.values())
-        return persistent + sum(lane.size_bytes for lane in self.lanes)
+        kept = sum(self.demands[name].ephemeral_bytes for name in self.keepers)
+        return persistent + kept + sum(lane.size_bytes for lane in self.lanes)
 
     def lane_of(self, name: str) -> Lane:
         """Raises KeyError if no such job is there."""
@@ -133,7 +142,25 @@ def release(memory: GpuMemory, name: str) -> GpuMemory:
     member's iteration may be under way in it; a lane that nobody is left in is gone."""
     demands = {other: demand for other, demand in memory.demands.items() if other != name}
     left = (replace(lane, members=tuple(m for m in lane.members if m != name)) for lane in memory.lanes)
-    return replace(memory, demands=demands, lanes=tuple(lane for lane in left if lane.members))
+    lanes = tuple(lane for lane in left if lane.members)
+    return replace(memory, demands=demands, lanes=lanes, keepers=memory.keepers - {name})
+
+
+def keep(memory: GpuMemory, names: Iterable[str]) -> GpuMemory | None:
+    """The memory with these jobs as keepers, too; None where there is no room for what they would keep."""
+    kept = replace(memory, keepers=memory.keepers.union(names))
+    kept = replace(kept, lanes=tuple(replace(lane, size_bytes=_largest(kept, lane)) for lane in kept.lanes))
+    return kept if kept.reserved_bytes <= kept.capacity_bytes else None
+
+
+def keep_no_more(memory: GpuMemory, names: Iterable[str]) -> GpuMemory:
+    """The memory when these jobs have given back what they kept: each uses its lane again, which is as large as that
+    needs. Never more than before is reserved."""
+    left = replace(memory, keepers=memory.keepers.difference(names))
+    sizes = (max(lane.size_bytes, _largest(left, lane)) for lane in left.lanes)
+    return replace(
+        left, lanes=tuple(replace(lane, size_bytes=size) for lane, size in zip(left.lanes, sizes, strict=True))
+    )
 
 
 def at_boundary(memory: GpuMemory, number: int) -> GpuMemory:
@@ -148,7 +175,9 @@ def at_boundary(memory: GpuMemory, number: int) -> GpuMemory:
 
 
 def _largest(memory: GpuMemory, lane: Lane) -> int:
-    return max(memory.demands[name].ephemeral_bytes for name in lane.members)
+    """Of who gives it back at the end of a turn."""
+    sharers = (name for name in lane.members if name not in memory.keepers)
+    return max((memory.demands[name].ephemeral_bytes for name in sharers), default=0)
 
 
 def is_safe(memory: GpuMemory) -> bool:
@@ -157,6 +186,7 @@ def is_safe(memory: GpuMemory) -> bool:
     placed = sorted(name for lane in memory.lanes for name in lane.members)
     return (
         placed == sorted(memory.demands)
+        and memory.keepers <= memory.demands.keys()
         and all(lane.members and lane.size_bytes >= _largest(memory, lane) for lane in memory.lanes)
         and memory.reserved_bytes <= memory.capacity_bytes
     )

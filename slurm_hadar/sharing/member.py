@@ -53,6 +53,7 @@ class Member:
         self._rested = False
         self._quiet_s = QUIET_S
         self._gpu: Gpu | None = None
+        self._tells = "HADAR_SHARE_EPHEMERAL" in where
 
     def join(self) -> None:
         """Wait until the broker lets the job in."""
@@ -160,7 +161,7 @@ class Member:
         try:
             if (taken := gpu.taken()) is not None:
                 self._session.took(*taken)
-            spent_ns = gpu.end()
+            spent_ns = gpu.end(frees=self._tells and not self._session.may_keep)
             settle = None if gpu.idle else gpu.settle
         finally:  # of a GPU that has failed, too
             self._session.give_back(settle, spent_ns)
@@ -169,7 +170,9 @@ class Member:
         """As soon as the process uses one, which may be within its first turn."""
         if self._gpu is None and (cuda := gpu_in_use()) is not None:
             said = "HADAR_SHARE_PERSISTENT" in self._where and "HADAR_SHARE_LEARNED" not in self._where
-            self._gpu = Gpu(cuda, _demand(self._where) if said else None, frees="HADAR_SHARE_EPHEMERAL" in self._where)
+            self._gpu = Gpu(cuda, _demand(self._where) if said else None)
+            assert self._session is not None
+            self._session.free = self._gpu.free
         return self._gpu
 
     def _watch(self) -> None:
@@ -201,6 +204,7 @@ def _joined(where: dict[str, str]) -> Session:
             float(where.get("HADAR_SHARE_SECONDS", "0")),
             where.get("HADAR_SHARE_CLASS", ""),
             where.get("HADAR_SHARE_LABEL") or Path(sys.argv[0] if sys.argv else "").name,
+            can_keep=True,  # where nothing is told there is nothing to be kept
         )
         return Session(Path(where["HADAR_SHARE"]), work)
     except (HadarError, ValueError) as error:

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.torch
 
-HADAR = ("-m", "slurm_hadar.cli.main", "share", "run", "--memory", "8G")
+HADAR = ("-m", "slurm_hadar.cli.main", "share", "run", "--memory")
 MIB = 2**20
 #: Keeps 256 MiB and needs about 1 GiB more within an iteration; says what its weights are, and what it saw.
 TRAINING = """
@@ -33,7 +33,9 @@ if os.environ.get("HADAR_SHARE"):
     sessions = status_of(pathlib.Path(os.environ["HADAR_SHARE"]))["sessions"]
     measured = [s["measured"] for s in sessions if s["pid"] == os.getpid()]
 digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for v in model.state_dict().values())).hexdigest()
-print(json.dumps({"weights": digest, "measured": measured, "allocated": torch.cuda.memory_allocated()}), flush=True)
+freed = torch.cuda.memory_stats()["num_device_free"]
+said = {"weights": digest, "measured": measured, "allocated": torch.cuda.memory_allocated(), "freed": freed}
+print(json.dumps(said), flush=True)
 """
 
 
@@ -66,21 +68,25 @@ def _said(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-def test_weights_are_those_of_a_job_alone_bit_by_bit(run: Callable[..., Any], script: Callable[[str], str]) -> None:
-    """Their memory is handed on at each switch."""
+@pytest.mark.parametrize("memory", ["6G", "8G"], ids=["handed on", "kept"])
+def test_weights_are_those_of_a_job_alone_bit_by_bit(
+    run: Callable[..., Any], script: Callable[[str], str], memory: str
+) -> None:
+    """What an iteration needs of memory is handed on at each switch, or kept where it fits beside the other's."""
     path = script(TRAINING)
     alone = [_said(run(path, seed, "32").stdout)[0]["weights"] for seed in "12"]
     assert alone[0] != alone[1]
     told = {"HADAR_SHARE_PERSISTENT": "1G", "HADAR_SHARE_EPHEMERAL": "3G"}
-    done = run(*HADAR, f"{sys.executable} {path} 1 32", f"{sys.executable} {path} 2 32", **told)
+    done = run(*HADAR, memory, f"{sys.executable} {path} 1 32", f"{sys.executable} {path} 2 32", **told)
     assert {said["weights"] for said in _said(done.stdout)} == set(alone)
+    assert [said["freed"] > 0 for said in _said(done.stdout)] == [memory == "6G"] * 2
     turns = re.findall(r"ended with 0 .*: (\d+) turns", done.stderr)
     assert len(turns) == 2 and all(int(n) >= 30 for n in turns), done.stderr
 
 
 def test_what_a_job_takes_is_measured(run: Callable[..., Any], script: Callable[[str], str]) -> None:
     """P holds its tensors, and context and libraries where the driver tells of them; E the most of an iteration."""
-    (said,) = _said(run(*HADAR, f"{sys.executable} {script(TRAINING)} 1 32").stdout)
+    (said,) = _said(run(*HADAR, "8G", f"{sys.executable} {script(TRAINING)} 1 32").stdout)
     (measured,) = said["measured"]
     beside = measured["persistent_bytes"] - said["allocated"]
     assert 0 <= beside < 4096 * MIB
@@ -92,12 +98,12 @@ def test_who_tells_too_little_fails_itself(run: Callable[..., Any], script: Call
     """And not the one beside it."""
     path = script(TRAINING)
     little = f"HADAR_SHARE_PERSISTENT=1G HADAR_SHARE_EPHEMERAL=512M {sys.executable} {path} 1 64"
-    done = run(*HADAR, little, f"{sys.executable} {path} 2 8", code=1)
+    done = run(*HADAR, "8G", little, f"{sys.executable} {path} 2 8", code=1)
     assert len(_said(done.stdout)) == 1
     assert "PyTorch gives this job" in done.stderr and "OutOfMemoryError" in done.stderr, done.stderr
 
 
 def test_a_captured_graph_is_not_broken(run: Callable[..., Any], script: Callable[[str], str]) -> None:
     """By turns that end within it, and one beside it that wants them."""
-    done = run(*HADAR, f"{sys.executable} {script(GRAPH)}", f"{sys.executable} {script(TRAINING)} 1 8")
+    done = run(*HADAR, "8G", f"{sys.executable} {script(GRAPH)}", f"{sys.executable} {script(TRAINING)} 1 8")
     assert "fell True" in done.stdout

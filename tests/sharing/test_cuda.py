@@ -100,6 +100,8 @@ class _Session:
         self.seen, self.spent_ns, self.recalled = "", 0, False
         self.settles: list[bool] = []
         self.told: list[tuple[int, ...]] = []
+        self.may_keep = False
+        self.free: Any = None
 
     def take(self) -> None:
         self.seen += "("
@@ -217,6 +219,19 @@ def test_memory_of_an_iteration_goes_to_the_others_where_that_was_told(cuda: _Cu
     assert cuda.calls[-2:] == ["synchronize", "empty_cache"]
 
 
+def test_memory_of_an_iteration_is_kept_as_long_as_nobody_needs_it(cuda: _Cuda, session: _Session) -> None:
+    member = Member({"HADAR_SHARE_EPHEMERAL": "2G"})
+    session.recalled = session.may_keep = True
+    for _ in range(3):
+        _iteration(member, cuda, 20.0)
+    assert "empty_cache" not in cuda.calls and session.settles == [True, False, False]
+    session.free()
+    assert cuda.calls[-1] == "empty_cache"
+    session.may_keep = False
+    _iteration(member, cuda, 20.0)
+    assert cuda.calls[-2:] == ["synchronize", "empty_cache"] and session.settles[-1]
+
+
 def test_memory_is_added_up_now_and_then_and_no_peak_is_missed(
     cuda: _Cuda, session: _Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +253,9 @@ def test_a_capture_is_left_alone(cuda: _Cuda, session: _Session) -> None:
     _iteration(member, cuda, 20.0)
     cuda.capture = True
     calls = len(cuda.calls)
-    assert Gpu(cuda, None, frees=True).settle()[0] == 0  # one that was asked for its turn just before
+    gpu = Gpu(cuda, None)
+    gpu.free()
+    assert gpu.settle()[0] == 0  # one that was asked for its turn just before
     _iteration(member, cuda, 0.0)
     _iteration(member, cuda, 0.0)
     assert len(cuda.calls) == calls and session.seen == "()("
@@ -257,5 +274,5 @@ def test_a_job_is_held_to_what_it_has_told(
 ) -> None:
     """And a tenth, less what is there beside PyTorch's memory."""
     monkeypatch.setattr(module, "Overhead", lambda: SimpleNamespace(bytes_beside=lambda _: GIB))
-    Gpu(cuda, told, frees=False)
+    Gpu(cuda, told)
     assert cuda.most == pytest.approx(most * GIB)

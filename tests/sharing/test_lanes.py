@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.sharing.lanes import Demand, GpuMemory, Place, Step, admit, at_boundary, find_lane, is_safe, release
+from slurm_hadar.sharing.lanes import (
+    Demand,
+    GpuMemory,
+    Place,
+    Step,
+    admit,
+    at_boundary,
+    find_lane,
+    is_safe,
+    keep,
+    keep_no_more,
+    release,
+)  # fmt: skip
 
 CAPACITY = 100
 
@@ -109,13 +121,29 @@ def test_what_is_unsafe_is_seen(memory: GpuMemory) -> None:
     assert not is_safe(memory)
 
 
+def test_what_is_kept_counts_beside_what_lanes_need_and_nobody_keeps_what_others_need() -> None:
+    memory = _with(CAPACITY, ("a", 10, 20), ("b", 10, 30), most_lanes=1)
+    assert memory.reserved_bytes == 50
+
+    one = keep(memory, ["a"])
+    assert one is not None and one.reserved_bytes == 70 and one.lanes[0].size_bytes == 30
+    both = keep(memory, "ab")
+    assert both is not None and both.reserved_bytes == 70 and both.lanes[0].size_bytes == 0 and is_safe(both)
+    assert keep_no_more(both, "ab") == memory
+    assert keep(_with(69, ("a", 10, 20), ("b", 10, 30), most_lanes=1), "ab") is None
+    assert not is_safe(GpuMemory(CAPACITY, keepers=frozenset("b")))
+
+
 demands = st.builds(Demand, st.integers(0, 40), st.integers(0, 80)).filter(lambda d: d.alone_bytes <= CAPACITY)
-events = st.lists(st.tuples(st.sampled_from(["arrive", "leave", "boundary"]), demands, st.integers(0, 9)), max_size=60)
+events = st.lists(
+    st.tuples(st.sampled_from(["arrive", "leave", "boundary", "keep", "keep no more"]), demands, st.integers(0, 9)),
+    max_size=60,
+)
 
 
 @given(events, st.sampled_from([None, 1, 2]))
 def test_the_condition_holds_whatever_comes(happenings: list[tuple[str, Demand, int]], most: int | None) -> None:
-    """Arrivals, ends and deaths at any time, and boundaries; and an empty GPU takes in everybody."""
+    """Arrivals, ends and deaths at any time, boundaries, and who keeps; and an empty GPU takes in everybody."""
     memory = GpuMemory(CAPACITY)
     for number, (what, demand, which) in enumerate(happenings):
         present = sorted(memory.demands)
@@ -127,5 +155,11 @@ def test_the_condition_holds_whatever_comes(happenings: list[tuple[str, Demand, 
             memory = release(memory, present[which % len(present)])
         elif what == "boundary" and memory.lanes:
             memory = at_boundary(memory, memory.lanes[which % len(memory.lanes)].number)
+        elif what == "keep" and present:
+            memory = keep(memory, present[which % len(present) :]) or memory
+        elif what == "keep no more" and present:
+            less = keep_no_more(memory, present[: which % len(present)])
+            assert less.reserved_bytes <= memory.reserved_bytes
+            memory = less
         assert is_safe(memory)
         assert most is None or len(memory.lanes) <= most

@@ -103,7 +103,7 @@ def test_it_is_persistent_memory_of_the_job(driver: _Driver) -> None:
         memory_reserved=lambda: 600,
         reset_peak_memory_stats=lambda: None,
     )
-    gpu = Gpu(cuda, None, frees=False)
+    gpu = Gpu(cuda, None)
     gpu.look()
     assert driver.asked == 0 and gpu.taken() == (400, 150)  # libraries have not been used yet
     gpu.look()

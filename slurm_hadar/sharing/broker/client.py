@@ -32,12 +32,14 @@ _MOST = 65536
 @dataclass(frozen=True)
 class Work:
     """What a job tells of itself: its memory, how long it takes alone (for ``srtf`` and ``fsp``), its class (for
-    ``priority``), and a name for people."""
+    ``priority``), a name for people, and whether it can keep its ephemeral memory between turns, and give it back when
+    it is asked to, also while it has no turn (:meth:`Session.heed`, a few times a second)."""
 
     demand: Demand
     total_s: float = 0.0
     group: str = ""
     label: str = ""
+    can_keep: bool = False
 
 
 class Session:
@@ -45,8 +47,9 @@ class Session:
     else asks for stays with the job: its next iteration waits for nobody.
 
     The caller leaves an iteration only when the GPU has done it (``torch.cuda.synchronize()``), and has given its
-    ephemeral memory back where others need it; or leaves that to what it gives :meth:`give_back`. Without a broker the
-    job runs as if alone, and ``say`` is told so, once; one that dies is waited for ``return_s`` to come back. Raises
+    ephemeral memory back where others need it (:attr:`may_keep`); or leaves that to what it gives :meth:`give_back`.
+    ``free`` gives back what was kept, when the broker asks for it between two iterations. Without a broker the job
+    runs as if alone, and ``say`` is told so, once; one that dies is waited for ``return_s`` to come back. Raises
     ChannelError if the broker refuses the job.
 
     A forked child does not use its parent's place: what it leaves is not its own, and for a turn it joins by itself.
@@ -70,6 +73,10 @@ class Session:
         self._first_ns: int | None = None  # when it first asked for a turn
         self._waited_ns = 0
         self._settle: Callable[[], tuple[int, int]] | None = None
+        #: Whether nobody needs this job's ephemeral memory between its turns.
+        self.may_keep = False
+        self.free: Callable[[], None] | None = None
+        self._asked = False  # to give it back
         self._come_back(min(_FIRST_S, return_s))
 
     @property
@@ -155,7 +162,8 @@ class Session:
 
     def heed(self) -> bool:
         """Hand the turn over if the broker has asked for it and the job is between two iterations; whether it has."""
-        if os.getpid() != self._pid or not self._kept or not (self._told or self._says.poll(0)):
+        kept = self._kept
+        if os.getpid() != self._pid or self._sock is None or not (self._told or self._says.poll(0)):
             return False
         try:
             self._hear(socket.MSG_DONTWAIT)
@@ -163,11 +171,15 @@ class Session:
             pass
         except OSError:  # it is found out, and mended, at the next turn
             self._keep_no_more()
-        between = self._progress.ended_ns >= self._progress.began_ns
-        if not between or (self._kept and Told.RECALL not in self._told):
+        if not kept or not self._between or (self._kept and Told.RECALL not in self._told):
             return False
         self._hand_over()
         return True
+
+    @property
+    def _between(self) -> bool:
+        """Two iterations."""
+        return self._progress.ended_ns >= self._progress.began_ns
 
     def _hand_over(self) -> None:
         self._told.clear()
@@ -219,6 +231,7 @@ class Session:
         while True:
             self.close()
             try:
+                self._empty()  # another broker knows of nothing that is kept
                 self._join()
                 return
             except OSError as error:
@@ -239,11 +252,12 @@ class Session:
             sock.close()
             raise ChannelError(f"the broker at {self._path} is one of user {uid}: another path is needed")
         self._sock, self._lines, self._told, self._pid = sock, Lines(), [], os.getpid()
+        self.may_keep = self._asked = False
         self._progress, self._first_ns, self._waited_ns = Progress(), None, 0
         work = self._work
         self._send(
             "join", label=work.label, persistent_bytes=work.demand.persistent_bytes,
-            ephemeral_bytes=work.demand.ephemeral_bytes, total_s=work.total_s, group=work.group,
+            ephemeral_bytes=work.demand.ephemeral_bytes, total_s=work.total_s, group=work.group, can_keep=work.can_keep,
         )  # fmt: skip
         self._admitted()
 
@@ -286,7 +300,20 @@ class Session:
             if said["op"] == "refused":
                 self.close()
                 raise ChannelError(f"the broker at {self._path} refuses this job: {said.get('reason')}")
-            self._told.append(said["op"])
+            if said["op"] in (Told.KEEP, Told.FREE):
+                self.may_keep = said["op"] == Told.KEEP
+                self._asked = self._asked or not self.may_keep
+            else:
+                self._told.append(said["op"])
+        if self._asked:
+            self._asked = False
+            if self._between:  # else what is in use is its turn's, and given back with that
+                self._empty()
+            self._send("freed")
+
+    def _empty(self) -> None:
+        if self.free is not None:
+            self.free()
 
     def _write(self) -> None:
         if self._page is not None:

@@ -16,6 +16,11 @@ is won by telling too little: nobody else was there, and who comes back starts l
 (1 - s) / s times what it used, which leaves it s beside one other; with 0 it has a turn only where nobody else wants
 one. Turns can be given up so, never taken: more than its equal share nobody gets but from who gives way. When the time
 is over it goes on level with the others; what it has given up is not made up for.
+
+**Memory is handed on only where somebody needs it.** Where the ephemeral memory of all fits beside each other, those
+that can be asked for it are told to keep it from turn to turn: to give gigabytes back and take them anew costs more
+than the rest of a hand-over. Who would be let in but for that waits until they have given it back; one that does not
+answer keeps nobody out but those who need its memory.
 """
 
 from __future__ import annotations
@@ -26,8 +31,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.entry import Applicant, let_in
-from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, is_safe, release
+from slurm_hadar.sharing.entry import Applicant, Entry, let_in
+from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, is_safe, keep, keep_no_more, release
+from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import EqualShareClock, Policy, Standing, rank, stride
 
 __all__ = ["EQUAL", "Desk", "Note", "Rules", "Seat", "State", "Told"]
@@ -39,6 +45,8 @@ class Told(StrEnum):
     ADMITTED = "admitted"
     TURN = "turn"  # for one iteration, and for all that follow until it is recalled
     RECALL = "recall"  # the turn is to be given back at the next boundary
+    KEEP = "keep"  # ephemeral memory need not be given back with the turn
+    FREE = "free"  # it must, and what is kept at once; to be answered
 
 
 class State(StrEnum):
@@ -54,7 +62,7 @@ class State(StrEnum):
 
 class Seat(NamedTuple):
     """A session as it stands: its lane, once it is let in, its turns and their time, with one that is under way; and
-    the share of the turns that it keeps where it gives way, else None."""
+    the share of the turns that it keeps where it gives way, else None; and whether it keeps its ephemeral memory."""
 
     lane: int | None
     state: State
@@ -62,6 +70,7 @@ class Seat(NamedTuple):
     turns: int
     used_ns: int
     gives_way: float | None = None
+    keeps: bool = False
 
 
 class Progress(NamedTuple):
@@ -169,14 +178,19 @@ class Desk:
         self._equal_shares = EqualShareClock()
         self._joined = 0
         self._giving_way: dict[str, int] = {}  # until when
+        self._can_keep: set[str] = set()  # ephemeral memory
+        self._asked_ns: dict[str, int] = {}  # who was asked for it and has not answered
 
     @property
     def memory(self) -> GpuMemory:
         """As it is reserved."""
         return self._memory
 
-    def join(self, name: str, demand: Demand, total_ns: int, group: str, now_ns: int) -> list[Note]:
-        """A session asks to be let in; it is told ``ADMITTED``, now or later."""
+    def join(
+        self, name: str, demand: Demand, total_ns: int, group: str, now_ns: int, *, can_keep: bool = False
+    ) -> list[Note]:
+        """A session asks to be let in; it is told ``ADMITTED``, now or later. One that ``can_keep`` its ephemeral
+        memory may be told ``KEEP`` and ``FREE`` at any time, and answers the latter (:meth:`freed`)."""
         if demand.alone_bytes > self._rules.memory_bytes:
             raise ChannelError(
                 f"{demand.alone_bytes} bytes are needed, and the GPU has {self._rules.memory_bytes} for jobs"
@@ -188,6 +202,15 @@ class Desk:
         standing = Standing(self._joined, total_ns, tag, group=group, weight=weight)
         self._joined += 1
         self._waiting.append(Applicant(name, demand, standing))
+        if can_keep and demand.ephemeral_bytes:
+            self._can_keep.add(name)
+        return self._settle(now_ns)
+
+    def freed(self, name: str, now_ns: int) -> list[Note]:
+        """A session has given back what it kept, and gives its ephemeral memory back with each turn."""
+        self._member(name)
+        self._memory = keep_no_more(self._memory, [name])
+        self._asked_ns.pop(name, None)
         return self._settle(now_ns)
 
     def want(self, name: str, now_ns: int, told: Progress = NOTHING) -> list[Note]:
@@ -247,6 +270,8 @@ class Desk:
         """A session is gone, whatever it was doing; one that is not there is gone already."""
         self._waiting = [applicant for applicant in self._waiting if applicant.name != name]
         self._giving_way.pop(name, None)
+        self._can_keep.discard(name)
+        self._asked_ns.pop(name, None)
         if name in self._memory.demands:
             number = self._memory.lane_of(name).number
             lane = self._lanes[number]
@@ -299,6 +324,10 @@ class Desk:
             if lane.holder is not None and lane.recalled_ns is not None
         }
 
+    def asked(self) -> dict[str, int]:
+        """Who was asked for the memory that it keeps and has not answered, and since when."""
+        return dict(self._asked_ns)
+
     def keeps(self, name: str, told: Progress) -> bool:
         """Whether a session with the turn has ended an iteration since it was given it: who has just been given it
         may not have heard of it, and has a right to one."""
@@ -324,7 +353,8 @@ class Desk:
         number = self._memory.lane_of(name).number
         used_ns = member.used_ns + under_way * (now_ns - lane.since_ns)
         gives_way = member.share if member.share < EQUAL else None
-        return Seat(number, state, self._memory.demands[name], member.turns + under_way, used_ns, gives_way)
+        keeps = name in self._memory.keepers
+        return Seat(number, state, self._memory.demands[name], member.turns + under_way, used_ns, gives_way, keeps)
 
     def is_in(self, name: str) -> bool:
         """Whether a session has joined and been let in."""
@@ -357,19 +387,40 @@ class Desk:
             del self._giving_way[name]
             _level(*self._member(name))
         notes = self._enter(now_ns) if self._waiting else []
+        notes += self._keep(now_ns)
         for number, lane in self._lanes.items():
             notes.extend(self._hand_over(lane, now_ns))
             notes.extend(self._recall(number, lane, now_ns))
         return notes
 
     def _enter(self, now_ns: int) -> list[Note]:
-        inside = [member.standing for lane in self._lanes.values() for member in lane.members.values()]
-        self._memory, entered, self._waiting = let_in(self._rules.policy, self._memory, self._waiting, inside)
+        self._memory, entered, self._waiting = self._let_in(self._memory)
         for applicant in entered:
             lane = self._lanes.setdefault(self._memory.lane_of(applicant.name).number, _Turns(since_ns=now_ns))
             applicant.standing.passed = min((m.standing.passed for m in lane.members.values()), default=0)
             lane.members[applicant.name] = _Member(applicant.standing)
         return [Note(applicant.name, Told.ADMITTED) for applicant in entered]
+
+    def _let_in(self, memory: GpuMemory) -> Entry:
+        inside = [member.standing for lane in self._lanes.values() for member in lane.members.values()]
+        return let_in(self._rules.policy, memory, self._waiting, inside)
+
+    def _keep(self, now_ns: int) -> list[Note]:
+        """Have those keep their memory whom that harms nobody, or give it back to who waits for it, and where somebody
+        needs nobody knows how much."""
+        memory = self._memory
+        known = memory.capacity_bytes < MOST_BYTES and all(demand.alone_bytes for demand in memory.demands.values())
+        if known and not self._waiting:
+            new = self._can_keep - memory.keepers
+            if not new or (kept := keep(memory, new)) is None:
+                return []
+            self._memory = kept
+            return [Note(name, Told.KEEP) for name in sorted(new)]
+        unasked = memory.keepers - self._asked_ns.keys()
+        if not unasked or (known and not self._let_in(keep_no_more(memory, memory.keepers)).entered):
+            return []
+        self._asked_ns.update(dict.fromkeys(unasked, now_ns))
+        return [Note(name, Told.FREE) for name in sorted(unasked)]
 
     def _hand_over(self, lane: _Turns, now_ns: int) -> list[Note]:
         if lane.holder is not None or not lane.wanted:

@@ -135,10 +135,12 @@ class Broker:
         moments = [self._desk.deadline_ns()]
         if not self._peers and self._limits.linger_s is not None:
             moments.append(round(self._alone_since_ns + self._limits.linger_s * NS) + 1)
-        for name, since_ns in self._desk.recalled().items():
-            peer = self._peers[name]
-            if not peer.reported:
+        recalled = self._desk.recalled()
+        for name, since_ns in [*recalled.items(), *self._desk.asked().items()]:
+            if not self._peers[name].reported:
                 moments.append(since_ns + round(self._limits.report_s * NS) + 1)
+        for name, since_ns in recalled.items():
+            peer = self._peers[name]
             if self._limits.kill_s is not None and not peer.killed:
                 moments.append(since_ns + round(self._limits.kill_s * NS) + 1)
         due = [moment for moment in moments if moment is not None]
@@ -215,7 +217,12 @@ class Broker:
                 total_s = said.get("total_s", 0)
                 if isinstance(total_s, bool) or not isinstance(total_s, int | float) or not 0 <= total_s <= _MOST_S:
                     raise ChannelError(f"total_s must be a number from 0 to {_MOST_S:g}")
-                return self._desk.join(peer.name, demand, round(total_s * NS), str(said.get("group", ""))[:64], now)
+                group, can_keep = str(said.get("group", ""))[:64], said.get("can_keep") is True
+                return self._desk.join(peer.name, demand, round(total_s * NS), group, now, can_keep=can_keep)
+            case "freed":
+                peer.reported = False
+                self._account(now)
+                return self._desk.freed(peer.name, now)
             case "status":
                 self._account(now)
                 with contextlib.suppress(OSError):  # who asks and does not read gets no answer
@@ -224,7 +231,7 @@ class Broker:
             case "give_way":
                 self._account(now)
                 return self._give_way(peer.uid, said, now)
-        raise ChannelError("is no op that is known: join, want, done, status, give_way")
+        raise ChannelError("is no op that is known: join, want, done, freed, status, give_way")
 
     def _give_way(self, uid: int, said: dict[str, Any], now: int) -> list[Note]:
         """The sessions of a job, which are its user's, give way. Any process of that user may say that of them,
@@ -251,7 +258,7 @@ class Broker:
                 "label": peer.label if uid in {peer.uid, os.getuid()} else "", "lane": seat.lane, "state": seat.state,
                 "persistent_bytes": seat.demand.persistent_bytes, "ephemeral_bytes": seat.demand.ephemeral_bytes,
                 "turns": seat.turns, "used_s": seat.used_ns / NS, "share": seat.used_ns / used_ns if used_ns else 0.0,
-                "measured": _measured(told), "gives_way": seat.gives_way,
+                "measured": _measured(told), "gives_way": seat.gives_way, "keeps": seat.keeps,
                 "duty": _duty(seat.used_ns, told.away_ns),
             }
             for peer, seat in seats
@@ -325,16 +332,23 @@ class Broker:
     def _watch(self) -> None:
         """Say who lets the others wait for too long, and end it where that is wanted."""
         now = time.monotonic_ns()
+        for name, since_ns in self._desk.asked().items():
+            self._report(
+                self._peers[name], (now - since_ns) / NS, "has not given its cache of memory back", "who needs it waits"
+            )
         for name, since_ns in self._desk.recalled().items():
             peer, held_s = self._peers[name], (now - since_ns) / NS
-            if held_s > self._limits.report_s and not peer.reported:
-                peer.reported = True
-                self._say(f"{_shown(peer)} has held its turn for {held_s:.0f} s; the others of its lane wait")
+            self._report(peer, held_s, "has held its turn", "the others of its lane wait")
             if self._limits.kill_s is not None and held_s > self._limits.kill_s and not peer.killed:
                 peer.killed = True
                 self._say(f"{_shown(peer)} is killed: it has held its turn for {held_s:.0f} s")
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(peer.process, signal.SIGKILL)
+
+    def _report(self, peer: _Peer, for_s: float, what: str, so: str) -> None:
+        if for_s > self._limits.report_s and not peer.reported:
+            peer.reported = True
+            self._say(f"{_shown(peer)} {what} for {for_s:.0f} s; {so}")
 
 
 def _owner(pid: int) -> int:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Note, Progress, Rules, Told
 from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import Policy
 
 MS = 1_000_000
@@ -218,10 +219,62 @@ def test_what_may_not_be_asked_is_refused(ask: object, says: str) -> None:
 
 actions = st.lists(
     st.tuples(
-        st.sampled_from(["join", "step", "die", "wait"]), st.integers(0, 40), st.integers(0, 60), st.integers(0, 9)
+        st.sampled_from(["join", "step", "die", "wait", "free"]),
+        st.integers(0, 40),
+        st.integers(0, 60),
+        st.integers(0, 9),
     ),
     max_size=60,
 )
+
+
+def _told(notes: list[Note]) -> list[tuple[str, str]]:
+    return [(note.name, note.told.value) for note in notes]
+
+
+def test_memory_is_kept_from_turn_to_turn_where_all_have_room() -> None:
+    """By those that can give it back when it is needed; who has none to keep is not told."""
+    desk = _desk(memory=200)
+    assert _told(desk.join("a", DEMAND, 0, "", 0, can_keep=True)) == [("a", "admitted"), ("a", "keep")]
+    assert _told(desk.join("b", DEMAND, 0, "", 0, can_keep=True)) == [("b", "admitted"), ("b", "keep")]
+    assert desk.memory.reserved_bytes == 120
+    assert _told(desk.join("c", DEMAND, 0, "", 0)) == [("c", "admitted")]
+    assert _told(desk.join("d", Demand(10, 0), 0, "", 0, can_keep=True)) == [("d", "admitted")]
+    assert [desk.seat(name, 0).keeps for name in "abcd"] == [True, True, False, False]
+
+
+def test_who_needs_what_others_keep_is_let_in_when_they_have_given_it_back() -> None:
+    desk = _desk(memory=120)
+    for name in "ab":
+        desk.join(name, DEMAND, 0, "", 0, can_keep=True)
+    assert _told(desk.join("c", Demand(20, 60), 0, "", 5, can_keep=True)) == [("a", "free"), ("b", "free")]
+    assert desk.asked() == {"a": 5, "b": 5}
+    assert _told(desk.want("a", 6)) == [("a", "turn")]  # which goes on meanwhile
+    assert desk.freed("b", 7) == [] and desk.asked() == {"a": 5}
+    assert _told(desk.freed("a", 8)) == [("c", "admitted")] and desk.memory.reserved_bytes == 100
+    assert _told(desk.leave("c", 9)) == [("a", "keep"), ("b", "keep")]
+
+
+def test_nothing_is_kept_beside_who_needs_nobody_knows_how_much() -> None:
+    desk = _desk(memory=200)
+    desk.join("a", DEMAND, 0, "", 0, can_keep=True)
+    assert _told(desk.join("b", Demand(0, 0), 0, "", 1)) == [("b", "admitted"), ("a", "free")]
+    assert desk.freed("a", 2) == []
+    assert _told(desk.leave("b", 3)) == [("a", "keep")]
+    uncounted = _desk(memory=MOST_BYTES)
+    assert _told(uncounted.join("a", DEMAND, 0, "", 0, can_keep=True)) == [("a", "admitted")]
+
+
+def test_nobody_gives_memory_back_for_who_cannot_be_let_in_anyway() -> None:
+    """Or for who has gone; and who has died need not answer."""
+    desk = _desk(memory=120)
+    for name in "ab":
+        desk.join(name, DEMAND, 0, "", 0, can_keep=True)
+    assert desk.join("c", Demand(60, 60), 0, "", 1) == [] and desk.asked() == {}
+    desk.leave("c", 2)
+    desk.join("d", Demand(20, 60), 0, "", 3)
+    desk.freed("a", 4)
+    assert _told(desk.leave("b", 5)) == [("d", "admitted")] and desk.asked() == {}
 
 
 class _Crowd:
@@ -230,11 +283,17 @@ class _Crowd:
     def __init__(self, policy: Policy) -> None:
         self.desk, self.now = Desk(Rules(policy, 100, grace_ns=2)), 0
         self.state: dict[str, str] = {}
+        self.keeps: set[str] = set()
+        self.asked: set[str] = set()
 
     def hear(self, notes: list[Note]) -> None:
         for name, told in notes:
             if told is Told.RECALL:
                 assert self.state[name] == "holds"
+            elif told in (Told.KEEP, Told.FREE):
+                assert self.state[name] != "joined" and (told is Told.FREE) == (name in self.keeps)
+                self.keeps.add(name)
+                self.asked |= {name} if told is Told.FREE else set()
             else:
                 self.state[name] = "idle" if told is Told.ADMITTED else "holds"
         assert self.desk.is_safe()
@@ -245,7 +304,8 @@ class _Crowd:
     def join(self, demand: Demand) -> None:
         name = str(self.now)
         self.state[name] = "joined"
-        self.hear(self.desk.join(name, demand, demand.ephemeral_bytes, "", self.now))
+        can_keep = demand.persistent_bytes % 2 == 0
+        self.hear(self.desk.join(name, demand, demand.ephemeral_bytes, "", self.now, can_keep=can_keep))
 
     def step(self, name: str) -> None:
         if self.state[name] == "idle":
@@ -257,7 +317,16 @@ class _Crowd:
 
     def leave(self, name: str) -> None:
         del self.state[name]
+        self.keeps.discard(name)
+        self.asked.discard(name)
         self.hear(self.desk.leave(name, self.now))
+
+    def free(self) -> None:
+        """All who were asked to give back what they keep do so."""
+        for name in sorted(self.asked):
+            self.asked.discard(name)
+            self.keeps.discard(name)
+            self.hear(self.desk.freed(name, self.now))
 
     def look(self) -> None:
         self.hear(self.desk.look(self.now))
@@ -280,7 +349,8 @@ class _Crowd:
 def test_whatever_sessions_do_memory_is_safe_and_everybody_gets_turns(
     policy: Policy, drawn: list[tuple[str, int, int, int]]
 ) -> None:
-    """Sessions that join, take their turns, idle and die; at the end those who are left all get their turns."""
+    """Sessions that join, take their turns, idle, keep memory, give it back or not, and die; at the end those who are
+    left all get their turns."""
     crowd = _Crowd(policy)
     for what, persistent, ephemeral, which in drawn:
         crowd.now += 1
@@ -290,6 +360,8 @@ def test_whatever_sessions_do_memory_is_safe_and_everybody_gets_turns(
         elif what == "wait":
             crowd.now += which
             crowd.look()
+        elif what == "free":
+            crowd.free()
         elif names and what == "step":
             crowd.step(names[which % len(names)])
         elif names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -205,6 +206,52 @@ def test_who_keeps_its_turn_with_memory_in_it_hears_at_once_that_others_want_it(
     first.close()
 
 
+def test_memory_is_kept_until_somebody_needs_it(running: Any, short_tmp: Path) -> None:
+    """Who rests gives it back when it heeds, who waits for its turn at once, who has the turn at its end."""
+    running()
+    freed: list[str] = []
+    path = short_tmp / "s"
+    work = Work(Demand(100, 200), can_keep=True)
+    sessions = {name: Session(path, work) for name in ("rests", "waits", "works")}
+    for name, session in sessions.items():
+        session.free = functools.partial(freed.append, name)
+        with session.iteration():
+            pass
+        session.heed()
+    assert all(session.may_keep for session in sessions.values())
+
+    sessions["works"].take()
+    waits = threading.Thread(target=sessions["waits"].take, daemon=True)
+    waits.start()
+    joined: list[Session] = []
+    comes = threading.Thread(target=lambda: joined.append(Session(path, Work(Demand(100, 400)))), daemon=True)
+    comes.start()
+    comes.join(0.2)
+    assert comes.is_alive() and "rests" not in freed
+    sessions["rests"].heed()
+    sessions["works"].give_back()
+    waits.join(20)
+    comes.join(20)
+    assert not waits.is_alive() and not comes.is_alive() and sorted(freed) == ["rests", "waits", "works"]
+    assert not any(session.may_keep for session in sessions.values())
+    joined[0].close()
+    for session in sessions.values():
+        session.close()
+
+
+def test_who_does_not_give_memory_back_is_told_of(running: Any, short_tmp: Path, poll: Any) -> None:
+    one = running(limits=Limits(linger_s=0.3, report_s=0.1))
+    keeps = Session(short_tmp / "s", Work(Demand(100, 500), label="sleeper", can_keep=True))
+    comes = threading.Thread(target=lambda: Session(short_tmp / "s", Work(Demand(100, 600))).close(), daemon=True)
+    comes.start()
+    poll(lambda: one.said)
+    assert "(sleeper) has not given its cache of memory back for 0 s; who needs it waits" in one.said[0]
+    assert comes.is_alive()
+    keeps.close()
+    comes.join(20)
+    assert not comes.is_alive()
+
+
 def test_who_is_killed_in_its_turn_leaves_it_to_the_others(running: Any, job: Any, short_tmp: Path, poll: Any) -> None:
     running()
     stuck = job("stuck", 1000)
@@ -297,7 +344,7 @@ def test_without_a_broker_a_job_runs_as_if_alone_and_says_so(short_tmp: Path) ->
         (b"hello\n", "is no JSON"),
         (b"[" * 3000 + b"\n", "is no JSON"),
         (b"[1]\n", "is no object with an op"),
-        (b'{"op": "sing"}\n', "is no op that is known: join, want, done, status"),
+        (b'{"op": "sing"}\n', "is no op that is known: join, want, done, freed, status"),
         (b'{"op": "want"}\n', "has not been admitted"),
         (b'{"op": "join", "persistent_bytes": -1, "ephemeral_bytes": 1}\n', "persistent_bytes must be a whole number"),
         (b'{"op": "join", "persistent_bytes": 1, "ephemeral_bytes": true}\n', "ephemeral_bytes must be a whole"),
