@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,10 @@ torch.manual_seed(int(sys.argv[1]))
 model = torch.nn.Sequential(*(p for _ in range(8) for p in (torch.nn.Linear(1024, 1024), torch.nn.Dropout(0.1)))).cuda()
 kept = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+for folder in map(pathlib.Path, sys.argv[3:]):  # begins when the other does
+    (folder / sys.argv[1]).touch()
+    while len(list(folder.iterdir())) < 2:
+        time.sleep(0.01)
 for _ in range(30):
     optimizer.zero_grad()
     model(torch.randn(1024, 1024, device="cuda").repeat(int(sys.argv[2]), 1)).square().mean().backward()
@@ -70,14 +75,16 @@ def _said(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("memory", ["6G", "8G"], ids=["handed on", "kept"])
 def test_weights_are_those_of_a_job_alone_bit_by_bit(
-    run: Callable[..., Any], script: Callable[[str], str], memory: str
+    run: Callable[..., Any], script: Callable[[str], str], tmp_path: Path, memory: str
 ) -> None:
     """What an iteration needs of memory is handed on at each switch, or kept where it fits beside the other's."""
     path = script(TRAINING)
     alone = [_said(run(path, seed, "32").stdout)[0]["weights"] for seed in "12"]
     assert alone[0] != alone[1]
     told = {"HADAR_SHARE_PERSISTENT": "1G", "HADAR_SHARE_EPHEMERAL": "3G"}
-    done = run(*HADAR, memory, f"{sys.executable} {path} 1 32", f"{sys.executable} {path} 2 32", **told)
+    both = tmp_path / "both"
+    both.mkdir()
+    done = run(*HADAR, memory, *(f"{sys.executable} {path} {seed} 32 {both}" for seed in "12"), **told)
     assert {said["weights"] for said in _said(done.stdout)} == set(alone)
     assert [said["freed"] > 0 for said in _said(done.stdout)] == [memory == "6G"] * 2
     turns = re.findall(r"ended with 0 .*: (\d+) turns", done.stderr)
