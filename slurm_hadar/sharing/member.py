@@ -149,8 +149,10 @@ class Member:
         self._since_s = self._last_s = time.monotonic()
 
     def _end(self) -> None:
+        if not self._held:
+            return
         gpu = self._found_gpu()
-        if not self._held or (gpu is not None and gpu.capturing()):  # the iteration is noted now, and done later
+        if gpu is not None and gpu.capturing():  # the iteration is noted now, and done later
             return
         self._held, self._single, self._outermost = False, False, None
         assert self._session is not None

@@ -219,6 +219,13 @@ def test_memory_of_an_iteration_goes_to_the_others_where_that_was_told(cuda: _Cu
     assert cuda.calls[-2:] == ["synchronize", "empty_cache"]
 
 
+def test_a_gpu_may_be_used_before_a_script_marks_its_first_iteration(cuda: _Cuda, session: _Session) -> None:
+    member = Member({})
+    with member.iteration():
+        cuda.order(20.0)
+    assert session.seen == "()" and cuda.queued_ms == 20.0
+
+
 def test_memory_of_an_iteration_is_kept_as_long_as_nobody_needs_it(cuda: _Cuda, session: _Session) -> None:
     member = Member({"HADAR_SHARE_EPHEMERAL": "2G"})
     session.recalled = session.may_keep = True
