@@ -1,12 +1,15 @@
-"""The pictures of docs/results/sharing.md: a real broker and processes on an emulated GPU, and a simulated trace.
+"""The pictures of docs/results/sharing.md: a real broker and processes on an emulated GPU, what benchmarks.sharing.gpu
+has seen of a real one, and a simulated trace.
 
 python -m benchmarks.sharing.pictures [--seconds 20]
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -56,6 +59,36 @@ def memory(seconds: float = 1.2) -> bytes:
     return out.getvalue()
 
 
+def on_a_gpu(found: dict[str, Any]) -> bytes:
+    """What the driver said was taken while two trainings took turns, and whose iteration it was. An iteration that
+    waits for its turn within is drawn from where it was given it: where the other's ended."""
+    look = Look.of(False)
+    taken, iterations = found["by turns"]["taken"], found["by turns"]["iterations"]
+    end = max(after for own in iterations.values() for _, after in own)
+    with drawing(look, 1, 1, 9.0, 3.4) as (_, axes, out):
+        axis = np.ravel(axes)[0]
+        moments = [*(at for at, _ in taken), end + 0.5]
+        amounts = [used / GB for _, used in taken]
+        axis.fill_between(moments, [*amounts, amounts[-1]], step="post", color=look.ink, alpha=0.25, linewidth=0,
+                          label="taken, as the driver says")  # fmt: skip
+        for place, (number, own) in enumerate(sorted(iterations.items())):
+            ends = [after for other, others in iterations.items() if other != number for _, after in others]
+            for first, (asked, after) in enumerate(own):
+                began = max([asked, *(moment for moment in ends if asked < moment < after)])
+                axis.bar(began, 4, after - began, -6, align="edge", color=look.colour(place), linewidth=0,
+                         label=f"an iteration of training {number}" if first == 0 else None)  # fmt: skip
+        peaks = sum(found[f"alone {number}"]["most_bytes"] for number in (1, 2)) / GB
+        for height, what in ((found["gpu_bytes"] / GB, "memory of the GPU"), (peaks, "both peaks at once")):
+            axis.axhline(height, color=look.ink, linewidth=1, linestyle="-" if "GPU" in what else "--")
+            axis.text(0, height + 1.5, what)
+        axis.set_xlim(-0.5, end + 0.5)
+        axis.set_ylim(-8, peaks + 40)
+        axis.set_xlabel("s")
+        axis.set_ylabel("GB")
+        axis.legend(ncols=3, loc=(0.0, 0.86), framealpha=0.0)
+    return out.getvalue()
+
+
 def shares(seconds: float) -> bytes:
     """Of the GPU's time, of three equal jobs that join one after the other."""
     look = Look.of(False)
@@ -92,6 +125,8 @@ def completion_times() -> bytes:
 def main(seconds: float) -> None:
     """Draw them."""
     (RESULTS / "sharing_memory.png").write_bytes(memory())
+    seen = json.loads((RESULTS / "sharing_gpu.json").read_text())["memory"]
+    (RESULTS / "sharing_gpu_memory.png").write_bytes(on_a_gpu(seen))
     (RESULTS / "sharing_shares.png").write_bytes(shares(seconds))
     (RESULTS / "sharing_jct.png").write_bytes(completion_times())
 

@@ -7,10 +7,11 @@ every short pause cost it its rank; who does not ask by then is *away* and is no
 comes back is charged as the least of those who stayed: time away is not saved up.
 
 **A turn stays with its holder until somebody else asks.** Then it is recalled, and given back at the holder's next
-boundary. Where equals take turns and a hand-over is dear, it is recalled only after as long as that is worth, or when
-its holder rests, which is looked for meanwhile. One that is between two iterations can be taken back at once. What the
-holder did while nobody asked it tells itself (:class:`Progress`); from the recall on the broker's clock counts. Nothing
-is won by telling too little: nobody else was there, and who comes back starts level with the holder.
+boundary. Where equals take turns and a hand-over is dear, it is recalled only after as long as that is worth and when
+the next turn would be another's, or when its holder rests, which is looked for meanwhile. One that is between two
+iterations can be taken back at once. What the holder did while nobody asked it tells itself (:class:`Progress`); from
+the recall on the broker's clock counts. Nothing is won by telling too little: nobody else was there, and who comes back
+starts level with the holder.
 
 **A session may give way**, for a time that it is told: with the share s of the turns, below a half, it is charged
 (1 - s) / s times what it used, which leaves it s beside one other; with 0 it has a turn only where nobody else wants
@@ -26,7 +27,7 @@ answer keeps nobody out but those who need its memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -306,7 +307,7 @@ class Desk:
             lane.since_ns + self._rules.grace_ns for lane in self._lanes.values() if lane.holder is None and lane.wanted
         ]
         recalls = [
-            min(self._recall_ns(lane), lane.looked_ns + self._rules.grace_ns)
+            self._next_look_ns(lane)
             for lane in self._lanes.values()
             if lane.holder is not None and lane.recalled_ns is None and lane.wanted
         ]
@@ -442,7 +443,8 @@ class Desk:
         if lane.holder is None or lane.recalled_ns is not None:
             return []
         shrinks = self._waiting and at_boundary(self._memory, number) != self._memory
-        if not shrinks and not (lane.wanted and now_ns >= self._recall_ns(lane)):
+        wanted = lane.wanted and now_ns >= self._recall_ns(lane) and not self._goes_on(lane, now_ns)
+        if not shrinks and not wanted:
             return []
         lane.recalled_ns = now_ns
         return [Note(lane.holder, Told.RECALL)]
@@ -455,3 +457,22 @@ class Desk:
             return lane.given_ns
         worth_ns = lane.given_ns + min(_PATIENT_NS, _DEAR * max(0, holder.seen.switch_ns))
         return min(worth_ns, lane.rested_ns + self._rules.grace_ns) if lane.rests else worth_ns
+
+    def _goes_on(self, lane: _Turns, now_ns: int) -> bool:
+        """Whether the holder of a turn that has lasted as long as its hand-over is worth would be given the next one,
+        too: it is behind those who wait. It is not believed for longer than a second."""
+        assert lane.holder is not None
+        holder = lane.members[lane.holder]
+        long = self._recall_ns(lane) > lane.given_ns and not lane.rests
+        if not long or now_ns >= lane.given_ns + _PATIENT_NS:
+            return False
+        charged = stride(self._rules.policy, now_ns - lane.since_ns, holder.standing, 1)
+        then = replace(holder.standing, passed=holder.standing.passed + charged)
+        return rank(self._rules.policy, then) < min(
+            rank(self._rules.policy, member.standing) for member in lane.members.values() if member.wants
+        )
+
+    def _next_look_ns(self, lane: _Turns) -> int:
+        """When to see whether the turn of a lane that others want is to be recalled."""
+        recall_ns, again_ns = self._recall_ns(lane), lane.looked_ns + self._rules.grace_ns
+        return again_ns if self._goes_on(lane, recall_ns) else min(recall_ns, again_ns)

@@ -119,6 +119,27 @@ def test_turns_are_as_long_as_a_dear_hand_over_is_worth_where_all_are_equal(
     assert seat is not None and seat.used_ns == 2 * MS + after_ns  # all of it is charged for
 
 
+@pytest.mark.parametrize(("behind_ms", "after_ms"), [(0, 100), (160, 160), (5000, 1000)])
+def test_a_turn_that_would_go_to_its_holder_again_goes_on(behind_ms: int, after_ms: int) -> None:
+    """Until it is level with those who wait, and for a second at the most, whatever it tells."""
+    desk = _desk(Policy.FAIR, "a", "b", grace_ns=2 * MS)
+    desk.want("a", 0)
+    desk.want("b", 0)
+    desk.done("a", MS)
+    desk.want("a", MS, Progress(1, 0, switch_ns=5 * MS))
+    began = (behind_ms + 2) * MS
+    assert desk.done("b", began) == [Note("a", Told.TURN)]
+    desk.want("b", began)
+    told, now = Progress(1, 0, began + 1, switch_ns=5 * MS), began
+    while desk.recalled() == {}:
+        now += 2 * MS
+        desk.kept("a", told, now)
+        desk.look(now)
+        deadline = desk.deadline_ns()
+        assert deadline is None or now < deadline <= now + 2 * MS
+    assert began + after_ms * MS <= now <= began + (after_ms + 4) * MS
+
+
 def test_who_rests_in_a_turn_that_would_last_is_not_waited_for() -> None:
     """Loading data, say. A moment between two iterations is none."""
     desk = _desk(Policy.FAIR, "a", "b", grace_ns=2 * MS)
