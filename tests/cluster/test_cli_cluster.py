@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from slurm_hadar import messages
 from slurm_hadar.cli.admin import cluster as command
 from slurm_hadar.cli.admin.cluster import cluster
 from slurm_hadar.errors import ClusterError
@@ -33,8 +34,10 @@ def test_up_status_env_down(short_tmp: Path) -> None:
         ["bash", "-c", f"{exports}\nsinfo -h -N -o '%N %G'"], capture_output=True, text=True, check=True
     ).stdout
     emulation = json.loads((short_tmp / "c" / "etc" / "hadar-cluster.json").read_text())
+    nobody = messages.find_channel({"SLURM_CONF": f"{short_tmp}/c/etc/slurm.conf"})
     ended = _hadar("down", *where)
 
+    assert nobody == messages.ChannelInfo("", "")  # so that jobs wait for a controller to come
     assert "v100-1" in table.output and "k80 0/1" in table.output
     assert data["gpus"] == {"v100": 2, "k80": 1} and data["nodes"][0]["state"] == "IDLE"
     assert seen.split() == ["k80-1", "gpu:k80:1", "v100-1", "gpu:v100:2"]

@@ -20,6 +20,7 @@ from slurm_hadar.cluster import DEFAULT_NODES, ClusterSpec, NodeState, PrivateCl
 from slurm_hadar.cluster import down as take_down
 from slurm_hadar.cluster import up as bring_up
 from slurm_hadar.errors import ClusterError
+from slurm_hadar.messages import CHANNEL_FILE, ChannelInfo
 
 __all__ = ["cluster"]
 
@@ -74,6 +75,7 @@ def up(as_json: bool, **given: Any) -> None:
     began = time.monotonic()
     terminal = sys.stderr.isatty() and not as_json
     started = bring_up(spec, (lambda line: click.echo(f"{line} ...", err=True)) if terminal else lambda _line: None)
+    _have_jobs_heard(started)
     took_s = time.monotonic() - began
     if as_json:
         click.echo(json.dumps({**_facts(started), "took_s": round(took_s, 3)}, indent=1))
@@ -84,6 +86,14 @@ def up(as_json: bool, **given: Any) -> None:
     for line in _exports(started):
         click.echo(f"    {line}")
     click.echo(f"Take it down with: hadar cluster down{_which(spec.name, spec.directory)}")
+
+
+def _have_jobs_heard(started: PrivateCluster) -> None:
+    """Who tries it by hand may submit a job a moment before the first controller is there: the job would take it that
+    there is none, and never be heard."""
+    channel = started.conf.with_name(CHANNEL_FILE)
+    if not channel.exists():
+        channel.write_text(ChannelInfo("", "").to_json())
 
 
 def _terminated(_signum: int, _frame: FrameType | None) -> None:
