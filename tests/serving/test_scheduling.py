@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.learning import Knowledge
-from slurm_hadar.serving.scheduling.orloj import Latencies
+from slurm_hadar.serving.scheduling.orloj import Latencies, Orloj
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
 from slurm_hadar.serving.scheduling.request import Refusal, Request, Step, Worker
@@ -241,6 +241,25 @@ def test_applications_of_which_nothing_is_known_are_learned_though_they_come_tog
     unknown, known = (simulate(trace, Name.ORLOJ, ServeOptions(LAW, profiled=n)).finish_rate for n in (0, 50))
 
     assert unknown >= known - 0.05
+
+
+@pytest.mark.parametrize("many", [30, 300])
+def test_many_strange_applications_are_worked_out_in_few_goes(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each go takes as long as there are applications; with few of them what is learned counts at once."""
+    goes: list[float] = []
+    refresh = Orloj.refresh
+
+    def counted(self: Orloj, now_s: float) -> None:
+        goes.append(now_s)
+        refresh(self, now_s)
+
+    monkeypatch.setattr(Orloj, "refresh", counted)
+    trace = [TracedRequest(0.0, f"a{n}", 0.01, 10.0) for n in range(many)]
+
+    result = simulate(trace, Name.ORLOJ, ServeOptions(LAW, profiled=0))
+
+    assert not any(math.isnan(end) for end in result.ends_s)
+    assert len(goes) >= many if many < 32 else len(goes) < many / 3
 
 
 def test_an_application_that_became_faster_is_found_out() -> None:

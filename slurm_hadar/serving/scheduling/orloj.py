@@ -27,6 +27,7 @@ _PROBE_S = 10.0  # after so long without an observation a request is tried altho
 _PROBE_SHARE = 0.01  # and while others are served no more often than takes so much of a worker's time
 _NEWS = 0.8  # of the shortest run known: less than that is worked in at once
 _DUE = 50  # observations after which distributions are worked out anew
+_MANY = 32  # applications for each of which, where there are so many, that takes one more of what is news
 _KEPT = 256  # batches whose times are worked out anew with them
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
 _AHEAD = 48  # requests times applications: where more wait the densest is first, and is found in time
@@ -144,7 +145,7 @@ class Orloj(Policy):
         self._sizes = setup.law.sizes()
         self._most_cost = 1.0
         self._present: Counter[str] = Counter()
-        self._new = False
+        self._news = 0  # observations that should not wait until so many have come
         self._probes: dict[str, Request] = {}  # by application
         self._begin_s = float("inf")
         self._latencies = Latencies(self.knowledge, setup.law, ())
@@ -178,17 +179,17 @@ class Orloj(Policy):
             application = applications.pop()
             alone_s = seconds / self.setup.law.factors[len(requests)]
             shorter = alone_s < _NEWS * self.knowledge.of(application).times_s[0]
-            self._new = self._new or shorter or not self.knowledge.familiar(application)
+            self._news += shorter or not self.knowledge.familiar(application)
             self.knowledge.observe(application, alone_s, len(requests), now_s)
 
     @property
     def refresh_due(self) -> bool:
-        return self._new or self.knowledge.changed >= _DUE
+        return self._news > len(self.knowledge.applications) // _MANY or self.knowledge.changed >= _DUE
 
     def refresh(self, now_s: float) -> None:
         knowledge = self.knowledge
         knowledge.refresh()
-        self._new = False
+        self._news = 0
         applications = (*knowledge.applications, *self._present)
         self._means = {a: knowledge.of(a).mean_s for a in applications}
         self._shortest = {a: knowledge.of(a).times_s[0] for a in applications}
