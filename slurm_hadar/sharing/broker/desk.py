@@ -181,6 +181,7 @@ class Desk:
         self._giving_way: dict[str, int] = {}  # until when
         self._can_keep: set[str] = set()  # ephemeral memory
         self._asked_ns: dict[str, int] = {}  # who was asked for it and has not answered
+        self._tight: GpuMemory | None = None  # without room for what could be kept, as was found at the last turn
 
     @property
     def memory(self) -> GpuMemory:
@@ -413,7 +414,10 @@ class Desk:
         known = memory.capacity_bytes < MOST_BYTES and all(demand.alone_bytes for demand in memory.demands.values())
         if known and not self._waiting:
             new = self._can_keep - memory.keepers
-            if not new or (kept := keep(memory, new)) is None:
+            if memory is self._tight or not new:
+                return []
+            if (kept := keep(memory, new)) is None:
+                self._tight = memory
                 return []
             self._memory = kept
             return [Note(name, Told.KEEP) for name in sorted(new)]
