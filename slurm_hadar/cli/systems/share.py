@@ -131,7 +131,7 @@ def _sessions(sessions: Iterable[dict[str, Any]]) -> Table:
     table = Table("job", "process", "lane", "state", "turns", "time", "share", "duty", "memory", box=None)
     for row in sessions:
         lane = "-" if row["lane"] is None else str(row["lane"])
-        memory = f"{row['persistent_bytes']} + {row['ephemeral_bytes']}"
+        memory = f"{row['persistent_bytes']} + {row['ephemeral_bytes']}" + " kept" * bool(row.get("keeps"))
         duty = "-" if row.get("duty") is None else f"{100 * row['duty']:.0f} %"
         table.add_row(
             cell(row["label"]), str(row["pid"]), lane, _state(row), str(row["turns"]), lasting(row["used_s"]),
