@@ -10,7 +10,23 @@ from pathlib import Path
 
 from slurm_hadar.errors import TraceError
 
-__all__ = ["number", "options", "positive", "reading", "rows", "sizes", "whole"]
+__all__ = [
+    "LATEST_S", "LONGEST_S", "MOST_GPUS", "MOST_PAUSE_S", "MOST_STEPS_PER_S", "number", "options", "positive",
+    "reading", "rows", "sizes", "whole", "within",
+]  # fmt: skip
+
+# Nobody means more than this, and with this nothing overflows, takes for ever, or is lost in a sum.
+#: An arrival. Epoch seconds are arrivals too, until the year 2286.
+LATEST_S = 1e10
+#: A length of time: 32 years.
+LONGEST_S = 1e9
+#: What a start, a restart or a save takes: eleven days.
+MOST_PAUSE_S = 1e6
+#: GPUs of a job.
+MOST_GPUS = 1_000_000
+#: Of a job.
+MOST_STEPS_PER_S = 1e9
+_LEAST, _MOST = 1e-9, 10**15  # of what is above 0, and of whole numbers such as steps and bytes
 
 
 @contextmanager
@@ -76,33 +92,44 @@ def number(text: str, where: str, field: str) -> float:
     return value
 
 
-def positive(text: str, where: str, field: str) -> float:
-    """A number above 0. Raises TraceError."""
+def within(text: str, where: str, field: str, least: float, most: float) -> float:
+    """A number from ``least`` to ``most``. Raises TraceError."""
     value = number(text, where, field)
-    if value <= 0:
-        raise TraceError(f"{where}: {field} must be above 0, not {text!r}")
+    if not least <= value <= most:
+        raise TraceError(f"{where}: {field} must be from {least:g} to {most:g}, not {text!r}")
     return value
 
 
-def whole(text: str, where: str, field: str, least: int = 1) -> int:
-    """A whole number of at least ``least``. Raises TraceError."""
+def positive(text: str, where: str, field: str, most: float = _MOST) -> float:
+    """A number above 0, of at most ``most``. Raises TraceError."""
+    if number(text, where, field) <= 0:
+        raise TraceError(f"{where}: {field} must be above 0, not {text!r}")
+    return within(text, where, field, _LEAST, most)
+
+
+def whole(text: str, where: str, field: str, least: int = 1, most: int = _MOST) -> int:
+    """A whole number from ``least`` to ``most``. Raises TraceError."""
     value = number(text, where, field)
     if value != int(value) or value < least:
         raise TraceError(f"{where}: {field} must be a whole number of at least {least}, not {text!r}")
+    if value > most:
+        raise TraceError(f"{where}: {field} must be at most {most:g}, not {text!r}")
     return int(value)
 
 
 def sizes(text: str, where: str, field: str) -> tuple[int, ...]:
     """Gang sizes: ``4``, or ``2-8`` for 2 doubled as often as it fits, and 8; or ``2+3+8`` for just these."""
-    if "+" in text:
-        return tuple(sorted({whole(part, where, field) for part in text.split("+")}))
-    low, dash, high = text.partition("-")
-    least = whole(low, where, field)
-    if not dash:
-        return (least,)
-    most = whole(high, where, field)
+    unclear = TraceError(f"{where}: {field} must be N, N-M with N <= M or N+M+..., not {text!r}")
+    listed = "+" in text
+    parts = text.split("+") if listed else text.split("-", 1)
+    if not all(parts):
+        raise unclear
+    counts = [whole(part, where, field, most=MOST_GPUS) for part in parts]
+    if listed or len(counts) == 1:
+        return tuple(sorted({*counts}))
+    least, most = counts
     if most < least:
-        raise TraceError(f"{where}: {field} must be N, N-M with N <= M or N+M+..., not {text!r}")
+        raise unclear
     doubled = [least]
     while doubled[-1] * 2 < most:
         doubled.append(doubled[-1] * 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from slurm_hadar.config.files import changed, keeping, load
 from slurm_hadar.config.schema import (
+    ROUND_S,
     AuditSection,
     Config,
     ControllerSection,
@@ -25,6 +26,7 @@ from slurm_hadar.config.schema import (
 )
 
 __all__ = [
-    "AuditSection", "Config", "ControllerSection", "GuardSection", "HooksSection", "JobsSection", "LogSection", "Mode",
-    "NetworkSection", "PartitionSection", "PredictSection", "SharedBy", "SharedGpus", "changed", "keeping", "load",
+    "ROUND_S", "AuditSection", "Config", "ControllerSection", "GuardSection", "HooksSection", "JobsSection",
+    "LogSection", "Mode", "NetworkSection", "PartitionSection", "PredictSection", "SharedBy", "SharedGpus", "changed",
+    "keeping", "load",
 ]  # fmt: skip

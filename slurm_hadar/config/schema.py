@@ -12,9 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 __all__ = [
-    "AuditSection", "Config", "ControllerSection", "GuardSection", "HooksSection", "JobsSection", "LogSection", "Mode",
-    "NetworkSection", "PartitionSection", "PredictSection", "SharedBy", "SharedGpus",
+    "ROUND_S", "AuditSection", "Config", "ControllerSection", "GuardSection", "HooksSection", "JobsSection",
+    "LogSection", "Mode", "NetworkSection", "PartitionSection", "PredictSection", "SharedBy", "SharedGpus",
 ]  # fmt: skip
+
+#: How short and how long a round may be.
+ROUND_S = (1.0, 86400.0)
 
 
 class Mode(enum.StrEnum):
@@ -56,7 +59,7 @@ class ControllerSection(_Section):
     """The loop."""
 
     mode: Mode = Field(Mode.OBSERVE, description="default mode; partitions may differ")
-    round_s: float = Field(360.0, ge=1, le=86400, description="length of a round")
+    round_s: float = Field(360.0, ge=ROUND_S[0], le=ROUND_S[1], description="length of a round")
     event_round_s: float = Field(
         30.0,
         ge=0,

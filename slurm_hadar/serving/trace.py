@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_hadar.errors import ConfigError, TraceError
-from slurm_hadar.fields import number, positive, reading, rows
+from slurm_hadar.fields import LATEST_S, number, positive, reading, rows, within
 from slurm_hadar.serving.arrivals import Arrivals, is_drawn
 from slurm_hadar.serving.spans import LONGEST_S, seconds
 
@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 COLUMNS = ("arrival_s", "application", "exec_s", "deadline_s")
-_LATEST_S = 1e9
 _DRAWN_KEYS = ("apps", "load", "spread", "drift", "period")
 _TWO = "short/10ms/80+long/100ms/20"
 
@@ -93,11 +92,8 @@ def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> t
 
 def _request(row: Mapping[str, str], where: str) -> TracedRequest:
     """``deadline_s`` as it stands."""
-    arrival_s, exec_s = number(row["arrival_s"], where, "arrival_s"), positive(row["exec_s"], where, "exec_s")
-    if not 0 <= arrival_s <= _LATEST_S:
-        raise TraceError(f"{where}: arrival_s must be from 0 to {_LATEST_S:g}, not {row['arrival_s']!r}")
-    if exec_s > LONGEST_S:
-        raise TraceError(f"{where}: exec_s must be at most {LONGEST_S:g}, not {row['exec_s']!r}")
+    arrival_s = within(row["arrival_s"], where, "arrival_s", 0, LATEST_S)
+    exec_s = positive(row["exec_s"], where, "exec_s", LONGEST_S)
     if not row["application"]:
         raise TraceError(f"{where}: application is empty")
     if not row.get("deadline_s"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import number, positive, reading, rows, whole
+from slurm_hadar.fields import LONGEST_S, positive, reading, rows, whole, within
 from slurm_hadar.sharing.lanes import Demand
 
 __all__ = ["OPTIONAL", "REQUIRED", "ShareJob", "read_trace", "write_trace"]
@@ -17,8 +17,6 @@ __all__ = ["OPTIONAL", "REQUIRED", "ShareJob", "read_trace", "write_trace"]
 REQUIRED = ("job_id", "arrival_s", "iterations", "iter_s", "persistent_bytes", "ephemeral_bytes")
 OPTIONAL = ("class",)
 NS = 1_000_000_000
-_LONGEST_S = 1e9  # of an arrival and of an iteration: 32 years
-_MOST = 10**15  # of iterations and of bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +55,14 @@ def read_trace(path: Path) -> tuple[ShareJob, ...]:
 def _job(row: Mapping[str, str], where: str) -> ShareJob:
     if not row["job_id"]:
         raise TraceError(f"{where}: job_id is empty")
-    arrival_s, iter_s = number(row["arrival_s"], where, "arrival_s"), positive(row["iter_s"], where, "iter_s")
-    if not 0 <= arrival_s <= _LONGEST_S:
-        raise TraceError(f"{where}: arrival_s must be from 0 to {_LONGEST_S:g}, not {row['arrival_s']!r}")
-    if not 1 / NS <= iter_s <= _LONGEST_S:
-        raise TraceError(f"{where}: iter_s must be from 1e-09 to {_LONGEST_S:g}, not {row['iter_s']!r}")
+    arrival_s = within(row["arrival_s"], where, "arrival_s", 0, LONGEST_S)
+    iter_s = positive(row["iter_s"], where, "iter_s", LONGEST_S)
     iterations, persistent, ephemeral = (
-        _bounded(row[field], where, field, least)
+        whole(row[field], where, field, least)
         for field, least in (("iterations", 1), ("persistent_bytes", 0), ("ephemeral_bytes", 0))
     )
     demand = Demand(persistent, ephemeral)
     return ShareJob(row["job_id"], round(arrival_s * NS), iterations, round(iter_s * NS), demand, row.get("class", ""))
-
-
-def _bounded(text: str, where: str, field: str, least: int) -> int:
-    value = whole(text, where, field, least)
-    if value > _MOST:
-        raise TraceError(f"{where}: {field} must be at most {_MOST:.0e}, not {text!r}")
-    return value
 
 
 def write_trace(jobs: Iterable[ShareJob]) -> str:

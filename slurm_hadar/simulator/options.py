@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from slurm_hadar.config import GuardSection
+from slurm_hadar.config import ROUND_S, GuardSection
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.graphs.network import Network
 from slurm_hadar.model import MOST_SLOW_DOWN, Fork, Kept, Mix, Pairing
@@ -118,8 +118,9 @@ class SimOptions:
                 raise ConfigError(f"share with {name}: these are not simulated together; leave one of them out")
 
     def _require_times(self) -> None:
-        if not self.round_s > 0:
-            raise ConfigError(f"round length {self.round_s:g} s: must be above 0")
+        least_s, most_s = ROUND_S
+        if not least_s <= self.round_s <= most_s:
+            raise ConfigError(f"round length {self.round_s:g} s: must be from {least_s:g} to {most_s:g}")
         for name in (
             "restart_s",
             "start_s",
@@ -130,8 +131,8 @@ class SimOptions:
             "event_round_s",
             "asked_s",
         ):
-            if (getattr(self, name) or 0.0) < 0:
-                raise ConfigError(f"{name} {getattr(self, name):g}: must not be negative")
+            if not 0 <= (getattr(self, name) or 0.0) < math.inf:
+                raise ConfigError(f"{name} {getattr(self, name):g}: must be a number of at least 0")
 
 
 def unlimited() -> GuardSection:

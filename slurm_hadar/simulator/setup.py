@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.graphs.factors import Fleet
-from slurm_hadar.model import Kept, Pairing, Snapshot
+from slurm_hadar.model import Job, Kept, Pairing, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles
 from slurm_hadar.simulator.nodes import cluster_nodes, gpus_by_type
@@ -20,11 +20,13 @@ from slurm_hadar.simulator.virtual.forked import ForkedJob, copies_for
 from slurm_hadar.simulator.virtual.jobs import Terms, VirtualJob, form_of, restart_cost_s
 from slurm_hadar.throughput.colocation import published
 from slurm_hadar.throughput.table import ReferenceTable
+from slurm_hadar.units import lasting
 
 __all__ = ["EPOCH", "Setup", "drawn"]
 
 #: The virtual clock's value at the trace's zero.
 EPOCH = 1_000_000_000.0
+_LONGEST_RUN_S = 1e8  # of a job alone: three years, which are hundreds of thousands of rounds
 
 
 def drawn(share: float, seed: int, job_id: str) -> bool:
@@ -120,7 +122,7 @@ class Setup:
         return chosen
 
     def _refused(self) -> dict[str, str]:
-        """Jobs that fit nowhere even on the empty cluster, and why: no policy need see them."""
+        """Jobs that fit nowhere even on the empty cluster, or would not end, and why: no policy need see them."""
         obstacles = Obstacles(Arena.of(Snapshot(0.0, self.nodes, ())))
         refused = {}
         for job in self.jobs:
@@ -132,4 +134,18 @@ class Setup:
             waits = [obstacles.of(job_of_size) for job_of_size in sized]
             if all(waits):
                 refused[job.job_id] = next(w.why for w in waits if w)
+            elif why := _too_long(template):
+                refused[job.job_id] = why
         return refused
+
+
+def _too_long(job: Job) -> str:
+    """Why a job is too long to be simulated; "" if it is not."""
+    steps = job.total_steps or 0.0
+    best = max(speed.steps_per_s for n in job.form.gang_sizes for speed in job.speeds_at(n).values())
+    if steps <= _LONGEST_RUN_S * best:
+        return ""
+    return (
+        f"its {steps:g} steps take {lasting(steps / best)} at {best:g} steps per second, where it is fastest; at most "
+        f"{lasting(_LONGEST_RUN_S)} of one job are simulated"
+    )

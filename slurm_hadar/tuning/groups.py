@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import positive, reading, rows
+from slurm_hadar.fields import LONGEST_S, positive, reading, rows, within
 from slurm_hadar.tuning.trials import Trial
 
 __all__ = ["OPTIONAL", "REQUIRED", "read_groups"]
 
 REQUIRED = ("group", "trial", "budget_s")
 OPTIONAL = ("alpha", "beta")
-_LONGEST_S = 1e9
 
 
 def read_groups(path: Path) -> tuple[tuple[Trial, ...], ...]:
@@ -38,11 +37,6 @@ def read_groups(path: Path) -> tuple[tuple[Trial, ...], ...]:
 def _trial(row: Mapping[str, str], where: str) -> Trial:
     if not row["trial"]:
         raise TraceError(f"{where}: trial is empty")
-    budget_s = positive(row["budget_s"], where, "budget_s")
-    if budget_s > _LONGEST_S:
-        raise TraceError(f"{where}: budget_s must be at most {_LONGEST_S:g}, not {row['budget_s']!r}")
-    alpha, beta = (positive(row.get(name) or "1", where, name) for name in OPTIONAL)
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not 1 <= value <= 100:
-            raise TraceError(f"{where}: {name} must be from 1 to 100, not {row[name]!r}")
+    budget_s = positive(row["budget_s"], where, "budget_s", LONGEST_S)
+    alpha, beta = (within(row.get(name) or "1", where, name, 1, 100) for name in OPTIONAL)
     return Trial(row["trial"], budget_s, alpha, beta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -293,6 +294,25 @@ def test_a_policy_that_starves_a_job_ends_with_its_reason(
     assert row(result, "c").completion_s > 1e6 and len(result.rounds) < 1000
 
 
+def test_a_start_that_takes_many_rounds_is_no_idleness(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace]
+) -> None:
+    """Nobody may say of the policy that it lets such a job make no step."""
+    result = simulate(trace(job("a", steps=10, v100=1)), fifo(), SimOptions("v100:1x1", start_s=1000.0, round_s=2.0))
+
+    assert not result.unfinished and row(result, "a").completion_s == 1010.0
+
+
+def test_a_job_that_would_not_end_is_reported(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
+    """It does not hold up the others, nor the simulation; what runs for a year is simulated."""
+    jobs = trace(job("a", steps=1e10, v100=1, k80=1), job("b", steps=3e10, v100=1000))
+
+    result = simulate(jobs, fifo(), SimOptions("v100:1x1", round_s=86400.0))
+
+    assert row(result, "b").completion_s == 3e7 and set(result.unfinished) == {"a"}
+    assert result.unfinished["a"].startswith("its 1e+10 steps take 115741 d at 1 steps per second, where it is fastest")
+
+
 def test_restarts_without_progress_end_too(
     job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
 ) -> None:
@@ -306,7 +326,7 @@ def test_restarts_without_progress_end_too(
 
 
 def test_the_number_of_rounds_can_be_limited(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
-    result = simulate(trace(job("a", steps=1e9, v100=1)), fifo(), SimOptions("v100:1x1", max_rounds=5))
+    result = simulate(trace(job("a", steps=1e7, v100=1)), fifo(), SimOptions("v100:1x1", max_rounds=5))
 
     assert result.unfinished == {"a": "not done after 5 rounds"}
     assert result.summary()["avg_jct_s"] is None and result.summary()["jobs"] == 0
@@ -428,12 +448,14 @@ def test_a_sites_guard_holds_in_the_simulation(
 
 
 def test_bad_options_are_refused_in_one_line(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
-    with pytest.raises(ConfigError, match="round length 0 s"):
-        SimOptions(round_s=0)
+    for length in (0, 0.5, 1e300, math.nan):
+        with pytest.raises(ConfigError, match=r"round length .* s: must be from 1 to 86400"):
+            SimOptions(round_s=length)
     with pytest.raises(ConfigError, match="model 'mars': must be nodes or gavel"):
         SimOptions(model="mars")
-    with pytest.raises(ConfigError, match="save_s -1"):
-        SimOptions(save_s=-1)
+    for pause in (-1, math.nan, math.inf):
+        with pytest.raises(ConfigError, match=r"save_s .*: must be a number of at least 0"):
+            SimOptions(save_s=pause)
     with pytest.raises(ClusterError, match="'v100:x'"):
         simulate(trace(job("a", v100=1)), fifo(), SimOptions("v100:x"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 
 from slurm_hadar.model import Form
@@ -18,10 +19,13 @@ _Candidate = tuple[int, int, Sequence[int]]
 
 
 @functools.lru_cache(maxsize=4096)
-def node_counts(form: Form) -> tuple[int, ...]:
-    """Over how many nodes the gang may lie, fewest first."""
-    most = min(form.max_nodes, form.workers)
-    return tuple(m for m in range(max(1, form.min_nodes), most + 1) if not form.uniform or form.workers % m == 0)
+def node_counts(form: Form) -> Sequence[int]:
+    """Over how many nodes the gang may lie, fewest first. O(sqrt(W)) for W workers: users ask for what they like."""
+    counts = range(max(1, form.min_nodes), min(form.max_nodes, form.workers) + 1)
+    if not form.uniform or not counts:
+        return counts
+    small = [m for m in range(1, math.isqrt(form.workers) + 1) if form.workers % m == 0]
+    return tuple(m for m in sorted({*small, *(form.workers // m for m in small)}) if m in counts)
 
 
 def find_gang(

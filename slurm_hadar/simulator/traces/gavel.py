@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import number, positive, whole
+from slurm_hadar.fields import LATEST_S, MOST_GPUS, number, positive, whole, within
 from slurm_hadar.simulator.job_types import job_type
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
@@ -38,11 +38,9 @@ def read(lines: Iterable[str], name: str) -> Trace:
         model, batch = job_type(row["job_type"])
         if not model:
             raise TraceError(f"{where}: job_type is empty")
-        workers = whole(row["scale_factor"], where, "scale_factor")
+        workers = whole(row["scale_factor"], where, "scale_factor", most=MOST_GPUS)
         slo = number(row["SLO"], where, "SLO")
-        arrival_s = number(row["arrival_time"], where, "arrival_time")
-        if arrival_s < 0:
-            raise TraceError(f"{where}: arrival_time must not be negative")
+        arrival_s = within(row["arrival_time"], where, "arrival_time", 0, LATEST_S)
         steps = positive(row["total_steps"], where, "total_steps") / workers
         weight = positive(row["priority_weight"], where, "priority_weight")
         jobs.append(

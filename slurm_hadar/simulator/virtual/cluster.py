@@ -22,7 +22,8 @@ from slurm_hadar.simulator.virtual.usage import UsageSums
 
 __all__ = ["Interval", "Scenario", "Observation", "Timing", "VirtualCluster"]
 
-_PATIENCE_ROUNDS = 200  # rounds without a single step before the simulation jumps ahead or gives up
+#: Rounds without a single step before the simulation jumps ahead or gives up, and those that a start may take besides.
+_PATIENCE_ROUNDS = 200
 _PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives up
 
 
@@ -119,6 +120,9 @@ class VirtualCluster(Cluster[Observation]):
         self._active: dict[str, VirtualJob] = {}
         self._running: dict[str, VirtualJob] = {}
         self._finished: list[tuple[str, str]] = []
+        pauses = (max(job.terms.restart_s, job.terms.start_s) for job in jobs)
+        starting_s = timing.save_s + max(pauses, default=0.0)
+        self._patience = _PATIENCE_ROUNDS + math.ceil(starting_s / timing.round_s)
         self._usage = {"user": UsageSums(usage_half_life_s), "account": UsageSums(usage_half_life_s)}
         self._shown_nodes: tuple[Node, ...] = tuple(nodes)
         self._idle_rounds = self._vain_jumps = self._rounds = 0
@@ -318,7 +322,7 @@ class VirtualCluster(Cluster[Observation]):
             self._idle_rounds = self._vain_jumps = 0
             return
         self._idle_rounds += 1
-        if self._idle_rounds < _PATIENCE_ROUNDS:
+        if self._idle_rounds < self._patience:
             return
         self._idle_rounds = 0
         self._vain_jumps += 1

@@ -41,6 +41,18 @@ def fewest_nodes(form: Any, left: Any) -> Any:
     return None
 
 
+@given(forms)
+def test_over_how_many_nodes_a_gang_may_lie(form: Any) -> None:
+    counts = range(form.min_nodes, min(form.max_nodes, form.workers) + 1)
+    assert list(node_counts(form)) == [n for n in counts if not form.uniform or form.workers % n == 0]
+
+
+def test_what_users_ask_for_costs_no_time() -> None:
+    """A thousand million GPUs are 100 divisors, and no list of all numbers up to there."""
+    assert len(node_counts(Form(10**9, 1, 10**9))) == 100
+    assert len(node_counts(Form(10**9, 1, 10**9, uniform=False))) == 10**9
+
+
 @given(forms, st.lists(st.integers(0, 8), min_size=1, max_size=5), st.data())
 def test_a_gang_is_placed_if_and_only_if_it_fits_and_on_the_fewest_nodes(form: Any, left: Any, data: Any) -> None:
     """Within the free GPUs of the slots that are open to it, in an allowed shape; and in the same place where its nodes
