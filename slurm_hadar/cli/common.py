@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,11 +23,29 @@ if TYPE_CHECKING:  # large, and for the commands that draw tables only
     from rich.text import Text
 
 __all__ = [
-    "cell", "clock", "config_loader", "config_options", "console", "facts_table", "journal_path", "json_option",
-    "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json", "span", "write_json",
+    "Number", "cell", "clock", "config_loader", "config_options", "console", "facts_table", "journal_path",
+    "json_option", "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json", "span",
+    "write_json",
 ]  # fmt: skip
 
 _LOADER = "slurm_hadar.config_loader"
+
+
+class Number(click.FloatRange):
+    """A finite number, in a range where one is given. Click's own types take NaN, which is in every range."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            among = self._describe_range()
+            self.fail(f"{value} is not a finite number{among and f' in the range {among}'}.", param, ctx)
+        return found
+
+    def _describe_range(self) -> str:
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,26 @@ def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
         found = cli_main.hadar.get_command(click.Context(cli_main.hadar), name)
         assert found is not None
         assert cli_main._outline(name).get_short_help_str() == found.get_short_help_str()  # noqa: SLF001 - what it is for
+
+
+def _options(command: click.Command) -> Iterator[click.Parameter]:
+    """Of a command and of all below it."""
+    yield from command.params
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            below = command.get_command(click.Context(command), name)
+            assert below is not None
+            yield from _options(below)
+
+
+def test_no_number_of_any_command_may_be_nan_or_infinite() -> None:
+    numbers = [p for p in _options(cli_main.hadar) if isinstance(p.type, click.types.FloatParamType)]
+
+    assert len(numbers) > 20
+    for option in numbers:
+        for text in ("nan", "inf", "-inf", "1e400"):
+            with pytest.raises(click.BadParameter, match=r"finite number|range"):
+                option.type.convert(text, option, None)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from slurm_hadar.cli.common import Number
 from slurm_hadar.cluster import DEFAULT_NODES, ClusterSpec, NodeState, PrivateCluster, exposure, find
 from slurm_hadar.cluster import down as take_down
 from slurm_hadar.cluster import up as bring_up
@@ -58,6 +59,7 @@ def cluster() -> None:
 @click.option(
     "--fastest",
     "fastest_steps_per_s",
+    type=Number(),
     default=20.0,
     show_default=True,
     help="Emulated steps per second of a job on its fastest single GPU.",

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import config_options, journal_path
+from slurm_hadar.cli.common import Number, config_options, journal_path
 from slurm_hadar.cli.studies.compare import typed
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import SAVINGS_DAYS
@@ -21,11 +21,13 @@ from slurm_hadar.throughput.store import ThroughputStore
 
 __all__ = ["report"]
 
+_MOST_DAYS = 36_500.0  # all that there can be
+
 
 @click.command()
 @click.argument("result", required=False, type=click.Path(path_type=Path))
 @click.option("--journal", "from_journal", is_flag=True, help="Of the controller's journal, instead of a result.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=SAVINGS_DAYS, show_default=True,
+@click.option("--days", type=Number(0.0, _MOST_DAYS, min_open=True), default=SAVINGS_DAYS, show_default=True,
               help="How far back, with --journal.")  # fmt: skip
 @click.option("--replay", "replayed", type=click.Path(path_type=Path, dir_okay=False),
               help="replay.json of hadar replay --out, to be told on the page too, with --journal.")  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import config_loader, config_options, json_option, place, print_json
+from slurm_hadar.cli.common import Number, config_loader, config_options, json_option, place, print_json
 from slurm_hadar.config import Config, Mode, changed
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.safety.guard import ChangeKind
@@ -20,7 +20,7 @@ __all__ = ["run"]
 @click.option("--once", is_flag=True, help="One round, then end: for cron.")
 @click.option("--mode", type=click.Choice([str(m) for m in Mode]), help="Instead of controller.mode.")
 @click.option("--policy", help="Instead of policy.name.")
-@click.option("--round", "round_s", type=float, help="Instead of controller.round_s, in seconds.")
+@click.option("--round", "round_s", type=Number(), help="Instead of controller.round_s, in seconds.")
 @click.option("--quiet", is_flag=True, help="Log warnings only.")
 @json_option
 @config_options

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from slurm_hadar.cli.common import config_options
+from slurm_hadar.cli.common import Number, config_options
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.view import job_view, picture_of
 from slurm_hadar.controller.journal import ReadOnlyJournal
@@ -21,7 +21,7 @@ _PATIENCE_S = 10.0
 
 
 @click.command()
-@click.option("--refresh", type=click.FloatRange(min=1), default=30.0, show_default=True,
+@click.option("--refresh", type=Number(1.0, 86400.0), default=30.0, show_default=True,
               help="Seconds between two looks at Slurm.")  # fmt: skip
 @config_options
 def top(config: Config, refresh: float) -> None:

@@ -12,10 +12,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from slurm_hadar.cli.common import console, facts_table, policy_settings, write_json
-from slurm_hadar.config import load
+from slurm_hadar.cli.common import Number, console, facts_table, policy_settings, write_json
+from slurm_hadar.config import ROUND_S, load
 from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.observe.graphs import network_of
+from slurm_hadar.fields import LATEST_S, MOST_PAUSE_S
 from slurm_hadar.forks import OVERHEAD
 from slurm_hadar.model import Fork, Kept, Mix, Pairing
 from slurm_hadar.policies import registry
@@ -35,6 +36,8 @@ from slurm_hadar.units import lasting
 __all__ = ["SceneOptions", "inputs", "scene", "scene_options", "simulate", "simulation_options"]
 
 _LONGEST_S = 2 * 365 * 86400.0
+_PAUSE = Number(0.0, MOST_PAUSE_S)
+_FAILS_H, _REPAIRED_H = Number(0.1, 1e6), Number(0.01, 1e6)  # more often a node is never of use
 
 
 def simulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +60,8 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option("--cluster", help=f"type:nodesxGPUs,...; default: {DEFAULT_CLUSTER}, in a replay the site's."),
-            click.option("--round", "round_s", type=float, help="Seconds; default 360, or the configuration's."),
+            click.option("--round", "round_s", type=Number(*ROUND_S),
+                         help="Seconds; default 360, or the configuration's."),
             click.option("--seed", default=0, show_default=True, help="Of drawn traces and faults."),
             click.option("--throughputs", type=click.Path(path_type=Path), help="Our CSV or Gavel's JSON."),
             click.option("--model", type=click.Choice(["nodes", "gavel"]), default="nodes", show_default=True,
@@ -69,36 +73,37 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          type=click.Choice(["beside", "turns", "halves"]),
                          help="Two jobs of one GPU each may share one: beside each other (the default), or by turns, "
                               "by which more may where the trace has duties."),
-            click.option("--slow-down", type=float, metavar="TIMES",
+            click.option("--slow-down", type=Number(), metavar="TIMES",
                          help="With --share: how many times as long every job may take beside another. Default: 2."),
             click.option("--profiles", "profiles_file", type=click.Path(path_type=Path), metavar="JOURNAL",
                          help="With --share: a controller's journal.db; what its jobs measured of pairs goes first."),
-            click.option("--consolidation", "consolidation_share", type=float, metavar="SHARE",
+            click.option("--consolidation", "consolidation_share", type=Number(), metavar="SHARE",
                          help=f"Of its time that a copy loses to consolidations. Default: {OVERHEAD:g}."),
             click.option("--predictor", metavar="NAME",
                          help="Jobs do not state their steps: oracle, noisy:2, forest, forest:6, group_mean ..."),
             click.option("--history", metavar="TRACE",
                          help="An earlier trace that --predictor has learned from, such as recurring:...,part=0:4000."),
-            click.option("--restart-cost", "restart_s", type=float, help="Seconds of every restart, for all jobs."),
-            click.option("--start-cost", "start_s", type=float, default=0.0, help="Seconds that a first start takes."),
-            click.option("--unmovable", type=click.FloatRange(0.0, 1.0), default=0.0, metavar="SHARE",
+            click.option("--restart-cost", "restart_s", type=_PAUSE, help="Seconds of every restart, for all jobs."),
+            click.option("--start-cost", "start_s", type=_PAUSE, default=0.0, help="Seconds that a first start takes."),
+            click.option("--unmovable", type=Number(0.0, 1.0), default=0.0, metavar="SHARE",
                          help="Of the jobs that keep their places once they run, drawn by --seed."),
-            click.option("--speed-error", type=click.FloatRange(min=0.0), default=0.0, metavar="SHARE",
+            click.option("--speed-error", type=Number(0.0, 10.0), default=0.0, metavar="SHARE",
                          help="By which speeds are off, drawn by --seed, until a job has run on a GPU type."),
             click.option("--elastic", type=click.Choice(["law", "table"]), default="law", show_default=True,
                          help="Speeds of an elastic job's other sizes: by the law of live jobs, or the table's."),
-            click.option("--first-report", "report_s", type=float, default=0.0,
+            click.option("--first-report", "report_s", type=_PAUSE, default=0.0,
                          help="Seconds from a start to the job's first report, an event as its end is one."),
-            click.option("--asked-every", "asked_s", type=float, default=0.0, metavar="SECONDS",
+            click.option("--asked-every", "asked_s", type=_PAUSE, default=0.0, metavar="SECONDS",
                          help="How often new jobs are asked for once a round may come. Default: seen at once."),
-            click.option("--save", "save_s", type=float, default=0.0, help="Seconds that a save takes."),
-            click.option("--self-start", "self_start_s", type=float, metavar="SECONDS",
+            click.option("--save", "save_s", type=_PAUSE, default=0.0, help="Seconds that a save takes."),
+            click.option("--self-start", "self_start_s", type=_PAUSE, metavar="SECONDS",
                          help="Slurm starts jobs itself so long after they arrive, if GPUs are free. Default: never."),
-            click.option("--phase", "phase_s", type=float, metavar="SECONDS",
+            click.option("--phase", "phase_s", type=Number(0.0, LATEST_S), metavar="SECONDS",
                          help="When a round is due on the trace's clock. Default: at the first arrival."),
             click.option("--faults", "faults_file", type=click.Path(path_type=Path), help="CSV: node,down_s,up_s."),
-            click.option("--mtbf", "mtbf_h", type=float, help="Hours between failures of a node, on average."),
-            click.option("--mttr", "mttr_h", type=float, default=4.0, show_default=True, help="Hours to its repair."),
+            click.option("--mtbf", "mtbf_h", type=_FAILS_H, help="Hours between failures of a node, on average."),
+            click.option("--mttr", "mttr_h", type=_REPAIRED_H, default=4.0, show_default=True,
+                         help="Hours to its repair."),
             click.option("--measure", metavar="A:B", help="Measure jobs A to B-1 by arrival only; others go on."),
             click.option("--config", "config_file", type=click.Path(path_type=Path),
                          help="Take round length, event rounds, guard limits, usage half-life and network from here."),
@@ -156,7 +161,7 @@ class SceneOptions:
 def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTable, SimOptions]:
     """What the options of :func:`scene_options` stand for; ``types_of`` are GPU types of nodes, for a history out of
     accounting that records none. Raises TraceError, ClusterError, ConfigError."""
-    cluster = given.cluster or DEFAULT_CLUSTER
+    cluster = DEFAULT_CLUSTER if given.cluster is None else given.cluster
     table = load_table(given.throughputs, gavel=given.model == "gavel")
     earlier = given.history and read_trace(given.history, table, None, types_of, given.seed, gpus_of(cluster))
     if given.share is None and (given.slow_down is not None or given.profiles_file is not None):

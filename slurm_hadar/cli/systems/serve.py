@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import cell, console, facts_table, write_json
+from slurm_hadar.cli.common import Number, cell, console, facts_table, write_json
 from slurm_hadar.errors import ConfigError, ServingError
 from slurm_hadar.joblog import say
 from slurm_hadar.listening import is_loopback, read_token
@@ -38,7 +38,7 @@ def serve() -> None:
 @click.argument("source", metavar="FILE.py:build")
 @click.option("--workers", default="1", show_default=True, metavar="N|MIN-MAX",
               help="Processes with the models; 1-4: as many as reach the goal.")  # fmt: skip
-@click.option("--goal", default=0.95, show_default=True, type=click.FloatRange(0.0, 1.0), metavar="RATE",
+@click.option("--goal", default=0.95, show_default=True, type=Number(0.0, 1.0), metavar="RATE",
               help="Finish rate for which workers are added, of MIN-MAX.")  # fmt: skip
 @click.option("--slo", default="100ms", show_default=True, metavar="T", help="Deadline of requests that name none.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; others need --token-file.")
@@ -232,7 +232,7 @@ def _load_rows(told: dict[str, Any]) -> list[tuple[str, str, str]]:
 @click.option(
     "--slo", metavar="T", help="100ms after arrival, or 1.5xP99 of run times; default: the trace's deadline_s."
 )
-@click.option("--batch-law", "g", default=0.6, show_default=True, type=click.FloatRange(0.0, 1.0), metavar="G",
+@click.option("--batch-law", "g", default=0.6, show_default=True, type=Number(0.0, 1.0), metavar="G",
               help="A batch of k takes G + (1 - G) k times as long as its longest request.")  # fmt: skip
 @click.option("--max-batch", "largest", default=16, show_default=True, type=click.IntRange(1, 1024), help="Requests.")
 @click.option("--speeds", default="1", show_default=True, metavar="X,...", help="A worker of each speed.")

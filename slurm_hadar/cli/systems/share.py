@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import cell, console, facts_table, plain, write_json
+from slurm_hadar.cli.common import Number, cell, console, facts_table, plain, write_json
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
@@ -153,7 +153,7 @@ def _state(row: dict[str, Any]) -> str:
 @click.option(
     "--parallel-gain",
     "gain",
-    type=click.FloatRange(0.01, 100.0),
+    type=Number(0.01, 100.0),
     default=float(PARALLEL_GAIN),
     show_default=True,
     help="What jobs beside each other (pack) do in all, against one alone.",
@@ -226,7 +226,7 @@ def _rows(result: ShareResult, memory_bytes: int) -> list[tuple[str, str, str]]:
 @click.option(
     "--gap",
     "gap_s",
-    type=click.FloatRange(0.0, 1e6),
+    type=Number(0.0, 1e6),
     default=GAP_S,
     show_default=True,
     help="Mean seconds between arrivals; 0: all at once.",
@@ -249,7 +249,7 @@ def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
 @click.option(
     "--linger",
     "linger_s",
-    type=click.FloatRange(min=0.0, max=1e6),
+    type=Number(0.0, 1e6),
     default=10.0,
     show_default=True,
     help="Seconds that it stays when nobody is there; 0: for ever.",
@@ -257,7 +257,7 @@ def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
 @click.option(
     "--report-after",
     "report_s",
-    type=click.FloatRange(min=0.0, max=1e6),
+    type=Number(0.0, 1e6),
     default=30.0,
     show_default=True,
     help="Seconds after which it is said that others still wait for the end of an iteration.",
@@ -265,7 +265,7 @@ def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
 @click.option(
     "--kill-after",
     "kill_s",
-    type=click.FloatRange(min=0.0, max=1e6),
+    type=Number(0.0, 1e6),
     help="Seconds after which the process that holds it is killed; default: never.",
 )
 @click.option(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import cell, console, facts_table, plain, write_json
+from slurm_hadar.cli.common import Number, cell, console, facts_table, plain, write_json
 from slurm_hadar.cluster.emulation import default_factors
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.fields import LONGEST_S, MOST_PAUSE_S
 from slurm_hadar.joblog import say
 from slurm_hadar.throughput.table import reference
 from slurm_hadar.tuning.groups import read_groups
@@ -70,7 +71,7 @@ _gpus = click.option(
 @click.option("--metric", metavar="NAME", help="Of a dictionary that the objective returns; else its name in tables.")
 @click.option("--direction", default="minimize", show_default=True, type=click.Choice(["minimize", "maximize"]),
               help="What is better.")  # fmt: skip
-@click.option("--target", type=float, help="A value that ends the search.")
+@click.option("--target", type=Number(), help="A value that ends the search.")
 @_storage
 @_study
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the sampler.")
@@ -83,9 +84,9 @@ _gpus = click.option(
     type=click.IntRange(1, 10**9),
     help="Of sha and hyperband: the last step that a whole trial reports; default: as many rungs as trials allow.",
 )
-@click.option("--time-limit", "time_limit_s", type=click.FloatRange(0.1, 1e9), metavar="SECONDS",
+@click.option("--time-limit", "time_limit_s", type=Number(0.1, LONGEST_S), metavar="SECONDS",
               help="Of a trial's running time; one that takes longer fails.")  # fmt: skip
-@click.option("--group-deadline", "deadline_s", type=click.FloatRange(0.1, 1e9), metavar="SECONDS",
+@click.option("--group-deadline", "deadline_s", type=Number(0.1, LONGEST_S), metavar="SECONDS",
               help="Of a trial group: who is not done by then is ranked by what it has reported.")  # fmt: skip
 @click.option("--packed", default=2, show_default=True, type=click.IntRange(1, 64), help="The most trials on a GPU.")
 @click.option("--widest", default=4, show_default=True, type=click.IntRange(1, 1024), help="The most GPUs of a trial.")
@@ -112,7 +113,7 @@ def run(
 @_study
 @_gpus
 @click.option("--trials", type=click.IntRange(1, 100_000), help="How many, in all; default: as before.")
-@click.option("--target", type=float, help="A value that ends the search; default: as before.")
+@click.option("--target", type=Number(), help="A value that ends the search; default: as before.")
 @click.option("--speed", "speeds", multiple=True, metavar="TYPE=X", help="Of a GPU type.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
 def resume(
@@ -303,7 +304,7 @@ def _say(line: str) -> None:
               help="Of fluid and static: the water level, or the widths as the paper prints them.")  # fmt: skip
 @click.option("--packed", default=2, show_default=True, type=click.IntRange(1, 64), help="The most trials on a GPU.")
 @click.option("--widest", default=4, show_default=True, type=click.IntRange(1, 1024), help="The most GPUs of a trial.")
-@click.option("--resize-cost", "resize_s", default=0.0, show_default=True, type=click.FloatRange(0, 1e6),
+@click.option("--resize-cost", "resize_s", default=0.0, show_default=True, type=Number(0, MOST_PAUSE_S),
               help="Seconds that a resize takes.")  # fmt: skip
 @click.option("--speed", "speeds", multiple=True, metavar="TYPE=X", help="Of a GPU type; default: by the published "
               "table, the median over its workloads.")  # fmt: skip
