@@ -12,7 +12,7 @@ from slurm_hadar.errors import TraceError
 
 __all__ = [
     "LATEST_S", "LONGEST_S", "MOST_GPUS", "MOST_PAUSE_S", "MOST_STEPS_PER_S", "number", "options", "positive",
-    "reading", "rows", "sizes", "whole", "within",
+    "reading", "rows", "sizes", "unsigned", "whole", "within",
 ]  # fmt: skip
 
 # Nobody means more than this, and with this nothing overflows, takes for ever, or is lost in a sum.
@@ -98,6 +98,13 @@ def within(text: str, where: str, field: str, least: float, most: float) -> floa
     if not least <= value <= most:
         raise TraceError(f"{where}: {field} must be from {least:g} to {most:g}, not {text!r}")
     return value
+
+
+def unsigned(text: str, where: str, field: str, most: float) -> float:
+    """A number of at least 0, and at most ``most``. Raises TraceError."""
+    if number(text, where, field) < 0:
+        raise TraceError(f"{where}: {field} must not be negative, not {text!r}")
+    return within(text, where, field, 0, most)
 
 
 def positive(text: str, where: str, field: str, most: float = _MOST) -> float:

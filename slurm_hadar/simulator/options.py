@@ -118,6 +118,8 @@ class SimOptions:
                 raise ConfigError(f"share with {name}: these are not simulated together; leave one of them out")
 
     def _require_times(self) -> None:
+        if not self.round_s > 0:
+            raise ConfigError(f"round length {self.round_s:g} s: must be above 0")
         least_s, most_s = ROUND_S
         if not least_s <= self.round_s <= most_s:
             raise ConfigError(f"round length {self.round_s:g} s: must be from {least_s:g} to {most_s:g}")

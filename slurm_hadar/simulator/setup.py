@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 from slurm_hadar.errors import TraceError
+from slurm_hadar.fields import LONGEST_S
 from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.model import Job, Kept, Pairing, Snapshot
 from slurm_hadar.policies.toolkit.arena import Arena
@@ -26,7 +27,6 @@ __all__ = ["EPOCH", "Setup", "drawn"]
 
 #: The virtual clock's value at the trace's zero.
 EPOCH = 1_000_000_000.0
-_LONGEST_RUN_S = 1e8  # of a job alone: three years, which are hundreds of thousands of rounds
 
 
 def drawn(share: float, seed: int, job_id: str) -> bool:
@@ -143,9 +143,9 @@ def _too_long(job: Job) -> str:
     """Why a job is too long to be simulated; "" if it is not."""
     steps = job.total_steps or 0.0
     best = max(speed.steps_per_s for n in job.form.gang_sizes for speed in job.speeds_at(n).values())
-    if steps <= _LONGEST_RUN_S * best:
+    if steps <= LONGEST_S * best:
         return ""
     return (
         f"its {steps:g} steps take {lasting(steps / best)} at {best:g} steps per second, where it is fastest; at most "
-        f"{lasting(_LONGEST_RUN_S)} of one job are simulated"
+        f"{lasting(LONGEST_S)} of one job are simulated"
     )

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from slurm_hadar.cli.common import Number, console, facts_table, policy_settings, write_json
-from slurm_hadar.config import ROUND_S, load
+from slurm_hadar.config import load
 from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.observe.graphs import network_of
 from slurm_hadar.fields import LATEST_S, MOST_PAUSE_S
@@ -60,8 +60,7 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option("--cluster", help=f"type:nodesxGPUs,...; default: {DEFAULT_CLUSTER}, in a replay the site's."),
-            click.option("--round", "round_s", type=Number(*ROUND_S),
-                         help="Seconds; default 360, or the configuration's."),
+            click.option("--round", "round_s", type=Number(), help="Seconds; default 360, or the configuration's."),
             click.option("--seed", default=0, show_default=True, help="Of drawn traces and faults."),
             click.option("--throughputs", type=click.Path(path_type=Path), help="Our CSV or Gavel's JSON."),
             click.option("--model", type=click.Choice(["nodes", "gavel"]), default="nodes", show_default=True,
@@ -98,7 +97,7 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--save", "save_s", type=_PAUSE, default=0.0, help="Seconds that a save takes."),
             click.option("--self-start", "self_start_s", type=_PAUSE, metavar="SECONDS",
                          help="Slurm starts jobs itself so long after they arrive, if GPUs are free. Default: never."),
-            click.option("--phase", "phase_s", type=Number(0.0, LATEST_S), metavar="SECONDS",
+            click.option("--phase", "phase_s", type=Number(-LATEST_S, LATEST_S), metavar="SECONDS",
                          help="When a round is due on the trace's clock. Default: at the first arrival."),
             click.option("--faults", "faults_file", type=click.Path(path_type=Path), help="CSV: node,down_s,up_s."),
             click.option("--mtbf", "mtbf_h", type=_FAILS_H, help="Hours between failures of a node, on average."),
@@ -170,7 +169,7 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
     options = SimOptions(
         cluster,
         given.model,
-        given.round_s or 360.0,
+        360.0 if given.round_s is None else given.round_s,
         restart_s=given.restart_s,
         start_s=given.start_s,
         unmovable=given.unmovable,
@@ -198,7 +197,7 @@ def scene(given: SceneOptions, types_of: Mapping[str, str]) -> tuple[ReferenceTa
         site = config.controller
         options = replace(
             options,
-            round_s=given.round_s or site.round_s,
+            round_s=site.round_s if given.round_s is None else given.round_s,
             event_round_s=site.event_round_s,
             guard=config.guard,
             slow_down=config.jobs.slow_down if given.slow_down is None else given.slow_down,

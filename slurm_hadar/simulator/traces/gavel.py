@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import LATEST_S, MOST_GPUS, number, positive, whole, within
+from slurm_hadar.fields import LATEST_S, MOST_GPUS, number, positive, unsigned, whole
 from slurm_hadar.simulator.job_types import job_type
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
@@ -40,7 +40,7 @@ def read(lines: Iterable[str], name: str) -> Trace:
             raise TraceError(f"{where}: job_type is empty")
         workers = whole(row["scale_factor"], where, "scale_factor", most=MOST_GPUS)
         slo = number(row["SLO"], where, "SLO")
-        arrival_s = within(row["arrival_time"], where, "arrival_time", 0, LATEST_S)
+        arrival_s = unsigned(row["arrival_time"], where, "arrival_time", LATEST_S)
         steps = positive(row["total_steps"], where, "total_steps") / workers
         weight = positive(row["priority_weight"], where, "priority_weight")
         jobs.append(

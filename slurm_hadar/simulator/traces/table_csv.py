@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slurm_hadar.errors import GraphError, TraceError
-from slurm_hadar.fields import LATEST_S, MOST_PAUSE_S, MOST_STEPS_PER_S, number, positive, rows, sizes, whole, within
+from slurm_hadar.fields import LATEST_S, MOST_PAUSE_S, MOST_STEPS_PER_S, number, positive, rows, sizes, unsigned, whole
 from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.model import LEAST_DUTY, MOST_SLOW_DOWN, Fork, Mix
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -42,7 +42,7 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
     if not row["job_id"]:
         raise TraceError(f"{where}: job_id is empty")
     gangs = sizes(row["gpus"], where, "gpus")
-    arrival_s = within(row["arrival_s"], where, "arrival_s", 0, LATEST_S)
+    arrival_s = unsigned(row["arrival_s"], where, "arrival_s", LATEST_S)
     given = {c: row[c] for c in OPTIONAL if row.get(c)}
     rates, scaled = _rates(row, gangs, where)
     if "model" not in given and not rates:
@@ -62,12 +62,12 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
         positive(given["deadline_s"], where, "deadline_s") if "deadline_s" in given else None,
         _mix(given.get("mix", "never"), where),
         _nodes(given["nodes"], where) if "nodes" in given else None,
-        within(given["restart_s"], where, "restart_s", 0, MOST_PAUSE_S) if "restart_s" in given else None,
+        unsigned(given["restart_s"], where, "restart_s", MOST_PAUSE_S) if "restart_s" in given else None,
         rates,
         _fork(given["fork"], where) if "fork" in given else None,
         group=given.get("group", ""),
         graph=_graph(given["graph"], where, folder, gangs) if "graph" in given else "",
-        start_s=within(given["start_s"], where, "start_s", 0, MOST_PAUSE_S) if "start_s" in given else None,
+        start_s=unsigned(given["start_s"], where, "start_s", MOST_PAUSE_S) if "start_s" in given else None,
         movable=_movable(given.get("movable", "yes"), where),
         slow_down=_share(given["share"], where) if "share" in given else None,
         scaled=scaled,
