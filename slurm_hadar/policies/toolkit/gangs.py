@@ -24,7 +24,10 @@ def node_counts(form: Form) -> Sequence[int]:
     counts = range(max(1, form.min_nodes), min(form.max_nodes, form.workers) + 1)
     if not form.uniform or not counts:
         return counts
-    small = [m for m in range(1, math.isqrt(form.workers) + 1) if form.workers % m == 0]
+    root = math.isqrt(form.workers)
+    if len(counts) <= root:  # few nodes, whatever a user asks for
+        return tuple(m for m in counts if form.workers % m == 0)
+    small = [m for m in range(1, root + 1) if form.workers % m == 0]
     return tuple(m for m in sorted({*small, *(form.workers // m for m in small)}) if m in counts)
 
 

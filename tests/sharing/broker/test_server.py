@@ -201,6 +201,7 @@ def test_who_keeps_its_turn_with_memory_in_it_hears_at_once_that_others_want_it(
     waits = threading.Thread(target=second.take, daemon=True)
     waits.start()
     waits.join(20)
+    listens.join(20)  # the turn is the other's before this has come back
     assert not waits.is_alive() and heeded == [True]
     second.close()
     first.close()
