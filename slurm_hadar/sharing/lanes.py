@@ -23,7 +23,7 @@ waits until it fits. Policies by remaining time admit a job only when it is to r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -149,7 +149,7 @@ def release(memory: GpuMemory, name: str) -> GpuMemory:
 def keep(memory: GpuMemory, names: Iterable[str]) -> GpuMemory | None:
     """The memory with these jobs as keepers, too; None where there is no room for what they would keep."""
     kept = replace(memory, keepers=memory.keepers.union(names))
-    kept = replace(kept, lanes=tuple(replace(lane, size_bytes=_largest(kept, lane)) for lane in kept.lanes))
+    kept = _resized(kept, lambda lane: _largest(kept, lane))
     return kept if kept.reserved_bytes <= kept.capacity_bytes else None
 
 
@@ -157,10 +157,7 @@ def keep_no_more(memory: GpuMemory, names: Iterable[str]) -> GpuMemory:
     """The memory when these jobs have given back what they kept: each uses its lane again, which is as large as that
     needs. Never more than before is reserved."""
     left = replace(memory, keepers=memory.keepers.difference(names))
-    sizes = (max(lane.size_bytes, _largest(left, lane)) for lane in left.lanes)
-    return replace(
-        left, lanes=tuple(replace(lane, size_bytes=size) for lane, size in zip(left.lanes, sizes, strict=True))
-    )
+    return _resized(left, lambda lane: max(lane.size_bytes, _largest(left, lane)))
 
 
 def at_boundary(memory: GpuMemory, number: int) -> GpuMemory:
@@ -168,10 +165,11 @@ def at_boundary(memory: GpuMemory, number: int) -> GpuMemory:
     as its members allow (Salus' defragmentation). What is not there any more changes nothing."""
     if all(lane.size_bytes == _largest(memory, lane) for lane in memory.lanes if lane.number == number):
         return memory
-    lanes = tuple(
-        replace(lane, size_bytes=_largest(memory, lane)) if lane.number == number else lane for lane in memory.lanes
-    )
-    return replace(memory, lanes=lanes)
+    return _resized(memory, lambda lane: _largest(memory, lane) if lane.number == number else lane.size_bytes)
+
+
+def _resized(memory: GpuMemory, size: Callable[[Lane], int]) -> GpuMemory:
+    return replace(memory, lanes=tuple(replace(lane, size_bytes=size(lane)) for lane in memory.lanes))
 
 
 def _largest(memory: GpuMemory, lane: Lane) -> int:

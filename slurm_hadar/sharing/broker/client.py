@@ -161,7 +161,8 @@ class Session:
             self._rests.set()
 
     def heed(self) -> bool:
-        """Hand the turn over if the broker has asked for it and the job is between two iterations; whether it has."""
+        """Hand the turn over if the broker has asked for it and the job is between two iterations; whether it has. What
+        is kept is given back if it has asked for that."""
         kept = self._kept
         if os.getpid() != self._pid or self._sock is None or not (self._told or self._says.poll(0)):
             return False
@@ -178,7 +179,7 @@ class Session:
 
     @property
     def _between(self) -> bool:
-        """Two iterations."""
+        """Whether the job is between two iterations."""
         return self._progress.ended_ns >= self._progress.began_ns
 
     def _hand_over(self) -> None:

@@ -447,8 +447,9 @@ class Desk:
         if lane.holder is None or lane.recalled_ns is not None:
             return []
         shrinks = self._waiting and at_boundary(self._memory, number) != self._memory
-        wanted = lane.wanted and now_ns >= self._recall_ns(lane) and not self._goes_on(lane, now_ns)
-        if not shrinks and not wanted:
+        if not shrinks and (
+            not lane.wanted or now_ns < (recall_ns := self._recall_ns(lane)) or self._goes_on(lane, recall_ns, now_ns)
+        ):
             return []
         lane.recalled_ns = now_ns
         return [Note(lane.holder, Told.RECALL)]
@@ -462,12 +463,12 @@ class Desk:
         worth_ns = lane.given_ns + min(_PATIENT_NS, _DEAR * max(0, holder.seen.switch_ns))
         return min(worth_ns, lane.rested_ns + self._rules.grace_ns) if lane.rests else worth_ns
 
-    def _goes_on(self, lane: _Turns, now_ns: int) -> bool:
-        """Whether the holder of a turn that has lasted as long as its hand-over is worth would be given the next one,
-        too: it is behind those who wait. It is not believed for longer than a second."""
+    def _goes_on(self, lane: _Turns, recall_ns: int, now_ns: int) -> bool:
+        """Whether the holder of a turn that has lasted as long as its hand-over is worth, and would be recalled, would
+        be given the next one, too: it is behind those who wait. It is not believed for longer than a second."""
         assert lane.holder is not None
         holder = lane.members[lane.holder]
-        long = self._recall_ns(lane) > lane.given_ns and not lane.rests
+        long = recall_ns > lane.given_ns and not lane.rests
         if not long or now_ns >= lane.given_ns + _PATIENT_NS:
             return False
         charged = stride(self._rules.policy, now_ns - lane.since_ns, holder.standing, 1)
@@ -479,4 +480,4 @@ class Desk:
     def _next_look_ns(self, lane: _Turns) -> int:
         """When to see whether the turn of a lane that others want is to be recalled."""
         recall_ns, again_ns = self._recall_ns(lane), lane.looked_ns + self._rules.grace_ns
-        return again_ns if self._goes_on(lane, recall_ns) else min(recall_ns, again_ns)
+        return again_ns if self._goes_on(lane, recall_ns, recall_ns) else min(recall_ns, again_ns)
