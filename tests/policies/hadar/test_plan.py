@@ -187,6 +187,21 @@ def test_losing_the_memory_costs_nothing_but_knowledge(seen: Any) -> None:
         assert check_plan(forgetful, policy.allocate(forgetful)) == []
 
 
+def test_who_is_not_decided_about_for_a_while_is_not_new_afterwards(job: Any, snapshot: Any) -> None:
+    """The makespan aimed at moves for jobs that come, and for nobody who was left alone while it started."""
+    policy = get("hadar")
+    jobs = [job(str(i), 1, steps=1e5 * i) for i in range(1, 9)]
+    seen = snapshot(jobs, FOUR)
+    end = policy.allocate(seen).memory["end"]
+    for minutes in range(1, 6):
+        seen = carry_out(seen, policy.allocate(seen))
+        begun = [replace(j, unmovable="is starting" if j.running and minutes % 2 else None) for j in seen.jobs]
+        seen = replace(seen.with_jobs(begun), time=seen.time + 60.0)
+    assert policy.allocate(seen).memory["end"] == end
+    with_new = seen.with_jobs([*seen.jobs, job("9", 1, steps=1e7)])
+    assert policy.allocate(with_new).memory["end"] > end
+
+
 def test_plan_is_the_same_however_the_jobs_are_listed(job: Any, snapshot: Any) -> None:
     """Order of arrival and id decide ties, not the order in a list."""
     rng = random.Random(5)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_hadar.policies.hadar.lookahead import doubt
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
 
@@ -32,8 +33,8 @@ _MOST_WORK = 80_000  # sweeps times jobs: with very many jobs one job's column m
 class Aim:
     """What the frontier parameter means in figures.
 
-    ``slack``: how far above its lower bound the makespan may end, as a share; ``margin``: a job is critical when its
-    run time reaches ``1 - margin`` of the time left.
+    ``slack``: how far above its lower bound the makespan may end, as a share; ``margin``: a job is critical when the
+    time that it may take reaches ``1 - margin`` of the time left.
     """
 
     slack: float
@@ -81,7 +82,18 @@ def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: b
     worth = np.where(outlook.run_s <= 1.0001 * bound, price[outlook.pool_of] * area, np.inf)
     column = worth.argmin(axis=1)
     need_s = outlook.run_s[np.arange(len(column)), column]
-    return Target(end, price, column, need_s, need_s >= left_s * (1.0 - aim.margin), left_s)
+    return Target(end, price, column, need_s, _late(outlook, column, need_s, left_s * (1.0 - aim.margin)), left_s)
+
+
+def _late(outlook: Outlook, column: Ints, need_s: Floats, most_s: float) -> Bools:
+    """Who may need so long in its column, or longer: who is not started in time because it seemed faster or shorter
+    than it is cannot be made up for. Few are near enough to be looked at one by one."""
+    late = need_s >= most_s
+    for row in np.flatnonzero(~late & (need_s * doubt.MOST >= most_s)).tolist():
+        k = column[row]
+        gpu_type = outlook.pools[outlook.pool_of[k]].gpu_type
+        late[row] = need_s[row] * doubt.longer(outlook.jobs[row], gpu_type, int(outlook.workers[row, k])) >= most_s
+    return late
 
 
 def per_pool(outlook: Outlook, area: Floats) -> Floats:

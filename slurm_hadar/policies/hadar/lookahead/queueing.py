@@ -83,6 +83,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     memory: dict[str, Any] = {} if target is None else {"end": target.end}
     memory["time"] = outlook.arena.snapshot.time
     memory["columns"] = {j.job_id: before.keys[k] for j, k in zip(outlook.jobs, queues.column, strict=True)}
+    memory["away"] = _away(outlook)
     memory["terminal"] = {p.key: float(w) for p, w in zip(outlook.pools, terminal, strict=True) if w > 0}
     if target is not None:
         queues = _critical_first(outlook, seconds, weights, queues, target)
@@ -98,6 +99,17 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     still = before.same_instant and alone
     settled = still and before.same_jobs
     return Queueing(outlook, queues, weights, target, memory, patient, still, settled, schedule, planned)
+
+
+def _away(outlook: Outlook) -> dict[str, str]:
+    """The columns of jobs that are not decided about for now, as while they start: they are not new afterwards."""
+    arena = outlook.arena
+    known = _columns_known(arena.snapshot.memory)
+    return {job_id: known[job_id] for job_id in (*arena.kept, *arena.bound) if job_id in known}
+
+
+def _columns_known(memory: Mapping[str, Any]) -> dict[str, str]:
+    return {**memory.get("away", {}), **memory.get("columns", {})}
 
 
 def _toll(outlook: Outlook) -> Floats:
@@ -214,11 +226,12 @@ class _Recalled:
         orders = range(outlook.workers.shape[1] // len(outlook.pools))
         keys = [f"{pool.key}*{order}" for order in orders for pool in outlook.pools]
         index = {key: k for k, key in enumerate(keys)}
-        known, terminal = memory.get("columns", {}), memory.get("terminal", {})
-        column = np.array([index.get(known.get(j.job_id), -1) for j in outlook.jobs])
+        known, decided = _columns_known(memory), memory.get("columns", {})
+        terminal = memory.get("terminal", {})
+        column = np.array([index.get(known.get(j.job_id, ""), -1) for j in outlook.jobs])
         weights = np.array([float(terminal.get(p.key, 0.0)) for p in outlook.pools])
         again = not (column < 0).any() and memory.get("time") == outlook.arena.snapshot.time
-        same = len(known) == len(column) and all(j.job_id in known for j in outlook.jobs)
+        same = len(decided) == len(column) and all(j.job_id in decided for j in outlook.jobs)
         end, plan = float(memory.get("end", 0.0)), _last_plan(outlook, memory.get("plan", []), index)
         return cls(keys, column, weights, end, bool(again), same, plan)
 
