@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import io
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class Look:
 @contextmanager
 def drawing(look: Look, rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, Any, io.BytesIO]]:
     """A figure in our look; its PNG is in the buffer when the block is left."""
+    os.environ.pop("MPLBACKEND", None)  # a notebook's, which may be unknown here; of ours there is the one below
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

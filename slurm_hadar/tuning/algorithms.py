@@ -19,7 +19,7 @@ from slurm_hadar.tuning.study.book import Algorithm, Book, End
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["BRACKET", "Bracket", "Search", "brackets_of", "promoted", "search", "take_up"]
+__all__ = ["BRACKET", "Bracket", "Search", "brackets_of", "promoted", "search", "take_up", "value_at"]
 
 BRACKET = "hadar:bracket"
 
@@ -119,7 +119,7 @@ def _halving(executor: Executor, what: Search, index: int, bracket: Bracket) -> 
     members += book.ask_many(bracket.trials - len(members), {BRACKET: index})
     for rung in bracket.rungs:
         yield _leg(book, members, rung)
-        values = [(t.number, v) for t in _of(book, members) if (v := _value_at(t, rung)) is not None]
+        values = [(t.number, v) for t in _of(book, members) if (v := value_at(t, rung)) is not None]
         go_on = promoted(values, len(members), what.eta, book.maximize)
         _drop(executor, [n for n in members if n not in go_on])
         members = go_on
@@ -149,15 +149,18 @@ def _of(book: Book, members: Sequence[int]) -> list[FrozenTrial]:
     return [trials[number] for number in members]
 
 
-def _value_at(trial: FrozenTrial, rung: int) -> float | None:
-    """What a trial is ranked by at a rung: its last report up to it; one that ended before, by its value. None of one
-    that failed or has told nothing."""
+def value_at(trial: FrozenTrial, rung: int) -> float | None:
+    """What a trial is ranked by at a rung: its last report up to it, or its first where that comes later; one that
+    ended before, by its value. None of one that failed, has told nothing, or whose report is no number."""
+    reports = trial.intermediate_values
     if trial.state.name == "FAIL":
         return None
-    steps = [step for step, value in trial.intermediate_values.items() if step <= rung and math.isfinite(value)]
-    if trial.state.name == "COMPLETE" and max(trial.intermediate_values, default=-1) <= rung:
+    if trial.state.name == "COMPLETE" and max(reports, default=-1) <= rung:
         return trial.value
-    return trial.intermediate_values[max(steps)] if steps else None
+    if not reports:
+        return None
+    value = reports[max((step for step in reports if step <= rung), default=min(reports))]
+    return value if math.isfinite(value) else None
 
 
 def _all_at_once(executor: Executor, what: Search) -> None:

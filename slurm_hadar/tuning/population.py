@@ -10,6 +10,7 @@ has saved nothing, and is nobody's to go on from.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import shutil
 import time
@@ -29,7 +30,7 @@ from slurm_hadar.tuning.study.record import RUNS, saved_step
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["Place", "perturbed"]
+__all__ = ["Place", "model_for", "perturbed"]
 
 SLOT, PARENT, ANEW = "hadar:slot", "hadar:parent", "hadar:anew"
 _QUANTILE = 0.25
@@ -105,7 +106,7 @@ class Place:
             return
         step = max(trial.intermediate_values)
         dice = random.Random(f"{self._what.seed} {trial.number} {self._due(step - 1)}")
-        better = _better(trial, trials, self._executor.book.maximize, self._what.first_rung, dice)
+        better = model_for(trial, trials, self._executor.book.maximize, self._what.first_rung, dice)
         if better is not None:
             self._replaced[self._slot] = better.number
 
@@ -150,7 +151,7 @@ def committed(what: Search, trials: list[FrozenTrial]) -> int:
     return len(trials) + max(0, min(what.trials, what.population) - len(begun) - waiting)
 
 
-def _better(
+def model_for(
     trial: FrozenTrial, trials: list[FrozenTrial], maximize: bool, first_rung: int, dice: random.Random
 ) -> FrozenTrial | None:
     """One of the best quarter of the living, for one of the worst quarter; None for any other, and where none of the
@@ -159,11 +160,12 @@ def _better(
     for other in trials:
         if SLOT in other.user_attrs and other.intermediate_values and other.state.name != "FAIL":
             newest[other.user_attrs[SLOT]] = other
-    ranked = sorted(newest.values(), key=lambda t: -_last(t) if maximize else _last(t))
+    ranked = sorted(newest.values(), key=lambda t: (not math.isfinite(_last(t)), -_last(t) if maximize else _last(t)))
+    fit = [t for t in ranked if math.isfinite(_last(t))]
     count = round(len(ranked) * _QUANTILE)
     if count < 1 or trial.number not in {t.number for t in ranked[-count:]}:
         return None
-    saved = [t for t in ranked[:count] if PARENT in t.user_attrs or max(t.intermediate_values) >= first_rung]
+    saved = [t for t in fit[:count] if PARENT in t.user_attrs or max(t.intermediate_values) >= first_rung]
     return dice.choice(saved) if saved else None
 
 

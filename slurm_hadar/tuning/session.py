@@ -153,6 +153,8 @@ def _reading(url: str, read: Callable[[], Any]) -> Any:
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
         text = str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()[0]
         raise StoreError(f"{url}: {text}") from error
+    except (ImportError, RuntimeError, ValueError) as error:  # no driver, an older Optuna's, several objectives
+        raise StoreError(f"{url}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
 def run(
@@ -177,7 +179,7 @@ def run(
     record = Record(folder, say, _PREDECESSOR_S if restart_count(os.environ) else 0.0)
     launcher = _launcher(sites, imports)
     try:
-        book = _open(options, say, fresh)
+        book = _open(options, say, fresh, record)
         profiles = Profiles()
         family = f"{options.file}:{options.function}"
         profile = profiles.of(family)
@@ -196,7 +198,9 @@ def run(
                     algorithm_of(options), options.trials, options.eta, options.first_rung, options.longest,
                     options.sampler == Sampler.TPE, options.deadline_s, options.seed,
                 )  # fmt: skip
-                if ":" in options.algorithm:
+                if _reached(book, options.target, say):
+                    why = "target"
+                elif ":" in options.algorithm:
                     take_up(executor)
                     load_objective(*options.algorithm.rsplit(":", 1))(executor)
                 else:
@@ -216,7 +220,16 @@ def run(
         record.close()
 
 
-def _open(options: Options, say: Callable[[str], None], fresh: bool) -> Book:
+def _reached(book: Book, target: float | None, say: Callable[[str], None]) -> bool:
+    """Whether the target was reached before; then there is nothing to do."""
+    best = best_of(book.trials(), book.maximize) if target is not None else None
+    if target is None or best is None or not book.reaches(best.value, target):
+        return False
+    say(f"trial {best.number} has reached the target: {best.value:.6g}")
+    return True
+
+
+def _open(options: Options, say: Callable[[str], None], fresh: bool, record: Record) -> Book:
     algorithm = algorithm_of(options)
     if options.sampler != Sampler.RANDOM and algorithm not in _OPEN_TO_SAMPLERS:
         raise ConfigError(f"--sampler {options.sampler}: {options.algorithm} draws its trials itself; leave it out")
@@ -229,6 +242,7 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool) -> Book:
         say,
     )
     known = book.run_options()
+    record.belongs(book.identity(), fresh=known is None)
     if known is None:
         if book.trials():
             raise ConfigError(f"study {options.study} of {options.storage} was not begun with hadar tune run")
@@ -313,8 +327,8 @@ def repeat_command(options: Options, result: Result) -> str:
     """A command that trains with a trial's parameters; needs Optuna and nothing else of a study."""
     import shlex
 
-    code = (
-        f"import optuna, {options.file.stem} as study; "
-        f"print(study.{options.function}(optuna.trial.FixedTrial({result.parameters!r})))"
-    )
+    name = options.file.stem
+    imported = f"optuna, {name} as study" if name.isidentifier() else "optuna, importlib"
+    study = "study" if name.isidentifier() else f"importlib.import_module({name!r})"
+    code = f"import {imported}; print({study}.{options.function}(optuna.trial.FixedTrial({result.parameters!r})))"
     return f"cd {shlex.quote(str(options.file.parent))} && python -c {shlex.quote(code)}"

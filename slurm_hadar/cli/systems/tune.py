@@ -180,7 +180,9 @@ def stop(storage: str, study: str | None) -> None:
 
 
 def _resume(options: Any) -> str:
-    return f"hadar tune resume --storage {options.storage} --study {options.study}"
+    import shlex
+
+    return f"hadar tune resume --storage {shlex.quote(options.storage)} --study {shlex.quote(options.study)}"
 
 
 def _run(options: Any, speeds: tuple[str, ...], json_file: str | None, fresh: bool) -> None:

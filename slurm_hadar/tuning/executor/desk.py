@@ -12,9 +12,9 @@ from typing import Any
 
 import zmq
 
-__all__ = ["Desk", "Message"]
+from slurm_hadar.tuning.trial.wire import MOST_BYTES
 
-_MOST_BYTES = 1 << 20
+__all__ = ["Desk", "Message"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Desk:
         self._context: zmq.Context[Any] = zmq.Context()
         self.socket: Any = self._context.socket(zmq.ROUTER)
         self.socket.curve_server, self.socket.curve_secretkey = True, secret
-        self.socket.setsockopt(zmq.MAXMSGSIZE, _MOST_BYTES)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         self.socket.setsockopt(zmq.LINGER, 1000)
         host = socket.gethostname() if everywhere else "127.0.0.1"
         port = self.socket.bind_to_random_port("tcp://*" if everywhere else "tcp://127.0.0.1")

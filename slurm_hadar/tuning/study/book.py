@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Algorithm", "Book", "End", "Report", "Sampler", "finite", "pruner_of", "sampler_of"]
 
 RUN = "hadar:run"  # a study's attribute: how it is run
+IDENTITY = "hadar:identity"  # and what tells it from any other of the same name
 _LOCK_S = 5.0
 _PATIENCE_S = 120.0
 _T = TypeVar("_T")
@@ -111,17 +113,37 @@ class Book:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with _told(url):
-            storage = _storage(url)
-            study = optuna.create_study(
-                storage=storage, sampler=sampler, pruner=pruner, study_name=name, direction=direction,
+
+        def opened() -> optuna.Study:
+            return optuna.create_study(
+                storage=_storage(url), sampler=sampler, pruner=pruner, study_name=name, direction=direction,
                 load_if_exists=True,
             )  # fmt: skip
-            return cls(study, say)
+
+        try:
+            study = _patiently(opened, say, _PATIENCE_S, url)
+        except (ImportError, RuntimeError, ValueError) as error:  # no driver, an older Optuna's, no URL of a storage
+            raise StoreError(f"{url}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+        if len(study.directions) != 1:
+            raise ConfigError(f"study {name} of {url} has {len(study.directions)} objectives: only one can be tuned")
+        made = cls(study, say)
+        if made.maximize != (direction == "maximize"):
+            raise ConfigError(
+                f"study {name} of {url} is there already, and is not to {direction}: take another --study"
+            )
+        return made
 
     def run_options(self) -> dict[str, Any] | None:
         """How the study was begun; None if it is new, or not of ours."""
         return self._patiently(lambda: self.study.user_attrs.get(RUN))
+
+    def identity(self) -> str:
+        """What tells the study from any other of its name, for as long as it is there."""
+        known = self._patiently(lambda: self.study.user_attrs.get(IDENTITY))
+        if not isinstance(known, str):
+            known = uuid.uuid4().hex
+            self._patiently(lambda: self.study.set_user_attr(IDENTITY, known))
+        return known
 
     def note_run_options(self, options: dict[str, Any]) -> None:
         self._patiently(lambda: self.study.set_user_attr(RUN, options))
@@ -223,18 +245,22 @@ class Book:
 
     def _patiently(self, do: Callable[[], _T]) -> _T:
         """Wait for a storage that others hold, or whose disk is full; a call that failed has changed nothing."""
-        until, told = time.monotonic() + (0.0 if self.impatient else _PATIENCE_S), False
-        while True:
-            try:
-                with _told("the study's storage"):
-                    return do()
-            except StoreError as error:
-                if not error.passes or time.monotonic() > until:
-                    raise
-                if not told:
-                    self._say(f"{error}; waiting for it")
-                    told = True
-                time.sleep(0.5)
+        return _patiently(do, self._say, 0.0 if self.impatient else _PATIENCE_S, "the study's storage")
+
+
+def _patiently(do: Callable[[], _T], say: Callable[[str], None], patience_s: float, what: str) -> _T:
+    until, told = time.monotonic() + patience_s, False
+    while True:
+        try:
+            with _told(what):
+                return do()
+        except StoreError as error:
+            if not error.passes or time.monotonic() > until:
+                raise
+            if not told:
+                say(f"{error}; waiting for it")
+                told = True
+            time.sleep(0.5)
 
 
 def _storage(url: str) -> Any:

@@ -20,6 +20,7 @@ from slurm_hadar.runtime.checkpoint.store import newest_step
 __all__ = ["RUNS", "Record", "folder_of", "read_events", "read_status", "request_stop", "saved_step", "sqlite_file"]
 
 EVENTS, STATUS, LOCK, STOP = "events.jsonl", "status.json", "lock", "stop"
+TRIALS, IDENTITY = "trials", "study"
 RUNS = "runs"  # in a trial's folder: how often it was started
 _LOOK_S = 0.5
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
@@ -35,7 +36,8 @@ def folder_of(url: str, study: str) -> Path:
     """Where everything of a study stands that is not in its storage."""
     file = sqlite_file(url)
     base = file.with_name(f"{file.name}.hadar") if file is not None else Path.cwd() / "hadar-tune"
-    return base / _ODD.sub("_", study)
+    name = _ODD.sub("_", study)
+    return base / (name if name.strip(".") else f"_{name}")  # else it would be that of all studies, or none of theirs
 
 
 class Record:
@@ -75,9 +77,22 @@ class Record:
     def close(self) -> None:
         os.close(self._lock)
 
+    def belongs(self, study: str, fresh: bool) -> None:
+        """``study``: what tells it from any other of its name; ``fresh``: it was made just now. Raises ConfigError if
+        the folder is another one's: trials of the same number would go on from its checkpoints."""
+        noted = self.folder / IDENTITY
+        known = noted.read_text(encoding="utf-8").strip() if noted.exists() else ""
+        if known != study and (known or (fresh and (self.folder / TRIALS).exists())):
+            raise ConfigError(
+                f"{self.folder} has the checkpoints of another study of that name (or of one like it): move or remove "
+                "it, or take another --study"
+            )
+        if not known:
+            noted.write_text(f"{study}\n", encoding="utf-8")
+
     def trial_folder(self, number: int) -> Path:
         """A trial's checkpoints and its log."""
-        return self.folder / "trials" / str(number)
+        return self.folder / TRIALS / str(number)
 
     def event(self, what: str, **said: Any) -> None:
         """One line of what happened, with the time."""

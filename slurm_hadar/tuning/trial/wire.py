@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import zmq
 
-__all__ = ["VARIABLE", "Line", "Spec", "TunerGone", "line_to"]
+__all__ = ["MOST_BYTES", "VARIABLE", "Line", "Spec", "TunerGone", "line_to"]
 
 #: The environment variable in which a process finds its :class:`Spec`.
 VARIABLE = "HADAR_TRIAL"
+MOST_BYTES = 1 << 20  # of a message: a connection that sends more is closed
+_ENCRYPTION_BYTES = 1024  # more than it adds
 _PATIENCE_S = 600.0  # longer than the tuner waits for its storage
 
 
@@ -71,23 +74,37 @@ class TunerGone(Exception):
 
 
 class Line:
-    """Questions to the tuner, one after the other."""
+    """Questions to the tuner, one after the other, from whichever thread."""
 
     def __init__(self, spec: Spec, rank: int) -> None:
+        self._one, self._gone = threading.Lock(), False
         self._spec, self._rank, self._parent = spec, rank, os.getppid()
         self._socket = line_to(spec, zmq.REQ, zmq.Context.instance())
 
     def ask(self, op: str, **said: Any) -> Any:
-        """The answer. Raises ValueError with the tuner's reason where it refuses, TunerGone where none comes."""
+        """The answer. Raises ValueError with the tuner's reason where it refuses, or where a message is larger than it
+        may be; TunerGone where no answer comes."""
         head = {"op": op, "token": self._spec.token, "trial": self._spec.trial, "run": self._spec.run}
-        self._socket.send_string(json.dumps({**head, "rank": self._rank, **said}))
-        until = time.monotonic() + _PATIENCE_S
-        while not self._socket.poll(1000):
-            if os.getppid() != self._parent or time.monotonic() > until:
-                raise TunerGone("the tuner does not answer")
-        answer = json.loads(self._socket.recv())
+        message = json.dumps({**head, "rank": self._rank, **said}).encode()
+        if len(message) > MOST_BYTES - _ENCRYPTION_BYTES:
+            raise ValueError(
+                f"{op}: {len(message):,} bytes are more than the {MOST_BYTES - _ENCRYPTION_BYTES:,} allowed"
+            )
+        with self._one:
+            answer = self._answer(message)
         if "gone" in answer:
             raise TunerGone("the tuner has given this run up")
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer.get("ok")
+
+    def _answer(self, message: bytes) -> Any:
+        if self._gone:  # the socket waits for an answer for ever
+            raise TunerGone("the tuner does not answer")
+        self._socket.send(message)
+        until = time.monotonic() + _PATIENCE_S
+        while not self._socket.poll(1000):
+            if os.getppid() != self._parent or time.monotonic() > until:
+                self._gone = True
+                raise TunerGone("the tuner does not answer")
+        return json.loads(self._socket.recv())

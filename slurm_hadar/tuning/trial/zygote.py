@@ -74,6 +74,7 @@ def _fork(request: dict[str, Any], prctl: Any) -> int:
         if os.getppid() != zygote:
             os._exit(128 + signal.SIGTERM)
         _redirect(request["log"])
+        _seed_anew()
         os.environ.clear()
         os.environ.update(request["environ"])
         worker.run(Spec.read(request["spec"]))
@@ -83,6 +84,14 @@ def _fork(request: dict[str, Any], prctl: Any) -> int:
     finally:
         _leave(code)
     return 0
+
+
+def _seed_anew() -> None:
+    """As in a process of its own: what was imported before the fork would give all trials the same random numbers."""
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed()
 
 
 def _leave(code: int) -> None:

@@ -1,0 +1,187 @@
+"""Studies, storages and objectives that are not as they ought to be."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+optuna = pytest.importorskip("optuna")
+
+from slurm_hadar.errors import ConfigError  # noqa: E402
+from slurm_hadar.tuning import algorithms, population, session  # noqa: E402
+from slurm_hadar.tuning.study.book import Book  # noqa: E402
+from slurm_hadar.tuning.study.record import Record, folder_of  # noqa: E402
+
+Study = Callable[..., str]
+RANDOM = ("--algorithm", "random", "--gpus", "2")
+PLAIN = "def objective(trial):\n    {before}\n    return trial.suggest_float('x', 0, 1)\n"
+SAME_NAME = "study-objective"
+
+
+def member(number: int, reports: dict[int, float]) -> Any:
+    """A trial that runs."""
+    running = optuna.trial.TrialState.RUNNING
+    made = optuna.trial.create_trial(state=running, intermediate_values=reports, user_attrs={population.SLOT: number})
+    made.number = number
+    return made
+
+
+def test_a_folder_is_one_studys(tmp_path: Path) -> None:
+    """Also one that was left behind by a study that was deleted; that of an older version is taken over."""
+    record = Record(tmp_path, print)
+    record.trial_folder(0).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="has the checkpoints of another study"):
+        record.belongs("new", fresh=True)
+    record.belongs("mine", fresh=False)
+    record.belongs("mine", fresh=False)
+    with pytest.raises(ConfigError, match="another study"):
+        record.belongs("other", fresh=False)
+    record.close()
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "../../x", "a b"])
+def test_a_name_is_one_folder_beside_the_database(name: str) -> None:
+    folder = folder_of("sqlite:////a/tune.db", name)
+    assert folder.parent == Path("/a/tune.db.hadar") and folder.name not in ("", ".", "..")
+
+
+def test_a_search_after_the_study_was_deleted_is_refused(tuner: Any, study: Study) -> None:
+    """Its trials would go on from the checkpoints of the old one's."""
+    words = ("run", study(steps=2, pace=0), "--trials", "1", *RANDOM)
+    assert tuner(*words)[0] == 0
+    (tuner.folder / "tune.db").unlink()
+    code, _, said = tuner(*words)
+    assert code == 1 and "another study of that name (or of one like it): move or remove it" in said
+
+
+def test_trials_have_random_numbers_of_their_own(tuner: Any, study: Study) -> None:
+    pytest.importorskip("torch")
+    text = "import numpy, torch\n" + PLAIN.format(
+        before="trial.set_user_attr('drawn', [float(numpy.random.rand()), float(torch.rand(1))])"
+    )
+    code, _, said = tuner("run", study(text), "--trials", "3", *RANDOM)
+    assert code == 0, said
+    drawn = [t.user_attrs["drawn"] for t in tuner.trials()]
+    assert len({n for n, _ in drawn}) == len({t for _, t in drawn}) == 3
+
+
+@pytest.mark.parametrize(
+    ("reports", "value"),
+    [
+        ({1: 5.0, 3: 4.0}, 4.0), ({1: 5.0, 3: float("nan")}, None), ({1: 5.0, 3: float("inf")}, None),
+        ({1: float("nan"), 2: 3.0}, 3.0), ({2: 7.0, 4: 6.0}, 7.0), ({10: 2.0}, 2.0), ({}, None),
+    ],
+)  # fmt: skip
+def test_what_a_trial_is_ranked_by_at_a_rung(reports: dict[int, float], value: float | None) -> None:
+    """By its last report up to it, which has to be a number; by its first where reports are further apart."""
+    assert algorithms.value_at(member(0, reports), 3) == value
+
+
+def test_who_has_diverged_is_nobodys_model() -> None:
+    """It is among the worst of a population, never among the best."""
+    dice = SimpleNamespace(choice=lambda found: found[0])
+    values = [float("nan"), 1.0, 2.0, 3.0, float("nan"), 4.0, 5.0, 6.0]
+    trials = [member(i, {5: v}) for i, v in enumerate(values)]
+    better = [population.model_for(t, trials, False, 1, dice) for t in trials]
+    assert [b is not None for b in better] == [True, False, False, False, True, False, False, False]
+    assert {b.number for b in better if b is not None} == {1}
+
+
+def test_a_message_that_is_too_large_is_refused_at_once(tuner: Any, study: Study) -> None:
+    text = PLAIN.format(before="trial.set_user_attr('all', list(range(400_000)))")
+    code, _, said = tuner("run", study(text), "--trials", "1", *RANDOM)
+    assert code == 1 and re.search(r"ValueError: attribute: [\d,]+ bytes are more than", said), said
+
+
+def test_reports_from_threads(tuner: Any, study: Study) -> None:
+    """One question at a time, and each is answered."""
+    text = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "def objective(trial):\n"
+        "    with ThreadPoolExecutor(8) as pool: list(pool.map(lambda n: trial.report(0.5, n), range(64)))\n"
+        "    return trial.suggest_float('x', 0, 1)\n"
+    )
+    code, _, said = tuner("run", study(text), "--trials", "1", *RANDOM)
+    assert code == 0, said
+    assert len(tuner.trials()[0].intermediate_values) == 64
+
+
+@pytest.mark.parametrize("directions", [["minimize"], ["minimize", "maximize"]])
+def test_a_study_that_is_there_with_another_aim(directions: list[str], tuner: Any, study: Study) -> None:
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tuner.folder}/tune.db")
+    optuna.create_study(storage=storage, study_name=SAME_NAME, directions=directions)
+    storage.engine.dispose()
+    words = ("run", study(PLAIN.format(before="pass")), "--trials", "1", *RANDOM, "--direction", "maximize")
+    code, _, said = tuner(*words)
+    assert code == 1 and "Traceback" not in said
+    assert ("is there already, and is not to maximize" if len(directions) == 1 else "has 2 objectives") in said
+
+
+def test_a_storage_that_is_locked_when_the_search_begins_is_waited_for(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/tune.db"
+
+    def open_it(say: Callable[[str], None]) -> Book:
+        return Book.open(url, "s", "minimize", None, None, say)
+
+    open_it(print)
+    holder = sqlite3.connect(tmp_path / "tune.db", check_same_thread=False, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    said: list[str] = []
+
+    def release() -> None:
+        until = time.monotonic() + 60
+        while not said and time.monotonic() < until:
+            time.sleep(0.01)
+        holder.execute("ROLLBACK")
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    assert open_it(said.append).study.study_name == "s"
+    thread.join()
+    holder.close()
+    assert len(said) == 1 and "is locked; waiting for it" in said[0]
+
+
+def test_a_notebooks_setting_does_not_spoil_the_end(tuner: Any, study: Study) -> None:
+    """MPLBACKEND may name what is not installed here; the picture does not need it."""
+    tuner.environ["MPLBACKEND"] = "module://nowhere.backend"
+    code, out, said = tuner("run", study(PLAIN.format(before="pass")), "--trials", "1", *RANDOM, "--json", "-")
+    assert code == 0, said
+    assert Path(json.loads(out)["picture"]).stat().st_size > 0
+
+
+def test_a_target_that_was_reached_needs_no_further_trial(tuner: Any, study: Study) -> None:
+    words = ("run", study(PLAIN.format(before="pass")), "--trials", "9", *RANDOM, "--target", "2", "--json", "-")
+    tuner(*words)
+    count = len(tuner.trials())
+    code, out, said = tuner(*words)
+    assert (code, json.loads(out)["ended"]) == (0, "target") and len(tuner.trials()) == count
+    assert "has reached the target" in said
+
+
+@pytest.mark.parametrize("name", ["plain", "my-study", "01_first"])
+def test_the_command_that_repeats_a_trial(name: str, tmp_path: Path) -> None:
+    """Whatever the file is called."""
+    (tmp_path / f"{name}.py").write_text(PLAIN.format(before="pass"))
+    options = session.Options(f"{tmp_path}/{name}.py:objective", storage="", study="")
+    command = session.repeat_command(options, session.Result(0, 0.25, {"x": 0.25}, True))
+    command = command.replace("python -c", f"{sys.executable} -c", 1)
+    assert float(subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout) == 0.25
+
+
+def test_a_storage_that_needs_what_is_not_there(tuner: Any, study: Study) -> None:
+    words = study(PLAIN.format(before="pass"))
+    for command in (("run", words, "--trials", "1", *RANDOM), ("status",)):
+        code, _, said = tuner(*command, "--storage", "redis://localhost")
+        assert code == 1 and said.startswith("hadar: redis://localhost: ") and "Traceback" not in said
