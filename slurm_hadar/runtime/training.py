@@ -174,6 +174,8 @@ class Run:
             self._balance.computed()
 
     def __iter__(self) -> Iterator[Any]:
+        if self._saver is not None:
+            self._saver.begins(over=self.step >= self.total_steps)
         if self._pace is not None:
             self._pace.restart()
         if self._balance is not None:
@@ -188,11 +190,23 @@ class Run:
                     self._in_step = False
                     self._count()
                     self._end_turn()
+                self._finish()
             finally:  # left early, too
+                if self._in_step:
+                    self._left()
                 self._turns.stop()
                 if self._saver is not None:
                     self._saver.wait_written()
-            self._finish()
+                    self._ending.safe = self._saver.saved_step == self.step
+
+    def _left(self) -> None:
+        """The loop was left within a turn, by ``break``: what its optimizer step has made is a step like others."""
+        self._in_step = False
+        if not self._turns.stepped:
+            return
+        self._count()
+        if self._ending.asked and self._saver is not None and self._gang.world == 1:
+            self._try_save(wait=True, ends=True)
 
     def _count(self) -> None:
         self.step += 1
@@ -204,8 +218,10 @@ class Run:
 
     def _finish(self) -> None:
         """The end of the loop: its last step is safe before the process goes on."""
-        if self._saver is not None and self._saver.saved_step != self.step:
-            self._try_save(wait=True)
+        if self._saver is not None:
+            if self._saver.saved_step != self.step:
+                self._try_save(wait=True)
+            self._saver.ended()
         self._gang.leave_together()
 
     def _next(self) -> Any:
@@ -247,7 +263,7 @@ class Run:
         assert self._saver is not None
         self._wanted = False
         if self._gang.leads:
-            self._forgotten.before_save()
+            self._forgotten.before_save(wait)
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
         plain["samples_per_step"] = self._spec.samples_per_step
         try:
@@ -255,12 +271,12 @@ class Run:
         finally:
             self._trigger.saved()
 
-    def _try_save(self, wait: bool) -> None:
+    def _try_save(self, wait: bool, ends: bool = False) -> None:
         try:
             self._save(wait)
         except CheckpointError as error:
             if self._gang.leads:
-                say(f"{error}; the training goes on")
+                say(str(error) if ends else f"{error}; the training goes on")
 
     def _between_steps(self) -> None:
         """Do what is due at a step boundary, the same on all ranks."""
@@ -268,7 +284,7 @@ class Run:
             return
         decision = self._trigger.due(self.step, self._wanted, self._turns.ripe)
         if decision is not None:
-            self._try_save(wait=decision.awaited)
+            self._try_save(decision.awaited, decision.ends)
             self._trigger.follow(decision, self.step, safe=self._saver.saved_step == self.step)
 
     def _resume(self) -> None:

@@ -8,7 +8,7 @@ put back. Shuffles are exactly those of an ordinary loop over the same loader; n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
 from typing import Any
 
@@ -16,7 +16,7 @@ from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
 from slurm_hadar.runtime.batches.shares import Shares
 
-__all__ = ["Feed", "enter", "generators_of"]
+__all__ = ["Feed", "enter", "generators_of", "warm_up"]
 
 
 class Feed:
@@ -25,7 +25,8 @@ class Feed:
     Parameters
     ----------
     source: a ``DataLoader``; any other iterable that can be gone through again; a function, called once per epoch (with
-        the epoch's number if it takes an argument), that returns an iterable; or None for the numbers 0, 1, 2, ...
+        the epoch's number if it needs an argument, or has one named ``epoch``), that returns an iterable; or None for
+        the numbers 0, 1, 2, ...
     batch: batch size to use instead of the loader's own; a source that is no loader of whole batches is taken as it is.
     shares: of an uneven gang, whose worker takes its share of each global batch instead.
 
@@ -112,6 +113,8 @@ class Feed:
     def restore(self, position: dict[str, int], states: dict[str, Any] | None) -> None:
         """Go to ``position``. Without ``states`` (a rank that did not exist) the present random states are used."""
         self.epoch, self.index, self._iterator = position["epoch"], 0, None
+        if self._loader is not None and self.epoch:
+            self._loader.warm_up()
         if self._source is None:
             self.index = position["index"]
         elif position["index"]:
@@ -147,20 +150,44 @@ class Feed:
         if not callable(self._source):
             _set_epoch(self._source, self.epoch)
             source: Iterable[Any] = self._source
-        elif inspect.signature(self._source).parameters:
-            source = self._source(self.epoch)
         else:
-            source = self._source()
+            positional, named = _takes_epoch(self._source)
+            source = self._source(*[self.epoch] * positional, **{"epoch": self.epoch} if named else {})
         return source
 
 
-def enter(loader: Any, skip: int) -> Iterator[Any] | None:
+def _takes_epoch(source: Callable[..., Any]) -> tuple[bool, bool]:
+    """Whether a function is given the epoch's number in front, and whether by name: not in the place of an argument
+    that is something else and has a default."""
+    parameters = inspect.signature(source).parameters
+    if "epoch" in parameters and parameters["epoch"].kind is not inspect.Parameter.POSITIONAL_ONLY:
+        return False, True
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in kinds and p.default is p.empty for p in parameters.values()), False
+
+
+def enter(loader: Any, skip: int, first: bool) -> Iterator[Any] | None:
     """An epoch of a ``DataLoader`` without its first ``skip`` batches, which are not loaded.
 
-    None where only going through the batches leads there. Random numbers are drawn as by a whole epoch.
+    None where only going through the batches leads there. Random numbers are drawn as by a whole epoch, the ``first``
+    or a later one.
     """
     positioned = _positioned(loader, None, None)
-    return positioned.begin(skip, 0) if positioned is not None else None
+    if positioned is None:
+        return None
+    if not first:
+        positioned.warm_up()
+    return positioned.begin(skip, 0)
+
+
+def warm_up(loader: Any) -> None:
+    """Give a loader that keeps its workers the iterator that it has after its first epoch: to make it draws a random
+    number, which later epochs do not. The random states stay as they are."""
+    if getattr(loader, "persistent_workers", False) and getattr(loader, "num_workers", 0):
+        generators = generators_of(loader)
+        states = rng.capture(generators)
+        iter(loader)
+        rng.restore(states, generators)
 
 
 class _Entries:
@@ -227,6 +254,10 @@ class _Positioned:
     def __len__(self) -> int:
         return len(self.skipping)
 
+    def warm_up(self) -> None:
+        self.skipping.skip = 0
+        warm_up(self._loader)
+
     def begin(self, skip: int, first_turn: int) -> Iterator[Any]:
         """An epoch without its first ``skip`` batches. All random numbers for leaving them out are drawn on return.
 
@@ -271,10 +302,32 @@ def _positioned(source: Any, batch: int | None, shares: Shares | None) -> _Posit
 
 def generators_of(source: Any) -> list[Any]:
     """The user's own generators, whose states belong to the position."""
-    sampler = getattr(source, "sampler", None)
-    candidates = [getattr(source, "generator", None), getattr(sampler, "generator", None)]
+    loaders = [source] if hasattr(source, "sampler") else [source, *_held_by(source)]
+    holders = [holder for loader in loaders for holder in _drawing(loader)]
+    candidates = [getattr(holder, "generator", None) for holder in holders]
     unique = {id(g): g for g in candidates if hasattr(g, "get_state") and hasattr(g, "set_state")}
     return list(unique.values())
+
+
+def _drawing(loader: Any) -> list[Any]:
+    """What may have a generator of its own in a loader."""
+    batches = getattr(loader, "batch_sampler", None)
+    return [loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
+
+
+def _held_by(source: Any) -> Iterable[Any]:
+    """The loaders that a function, or an object of the training's own, goes through; in an order of their names."""
+    from torch.utils.data import DataLoader
+
+    if inspect.isfunction(source):
+        names = inspect.getclosurevars(source)
+        held = {**names.globals, **names.nonlocals}
+    else:
+        held = getattr(source, "__dict__", {})
+    found: list[Any] = []
+    for _, value in sorted(held.items()):
+        found += value if isinstance(value, (list, tuple)) else (value,)
+    return [one for one in found if isinstance(one, DataLoader)]
 
 
 def _set_epoch(source: Any, epoch: int) -> None:

@@ -73,6 +73,7 @@ class Course:
         self._began = time.monotonic()
         self._found: Checkpoint | None = None
         self._ending = Ending(theirs)
+        self._saved_last = False
         every = SaveEvery(options.save_every_s, options.save_every_steps)
         self._trigger = Trigger(self.gang, self._link, self._ending, self._pace, every)
 
@@ -90,6 +91,7 @@ class Course:
             return None
         self._began = time.monotonic()
         found, error = None, None
+        self._store.enter()
         if self.gang.leads:
             try:
                 self._store.claim()
@@ -116,6 +118,8 @@ class Course:
         """The library has loaded what :meth:`find` gave it, and begins at ``step``; ``total_steps`` -1: unknown."""
         self._link.begin(step, total_steps)
         if self._found is not None:
+            assert self._store is not None
+            self._store.begins(over=0 <= total_steps <= step)
             self._link.loaded(self._found.step, self._found.generation, time.monotonic() - self._began)
             if self.gang.leads:
                 say(f"resumed from {self._found.name}")
@@ -128,6 +132,7 @@ class Course:
 
     def leave(self) -> None:
         """The training is over on all workers, or has failed on this one."""
+        self._ending.safe = self._saved_last
         self._ending.__exit__()
 
     def stepped(self, step: int) -> SaveDecision | None:
@@ -140,23 +145,26 @@ class Course:
     def fulfil(self, due: SaveDecision, step: int, write: Callable[[Path], None]) -> None:
         """Save, answer who asked, and pause or end if told to. A save that fails is told on stderr; the training goes
         on."""
-        self.try_save(step, write)
+        self.try_save(step, write, due.ends)
         self._trigger.follow(due, step, safe=self.saved_step == step)
 
     def end(self, step: int, write: Callable[[Path], None], due: SaveDecision | None) -> None:
         """The training is over: its last step is safe before the process goes on."""
         if self._store is not None and self.saved_step != step:
             self.try_save(step, write)
+        self._saved_last = self.saved_step == step
+        if self._store is not None:
+            self._store.ended()
         if due is not None and due.asked:
             self._link.answer()
 
-    def try_save(self, step: int, write: Callable[[Path], None]) -> None:
-        """:meth:`save`, with a failure told on stderr."""
+    def try_save(self, step: int, write: Callable[[Path], None], ends: bool = False) -> None:
+        """:meth:`save`, with a failure told on stderr. ``ends``: the training does not go on."""
         try:
             self.save(step, write)
         except CheckpointError as error:
             if self.gang.leads:
-                say(f"{error}; the training goes on")
+                say(str(error) if ends else f"{error}; the training goes on")
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Let each worker ``write`` into the folder that it is given, and make that the checkpoint of ``step``.

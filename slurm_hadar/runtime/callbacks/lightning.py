@@ -133,7 +133,8 @@ class _Hooks(CourseCallback):
             return
         due, self._due = self._due, None
         loader = self._loader
-        place = Position(batch_idx, loader.epoch_states, loader.states or rng.capture(loader.generators()))
+        now = loader.states or rng.capture(loader.generators())
+        place = Position(batch_idx, loader.epoch_states, now, trainer.current_epoch)
         self._course.fulfil(due, self._step, lambda folder: self._write(trainer, folder, place))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -144,7 +145,8 @@ class _Hooks(CourseCallback):
         progress = trainer.fit_loop.epoch_progress.current
         whole = progress.processed == progress.ready
         used = trainer.fit_loop.epoch_loop.batch_progress.current.completed
-        place = Position(0, now, None) if whole else Position(used, self._loader.epoch_states, now)
+        begun = trainer.current_epoch
+        place = Position(0, now, None, begun) if whole else Position(used, self._loader.epoch_states, now, begun)
         due, self._due, self._finished = self._due, None, trainer.should_stop
         self._course.end(self._step, lambda folder: self._write(trainer, folder, place), due)
 

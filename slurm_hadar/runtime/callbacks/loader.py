@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.batches.data import enter, generators_of
+from slurm_hadar.runtime.batches.data import enter, generators_of, warm_up
 
 __all__ = ["Position", "positioned"]
 
 
 @dataclass(slots=True)
 class Position:
-    """Batches of the epoch that were used; this worker's random states at the epoch's beginning, and now.
+    """Batches of the epoch that were used; this worker's random states at the epoch's beginning, and now; how many
+    epochs have been begun before this one.
 
     ``now`` None: the epoch has not begun yet.
     """
@@ -28,6 +29,7 @@ class Position:
     used: int
     epoch: dict[str, Any] | None
     now: dict[str, Any] | None
+    begun: int = 0
 
 
 class _Begun:
@@ -82,23 +84,27 @@ class _Positions:
 
     def _begin(self) -> None:
         start, self.start = self.start, None
+        if start is not None and start.begun:
+            for loader in self.flattened:
+                warm_up(loader)
         if start is not None and start.epoch is not None:
             rng.restore(start.epoch, self.generators())
         self.epoch_states = rng.capture(self.generators())
         if start is None or not start.used:
             iter(self._iterator)
         else:
-            self._leave_out(start.used)
+            self._leave_out(start.used, first=not start.begun)
         if start is not None and start.now is not None:
             rng.restore(start.now, self.generators())
 
-    def _leave_out(self, used: int) -> None:
-        batches = enter(self.flattened[0], used) if len(self.flattened) == 1 else None
+    def _leave_out(self, used: int, first: bool) -> None:
+        batches = enter(self.flattened[0], used, first) if len(self.flattened) == 1 else None
         if batches is None:
             iter(self._iterator)
             for _ in range(used):
                 super().__next__()  # type: ignore[misc]
             return
+        warm_up(self.flattened[0])  # for the epochs that follow: this one is gone through by a copy of it
         self._iterator.iterables = [_Begun(batches, len(self.flattened[0]))]
         iter(self._iterator)
         self._iterator._idx = used

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,8 @@ from slurm_hadar.runtime.progress.link import Link
 
 __all__ = ["Forgotten"]
 
-_CHECK_AFTER = (10, 100, 1000)  # turns of this run; and before its first save
+_CHECK_AFTER = (10, 100, 1000)  # turns of this run; and before its saves
+_SHARE = 0.05  # of the time, at most, where saves follow each other closely
 
 
 class Forgotten:
@@ -32,7 +34,7 @@ class Forgotten:
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
         self._told: set[str] = set()
-        self._checked = False
+        self._next_check = 0.0
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
@@ -41,18 +43,24 @@ class Forgotten:
         elif turn in _CHECK_AFTER:
             self.check()
 
-    def before_save(self) -> None:
-        if not self._checked:
+    def before_save(self, awaited: bool) -> None:
+        """``awaited``: somebody waits for the save, most likely to end the training."""
+        if awaited or time.monotonic() >= self._next_check:
             self.check()
 
     def check(self) -> None:
-        self._checked = True
+        began = time.monotonic()
+        self._check()
+        now = time.monotonic()
+        self._next_check = now + (now - began) / _SHARE
+
+    def _check(self) -> None:
         found = {*self._turns.others, *self._trained()}
         if self._before is not None:
             found |= {
                 type(one).__name__
                 for one, count in _going_on()
-                if id(one) not in self._known and self._before.get(id(one), count) != count
+                if id(one) not in self._known and count is not None and self._before.get(id(one), 0) != count
             }
         new = sorted(found - self._told)
         if not new:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import sharded
 
 __all__ = ["also_of", "named", "targets_of", "restore", "state_of"]
@@ -36,6 +37,12 @@ def also_of(also: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     without pickle."""
     with_state = {k: v for k, v in also.items() if hasattr(v, "state_dict") and hasattr(v, "load_state_dict")}
     plain = {k: v for k, v in also.items() if k not in with_state}
+    for name, value in with_state.items():
+        if _saves_nothing(value):
+            say(
+                f"WARNING: the state_dict() of also[{name!r}] ({type(value).__name__}) is empty, so nothing of it is "
+                "saved; of a metric of torchmetrics it is full after metric.persistent(True)"
+            )
     for name, value in plain.items():
         odd = _not_plain(value)
         if odd is not None:
@@ -44,6 +51,15 @@ def also_of(also: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
                 "load_state_dict, or numbers, texts, None, and lists and dicts of them"
             )
     return with_state, plain
+
+
+def _saves_nothing(value: Any) -> bool:
+    """Whether it has tensors that its ``state_dict`` leaves out, all of them."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.nn.Module) or value.state_dict():
+        return False
+    held = (one for module in value.modules() for one in (*vars(module).values(), *module.buffers(recurse=False)))
+    return any(isinstance(one, torch.Tensor) for one in held)
 
 
 def _not_plain(value: Any) -> Any:
@@ -144,11 +160,20 @@ class _Living:
         self._state: Any = None
 
     def target(self, path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
-        """An empty tensor, sharded as the present one is; None if that is not sharded or of another size."""
+        """An empty tensor, sharded as the present one is, or on the CPU with its order in memory; None where there is
+        nothing to follow.
+
+        A fused optimizer takes its state to lie in memory as the parameter does (``channels_last``).
+        """
         import torch
 
         like = self._sharded(path, size)
-        return None if like is None else torch.empty_like(like, dtype=dtype, requires_grad=False)
+        if like is not None:
+            return torch.empty_like(like, dtype=dtype, requires_grad=False)
+        live = self._find(path)
+        if not isinstance(live, torch.Tensor) or live.shape != size or live.is_contiguous():
+            return None
+        return torch.empty_like(live, dtype=dtype, device="cpu", requires_grad=False)
 
     def distribute(self, value: Any, path: tuple[Any, ...]) -> Any:
         """A whole tensor (of an older checkpoint, say) as this rank's shard; None where there is nothing to do."""

@@ -64,6 +64,7 @@ class Saver:
     def __init__(self, store: Store, gang: Gang, link: Link, background: bool = True) -> None:
         self.background = background
         self.saved_step: int | None = None
+        self._resumed = False
         self._store, self._gang, self._link = store, gang, link
         self._apart = gang.apart()
         self._stage = sharded.Stage()
@@ -114,12 +115,22 @@ class Saver:
             self.saved_step = save.step
         return save.error
 
+    def begins(self, over: bool) -> None:
+        """The loop begins; see :meth:`Store.begins`."""
+        if self._resumed:
+            self._store.begins(over)
+
+    def ended(self) -> None:
+        """The training came to its end."""
+        self._store.ended()
+
     def resume(self, parts: dict[str, Any]) -> tuple[Checkpoint, dict[str, Any]] | None:
         """Claim the checkpoints for this run; the newest good one and its content, sharded as ``parts`` are.
 
         None if there is none. Raises CheckpointError if a newer run has taken over.
         """
         found, content, error = None, None, None
+        self._store.enter()
         target_of = targets_of(parts)
         if self._gang.leads:
             try:
@@ -134,7 +145,7 @@ class Saver:
             return None
         if content is None:
             content = when_visible(found.path, lambda: _load(self._store, found, target_of))
-        self.saved_step = found.step
+        self.saved_step, self._resumed = found.step, True
         return found, content
 
     def _agree(self, step: int, parts: Any, plain: Any, random_states: Any, began: float) -> _Save:

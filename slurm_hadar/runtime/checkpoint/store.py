@@ -50,6 +50,8 @@ SEALED = 3
 MANIFEST = "manifest.json"
 TENSORS = "tensors"
 CLAIM = "claim"
+#: Where this process has trained (by its id, for a forked child has not), and whether to the end.
+_TRAINED: dict[tuple[int, Path], bool] = {}
 _NAME = re.compile(r"gen-(\d{1,9})-step-(\d{1,18})")
 _ASIDE, _DRAFT = ".old-", ".tmp-"
 
@@ -124,6 +126,7 @@ class Store:
         self.job, self._keep = job, keep
         self._given, self.generation = generation, generation or 0
         self._token = token
+        self._follows_ended: bool | None = None  # another training of this process: whether it came to its end
 
     @property
     def sealed(self) -> bool:
@@ -148,6 +151,27 @@ class Store:
             self._clear()
         except OSError as error:
             raise CheckpointError(f"{self.directory}: cannot be written: {error.strerror}") from error
+
+    def enter(self) -> None:
+        """A training of this process takes the checkpoints for its own; all ranks call it."""
+        here = os.getpid(), self.directory.absolute()
+        self._follows_ended = _TRAINED.get(here)
+        _TRAINED[here] = False
+
+    def begins(self, over: bool) -> None:
+        """The training begins from a checkpoint that was there; ``over``: at its end. Raises CheckpointError if it is
+        so by a training that has ended in this process: this one (a fold of a cross-validation, say) would not train.
+        """
+        if self._follows_ended is None or not self.sealed:
+            return
+        advice = "give each training of this process a name: train(..., name='fold-2'), or name= of the callback"
+        if over and self._follows_ended:
+            raise CheckpointError(f"{self.directory} has the checkpoints of a training that has ended; {advice}")
+        say(f"WARNING: goes on from where another training of this process was. If this is not the same: {advice}")
+
+    def ended(self) -> None:
+        """The training that has entered came to its end."""
+        _TRAINED[os.getpid(), self.directory.absolute()] = True
 
     def _make(self) -> None:
         if self.sealed:

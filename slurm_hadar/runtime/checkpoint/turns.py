@@ -102,14 +102,30 @@ class Turns:
         return turn == self._turn - 1 and mark == _mark(optimizer)
 
     @property
+    def stepped(self) -> bool:
+        """Whether a saved optimizer has stepped in the turn that is under way."""
+        return any(self._stepped.get(id(o), (-1, None))[0] == self._turn for o in self._saved)
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The optimizers that have stepped and are not saved, in words."""
         return tuple(self._others.values())
 
 
 def _is_among(optimizer: Any, saved: list[Any]) -> bool:
-    """Whether it is one of them, or is within one (a wrapper such as ZeRO's steps both)."""
-    return any(o is optimizer or any(v is optimizer for v in vars(o).values()) for o in saved)
+    """Whether it is one of them, or is within one that saves its state, too (ZeRO's steps both)."""
+    return any(o is optimizer or _saves_within(o, optimizer) for o in saved)
+
+
+def _saves_within(wrapper: Any, optimizer: Any) -> bool:
+    """Whether the state of an optimizer within another is in that one's ``state_dict``: that of PyTorch's own knows
+    nothing of it, and many a wrapper (SAM) has no other."""
+    from torch.optim import Optimizer
+
+    if not any(v is optimizer for v in vars(wrapper).values()):
+        return False
+    same = getattr(wrapper, "state", None) is optimizer.state
+    return same or not optimizer.state or type(wrapper).state_dict is not Optimizer.state_dict
 
 
 def _described(optimizer: Any) -> str:

@@ -3,40 +3,72 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import io
+import mmap
 import os
 import signal
+import stat
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any
 
+from slurm_hadar.joblog import say
+
 __all__ = ["Ending", "at_once", "die"]
+
+_SET_HANDLERS = "_set_worker_signal_handlers"
+_STAY_S = 60.0  # of a worker: beyond Slurm's KillWait (30 s by default), after which it ends them
+_HEAR_S = 10.0  # so long a training may take to hear of a signal, while it computes
+_NO_TRAINING, _TRAINS, _ASKED = range(3)
+#: What the training is at, for workers that were forked from it.
+_AT = mmap.mmap(-1, 1)
 
 
 class Ending:
     """While it is entered, SIGTERM does not end this process but is noted in ``asked``. A handler of the training's own
     is left alone, and so is a training that is not in the main thread; ``library`` tells handlers that are the
-    library's, not the training's."""
+    library's, not the training's. ``safe`` is for who enters it to say: whether all that was done is saved.
+
+    Slurm sends the signal to all processes of a job. Workers of a ``DataLoader`` that are forked from now on outlive
+    it, since the step is finished with their batches, and PyTorch ends a training whose workers are killed."""
 
     def __init__(self, library: Callable[[Any], bool] = lambda _handler: False) -> None:
-        self.asked = False
+        self.asked = self.safe = False
         self._library = library
         self._before: Any = None
+        _prepare_workers()
 
     def __enter__(self) -> Ending:
         handler = signal.getsignal(signal.SIGTERM)
         if _may_handle() and (handler is signal.SIG_DFL or self._library(handler)):
             self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
+            _prepare_workers()  # what was not imported before may be by now
+            _AT[0] = _TRAINS
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        _trace: TracebackType | None = None,
+    ) -> None:
         if self._before is not None and _may_handle() and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._before)
-        self._before = None
+        self._before, _AT[0] = None, _NO_TRAINING
         if self.asked:
+            if kind is not None and not issubclass(kind, GeneratorExit):
+                traceback.print_exception(error)
+            if not self.safe and os.environ.get("RANK", "0") == "0":
+                say("told to end (SIGTERM) where nothing could be saved: goes on from the last checkpoint")
             die()
 
     def _on_sigterm(self, _number: int, _frame: Any) -> None:
-        self.asked = True
+        self.asked, _AT[0] = True, _ASKED
 
 
 @contextlib.contextmanager
@@ -45,6 +77,7 @@ def at_once() -> Iterator[None]:
     if not _may_handle():
         yield
         return
+    _flush()
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         yield
@@ -53,11 +86,59 @@ def at_once() -> Iterator[None]:
 
 
 def die() -> None:
-    """End as by an unhandled SIGTERM."""
+    """End as by an unhandled SIGTERM, but for what the training has written to files and not flushed."""
+    _flush()
     if _may_handle():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _flush() -> None:
+    """What was printed, and written to any file that is open: the steps that it tells of are saved and not repeated."""
+    for file in (sys.stdout, sys.stderr, *filter(_writes_to_disk, gc.get_objects())):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, full, closed or detached
+            file.flush()
+
+
+def _writes_to_disk(one: Any) -> bool:
+    """Not to a pipe, say, which may be full for ever."""
+    if type(one) not in (io.TextIOWrapper, io.BufferedWriter):
+        return False
+    with contextlib.suppress(OSError, ValueError):
+        return stat.S_ISREG(os.fstat(one.fileno()).st_mode)
+    return False
+
+
 def _may_handle() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+def _prepare_workers() -> None:
+    """Let workers that are forked from now on outlive a signal to all of a job while a training runs.
+
+    PyTorch gives workers a handler of its own when they begin; ours follows it. Without PyTorch, or without that
+    place in it, or where workers are not forked, they are as they were."""
+    handling: Any = sys.modules.get("torch.utils.data._utils.signal_handling")
+    given = getattr(handling, _SET_HANDLERS, None)
+    if given is None or getattr(given, "outlive", False):
+        return
+
+    def set_handlers(*args: Any) -> None:
+        given(*args)
+        signal.signal(signal.SIGTERM, _outlive)
+
+    set_handlers.outlive = True  # type: ignore[attr-defined]
+    setattr(handling, _SET_HANDLERS, set_handlers)
+
+
+def _outlive(_number: int, _frame: Any) -> None:
+    """In a worker: ends it, as ever, unless the training has heard of the signal, too, and ends by itself. Then the
+    worker ends when it is gone, as workers look for that; one that hangs does not stay for ever."""
+    deadline = time.monotonic() + _HEAR_S
+    while _AT[0] == _TRAINS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if _AT[0] != _ASKED:
+        os._exit(0)
+    timer = threading.Timer(_STAY_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()

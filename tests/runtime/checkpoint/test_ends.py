@@ -1,0 +1,136 @@
+"""How a training ends: told to in the midst of things, left by ``break``, or followed by another one."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+TRAINING = """
+import os, signal, sys
+import torch, slurm_hadar
+from torch import nn
+torch.manual_seed(0)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def step(optimizer=optimizer):
+    optimizer.zero_grad(); model(torch.randn(4, 3)).square().mean().backward(); optimizer.step()
+"""
+
+
+@pytest.fixture
+def run(job_env: dict[str, str], start_script: Callable[..., Any]) -> Callable[..., tuple[int, str, str]]:
+    def run(script: str, restart: int = 0) -> tuple[int, str, str]:
+        started = start_script(TRAINING + script, {**job_env, "SLURM_RESTART_COUNT": str(restart)})
+        out, err = started.communicate(300)
+        return started.returncode, out, err
+
+    return run
+
+
+def test_workers_of_a_loader_outlive_the_signal_to_the_whole_job(run: Any) -> None:
+    """Slurm sends SIGTERM to all processes; the step is finished and saved, and the workers are gone with it."""
+    script = """
+os.setsid()
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(64, 3)), batch_size=4, num_workers=2)
+for _ in (run := slurm_hadar.train(model, optimizer, total_steps=200, loader=loader)):
+    step()
+    if run.step == 20: os.killpg(0, signal.SIGTERM)
+    if run.step >= 20: import time; time.sleep(0.5)
+"""
+    code, _, said = run(script)
+    assert code == -signal.SIGTERM and "hadar: told to end (SIGTERM); step" in said, said
+    assert "worker" not in said
+
+
+def test_what_was_written_before_the_end_is_on_disk(run: Any, tmp_path: Path) -> None:
+    """Neither printed lines nor those of a file that is open are lost: the steps that they tell of are not repeated."""
+    script = f"""
+file = open({str(tmp_path / "log.csv")!r}, "a")
+for number in (run := slurm_hadar.train(model, optimizer, total_steps=60)):
+    step(); print("step", number); file.write(f"{{number}}\\n")
+    if run.step == 30 and {{restart}} == 0: os.kill(os.getpid(), signal.SIGTERM)
+file.close()
+"""
+    told = [
+        line for restart in (0, 1) for line in run(script.replace("{restart}", str(restart)), restart)[1].split("\n")
+    ]
+    assert [line for line in told if line] == [f"step {n}" for n in range(60)]
+    assert (tmp_path / "log.csv").read_text().split() == [str(n) for n in range(60)]
+
+
+def test_a_step_that_breaks_off_the_loop_is_one_like_others(run: Any) -> None:
+    """It is counted, can be saved, and is saved where the job is told to end within it."""
+    save = "\nrun.save(); print(run.step, run._saver.saved_step)"
+    loop = "for _ in (run := slurm_hadar.train(model, optimizer, total_steps=60)):\n    step()\n    if run.step "
+    assert run(loop + "== 9: break" + save)[1].split() == ["10", "10"]
+    code, _, said = run(loop + "== 14: os.kill(os.getpid(), signal.SIGTERM); break" + save, 1)
+    assert code == -signal.SIGTERM and "resumed from gen-0-step-10" in said and "nothing" not in said
+    assert "resumed from gen-1-step-15" in run(loop + "== 20: break" + save, 2)[2]
+
+
+def test_told_to_end_where_nothing_can_be_saved(run: Any) -> None:
+    """It says so, and shows the error that kept the step from being finished."""
+    loop = "for _ in (run := slurm_hadar.train(model, optimizer, total_steps=60)):\n"
+    code, _, said = run(loop + "    if run.step == 9: os.kill(os.getpid(), signal.SIGTERM); break\n    step()")
+    assert code == -signal.SIGTERM and "nothing could be saved: goes on from the last checkpoint" in said
+
+
+def test_the_next_fold_does_not_take_the_last_ones_checkpoints(run: Any) -> None:
+    """Without a name= it is refused; with one both train."""
+    folds = """
+for fold in range(2):
+    print(len(list(slurm_hadar.train(model, optimizer, total_steps=5, name={name}))))
+"""
+    code, out, said = run(folds.format(name="None"))
+    assert code == 1 and out.split() == ["5"] and "give each training of this process a name" in said
+    assert run(folds.format(name="f'fold-{fold}'"))[1].split() == ["5", "5"]
+    broken = "for n in range(2):\n    for _ in (run := slurm_hadar.train(model, optimizer, total_steps=9, name='c')):\n"
+    code, _, said = run(broken + "        step()\n        if run.step == 3: break\n    run.save()")
+    assert code == 0 and "WARNING: goes on from where another training of this process was" in said
+
+
+LATE = {
+    "AveragedModel": "    if run.step == 15: average = torch.optim.swa_utils.AveragedModel(model)\n"
+    "    if run.step > 15: average.update_parameters(model)\n    step()",
+    "optimizer Adam": "    if run.step == 15: optimizer = torch.optim.Adam(model.parameters())\n    step(optimizer)",
+    "optimizer SGD": "    sam.step()",
+}
+SAM = """
+class SAM(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
+        self.param_groups = self.base.param_groups
+    def step(self, closure=None):
+        model(torch.randn(4, 3)).square().mean().backward(); self.base.step(); self.zero_grad()
+sam = SAM(model.parameters())
+"""
+
+
+@pytest.mark.parametrize("forgotten", LATE)
+def test_what_begins_late_is_told_of_before_the_save_that_leaves_it_out(forgotten: str, run: Any) -> None:
+    """An average of the last epochs, an optimizer made anew, one within another whose state it does not save."""
+    given = "sam" if forgotten == "optimizer SGD" else "optimizer"
+    loop = f"{SAM}for _ in (run := slurm_hadar.train(model, {given}, total_steps=400, save_every_steps=12)):\n"
+    end = "\n    if run.step == 330: os.kill(os.getpid(), signal.SIGTERM)"
+    _, _, said = run(loop + LATE[forgotten] + end)
+    warned, ended = said.find(f"not saved, so a move or a restart sets it back: {forgotten}"), said.find("told to end")
+    assert 0 <= warned < ended, said
+
+
+def test_an_object_whose_state_is_empty_is_told_of(run: Any) -> None:
+    """A metric keeps its sums out of its state_dict by default; a loss has none."""
+    script = """
+class Metric(nn.Module):
+    def __init__(self): super().__init__(); self.total = torch.zeros(())
+also = {"metric": Metric(), "loss": nn.MSELoss()}
+for _ in slurm_hadar.train(model, optimizer, total_steps=3, also=also): step()
+"""
+    said = run(script)[2]
+    assert "state_dict() of also['metric'] (Metric) is empty" in said and "also['loss']" not in said
