@@ -34,7 +34,8 @@ class Turns:
         self._saved = [o for o in optimizers if torch is not None and isinstance(o, torch.optim.Optimizer)]
         self._turn = self._waited = 0
         self._stepped: dict[int, tuple[int, Any]] = {}  # by optimizer: the turn, and the mark of its gradients then
-        self._left: dict[int, tuple[Any, Any]] = {}  # a parameter and its gradient at the end of the last turn
+        # a parameter, its gradient at the end of the last turn, and how often that had been changed
+        self._left: dict[int, tuple[Any, Any, int]] = {}
         self._thrown: dict[int, int] = {}  # by optimizer: how often what was left was thrown away; below 0: it was used
         self._others: dict[int, str] = {}
         self._hooks: list[Any] = []
@@ -59,13 +60,14 @@ class Turns:
                 with_gradient = (p for p in _parameters(optimizer) if p.grad is not None)
                 left = min(with_gradient, key=lambda p: p.numel(), default=None)  # a gradient kept costs memory
                 if left is not None:
-                    self._left[id(optimizer)] = left, left.grad
+                    self._left[id(optimizer)] = left, left.grad, _changes(left.grad)
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Before a step: whether the gradients that were left by the turn before are among those it uses."""
-        parameter, gradient = self._left.pop(id(optimizer), (None, None))
+        """Before a step: whether the gradients that were left by the turn before are among those it uses. What has been
+        added to is, also where the sum was divided into a new tensor."""
+        parameter, gradient, changes = self._left.pop(id(optimizer), (None, None, 0))
         if parameter is not None:
-            thrown = parameter.grad is not gradient
+            thrown = parameter.grad is not gradient and _changes(gradient) == changes
             self._thrown[id(optimizer)] = self._thrown.get(id(optimizer), 0) + 1 if thrown else -1
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -139,6 +141,11 @@ def _parameters(optimizer: Any) -> Iterable[Any]:
 def _local(grad: Any) -> Any:
     """What this rank has of it: to look at a sharded gradient as a whole all ranks would have to."""
     return getattr(grad, "_local_tensor", grad)
+
+
+def _changes(grad: Any) -> int:
+    """How often a gradient was changed in place: PyTorch's own count."""
+    return int(_local(grad)._version)  # noqa: SLF001
 
 
 def _is_more_than_zero(grad: Any) -> bool:

@@ -124,6 +124,21 @@ def test_what_begins_late_is_told_of_before_the_save_that_leaves_it_out(forgotte
     assert 0 <= warned < ended, said
 
 
+def test_a_sum_of_gradients_that_is_divided_into_new_tensors_is_used_all_the_same(run: Any) -> None:
+    """Saves fall between gradients: after each fourth turn."""
+    loop = """
+for _ in (run := slurm_hadar.train(model, optimizer, total_steps=80, save_every_steps=6)):
+    if run.step % 4 == 0: optimizer.zero_grad()
+    model(torch.randn(4, 3)).square().mean().backward()
+    if run.step % 4 == 3:
+        for p in model.parameters(): p.grad = p.grad / 4
+        optimizer.step()
+    if run._saver.saved_step and run.step > 30: print(run._saver.saved_step)
+"""
+    found = {int(step) for step in run(loop)[1].split()}
+    assert found and all(step % 4 == 0 for step in found)
+
+
 def test_an_object_whose_state_is_empty_is_told_of(run: Any) -> None:
     """A metric keeps its sums out of its state_dict by default; a loss has none."""
     script = """
