@@ -91,6 +91,12 @@ class StepFile:
         self.saved_step = step
         self._link.saved(step, self._generation, time.monotonic() - began)
 
+    def begins(self, over: bool) -> None:
+        """There is one training in the process."""
+
+    def ended(self) -> None:
+        """There is nothing to remember."""
+
     def wait_written(self) -> None:
         """Nothing is written beside the steps."""
 

@@ -167,7 +167,8 @@ class Store:
         advice = "give each training of this process a name: train(..., name='fold-2'), or name= of the callback"
         if over and self._follows_ended:
             raise CheckpointError(f"{self.directory} has the checkpoints of a training that has ended; {advice}")
-        say(f"WARNING: goes on from where another training of this process was. If this is not the same: {advice}")
+        if os.environ.get("RANK", "0") == "0":
+            say(f"WARNING: goes on from where another training of this process was. If this is not the same: {advice}")
 
     def ended(self) -> None:
         """The training that has entered came to its end."""

@@ -25,8 +25,6 @@ _SET_HANDLERS = "_set_worker_signal_handlers"
 _STAY_S = 60.0  # of a worker: beyond Slurm's KillWait (30 s by default), after which it ends them
 _HEAR_S = 10.0  # so long a training may take to hear of a signal, while it computes
 _NO_TRAINING, _TRAINS, _ASKED = range(3)
-#: What the training is at, for workers that were forked from it.
-_AT = mmap.mmap(-1, 1)
 
 
 class Ending:
@@ -48,7 +46,7 @@ class Ending:
         if _may_handle() and (handler is signal.SIG_DFL or self._library(handler)):
             self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
             _prepare_workers()  # what was not imported before may be by now
-            _AT[0] = _TRAINS
+            _Shared.ours()[0] = _TRAINS
         return self
 
     def __exit__(
@@ -59,7 +57,7 @@ class Ending:
     ) -> None:
         if self._before is not None and _may_handle() and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._before)
-        self._before, _AT[0] = None, _NO_TRAINING
+        self._before, _Shared.ours()[0] = None, _NO_TRAINING
         if self.asked:
             if kind is not None and not issubclass(kind, GeneratorExit):
                 traceback.print_exception(error)
@@ -68,7 +66,7 @@ class Ending:
             die()
 
     def _on_sigterm(self, _number: int, _frame: Any) -> None:
-        self.asked, _AT[0] = True, _ASKED
+        self.asked, _Shared.ours()[0] = True, _ASKED
 
 
 @contextlib.contextmanager
@@ -109,6 +107,19 @@ def _writes_to_disk(one: Any) -> bool:
     return False
 
 
+class _Shared:
+    """What the training is at, for the workers that are forked from it: a byte that they see change."""
+
+    process, word = os.getpid(), mmap.mmap(-1, 1)
+
+    @classmethod
+    def ours(cls) -> mmap.mmap:
+        """That of this process, which may itself be one of several that were forked."""
+        if cls.process != os.getpid():
+            cls.process, cls.word = os.getpid(), mmap.mmap(-1, 1)
+        return cls.word
+
+
 def _may_handle() -> bool:
     return threading.current_thread() is threading.main_thread()
 
@@ -118,6 +129,7 @@ def _prepare_workers() -> None:
 
     PyTorch gives workers a handler of its own when they begin; ours follows it. Without PyTorch, or without that
     place in it, or where workers are not forked, they are as they were."""
+    _Shared.ours()
     handling: Any = sys.modules.get("torch.utils.data._utils.signal_handling")
     given = getattr(handling, _SET_HANDLERS, None)
     if given is None or getattr(given, "outlive", False):
@@ -135,9 +147,9 @@ def _outlive(_number: int, _frame: Any) -> None:
     """In a worker: ends it, as ever, unless the training has heard of the signal, too, and ends by itself. Then the
     worker ends when it is gone, as workers look for that; one that hangs does not stay for ever."""
     deadline = time.monotonic() + _HEAR_S
-    while _AT[0] == _TRAINS and time.monotonic() < deadline:
+    while _Shared.word[0] == _TRAINS and time.monotonic() < deadline:
         time.sleep(0.01)
-    if _AT[0] != _ASKED:
+    if _Shared.word[0] != _ASKED:
         os._exit(0)
     timer = threading.Timer(_STAY_S, os._exit, (1,))
     timer.daemon = True
