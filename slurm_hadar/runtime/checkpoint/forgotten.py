@@ -20,8 +20,8 @@ _SHARE = 0.05  # of the time, at most, where saves follow each other closely
 
 class Forgotten:
     """Looks for optimizers that step, for parameters that they train, and for what else PyTorch knows that goes on with
-    a training (schedulers, averages of weights, gradient scalers), where ``train`` was not given them. Each is told
-    once, on stderr.
+    a training (schedulers, averages of weights, gradient scalers), where ``train`` was not given them; and for what is
+    switched in the objects that were given and is not in their states. Each is told once, on stderr.
 
     Parameters
     ----------
@@ -33,6 +33,7 @@ class Forgotten:
         self._known = {id(inner) for one in self._saved for inner in (one, *_parts_of(one))}
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
+        self._given = self._switches()
         self._told: set[str] = set()
         self._next_check = 0.0
 
@@ -55,7 +56,7 @@ class Forgotten:
         self._next_check = now + (now - began) / _SHARE
 
     def _check(self) -> None:
-        found = {*self._turns.others, *self._trained()}
+        found = {*self._turns.others, *self._trained(), *self._switched()}
         if self._before is not None:
             found |= {
                 type(one).__name__
@@ -71,6 +72,25 @@ class Forgotten:
             f"WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}. Give train() all "
             "models, optimizers and schedulers (a list or a dict of them), the rest as also={'name': object}.",
         )
+
+    def _switches(self) -> list[tuple[dict[int, bool], int]]:
+        """Of each saved object: which of its parameters are trained, and how many parameter groups it has."""
+        return [
+            (
+                {id(p): p.requires_grad for p in one.parameters()} if hasattr(one, "parameters") else {},
+                len(getattr(one, "param_groups", ())),
+            )
+            for one in self._saved
+        ]
+
+    def _switched(self) -> Iterable[str]:
+        for one, (flags, groups), (flags_now, groups_now) in zip(
+            self._saved, self._given, self._switches(), strict=True
+        ):
+            if any(flags_now.get(p, flag) != flag for p, flag in flags.items()):
+                yield f"requires_grad, switched in {type(one).__name__} (switch it in every run, by run.step)"
+            if groups_now > groups:
+                yield f"parameter groups, added to {type(one).__name__} (it cannot go on unless train() has them all)"
 
     def _trained(self) -> Iterable[str]:
         """Parameters that a saved optimizer trains, and that are in no saved model."""

@@ -100,6 +100,9 @@ LATE = {
     "    if run.step > 15: average.update_parameters(model)\n    step()",
     "optimizer Adam": "    if run.step == 15: optimizer = torch.optim.Adam(model.parameters())\n    step(optimizer)",
     "optimizer SGD": "    sam.step()",
+    "requires_grad, switched in Linear": "    step()\n    if run.step == 15: model.bias.requires_grad_(False)",
+    "parameter groups, added to SGD": "    step()\n"
+    "    if run.step == 15: optimizer.add_param_group({'params': [more]})",
 }
 SAM = """
 class SAM(torch.optim.Optimizer):
@@ -110,6 +113,7 @@ class SAM(torch.optim.Optimizer):
     def step(self, closure=None):
         model(torch.randn(4, 3)).square().mean().backward(); self.base.step(); self.zero_grad()
 sam = SAM(model.parameters())
+more = nn.Parameter(torch.zeros(1))
 """
 
 
@@ -120,8 +124,8 @@ def test_what_begins_late_is_told_of_before_the_save_that_leaves_it_out(forgotte
     loop = f"{SAM}for _ in (run := slurm_hadar.train(model, {given}, total_steps=400, save_every_steps=12)):\n"
     end = "\n    if run.step == 330: os.kill(os.getpid(), signal.SIGTERM)"
     _, _, said = run(loop + LATE[forgotten] + end)
-    warned, ended = said.find(f"not saved, so a move or a restart sets it back: {forgotten}"), said.find("told to end")
-    assert 0 <= warned < ended, said
+    told = said.find("not saved, so a move or a restart sets it back: ")
+    assert 0 <= told < said.find(forgotten) < said.find("told to end"), said
 
 
 def test_a_sum_of_gradients_that_is_divided_into_new_tensors_is_used_all_the_same(run: Any) -> None:
