@@ -79,16 +79,20 @@ class Record:
 
     def belongs(self, study: str, fresh: bool) -> None:
         """``study``: what tells it from any other of its name; ``fresh``: it was made just now. Raises ConfigError if
-        the folder is another one's: trials of the same number would go on from its checkpoints."""
+        the folder is another one's: trials of the same number would go on from its checkpoints. StoreError: it cannot
+        be noted."""
         noted = self.folder / IDENTITY
-        known = noted.read_text(encoding="utf-8").strip() if noted.exists() else ""
+        known = noted.read_text(encoding="utf-8", errors="replace").strip() if noted.exists() else ""
         if known != study and (known or (fresh and (self.folder / TRIALS).exists())):
             raise ConfigError(
                 f"{self.folder} has the checkpoints of another study of that name (or of one like it): move or remove "
                 "it, or take another --study"
             )
         if not known:
-            noted.write_text(f"{study}\n", encoding="utf-8")
+            try:
+                noted.write_text(f"{study}\n", encoding="utf-8")
+            except OSError as error:
+                raise StoreError(f"{noted}: {error.strerror}") from None
 
     def trial_folder(self, number: int) -> Path:
         """A trial's checkpoints and its log."""
