@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from slurm_hadar.errors import ConfigError, HadarError, StoreError
+from slurm_hadar.errors import ConfigError, HadarError
 from slurm_hadar.messages import restart_count
 from slurm_hadar.runtime.allocation.gpus import in_allocation
 from slurm_hadar.tuning.algorithms import search, take_up
@@ -21,7 +21,7 @@ from slurm_hadar.tuning.executor.launch import Launcher, LocalLauncher, SlurmLau
 from slurm_hadar.tuning.executor.site import Sites, sites_here
 from slurm_hadar.tuning.executor.state import Settings, State
 from slurm_hadar.tuning.search import Search
-from slurm_hadar.tuning.study.book import Algorithm, Book, Sampler, pruner_of, sampler_of
+from slurm_hadar.tuning.study.book import Algorithm, Book, Sampler, opening, pruner_of, sampler_of
 from slurm_hadar.tuning.study.profile import Profiles
 from slurm_hadar.tuning.study.record import Record, folder_of, sqlite_file
 from slurm_hadar.tuning.trial.worker import load_objective
@@ -115,14 +115,16 @@ def options_of(storage: str, study: str | None) -> Options:
     if file is not None and not file.exists():
         raise ConfigError(f"{file}: there is no such study; begin one with hadar tune run")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    names = _reading(url, lambda: optuna.get_all_study_names(url))
+    with opening(url):
+        names = optuna.get_all_study_names(url)
     if study is None:
         if len(names) != 1:
             raise ConfigError(f"{storage} has {len(names)} studies ({', '.join(names)}): choose one with --study")
         study = names[0]
     if study not in names:
         raise ConfigError(f"{storage} has no study {study}; it has {', '.join(names) or 'none'}")
-    said = _reading(url, lambda: optuna.load_study(study_name=study, storage=url).user_attrs.get("hadar:run"))
+    with opening(url):
+        said = optuna.load_study(study_name=study, storage=url).user_attrs.get("hadar:run")
     if not isinstance(said, Mapping):
         raise ConfigError(f"study {study} of {storage} was not begun with hadar tune run")
     known = {f.name for f in fields(Options)}
@@ -133,8 +135,8 @@ def standing(options: Options) -> tuple[dict[str, int], dict[str, Any] | None]:
     """How many trials are in which state, and the best of them, as the storage has it."""
     import optuna
 
-    study = _reading(options.storage, lambda: optuna.load_study(study_name=options.study, storage=options.storage))
-    trials = _reading(options.storage, lambda: study.get_trials(deepcopy=False))
+    with opening(options.storage):
+        trials = optuna.load_study(study_name=options.study, storage=options.storage).get_trials(deepcopy=False)
     counts: dict[str, int] = {}
     for trial in trials:
         counts[trial.state.name.lower()] = counts.get(trial.state.name.lower(), 0) + 1
@@ -142,19 +144,6 @@ def standing(options: Options) -> tuple[dict[str, int], dict[str, Any] | None]:
     if best is None:
         return counts, None
     return counts, {"trial": best.number, "value": best.value, "parameters": best.parameters}
-
-
-def _reading(url: str, read: Callable[[], Any]) -> Any:
-    import sqlalchemy.exc
-    from optuna.exceptions import StorageInternalError
-
-    try:
-        return read()
-    except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
-        text = str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()[0]
-        raise StoreError(f"{url}: {text}") from error
-    except (ImportError, RuntimeError, ValueError) as error:  # no driver, an older Optuna's, several objectives
-        raise StoreError(f"{url}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
 def run(
@@ -222,8 +211,10 @@ def run(
 
 def _reached(book: Book, target: float | None, say: Callable[[str], None]) -> bool:
     """Whether the target was reached before; then there is nothing to do."""
-    best = best_of(book.trials(), book.maximize) if target is not None else None
-    if target is None or best is None or not book.reaches(best.value, target):
+    if target is None:
+        return False
+    best = best_of(book.trials(), book.maximize)
+    if best is None or not book.reaches(best.value, target):
         return False
     say(f"trial {best.number} has reached the target: {best.value:.6g}")
     return True

@@ -151,19 +151,19 @@ class Feed:
             _set_epoch(self._source, self.epoch)
             source: Iterable[Any] = self._source
         else:
-            positional, named = _takes_epoch(self._source)
-            source = self._source(*[self.epoch] * positional, **{"epoch": self.epoch} if named else {})
+            source = _called(self._source, self.epoch)
         return source
 
 
-def _takes_epoch(source: Callable[..., Any]) -> tuple[bool, bool]:
-    """Whether a function is given the epoch's number in front, and whether by name: not in the place of an argument
-    that is something else and has a default."""
+def _called(source: Callable[..., Iterable[Any]], epoch: int) -> Iterable[Any]:
+    """A function's batches of an epoch; its number does not take the place of an argument that is something else and
+    has a default."""
     parameters = inspect.signature(source).parameters
     if "epoch" in parameters and parameters["epoch"].kind is not inspect.Parameter.POSITIONAL_ONLY:
-        return False, True
+        return source(epoch=epoch)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(p.kind in kinds and p.default is p.empty for p in parameters.values()), False
+    needed = any(p.kind in kinds and p.default is p.empty for p in parameters.values())
+    return source(epoch) if needed else source()
 
 
 def enter(loader: Any, skip: int, first: bool) -> Iterator[Any] | None:

@@ -17,7 +17,7 @@ from slurm_hadar.errors import ConfigError, StoreError
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["Algorithm", "Book", "End", "Report", "Sampler", "finite", "pruner_of", "sampler_of"]
+__all__ = ["Algorithm", "Book", "End", "Report", "Sampler", "finite", "opening", "pruner_of", "sampler_of"]
 
 RUN = "hadar:run"  # a study's attribute: how it is run
 IDENTITY = "hadar:identity"  # and what tells it from any other of the same name
@@ -120,10 +120,8 @@ class Book:
                 load_if_exists=True,
             )  # fmt: skip
 
-        try:
+        with opening(url):
             study = _patiently(opened, say, _PATIENCE_S, url)
-        except (ImportError, RuntimeError, ValueError) as error:  # no driver, an older Optuna's, no URL of a storage
-            raise StoreError(f"{url}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
         if len(study.directions) != 1:
             raise ConfigError(f"study {name} of {url} has {len(study.directions)} objectives: only one can be tuned")
         made = cls(study, say)
@@ -269,6 +267,16 @@ def _storage(url: str) -> Any:
     if url.startswith("sqlite:"):
         return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _LOCK_S}})
     return url
+
+
+@contextlib.contextmanager
+def opening(url: str) -> Iterator[None]:
+    """What a storage that is opened, or a study that is loaded from it, can fail of, as ours."""
+    try:
+        with _told(url):
+            yield
+    except (ImportError, RuntimeError, ValueError) as error:  # no driver, an older Optuna's, several objectives
+        raise StoreError(f"{url}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
 @contextlib.contextmanager

@@ -83,7 +83,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     memory: dict[str, Any] = {} if target is None else {"end": target.end}
     memory["time"] = outlook.arena.snapshot.time
     memory["columns"] = {j.job_id: before.keys[k] for j, k in zip(outlook.jobs, queues.column, strict=True)}
-    memory["away"] = _away(outlook)
+    memory["away"] = _away(outlook, before.known)
     memory["terminal"] = {p.key: float(w) for p, w in zip(outlook.pools, terminal, strict=True) if w > 0}
     if target is not None:
         queues = _critical_first(outlook, seconds, weights, queues, target)
@@ -101,15 +101,10 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     return Queueing(outlook, queues, weights, target, memory, patient, still, settled, schedule, planned)
 
 
-def _away(outlook: Outlook) -> dict[str, str]:
+def _away(outlook: Outlook, known: Mapping[str, str]) -> dict[str, str]:
     """The columns of jobs that are not decided about for now, as while they start: they are not new afterwards."""
     arena = outlook.arena
-    known = _columns_known(arena.snapshot.memory)
     return {job_id: known[job_id] for job_id in (*arena.kept, *arena.bound) if job_id in known}
-
-
-def _columns_known(memory: Mapping[str, Any]) -> dict[str, str]:
-    return {**memory.get("away", {}), **memory.get("columns", {})}
 
 
 def _toll(outlook: Outlook) -> Floats:
@@ -201,13 +196,15 @@ def _with_start(rules: Rules, outlook: Outlook) -> Floats:
 
 @dataclass(frozen=True)
 class _Recalled:
-    """What the last round left. ``keys[k]``: names of the columns that hold over rounds; ``column[n]``: -1 for a job
-    that is new; ``terminal[p]``: the pools' terminal weights; ``end``: the makespan aimed at, 0 if none was.
+    """What the last round left. ``keys[k]``: names of the columns that hold over rounds; ``known``: that of each job
+    that a round has decided about; ``column[n]``: -1 for a job that is new; ``terminal[p]``: the pools' terminal
+    weights; ``end``: the makespan aimed at, 0 if none was.
 
     ``same_instant``: no time has passed since and nobody is new, so nothing is to be gained, and nobody shall move.
     """
 
     keys: list[str]
+    known: Mapping[str, str]
     column: Ints
     terminal: Floats
     end: float
@@ -226,14 +223,14 @@ class _Recalled:
         orders = range(outlook.workers.shape[1] // len(outlook.pools))
         keys = [f"{pool.key}*{order}" for order in orders for pool in outlook.pools]
         index = {key: k for k, key in enumerate(keys)}
-        known, decided = _columns_known(memory), memory.get("columns", {})
-        terminal = memory.get("terminal", {})
+        decided, terminal = memory.get("columns", {}), memory.get("terminal", {})
+        known: dict[str, str] = {**memory.get("away", {}), **decided}
         column = np.array([index.get(known.get(j.job_id, ""), -1) for j in outlook.jobs])
         weights = np.array([float(terminal.get(p.key, 0.0)) for p in outlook.pools])
         again = not (column < 0).any() and memory.get("time") == outlook.arena.snapshot.time
         same = len(decided) == len(column) and all(j.job_id in decided for j in outlook.jobs)
         end, plan = float(memory.get("end", 0.0)), _last_plan(outlook, memory.get("plan", []), index)
-        return cls(keys, column, weights, end, bool(again), same, plan)
+        return cls(keys, known, column, weights, end, bool(again), same, plan)
 
 
 def _last_plan(outlook: Outlook, remembered: Sequence[Sequence[str]], index: Mapping[str, int]) -> LastPlan:
