@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
+import resource
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 from slurm_hadar.errors import ConfigError
 
-__all__ = ["address", "asked_locally", "bearer_is", "is_loopback", "open_socket", "read_token", "shown"]
+__all__ = [
+    "HeadsInTime", "address", "asked_locally", "bearer_is", "is_loopback", "open_socket", "read_token", "room_for",
+    "shown",
+]  # fmt: skip
 
+_HEAD_S = 10.0
 _LEAST_TOKEN = 16
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 
@@ -84,3 +91,46 @@ def bearer_is(authorization: str, token: bytes) -> bool:
     """Whether a header ``Authorization`` brings this token."""
     kind, _, given = authorization.partition(" ")
     return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token)
+
+
+def room_for(connections: int) -> None:
+    """Let this process have as many open files, as far as its hard limit goes. The usual limit of 1,024 is there for
+    programs that use select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections if hard == resource.RLIM_INFINITY else min(connections, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class HeadsInTime:
+    """Before one of uvicorn's HTTP protocols: ends a connection on which no request has come whole up to its body for
+    10 s. uvicorn has no such limit, and a client that sends half of a head could hold a connection for ever. Between
+    requests uvicorn's own limit holds (``timeout_keep_alive``)."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    cycle: Any  # of the latest request whose head is complete
+    _due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)  # type: ignore[misc]
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)  # type: ignore[misc]
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._wait_no_more()
+        elif self._due is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._due = self.loop.call_later(_HEAD_S, self.transport.close)
+
+    def _wait_no_more(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None

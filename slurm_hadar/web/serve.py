@@ -10,13 +10,13 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from slurm_hadar.listening import open_socket, shown
+from slurm_hadar.listening import HeadsInTime, open_socket, shown
 from slurm_hadar.web.guard import HEADERS
 
 __all__ = ["serve"]
 
 
-class _Protocol(H11Protocol):
+class _Protocol(HeadsInTime, H11Protocol):
     """uvicorn's, whose own refusal of what is no HTTP has our headers too."""
 
     def send_400_response(self, msg: str) -> None:

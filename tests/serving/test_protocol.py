@@ -15,7 +15,7 @@ from slurm_hadar.errors import ConfigError, ServingError
 from slurm_hadar.serving.client import request_body, trace_of
 from slurm_hadar.serving.scheduling.request import MISS, Step
 from slurm_hadar.serving.server.model import ModelInfo, TensorSpec, load_models
-from slurm_hadar.serving.server.protocol import encode, read_request
+from slurm_hadar.serving.server.protocol import encode, encode_in_pieces, read_request
 from slurm_hadar.serving.server.wire import pack, unpack
 from slurm_hadar.serving.server.workers.worker import measured
 from slurm_hadar.serving.tensors import DATATYPES
@@ -120,6 +120,23 @@ def test_answers_are_json_whatever_the_numbers() -> None:
 
     assert told["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [2], "data": [None, 1.0]}]
     assert (told["id"], told["parameters"]) == ("one", {"batch": 4})
+
+
+def test_large_answers_come_in_pieces_and_their_trace_last() -> None:
+    outputs = {"y": np.arange(123_456, dtype=np.float32).reshape(2, -1), "n": np.array(7), "none": np.zeros((0, 3))}
+    pieces: list[bytes] = []
+    for piece in encode_in_pieces(INFO, "", outputs, lambda: {"pieces": len(pieces)}):
+        pieces.append(piece)  # noqa: PERF402 - how many there were when the trace was asked for
+    told = json.loads(b"".join(pieces))
+
+    assert max(map(len, pieces)) < 200_000
+    assert told["parameters"] == {"pieces": len(pieces) - 1}
+    assert [t["name"] for t in told["outputs"]] == list(outputs)
+    for tensor in told["outputs"]:
+        assert (tensor["shape"], tensor["data"]) == (
+            list(outputs[tensor["name"]].shape),
+            outputs[tensor["name"]].reshape(-1).tolist(),
+        )
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)

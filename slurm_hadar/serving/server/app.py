@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -19,12 +20,13 @@ from slurm_hadar.listening import asked_locally, bearer_is
 from slurm_hadar.serving.server.desk import Accepted, Answer, Desk
 from slurm_hadar.serving.server.metrics import ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
-from slurm_hadar.serving.server.protocol import encode, read_request
+from slurm_hadar.serving.server.protocol import encode_in_pieces, read_request
 from slurm_hadar.serving.tensors import as_json
 
 __all__ = ["Guard", "create_app"]
 
 _BODY_S = 10.0
+_LONG = 16 << 10  # bytes
 _JSON = "application/json"
 
 
@@ -129,12 +131,19 @@ class _Routes:
             info = self._info(request)
             body = await self._body(request)
             asked = read_request(body, info)
-            answer = await self._until_gone(request, self._desk.accept(info.name, asked, len(body)))
+            accepted = self._desk.accept(info.name, asked, len(body))
+            answer = await self._until_gone(request, accepted)
         except ServingError as error:
             return _error(error.status, str(error))
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
-        return Response(encode(info, asked.identity, answer.outputs, answer.parameters()), media_type=_JSON)
+        trace = partial(self._desk.answered, accepted, answer)
+        pieces = []
+        for piece in encode_in_pieces(info, asked.identity, answer.outputs, trace):
+            pieces.append(piece)
+            if len(piece) > _LONG:
+                await asyncio.sleep(0)  # others are read and answered meanwhile
+        return Response(b"".join(pieces), media_type=_JSON)
 
     async def _until_gone(self, request: Request, accepted: Accepted) -> Answer:
         """The answer, unless the client goes before: then its place in the queue is free."""

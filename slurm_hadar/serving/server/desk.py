@@ -61,17 +61,7 @@ class Answer:
     queued_s: float
     batch: int
     ran_s: float
-    total_s: float
-    deadline_s: float
     worker: str
-
-    def parameters(self) -> dict[str, Any]:
-        """The trace of the request, as its answer brings it."""
-        return {
-            "queued_ms": round(self.queued_s * 1e3, 3), "batch": self.batch, "ran_ms": round(self.ran_s * 1e3, 3),
-            "total_ms": round(self.total_s * 1e3, 3), "deadline_ms": round(self.deadline_s * 1e3, 3),
-            "on_time": self.total_s <= self.deadline_s, "worker": self.worker,
-        }  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -190,6 +180,18 @@ class Desk:
         self._bytes += size
         self._enter(accepted, now_s)
         return accepted
+
+    def answered(self, accepted: Accepted, answer: Answer) -> dict[str, Any]:
+        """To be called once the answer is ready to be sent, which counts it: to encode a large one takes its time.
+        Returns the request's trace, as its answer brings it."""
+        total_s, request = time.monotonic() - accepted.accepted_s, accepted.request
+        on_time = total_s <= accepted.deadline_s
+        self._metrics.answered(request.model, request.application, total_s, on_time)
+        return {
+            "queued_ms": round(answer.queued_s * 1e3, 3), "batch": answer.batch, "ran_ms": round(answer.ran_s * 1e3, 3),
+            "total_ms": round(total_s * 1e3, 3), "deadline_ms": round(accepted.deadline_s * 1e3, 3),
+            "on_time": on_time, "worker": answer.worker,
+        }  # fmt: skip
 
     def release(self, accepted: Accepted) -> None:
         """Its answer was taken, or nobody waits for it any more: then its place in the queue is free."""
@@ -370,11 +372,8 @@ class Desk:
                 self._refuse(waiting, ServingError(f"the model fails on this request: {failures[str(place)]}", 500))
                 continue
             self._forget(waiting)
-            total_s, queued_s = now_s - waiting.accepted_s, running.started_s - waiting.accepted_s
-            answer = Answer(outputs, queued_s, len(batch.requests), ran_s, total_s, waiting.deadline_s, name)
-            waiting.future.set_result(answer)
-            in_time = total_s <= waiting.deadline_s
-            self._metrics.answered(request.model, request.application, total_s, in_time)
+            queued_s = running.started_s - waiting.accepted_s
+            waiting.future.set_result(Answer(outputs, queued_s, len(batch.requests), ran_s, name))
         self._pump(now_s)
         asyncio.get_running_loop().call_soon(self._scheduler.refresh, now_s)  # behind what the pump has begun
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.listening import open_socket, shown
+from slurm_hadar.listening import HeadsInTime, open_socket, room_for, shown
 from slurm_hadar.serving.server.app import create_app
 from slurm_hadar.serving.server.desk import Desk, DeskOptions
 from slurm_hadar.serving.server.metrics import ServingMetrics
@@ -19,6 +20,7 @@ from slurm_hadar.serving.server.metrics import ServingMetrics
 __all__ = ["ServerOptions", "run_server"]
 
 _CONNECTIONS = 1000  # beyond those of requests that may wait
+_FILES = 200  # beyond connections
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class ServerOptions:
     key: Path | None = None
     most_bytes: int = 16 << 20
     drain_s: float = 30.0
+
+
+class _Protocol(HeadsInTime, HttpToolsProtocol):
+    pass
 
 
 class _Server(uvicorn.Server):
@@ -59,12 +65,15 @@ def run_server(options: ServerOptions, tell: Callable[[str], None]) -> None:
 class _Run:
     def __init__(self, options: ServerOptions, tell: Callable[[str], None]) -> None:
         self._options, self._tell = options, tell
+        connections = options.desk.queue + _CONNECTIONS
+        room_for(connections + _FILES)
         self._failure = ""
         metrics = ServingMetrics()
         self._listening = open_socket(options.host, options.port)
         self._desk = Desk(options.desk, metrics, self._failed, tell)
         settings = uvicorn.Config(
             create_app(self._desk, metrics, options.most_bytes, options.token),
+            http=_Protocol,
             access_log=False,
             log_level="warning",
             server_header=False,
@@ -73,7 +82,7 @@ class _Run:
             proxy_headers=False,  # who asks does not matter here, and may not say so by a header
             ssl_certfile=options.certificate,
             ssl_keyfile=options.key,
-            limit_concurrency=options.desk.queue + _CONNECTIONS,
+            limit_concurrency=connections,
             timeout_keep_alive=60,
             timeout_graceful_shutdown=5,
         )
