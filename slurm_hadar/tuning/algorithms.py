@@ -6,12 +6,14 @@ What a rung decides is a function of the study alone, so that a search that was 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slurm_hadar.tuning.executor.executor import Executor
 from slurm_hadar.tuning.executor.group import Leg
+from slurm_hadar.tuning.grid import combination
 from slurm_hadar.tuning.population import Place
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import Algorithm, Book, End
@@ -55,6 +57,7 @@ def search(executor: Executor, what: Search) -> None:
 def take_up(executor: Executor) -> None:
     """What an earlier tuner has left unfinished is this one's."""
     for trial in executor.book.trials():
+        executor.state.remember(trial)
         if not trial.state.is_finished():
             executor.book.take_up(trial)
 
@@ -176,5 +179,13 @@ def _all_at_once(executor: Executor, what: Search) -> None:
 
 
 def _maker(book: Book, what: Search) -> Callable[[], int | None]:
-    """Makes trials; of a grid until it is used up."""
-    return lambda: None if what.algorithm is Algorithm.GRID and book.exhausted else book.ask()
+    """Makes trials; of a grid while there is a combination that nobody has."""
+    if what.algorithm is not Algorithm.GRID:
+        return book.ask
+
+    def of_the_grid() -> int | None:
+        trials = book.trials()
+        found = combination(trials, random.Random(f"{what.seed} {len(trials)}"))
+        return None if found is None else book.ask(parameters=found or None)
+
+    return of_the_grid

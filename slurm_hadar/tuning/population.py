@@ -154,8 +154,8 @@ def committed(what: Search, trials: list[FrozenTrial]) -> int:
 def model_for(
     trial: FrozenTrial, trials: list[FrozenTrial], maximize: bool, first_rung: int, dice: random.Random
 ) -> FrozenTrial | None:
-    """One of the best quarter of the living, for one of the worst quarter; None for any other, and where none of the
-    best has come to a comparison, so that there is nothing to go on from."""
+    """One of the best quarter, for one of the worst quarter; None for any other, and where none of the best has come to
+    a comparison, so that there is nothing to go on from, or all have ended, so that there is nothing to go on with."""
     newest: dict[int, FrozenTrial] = {}
     for other in trials:
         if SLOT in other.user_attrs and other.intermediate_values and other.state.name != "FAIL":
@@ -166,7 +166,8 @@ def model_for(
     if count < 1 or trial.number not in {t.number for t in ranked[-count:]}:
         return None
     saved = [t for t in fit[:count] if PARENT in t.user_attrs or max(t.intermediate_values) >= first_rung]
-    return dice.choice(saved) if saved else None
+    going = [t for t in saved if not t.state.is_finished()]
+    return dice.choice(going) if going else None
 
 
 def _last(trial: FrozenTrial) -> float:

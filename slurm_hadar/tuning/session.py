@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -21,6 +22,7 @@ from slurm_hadar.tuning.executor.launch import Launcher, LocalLauncher, SlurmLau
 from slurm_hadar.tuning.executor.site import Sites, sites_here
 from slurm_hadar.tuning.executor.state import Settings, State
 from slurm_hadar.tuning.search import Search
+from slurm_hadar.tuning.source import names_of
 from slurm_hadar.tuning.study.book import Algorithm, Book, Sampler, opening, pruner_of, sampler_of
 from slurm_hadar.tuning.study.profile import Profiles
 from slurm_hadar.tuning.study.record import Record, folder_of, sqlite_file
@@ -84,26 +86,23 @@ class Ending:
 
 def function_at(text: str) -> str:
     """``study.py:objective`` with the file's whole path. Raises ConfigError where there is no such function."""
-    import ast
-
     name, colon, function = text.rpartition(":")
     if not colon or not name or not function.isidentifier():
         raise ConfigError(f"{text!r} must read FILE.py:FUNCTION, as in study.py:objective")
     file = Path(name).resolve()
-    imports_of(file)
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
-    names |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
-    names |= {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom | ast.Import) for a in n.names}
+    names = names_of(file)
     if function not in names:
         raise ConfigError(f"{file} defines no {function}; it defines {', '.join(sorted(names)) or 'nothing'}")
+    if names[function]:
+        raise ConfigError(f"{file}: {function} is 'async def', a coroutine; take an ordinary function")
     return f"{file}:{function}"
 
 
 def storage_url(text: str) -> str:
     """An SQLite file by its whole path, so that the study is found from any directory."""
     file = sqlite_file(text)
-    return text if file is None else f"sqlite:///{file}"
+    _, query, options = text.partition("?")
+    return text if file is None else f"sqlite:///{file}{query}{options}"
 
 
 def options_of(storage: str, study: str | None) -> Options:
@@ -191,7 +190,8 @@ def run(
                     why = "target"
                 elif ":" in options.algorithm:
                     take_up(executor)
-                    load_objective(*options.algorithm.rsplit(":", 1))(executor)
+                    with _of_the_user(options.algorithm):
+                        load_objective(*options.algorithm.rsplit(":", 1))(executor)
                 else:
                     search(executor, what)
         except (Stopped, KeyboardInterrupt):
@@ -207,6 +207,20 @@ def run(
     finally:
         launcher.close()
         record.close()
+
+
+@contextlib.contextmanager
+def _of_the_user(algorithm: str) -> Iterator[None]:
+    """What an algorithm of the user's own raises is told by its place there."""
+    try:
+        yield
+    except (HadarError, Stopped):
+        raise
+    except Exception as error:
+        file = algorithm.rpartition(":")[0]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        told = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        raise HadarError(f"{file}{f', line {lines[-1]}' if lines else ''}: {told}") from error
 
 
 def _reached(book: Book, target: float | None, say: Callable[[str], None]) -> bool:
@@ -244,6 +258,12 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool, record: Rec
                     f"study {options.study} was begun with {name} {before}, not {getattr(options, name)}: "
                     "take another --study or --storage"
                 )
+        before = int(known.get("trials", options.trials))
+        if options.trials < before and algorithm in (Algorithm.SHA, Algorithm.HYPERBAND):
+            raise ConfigError(
+                f"study {options.study} was begun with {before} trials, and the brackets of {algorithm} do not become "
+                f"smaller: give --trials {before} or more"
+            )
         if fresh:
             say(f"study {options.study} is there already, with {len(book.trials())} trials: it goes on")
     book.note_run_options({k: v for k, v in asdict(options).items() if k not in ("storage", "study", "gpus")})

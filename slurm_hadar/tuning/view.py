@@ -30,6 +30,7 @@ def snapshot(executor: Executor, trials: int) -> dict[str, Any]:
         for live in members if live.active
     ]  # fmt: skip
     counts = {name: sum(live.stage is stage for live in state.lives.values()) for stage, name in _NAMES.items()}
+    counts["ended"] += state.over_before
     busy = {place for live in state.running() for place in live.at}
     return {
         "state": "running", "trials": trials, "counts": counts, "rows": rows, "gpus": state.sites.count,

@@ -185,3 +185,83 @@ def test_a_storage_that_needs_what_is_not_there(tuner: Any, study: Study) -> Non
     for command in (("run", words, "--trials", "1", *RANDOM), ("status",)):
         code, _, said = tuner(*command, "--storage", "redis://localhost")
         assert code == 1 and said.startswith("hadar: redis://localhost: ") and "Traceback" not in said
+
+
+def test_a_grid_is_tried_once(tuner: Any, study: Study) -> None:
+    """By several at a time, and when it is asked for more, and again."""
+    text = (
+        "def objective(trial):\n    return trial.suggest_int('x', 1, 2) + trial.suggest_categorical('y', [0.5, 0.25])\n"
+    )
+    for _ in range(2):
+        code, out, said = tuner("run", study(text), "--trials", "9", "--algorithm", "grid", "--gpus", "3")
+        assert code == 0, said
+        assert "trials: 4 complete" in out
+    assert sorted(t.value for t in tuner.trials()) == [1.25, 1.5, 2.25, 2.5]
+
+
+def test_brackets_do_not_become_smaller(tuner: Any, study: Study) -> None:
+    words = ("run", study(steps=1, pace=0), "--algorithm", "sha", "--gpus", "2")
+    assert tuner(*words, "--trials", "3")[0] == 0
+    code, _, said = tuner(*words, "--trials", "2")
+    assert code == 1 and "begun with 3 trials" in said and "give --trials 3 or more" in said
+
+
+def test_what_an_algorithm_of_ones_own_raises_is_one_line(tuner: Any, study: Study) -> None:
+    text = PLAIN.format(before="pass") + "\ndef search(executor):\n    raise ValueError('no luck\\nat all')\n"
+    code, _, said = tuner("run", study(text), "--algorithm", "study.py:search", "--gpus", "1")
+    assert code == 1 and said.strip() == f"hadar: {tuner.folder}/study.py, line 6: ValueError: no luck"
+
+
+def test_what_a_file_defines(tmp_path: Path) -> None:
+    """In whatever encoding, and wherever it runs when the file does."""
+    file = tmp_path / "study.py"
+    file.write_bytes("# -*- coding: latin-1 -*-\nif 1:\n    def objective(trial): return 'ä'\n".encode("latin-1"))
+    assert session.function_at(f"{file}:objective") == f"{file}:objective"
+    file.write_bytes(b"\xef\xbb\xbftry:\n    from a import objective\nexcept ImportError:\n    other: int = 1\n")
+    assert session.function_at(f"{file}:objective") == f"{file}:objective"
+    with pytest.raises(ConfigError, match="it defines objective, other"):
+        session.function_at(f"{file}:neither")
+    file.write_text("async def objective(trial):\n    def inner(): pass\n    return 1\n")
+    with pytest.raises(ConfigError, match="a coroutine"):
+        session.function_at(f"{file}:objective")
+    with pytest.raises(ConfigError, match=r"it defines objective$"):
+        session.function_at(f"{file}:inner")
+
+
+def test_options_of_a_database_are_no_part_of_its_name(tuner: Any, study: Study) -> None:
+    storage = ("--storage", "sqlite:///tune.db?timeout=60")
+    code, _, said = tuner("run", study(PLAIN.format(before="pass")), "--trials", "1", *RANDOM, *storage)
+    assert code == 0, said
+    code, out, _ = tuner("status", *storage)
+    assert code == 0 and "1 complete" in out and "?timeout=60" in out
+    assert (tuner.folder / "tune.db").exists()
+
+
+def test_nobody_goes_on_from_a_trial_that_has_ended() -> None:
+    """There is nothing left to train."""
+    dice = SimpleNamespace(choice=lambda found: found[0])
+    trials = [member(i, {5: float(i)}) for i in range(8)]
+    for ended, better in ((0, 1), (1, 0)):
+        trials[0].state = trials[1].state = optuna.trial.TrialState.RUNNING
+        trials[ended].state = optuna.trial.TrialState.COMPLETE
+        found = population.model_for(trials[7], trials, False, 1, dice)
+        assert found is not None and found.number == better
+    trials[0].state = optuna.trial.TrialState.COMPLETE
+    trials[1].state = optuna.trial.TrialState.COMPLETE
+    assert population.model_for(trials[7], trials, False, 1, dice) is None
+
+
+def test_how_it_stands_counts_what_was_before(tuner: Any, study: Study) -> None:
+    words = study(steps=1, pace=0)
+    assert tuner("run", words, "--trials", "3", *RANDOM)[0] == 0
+    best = min(t.value for t in tuner.trials())
+    (tuner.folder / "hold").touch()
+    tuner.start("resume", "--trials", "5", "--gpus", "1")
+
+    def stands() -> Any:
+        return json.loads(tuner("status", "--json", "-")[1])["tuner"]
+
+    live = tuner.until(lambda: (found := stands()) and found["counts"]["runs"] and found)
+    assert (live["trials"], live["counts"]["ended"]) == (5, 3)
+    assert live["best"]["value"] <= best
+    (tuner.folder / "hold").unlink()

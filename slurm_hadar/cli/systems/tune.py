@@ -182,7 +182,8 @@ def stop(storage: str, study: str | None) -> None:
 def _resume(options: Any) -> str:
     import shlex
 
-    return f"hadar tune resume --storage {shlex.quote(options.storage)} --study {shlex.quote(options.study)}"
+    command = f"hadar tune resume --storage {shlex.quote(options.storage)} --study {shlex.quote(options.study)}"
+    return command if options.gpus is None else f"{command} --gpus {shlex.quote(options.gpus)}"
 
 
 def _run(options: Any, speeds: tuple[str, ...], json_file: str | None, fresh: bool) -> None:

@@ -135,7 +135,8 @@ class Executor:
                 return
             number = group.new()
             if number is None:
-                group.to_come = 0
+                if not busy:
+                    group.to_come = 0
                 return
             group.to_come -= 1
             state.submit([group.submit(number)])

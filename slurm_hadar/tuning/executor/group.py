@@ -75,7 +75,8 @@ class Group:
         return lives
 
     def feed(self, new: Callable[[], int | None], count: int) -> None:
-        """So many more trials, each made by ``new`` (None: there are no more) when GPUs are free for it."""
+        """So many more trials, each made by ``new`` when GPUs are free for it; None: there is none now, and no more at
+        all if nobody runs."""
         self.new, self.to_come = new, count
 
     @property

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from slurm_hadar.errors import ConfigError
 from slurm_hadar.runtime.allocation.steps import end_step, environment, start_step
 from slurm_hadar.tuning.executor.site import Site
+from slurm_hadar.tuning.source import tree_of
 from slurm_hadar.tuning.trial.wire import VARIABLE, Spec
 
 __all__ = ["Ended", "Launcher", "LocalLauncher", "SlurmLauncher", "imports_of"]
@@ -54,14 +54,8 @@ class Launcher(Protocol):
 
 def imports_of(file: Path) -> set[str]:
     """The packages that a Python file imports anywhere. Raises ConfigError where it cannot be read as Python."""
-    try:
-        tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
-    except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"{file}: {error}") from None
     found = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

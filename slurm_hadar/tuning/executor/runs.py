@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -139,8 +140,11 @@ class Runs:
 
     def clear(self, live: Live) -> None:
         """Remove what the processes of a run leave that were killed."""
+        meeting = self._meeting(live)
         with contextlib.suppress(OSError):
-            self._meeting(live).unlink()
+            meeting.unlink()
+        for pages in meeting.parent.glob(f"{meeting.name}-*"):
+            shutil.rmtree(pages, ignore_errors=True)
 
     def ask_to_end(self, live: Live, why: Why) -> None:
         """It saves at its next boundary, and ends."""

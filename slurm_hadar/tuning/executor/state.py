@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.tuning.allocator import Allocator
 from slurm_hadar.tuning.executor.estimate import Estimates
@@ -17,6 +18,9 @@ from slurm_hadar.tuning.pool import Limits
 from slurm_hadar.tuning.study.book import Book
 from slurm_hadar.tuning.study.profile import Profile
 from slurm_hadar.tuning.study.record import Record
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 __all__ = ["Settings", "State"]
 
@@ -52,6 +56,7 @@ class State:
         self.allocator = self.new_allocator()
         self.changed = False  # something that widths depend on
         self.best: dict[str, Any] | None = None  # trial and value, reports counted
+        self.over_before = 0  # trials that earlier tuners have finished
         self.reached: int | None = None  # the trial that has reached the target
         self.reached_value: float | None = None
 
@@ -95,8 +100,18 @@ class State:
     def valued(self, live: Live, value: float) -> None:
         """A trial has this value now."""
         live.value = value
+        self._seen(live.number, value)
+
+    def remember(self, trial: FrozenTrial) -> None:
+        """What an earlier tuner has seen of a trial."""
+        self.over_before += trial.state.is_finished()
+        for value in (*trial.intermediate_values.values(), *(trial.values or ())):
+            if math.isfinite(value) and trial.state.name != "FAIL":
+                self._seen(trial.number, value)
+
+    def _seen(self, number: int, value: float) -> None:
         if self.best is None or self.book.better(value, self.best["value"]):
-            self.best = {"trial": live.number, "value": value}
+            self.best = {"trial": number, "value": value}
 
     def hits(self, value: float | None) -> bool:
         """Whether a value is as good as the target."""

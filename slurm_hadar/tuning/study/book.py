@@ -98,11 +98,7 @@ class Book:
 
         self.maximize = study.direction == optuna.study.StudyDirection.MAXIMIZE
         self.impatient = False  # it has been waited for in vain
-        self.exhausted = False  # the sampler has nothing new
-        study.stop = self._exhaust  # type: ignore[method-assign] # what a sampler calls, and Optuna allows in its own loop
-
-    def _exhaust(self) -> None:
-        self.exhausted = True
+        study.stop = lambda: None  # type: ignore[method-assign] # a sampler calls it, and Optuna allows it in its loop alone
 
     @classmethod
     def open(
@@ -187,8 +183,8 @@ class Book:
         """Nobody runs this trial for now: it is not left as if it ran."""
         import optuna
 
-        frozen = self._patiently(lambda: self.study.get_trials(deepcopy=False)[number])
-        if not frozen.state.is_finished():
+        frozen = next((t for t in self.trials() if t.number == number), None)
+        if frozen is not None and not frozen.state.is_finished():
             self._patiently(lambda: self._set_state(frozen, optuna.trial.TrialState.WAITING))
 
     def _set_state(self, trial: optuna.trial.FrozenTrial, state: Any) -> None:

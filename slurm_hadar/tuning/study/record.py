@@ -29,7 +29,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 def sqlite_file(url: str) -> Path | None:
     """The file of an SQLite URL, None of any other."""
     prefix = "sqlite:///"
-    return Path(url.removeprefix(prefix)).absolute() if url.startswith(prefix) else None
+    return Path(url.removeprefix(prefix).partition("?")[0]).absolute() if url.startswith(prefix) else None
 
 
 def folder_of(url: str, study: str) -> Path:

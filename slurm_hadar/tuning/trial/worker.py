@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -50,7 +49,8 @@ def run(spec: Spec) -> None:
     """Be the process that ``spec`` describes, to its end."""
     rank = int(os.environ.get("SLURM_PROCID", "0")) if spec.rank is None else spec.rank
     step = step_id(os.environ)
-    pages = Path(tempfile.mkdtemp(prefix="hadar-trial-"))
+    pages = Path(f"{spec.meet}-{rank}")  # the tuner removes it, too, if this process is killed
+    pages.mkdir(mode=0o700)
     try:
         prepare(os.environ, spec, rank, pages)
         with _reserve(spec, rank):

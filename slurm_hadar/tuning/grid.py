@@ -1,0 +1,118 @@
+"""Every combination of parameters once (our definition), of a space that is known as far as trials have shown it.
+
+Optuna's ``BruteForceSampler`` draws while a trial asks. Of trials that begin together, and of a study that has all
+combinations already, it gives some out twice. So a trial is told here which combination is its own, as far down as
+others have shown the parameters; what is below that, the sampler draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+__all__ = ["combination"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A parameter that a trial has asked for, or that it will: then its distribution is not known from it."""
+
+    name: str
+    value: Any
+    distribution: Any = None
+
+
+_Path = Sequence[_Asked]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """Where trials that are alike so far choose: ``taken``, by the place of a value among all, who has it."""
+
+    name: str
+    distribution: Any
+    taken: dict[int, list[_Path]]
+
+    @property
+    def untaken(self) -> int:
+        return max(0, _size(self.distribution) - len(self.taken))
+
+
+def combination(trials: Sequence[FrozenTrial], dice: Random) -> dict[str, Any] | None:
+    """The parameters of the next trial, as far as they are known: none of the first one's. None: there is none for now,
+    and none at all if no trial is unfinished. Each is as likely as any other that is known to be there."""
+    paths = [_path(trial) for trial in trials]
+    if any(not path and not trial.state.is_finished() for path, trial in zip(paths, trials, strict=True)):
+        return None  # it is still to show what it asks for
+    if not any(paths):
+        return {} if all(trial.state.name == "FAIL" for trial in trials) else None  # there is nothing to choose
+    return _chosen(paths, 0, dice) if _free(paths, 0) else None
+
+
+def _path(trial: FrozenTrial) -> _Path:
+    path = [_Asked(name, trial.params[name], distribution) for name, distribution in trial.distributions.items()]
+    given = trial.system_attrs.get("fixed_params", {})
+    return path + [_Asked(name, value) for name, value in given.items() if name not in trial.params]
+
+
+def _node(paths: Sequence[_Path], depth: int) -> _Node | None:
+    """None: below it nothing is known to be asked."""
+    further = [path for path in paths if len(path) > depth]
+    shown = next((path[depth] for path in further if path[depth].distribution is not None), None)
+    if shown is None:
+        return None
+    taken: dict[int, list[_Path]] = {}
+    for path in further:
+        if path[depth].name == shown.name:
+            taken.setdefault(_place(shown.distribution, path[depth].value), []).append(path)
+    return _Node(shown.name, shown.distribution, taken)
+
+
+def _free(paths: Sequence[_Path], depth: int) -> int:
+    """How many combinations that are known to be there are nobody's, of trials alike in ``depth`` parameters."""
+    node = _node(paths, depth)
+    return 0 if node is None else node.untaken + sum(_free(alike, depth + 1) for alike in node.taken.values())
+
+
+def _chosen(paths: Sequence[_Path], depth: int, dice: Random) -> dict[str, Any]:
+    node = _node(paths, depth)
+    assert node is not None
+    below = {place: _free(alike, depth + 1) for place, alike in node.taken.items()}
+    number = dice.randrange(node.untaken + sum(below.values()))
+    for place, free in below.items():
+        if number < free:
+            return {node.name: _value(node.distribution, place)} | _chosen(node.taken[place], depth + 1, dice)
+        number -= free
+    for place in sorted(node.taken):  # the number-th of those that nobody has
+        number += number >= place
+    return {node.name: _value(node.distribution, number)}
+
+
+def _size(distribution: Any) -> int:
+    """Of how many values a parameter is drawn; 0 of one without a step, which the sampler refuses."""
+    if hasattr(distribution, "choices"):
+        return len(distribution.choices)
+    return _place(distribution, distribution.high) + 1 if distribution.step else 0
+
+
+def _place(distribution: Any, value: Any) -> int:
+    """Of a value among them."""
+    internal = float(distribution.to_internal_repr(value))
+    if hasattr(distribution, "choices"):
+        return int(internal)
+    return round((internal - distribution.low) / distribution.step) if distribution.step else 0
+
+
+def _value(distribution: Any, place: int) -> Any:
+    if hasattr(distribution, "choices"):
+        return distribution.choices[place]
+    value = Decimal(str(distribution.low)) + place * Decimal(
+        str(distribution.step)
+    )  # 0.3, where floats make 0.30000004
+    return int(value) if isinstance(distribution.low, int) else float(value)

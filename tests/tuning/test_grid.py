@@ -1,0 +1,81 @@
+"""Every combination of a grid once, whoever runs beside whom, and whoever is asked how often."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+optuna = pytest.importorskip("optuna")
+
+from slurm_hadar.tuning.grid import combination  # noqa: E402
+from slurm_hadar.tuning.study.book import Algorithm, Book, Sampler, sampler_of  # noqa: E402
+
+#: What an objective asks for next, by what it has so far; None: it has all.
+Space = Callable[[dict[str, Any]], tuple[str, Any] | None]
+SPACES: dict[str, tuple[Space, int]] = {}
+
+
+def space(combinations: int) -> Callable[[Space], Space]:
+    def noted(found: Space) -> Space:
+        SPACES[found.__name__] = found, combinations
+        return found
+
+    return noted
+
+
+@space(12)
+def flat(has: dict[str, Any]) -> tuple[str, Any] | None:
+    steps = {
+        "a": ("categorical", {"choices": ["x", "y"]}),
+        "b": ("int", {"low": 1, "high": 3}),
+        "c": ("float", {"low": 0.0, "high": 0.5, "step": 0.5}),
+    }
+    return next(((name, step) for name, step in steps.items() if name not in has), None)
+
+
+@space(8)
+def conditional(has: dict[str, Any]) -> tuple[str, Any] | None:
+    if "kind" not in has:
+        return "kind", ("categorical", {"choices": ["none", "int", "pair"]})
+    if has["kind"] == "int" and "n" not in has:
+        return "n", ("int", {"low": 2, "high": 6, "step": 2})
+    if has["kind"] == "pair":
+        name = next((name for name in ("m", "k") if name not in has), None)
+        return None if name is None else (name, ("int", {"low": 0, "high": 1}))
+    return None
+
+
+@pytest.mark.parametrize("name", SPACES)
+@settings(max_examples=25, deadline=None)
+@given(gpus=st.integers(1, 5), seed=st.integers(0, 2**16))
+def test_each_combination_once(name: str, gpus: int, seed: int) -> None:
+    """Trials ask for one parameter after the other, in any order among each other, and end in any order."""
+    asks, combinations = SPACES[name]
+    dice = random.Random(seed)
+    sampler = sampler_of(Algorithm.GRID, Sampler.RANDOM, seed)
+    book = Book(optuna.create_study(sampler=sampler), lambda _line: None)
+    running: dict[int, dict[str, Any]] = {}
+    while True:
+        found = combination(book.trials(), dice) if len(running) < gpus else None
+        if found is not None:
+            running[book.ask(parameters=found or None)] = {}
+            continue
+        if not running:
+            break
+        number = dice.choice(sorted(running))
+        wanted = asks(running[number])
+        if wanted is None:
+            del running[number]
+            book.study.tell(number, dice.random())
+        else:
+            parameter, (kind, arguments) = wanted
+            running[number][parameter] = book.suggest(number, kind, parameter, arguments)
+    tried = [tuple(sorted(trial.params.items())) for trial in book.trials()]
+
+    assert len(set(tried)) == combinations
+    assert len(tried) == combinations
