@@ -109,8 +109,9 @@ def lightning_run() -> None:
         callbacks=callbacks,
         **{"max_epochs": 5, **json.loads(os.environ.get("TRAINER", "{}"))},
     )
-    loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=int(os.environ.get("WORKERS", 0)))
-    trainer.fit(model, loader, DataLoader(data, batch_size=50))
+    workers = {"num_workers": int(os.environ.get("WORKERS", 0)), "persistent_workers": "KEPT" in os.environ}
+    loader = DataLoader(data, batch_size=8, shuffle=True, **workers)
+    trainer.fit(model, loader, DataLoader(data, batch_size=50, **(workers if "KEPT" in os.environ else {})))
     if trainer.is_global_zero:
         say(weights=digest(model.net), steps=trainer.global_step, epoch=trainer.current_epoch)
 

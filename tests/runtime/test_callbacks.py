@@ -58,9 +58,22 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         ("lightning", {}, (9, 26, 38, 51)),
         ("lightning", {"TRAINER": '{"val_check_interval": 4, "accumulate_grad_batches": 2}', "WORKERS": "1"}, (10, 32)),
         ("huggingface", {}, (9, 27, 40)),
+        ("lightning", {"WORKERS": "1", "KEPT": "1"}, (20, 44)),
         ("huggingface", {"TRAINER": '{"max_steps": 23, "gradient_accumulation_steps": 2}'}, (9, 16)),
+        (
+            "huggingface",
+            {"TRAINER": '{"max_steps": 45, "dataloader_num_workers": 1, "dataloader_persistent_workers": true}'},
+            (9, 30),
+        ),
     ],
-    ids=["lightning", "lightning, validation amid epochs", "huggingface", "huggingface, accumulating"],
+    ids=[
+        "lightning",
+        "lightning, validation amid epochs",
+        "huggingface",
+        "lightning, workers that are kept",
+        "huggingface, accumulating",
+        "huggingface, workers that are kept",
+    ],
 )
 def test_killed_and_resumed_is_bit_identical(
     library: str,

@@ -13,10 +13,12 @@ from itertools import count, islice
 from typing import Any
 
 from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.batches.generators import generators_of
+from slurm_hadar.runtime.batches.kept import Kept, mark_ours
 from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
 from slurm_hadar.runtime.batches.shares import Shares
 
-__all__ = ["Feed", "enter", "generators_of", "warm_up"]
+__all__ = ["Feed", "enter", "warm_up"]
 
 
 class Feed:
@@ -39,6 +41,7 @@ class Feed:
         self.epoch = 0
         self.index = 0
         self.turn = 0  # batches given in this run
+        Kept.watch()
         self._source = source
         self._generators = generators_of(source)
         self._loader = _positioned(source, batch, shares)
@@ -46,6 +49,7 @@ class Feed:
         self._first: list[Any] = []
         self._seed: int | None = None
         self._epoch_rng: dict[str, Any] | None = None
+        self._epoch_kept = 0
 
     def next(self) -> Any:
         """The next batch; a used-up epoch is followed by the next. Raises ValueError if an epoch has none."""
@@ -107,12 +111,16 @@ class Feed:
         return {"epoch": self.epoch, "index": self.index}
 
     def random_states(self) -> dict[str, Any]:
-        """This rank's random states: now, and at the beginning of the epoch."""
-        return {"now": rng.capture(self._generators), "epoch": self._epoch_rng}
+        """This rank's random states: now, and at the beginning of the epoch; and how many loaders of the script's own
+        keep workers, which have drawn from them."""
+        kept = {"now": Kept.count(), "epoch": self._epoch_kept}
+        return {"now": rng.capture(self._generators), "epoch": self._epoch_rng, "kept": kept}
 
     def restore(self, position: dict[str, int], states: dict[str, Any] | None) -> None:
         """Go to ``position``. Without ``states`` (a rank that did not exist) the present random states are used."""
         self.epoch, self.index, self._iterator = position["epoch"], 0, None
+        kept = (states or {}).get("kept", {"now": 0, "epoch": 0})
+        Kept.resume(kept["epoch"])
         if self._loader is not None and self.epoch:
             self._loader.warm_up()
         if self._source is None:
@@ -124,9 +132,10 @@ class Feed:
             self.index = position["index"]
         if states is not None:
             rng.restore(states["now"], self._generators)
+        Kept.resume(kept["now"])
 
     def _begin(self, skip: int) -> None:
-        self._epoch_rng = rng.capture(self._generators)
+        self._epoch_rng, self._epoch_kept = rng.capture(self._generators), Kept.count()
         if self._seed is None or self._loader is None:
             self._iterator = self._batches(skip)
             return
@@ -183,7 +192,7 @@ def enter(loader: Any, skip: int, first: bool) -> Iterator[Any] | None:
 def warm_up(loader: Any) -> None:
     """Give a loader that keeps its workers the iterator that it has after its first epoch: to make it draws a random
     number, which later epochs do not. The random states stay as they are."""
-    if getattr(loader, "persistent_workers", False) and getattr(loader, "num_workers", 0):
+    if getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is None:
         generators = generators_of(loader)
         states = rng.capture(generators)
         iter(loader)
@@ -250,6 +259,7 @@ class _Positioned:
             options["multiprocessing_context"] = loader.multiprocessing_context
         order = {"batch_sampler": self.skipping} if batched else {"batch_size": None, "sampler": self.skipping}
         self._loader = DataLoader(loader.dataset, **order, **options)
+        mark_ours(self._loader)
 
     def __len__(self) -> int:
         return len(self.skipping)
@@ -298,36 +308,6 @@ def _positioned(source: Any, batch: int | None, shares: Shares | None) -> _Posit
             raise ValueError("global_batch= needs a plain DataLoader over a dataset with indices")
         return None
     return _Positioned(source, batch, shares)
-
-
-def generators_of(source: Any) -> list[Any]:
-    """The user's own generators, whose states belong to the position."""
-    loaders = [source] if hasattr(source, "sampler") else [source, *_held_by(source)]
-    holders = [holder for loader in loaders for holder in _drawing(loader)]
-    candidates = [getattr(holder, "generator", None) for holder in holders]
-    unique = {id(g): g for g in candidates if hasattr(g, "get_state") and hasattr(g, "set_state")}
-    return list(unique.values())
-
-
-def _drawing(loader: Any) -> list[Any]:
-    """What may have a generator of its own in a loader."""
-    batches = getattr(loader, "batch_sampler", None)
-    return [loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
-
-
-def _held_by(source: Any) -> Iterable[Any]:
-    """The loaders that a function, or an object of the training's own, goes through; in an order of their names."""
-    from torch.utils.data import DataLoader
-
-    if inspect.isfunction(source):
-        names = inspect.getclosurevars(source)
-        held = {**names.globals, **names.nonlocals}
-    else:
-        held = getattr(source, "__dict__", {})
-    found: list[Any] = []
-    for _, value in sorted(held.items()):
-        found += value if isinstance(value, (list, tuple)) else (value,)
-    return [one for one in found if isinstance(one, DataLoader)]
 
 
 def _set_epoch(source: Any, epoch: int) -> None:

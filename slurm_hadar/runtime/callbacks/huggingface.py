@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime.batches.data import warm_up
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
 
 __all__ = ["HuggingFaceCallback"]
 
 FOLDER = "huggingface"
 FINISHED = "finished"
+_REPLACED = ("_maybe_log_save_evaluate", "_run_epoch", "get_train_dataloader", "get_eval_dataloader")
 NEEDED = ("_maybe_log_save_evaluate", "_run_epoch", "_save_checkpoint")
 
 
@@ -72,6 +74,8 @@ class _Hooks(CourseCallback):
             trainer.control.should_training_stop = True
 
         trainer._maybe_log_save_evaluate = log_save_evaluate
+        if folder is not None:
+            _keep_workers(trainer)
         if folder is not None and (folder / FINISHED).exists():
             trainer._run_epoch = make_no_step  # one that ended within an epoch would make a step more
         try:
@@ -79,8 +83,8 @@ class _Hooks(CourseCallback):
             self._course.gang.leave_together()
         finally:
             self._course.leave()
-            del trainer._maybe_log_save_evaluate
-            trainer.__dict__.pop("_run_epoch", None)
+            for name in _REPLACED:
+                trainer.__dict__.pop(name, None)
             self._course = None
 
     def _between_steps(self, trainer: Any) -> None:
@@ -93,6 +97,24 @@ class _Hooks(CourseCallback):
             self._course.end(state.global_step, lambda folder: _write(trainer, folder, finished=True), due)
         elif due is not None:
             self._course.fulfil(due, state.global_step, lambda folder: _write(trainer, folder))
+
+
+def _keep_workers(trainer: Any) -> None:
+    """Workers that a loader keeps are there where a training is resumed, as they were in the one that was stopped: to
+    start them draws a random number. The Trainer itself would start them with the epoch that follows, since it goes
+    through the resumed one by a loader of its own, and with the next evaluation."""
+    training, evaluating = trainer.get_train_dataloader, trainer.get_eval_dataloader
+
+    def warm(loader: Any) -> Any:
+        warm_up(getattr(loader, "base_dataloader", loader))
+        return loader
+
+    def get_eval_dataloader(*args: Any, **kwargs: Any) -> Any:
+        loader = evaluating(*args, **kwargs)
+        before = any(name.startswith("eval_") for entry in trainer.state.log_history for name in entry)
+        return warm(loader) if before else loader
+
+    trainer.get_train_dataloader, trainer.get_eval_dataloader = lambda: warm(training()), get_eval_dataloader
 
 
 def _whole(epoch: float | None) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.batches.data import warm_up
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
 from slurm_hadar.runtime.callbacks.loader import Position, positioned
 from slurm_hadar.runtime.checkpoint import files
@@ -70,6 +71,8 @@ class _Hooks(CourseCallback):
         states = folder / f"random-{self._course.gang.rank}.pt"
         if states.exists():  # a gang may have more workers than the one that saved
             self._start = Position(**files.load(states))
+            if self._start.validated:
+                _keep_workers(trainer.fit_loop.epoch_loop.val_loop)
         connector = trainer._checkpoint_connector
 
         def resume_start(*_: Any, **__: Any) -> None:
@@ -134,7 +137,7 @@ class _Hooks(CourseCallback):
         due, self._due = self._due, None
         loader = self._loader
         now = loader.states or rng.capture(loader.generators())
-        place = Position(batch_idx, loader.epoch_states, now, trainer.current_epoch)
+        place = Position(batch_idx, loader.epoch_states, now, trainer.current_epoch, _has_validated(trainer))
         self._course.fulfil(due, self._step, lambda folder: self._write(trainer, folder, place))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -145,8 +148,9 @@ class _Hooks(CourseCallback):
         progress = trainer.fit_loop.epoch_progress.current
         whole = progress.processed == progress.ready
         used = trainer.fit_loop.epoch_loop.batch_progress.current.completed
-        begun = trainer.current_epoch
-        place = Position(0, now, None, begun) if whole else Position(used, self._loader.epoch_states, now, begun)
+        epoch = now if whole else self._loader.epoch_states
+        now_in_it = None if whole else now
+        place = Position(0 if whole else used, epoch, now_in_it, trainer.current_epoch, _has_validated(trainer))
         due, self._due, self._finished = self._due, None, trainer.should_stop
         self._course.end(self._step, lambda folder: self._write(trainer, folder, place), due)
 
@@ -185,6 +189,26 @@ class _Hooks(CourseCallback):
             files.check_loadable(folder / FILE, content)
 
 
+def _has_validated(trainer: Any) -> bool:
+    """Whether the validation's loaders were gone through, be it for Lightning's sanity check."""
+    return trainer.fit_loop.epoch_loop.val_loop._combined_loader is not None
+
+
+def _keep_workers(loop: Any) -> None:
+    """Let the validation's loaders have the workers that they keep at once, as they had in the run that was stopped: to
+    start them draws a random number. Lightning makes no sanity check when it resumes."""
+    original = loop.setup_data
+
+    def setup_data() -> None:
+        original()
+        if loop._combined_loader is not None:
+            del loop.setup_data
+            for loader in loop._combined_loader.flattened:
+                warm_up(loader)
+
+    loop.setup_data = setup_data
+
+
 def _only_of(signals: Any, handler: Any) -> bool:
     """Whether a signal's handler is made of nothing but methods of Lightning's ``signals``."""
     parts = getattr(handler, "signal_handlers", None)
@@ -200,6 +224,8 @@ def _check(trainer: Any) -> None:
         (getattr(trainer, "_checkpoint_connector", None), "dump_checkpoint"),
         (getattr(loops, "_data_source", None), "dataloader"),
         (epoch_loop, "_batches_that_stepped"),
+        (getattr(epoch_loop, "val_loop", None), "setup_data"),
+        (getattr(epoch_loop, "val_loop", None), "_combined_loader"),
         (getattr(epoch_loop, "batch_progress", None), "is_last_batch"),
     ]
     missing = [name for part, name in needed if not hasattr(part, name)]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.batches.data import enter, generators_of, warm_up
+from slurm_hadar.runtime.batches.data import enter, warm_up
+from slurm_hadar.runtime.batches.generators import generators_of
 
 __all__ = ["Position", "positioned"]
 
@@ -21,7 +22,7 @@ __all__ = ["Position", "positioned"]
 @dataclass(slots=True)
 class Position:
     """Batches of the epoch that were used; this worker's random states at the epoch's beginning, and now; how many
-    epochs have been begun before this one.
+    epochs have been begun before this one; whether the loaders of the validation were gone through.
 
     ``now`` None: the epoch has not begun yet.
     """
@@ -30,6 +31,7 @@ class Position:
     epoch: dict[str, Any] | None
     now: dict[str, Any] | None
     begun: int = 0
+    validated: bool = False
 
 
 class _Begun:
