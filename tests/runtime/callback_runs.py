@@ -10,6 +10,7 @@ import os
 import random
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -116,6 +117,29 @@ def lightning_run() -> None:
         say(weights=digest(model.net), steps=trainer.global_step, epoch=trainer.current_epoch)
 
 
+class Augmented(torch.utils.data.Dataset[Any]):
+    """Draws random numbers for each sample."""
+
+    def __init__(self, data: list[Any]) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        return {**self.data[index], "x": self.data[index]["x"] + 0.1 * torch.randn(6) + random.random()}
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Its length is not known."""
+
+    def __init__(self, data: list[Any]) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
+
+
 def huggingface_run() -> None:
     """Dropout, batch norm, a schedule, shuffling, evaluation after each epoch."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -137,7 +161,8 @@ def huggingface_run() -> None:
                 stop_at(state.global_step)
 
     torch.manual_seed(0)
-    data = [{"x": torch.randn(6), "labels": torch.randn(1)} for _ in range(100)]
+    data: Any = [{"x": torch.randn(6), "labels": torch.randn(1)} for _ in range(100)]
+    kinds = {"": data, "augmented": Augmented(data), "stream": Stream(data)}
     model = Net()
     arguments = TrainingArguments(
         os.environ["TMPDIR"] + "/output",
@@ -152,7 +177,13 @@ def huggingface_run() -> None:
         **{"save_strategy": "no", "eval_strategy": "epoch", **json.loads(os.environ.get("TRAINER", "{}"))},
     )
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.HuggingFaceCallback(**options())]
-    trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data[:20], callbacks=[Told(), *callbacks])
+    trainer = Trainer(
+        model,
+        arguments,
+        train_dataset=kinds[os.environ.get("DATA", "")],
+        eval_dataset=data[:20],
+        callbacks=[Told(), *callbacks],
+    )
     trainer.train()
     if trainer.is_world_process_zero():
         say(weights=digest(model), steps=trainer.state.global_step)

@@ -65,6 +65,8 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
             {"TRAINER": '{"max_steps": 45, "dataloader_num_workers": 1, "dataloader_persistent_workers": true}'},
             (9, 30),
         ),
+        ("huggingface", {"DATA": "augmented", "TRAINER": '{"max_steps": 33}'}, (5, 20)),
+        ("huggingface", {"DATA": "stream", "TRAINER": '{"max_steps": 45, "eval_strategy": "no"}'}, (9, 27, 40)),
     ],
     ids=[
         "lightning",
@@ -73,6 +75,8 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         "lightning, workers that are kept",
         "huggingface, accumulating",
         "huggingface, workers that are kept",
+        "huggingface, augmenting",
+        "huggingface, a stream",
     ],
 )
 def test_killed_and_resumed_is_bit_identical(

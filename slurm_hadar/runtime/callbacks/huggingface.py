@@ -14,19 +14,22 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.batches.data import warm_up
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
+from slurm_hadar.runtime.callbacks.shard import Place, Placed
+from slurm_hadar.runtime.checkpoint import files
 
 __all__ = ["HuggingFaceCallback"]
 
 FOLDER = "huggingface"
 FINISHED = "finished"
-_REPLACED = ("_maybe_log_save_evaluate", "_run_epoch", "get_train_dataloader", "get_eval_dataloader")
-NEEDED = ("_maybe_log_save_evaluate", "_run_epoch", "_save_checkpoint")
+_REPLACED = ("_maybe_log_save_evaluate", "_run_epoch", "get_eval_dataloader")
+NEEDED = ("_maybe_log_save_evaluate", "_run_epoch", "_save_checkpoint", "_init_training_state", "_load_rng_state")
 
 
 class _Hooks(CourseCallback):
@@ -37,6 +40,7 @@ class _Hooks(CourseCallback):
     """
 
     _epoch_over = False
+    _placed: Placed | None = None
 
     def _prepare(self) -> None:
         _teach_trainer()
@@ -78,51 +82,66 @@ class _Hooks(CourseCallback):
             _keep_workers(trainer)
         if folder is not None and (folder / FINISHED).exists():
             trainer._run_epoch = make_no_step  # one that ended within an epoch would make a step more
+        elif self._course.saves and not trainer.args.ignore_data_skip:
+            self._placed = Placed(trainer, self._course.gang, self._place_in(folder))
         try:
             yield str(next(folder.glob("checkpoint-*"))) if folder is not None else None
             self._course.gang.leave_together()
         finally:
             self._course.leave()
+            if self._placed is not None:
+                self._placed.leave()
             for name in _REPLACED:
                 trainer.__dict__.pop(name, None)
-            self._course = None
+            self._course = self._placed = None
+
+    def _place_in(self, folder: Path | None) -> Place | None:
+        assert self._course is not None
+        if folder is None or not (states := folder / f"random-{self._course.gang.rank}.pt").exists():
+            return None
+        return Place(**files.load(states))
 
     def _between_steps(self, trainer: Any) -> None:
         """Save what is due, and the end. Where an epoch ends with the step, only when the epoch's end is done, too."""
         state, over = trainer.state, trainer.control.should_training_stop
-        if self._course is None or ((_whole(state.epoch) or over) and not self._epoch_over):
+        ends = over or _whole(state.epoch) or (self._placed is not None and self._placed.pass_over)
+        if self._course is None or (ends and not self._epoch_over):
             return
         due, self._due = self._due, None
         if over:
-            self._course.end(state.global_step, lambda folder: _write(trainer, folder, finished=True), due)
+            self._course.end(state.global_step, lambda folder: self._write(trainer, folder, finished=True), due)
         elif due is not None:
-            self._course.fulfil(due, state.global_step, lambda folder: _write(trainer, folder))
+            self._course.fulfil(due, state.global_step, lambda folder: self._write(trainer, folder))
+
+    def _write(self, trainer: Any, folder: Path, finished: bool = False) -> None:
+        """This worker's part of a checkpoint: the Trainer's own, and the place in the data."""
+        assert self._course is not None
+        place = self._placed.place(self._epoch_over) if self._placed is not None and not finished else None
+        if place is not None:
+            files.write_object(folder / f"random-{self._course.gang.rank}.pt", asdict(place))
+        _write(trainer, folder, finished)
 
 
 def _keep_workers(trainer: Any) -> None:
-    """Workers that a loader keeps are there where a training is resumed, as they were in the one that was stopped: to
-    start them draws a random number. The Trainer itself would start them with the epoch that follows, since it goes
-    through the resumed one by a loader of its own, and with the next evaluation."""
-    training, evaluating = trainer.get_train_dataloader, trainer.get_eval_dataloader
-
-    def warm(loader: Any) -> Any:
-        warm_up(getattr(loader, "base_dataloader", loader))
-        return loader
+    """Workers that an evaluation keeps are there where a training is resumed, as they were in the one that was stopped:
+    to start them draws a random number."""
+    given = trainer.get_eval_dataloader
 
     def get_eval_dataloader(*args: Any, **kwargs: Any) -> Any:
-        loader = evaluating(*args, **kwargs)
-        before = any(name.startswith("eval_") for entry in trainer.state.log_history for name in entry)
-        return warm(loader) if before else loader
+        loader = given(*args, **kwargs)
+        if any(name.startswith("eval_") for entry in trainer.state.log_history for name in entry):
+            warm_up(getattr(loader, "base_dataloader", loader))
+        return loader
 
-    trainer.get_train_dataloader, trainer.get_eval_dataloader = lambda: warm(training()), get_eval_dataloader
+    trainer.get_eval_dataloader = get_eval_dataloader
 
 
 def _whole(epoch: float | None) -> bool:
     return epoch is not None and epoch == int(epoch)
 
 
-def _write(trainer: Any, folder: Path, finished: bool = False) -> None:
-    """This worker's part of a checkpoint: the Trainer's own, as if it had been asked for in ``output_dir``."""
+def _write(trainer: Any, folder: Path, finished: bool) -> None:
+    """The Trainer's own checkpoint, as if it had been asked for in ``output_dir``."""
     args = trainer.args
     # a whole checkpoint, of which the hub, the limit of the user's own and "the best one" know nothing
     meanwhile = {"output_dir": str(folder), "save_only_model": False, "push_to_hub": False, "save_total_limit": None}
