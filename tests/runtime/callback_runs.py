@@ -44,6 +44,12 @@ def stop_at(number: int) -> None:
         os.kill(os.getpid(), int(os.environ.get("SIGNAL", 9)))
 
 
+def schedule(optimizer: Any) -> dict[str, Any]:
+    if "STAGES" in os.environ:
+        return {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0), "monitor": "val"}
+    return {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9), "interval": "step"}
+
+
 def lightning_model() -> Any:
     import lightning
 
@@ -81,10 +87,22 @@ def lightning_model() -> Any:
 
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
-            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+            return {"optimizer": optimizer, "lr_scheduler": schedule(optimizer)}
 
     return Net()
+
+
+def stages() -> Any:
+    """What is set at the beginning of an epoch, for those that follow."""
+    import lightning
+
+    class Stages(lightning.Callback):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            later = trainer.current_epoch >= 2
+            pl_module.net[0].requires_grad_(later)
+            trainer.accumulate_grad_batches = 2 if later else 1
+
+    return Stages()
 
 
 def lightning_run() -> None:
@@ -99,6 +117,7 @@ def lightning_run() -> None:
     data = TensorDataset(torch.randn(100, 6), torch.randn(100, 1))
     model = lightning_model()
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.LightningCallback(**options())]
+    callbacks += [stages()] if "STAGES" in os.environ else []
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=int(os.environ.get("WORLD_SIZE", 1)),

@@ -96,6 +96,7 @@ class _Hooks(CourseCallback):
             "step": self._step,
             "batches_that_stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
             "finished": self._finished,
+            **_in_force(trainer, pl_module),
         }
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -115,6 +116,7 @@ class _Hooks(CourseCallback):
             # of the batch that was there already when the checkpoint was written, and is yet to be trained
             batches = loops.epoch_loop.batch_progress
             batches.is_last_batch, batches.total.ready = False, batches.total.completed
+            _put_in_force(trainer, pl_module, self._loaded)
             warnings.filterwarnings("ignore", message=NOT_RESUMABLE)
         total = trainer.estimated_stepping_batches
         self._course.begin(self._step, int(total) if 0 <= total < math.inf else -1)
@@ -131,6 +133,9 @@ class _Hooks(CourseCallback):
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self._loaded is not None:
             trainer.fit_loop.epoch_loop._batches_that_stepped = self._loaded["batches_that_stepped"]
+            trainer.fit_loop._restarting = False  # else Lightning leaves out this epoch's end for plateau schedulers
+            if "accumulate" in self._loaded:  # not before: its own callback refuses any but 1 when a training starts
+                trainer.accumulate_grad_batches = self._loaded["accumulate"]
             self._loaded = None
         if self._course is None or self._due is None:
             return
@@ -189,6 +194,25 @@ class _Hooks(CourseCallback):
             files.check_loadable(folder / FILE, content)
 
 
+def _in_force(trainer: Any, module: Any) -> dict[str, Any]:
+    """What hooks at the beginning of an epoch have set, which are not called in the midst of one; and the latest
+    metrics, by which schedulers and callbacks may go before the next validation."""
+    metrics = {name: value.detach().cpu().clone() for name, value in trainer.callback_metrics.items()}
+    frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+    return {"accumulate": trainer.accumulate_grad_batches, "frozen": frozen, "metrics": metrics}
+
+
+def _put_in_force(trainer: Any, module: Any, saved: dict[str, Any]) -> None:
+    if "frozen" not in saved:  # of an older version
+        return
+    frozen = set(saved["frozen"])
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad == (name in frozen):
+            parameter.requires_grad_(name not in frozen)
+    metrics = {name: value.to(module.device) for name, value in saved["metrics"].items()}
+    trainer._logger_connector._callback_metrics.update(metrics)
+
+
 def _has_validated(trainer: Any) -> bool:
     """Whether the validation's loaders were gone through, be it for Lightning's sanity check."""
     return trainer.fit_loop.epoch_loop.val_loop._combined_loader is not None
@@ -223,6 +247,8 @@ def _check(trainer: Any) -> None:
         (getattr(trainer, "_checkpoint_connector", None), "resume_start"),
         (getattr(trainer, "_checkpoint_connector", None), "dump_checkpoint"),
         (getattr(loops, "_data_source", None), "dataloader"),
+        (loops, "_restarting"),
+        (getattr(getattr(trainer, "_logger_connector", None), "_callback_metrics", None), "update"),
         (epoch_loop, "_batches_that_stepped"),
         (getattr(epoch_loop, "val_loop", None), "setup_data"),
         (getattr(epoch_loop, "val_loop", None), "_combined_loader"),
