@@ -59,7 +59,7 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         ("lightning", {"TRAINER": '{"val_check_interval": 4, "accumulate_grad_batches": 2}', "WORKERS": "1"}, (10, 32)),
         ("huggingface", {}, (9, 27, 40)),
         ("lightning", {"WORKERS": "1", "KEPT": "1"}, (20, 44)),
-        ("lightning", {"STAGES": "1"}, (20, 35, 50)),
+        ("lightning", {"STAGES": "1"}, (20, 35, 53)),
         ("huggingface", {"TRAINER": '{"max_steps": 23, "gradient_accumulation_steps": 2}'}, (9, 16)),
         (
             "huggingface",

@@ -14,7 +14,7 @@ import importlib.util
 import math
 import sys
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,8 +116,9 @@ class _Hooks(CourseCallback):
             # of the batch that was there already when the checkpoint was written, and is yet to be trained
             batches = loops.epoch_loop.batch_progress
             batches.is_last_batch, batches.total.ready = False, batches.total.completed
-            _put_in_force(trainer, pl_module, self._loaded)
             warnings.filterwarnings("ignore", message=NOT_RESUMABLE)
+        if self._loaded is not None:
+            _put_in_force(trainer, pl_module, self._loaded)
         total = trainer.estimated_stepping_batches
         self._course.begin(self._step, int(total) if 0 <= total < math.inf else -1)
 
@@ -153,9 +154,9 @@ class _Hooks(CourseCallback):
         progress = trainer.fit_loop.epoch_progress.current
         whole = progress.processed == progress.ready
         used = trainer.fit_loop.epoch_loop.batch_progress.current.completed
-        epoch = now if whole else self._loader.epoch_states
-        now_in_it = None if whole else now
-        place = Position(0 if whole else used, epoch, now_in_it, trainer.current_epoch, _has_validated(trainer))
+        place = Position(used, self._loader.epoch_states, now, trainer.current_epoch, _has_validated(trainer))
+        if whole:
+            place = replace(place, used=0, epoch=now, now=None)
         due, self._due, self._finished = self._due, None, trainer.should_stop
         self._course.end(self._step, lambda folder: self._write(trainer, folder, place), due)
 
