@@ -29,7 +29,7 @@ from slurm_hadar.runtime.progress.endings import Ending
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.workers.gang import Gang
 
-__all__ = ["Course", "CourseCallback", "Options"]
+__all__ = ["Course", "CourseCallback", "Options", "freeze", "frozen_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +227,19 @@ class Course:
         finally:
             draft.discard()
         return None
+
+
+def frozen_in(module: Any) -> list[str]:
+    """Parameters that are not trained now; a script may freeze them, or train them from some step on."""
+    return [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+
+
+def freeze(module: Any, names: list[str]) -> None:
+    """These parameters, and no others."""
+    frozen = set(names)
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad == (name in frozen):
+            parameter.requires_grad_(name not in frozen)
 
 
 class CourseCallback:

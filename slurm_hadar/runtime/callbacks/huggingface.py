@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.batches.data import warm_up
-from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
+from slurm_hadar.runtime.callbacks.course import Course, CourseCallback, freeze, frozen_in
 from slurm_hadar.runtime.callbacks.shard import Place, Placed
 from slurm_hadar.runtime.checkpoint import files
 
@@ -28,6 +28,7 @@ __all__ = ["HuggingFaceCallback"]
 
 FOLDER = "huggingface"
 FINISHED = "finished"
+FROZEN = "frozen.pt"
 _REPLACED = ("_maybe_log_save_evaluate", "_run_epoch", "get_eval_dataloader")
 NEEDED = ("_maybe_log_save_evaluate", "_run_epoch", "_save_checkpoint", "_init_training_state", "_load_rng_state")
 
@@ -41,12 +42,15 @@ class _Hooks(CourseCallback):
 
     _epoch_over = False
     _placed: Placed | None = None
+    _frozen: list[str] | None = None
 
     def _prepare(self) -> None:
         _teach_trainer()
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if self._course is not None:
+            if self._frozen is not None:
+                freeze(model, self._frozen)
             self._course.begin(state.global_step, state.max_steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -78,8 +82,10 @@ class _Hooks(CourseCallback):
             trainer.control.should_training_stop = True
 
         trainer._maybe_log_save_evaluate = log_save_evaluate
+        self._frozen = None
         if folder is not None:
             _keep_workers(trainer)
+            self._frozen = files.load(folder / FROZEN) if (folder / FROZEN).exists() else None
         if folder is not None and (folder / FINISHED).exists():
             trainer._run_epoch = make_no_step  # one that ended within an epoch would make a step more
         elif self._course.saves and not trainer.args.ignore_data_skip:
@@ -119,6 +125,8 @@ class _Hooks(CourseCallback):
         place = self._placed.place(self._epoch_over) if self._placed is not None and not finished else None
         if place is not None:
             files.write_object(folder / f"random-{self._course.gang.rank}.pt", asdict(place))
+        if self._course.gang.leads:
+            files.write_object(folder / FROZEN, frozen_in(trainer.model))
         _write(trainer, folder, finished)
 
 

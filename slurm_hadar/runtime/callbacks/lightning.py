@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import warm_up
-from slurm_hadar.runtime.callbacks.course import Course, CourseCallback
+from slurm_hadar.runtime.callbacks.course import Course, CourseCallback, freeze, frozen_in
 from slurm_hadar.runtime.callbacks.loader import Position, positioned
 from slurm_hadar.runtime.checkpoint import files
 
@@ -199,17 +199,13 @@ def _in_force(trainer: Any, module: Any) -> dict[str, Any]:
     """What hooks at the beginning of an epoch have set, which are not called in the midst of one; and the latest
     metrics, by which schedulers and callbacks may go before the next validation."""
     metrics = {name: value.detach().cpu().clone() for name, value in trainer.callback_metrics.items()}
-    frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
-    return {"accumulate": trainer.accumulate_grad_batches, "frozen": frozen, "metrics": metrics}
+    return {"accumulate": trainer.accumulate_grad_batches, "frozen": frozen_in(module), "metrics": metrics}
 
 
 def _put_in_force(trainer: Any, module: Any, saved: dict[str, Any]) -> None:
     if "frozen" not in saved:  # of an older version
         return
-    frozen = set(saved["frozen"])
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad == (name in frozen):
-            parameter.requires_grad_(name not in frozen)
+    freeze(module, saved["frozen"])
     metrics = {name: value.to(module.device) for name, value in saved["metrics"].items()}
     trainer._logger_connector._callback_metrics.update(metrics)
 
