@@ -24,7 +24,7 @@ from slurm_hadar.slurm import parsing
 from slurm_hadar.slurm.accounting import FIELDS
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.limits import QUESTIONS, parse_bounds
-from slurm_hadar.slurm.shown import comments_since, shared_gpu_numbers
+from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers
 from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, SlurmNode, Write, WriteResult
 
 __all__ = ["CliBackend"]
@@ -368,4 +368,4 @@ def _named(text: str) -> list[str]:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+    return next((line.strip() for line in text.splitlines() if line.strip()), NO_REASON)

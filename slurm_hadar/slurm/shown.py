@@ -16,10 +16,12 @@ from slurm_hadar.slurm.accounting import FIELDS, AccountedJob, parse_accounting
 from slurm_hadar.slurm.parsing import job_state
 from slurm_hadar.slurm.tres import SHARES, gpu_numbers
 
-__all__ = ["JOB_ID", "Shown", "accounted", "comments_since", "shared_gpu_numbers", "shown"]
+__all__ = ["JOB_ID", "NO_REASON", "Shown", "accounted", "comments_since", "shared_gpu_numbers", "shown"]
 
 #: A job, or a task of a job array, as people name it.
 JOB_ID = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,9})?")
+#: What we say of a command of Slurm's that fails without a word.
+NO_REASON = "no reason given"
 _Ask = Callable[..., str]
 _WAITS_OR_RUNS = re.compile(
     r"JobId=(?P<job>\d+)(?: ArrayJobId=(?P<array>\d+))? .* JobState=(?:PENDING|CONFIGURING|RUNNING) .*?"
@@ -72,7 +74,8 @@ def shown(ask: _Ask, job_id: str) -> Shown | None:
     try:
         text = ask("scontrol", "show", "job", job_id)
     except SlurmError as error:
-        if "Invalid job id" not in str(error):
+        # of an array's task that there is not it says nothing
+        if "Invalid job id" not in str(error) and not ("_" in job_id and NO_REASON in str(error)):
             raise
         return None
     found = re.search(r"^   JobState=(\S+)", text, re.MULTILINE)

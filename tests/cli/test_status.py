@@ -203,3 +203,14 @@ def test_what_users_write_is_not_taken_for_slurms_word(slurm: Asked) -> None:
 
     assert str(shown(lambda *_words: text, job).output) == f"{slurm.work_dir}/slurm-{job}.out"
     assert shown(lambda *_words: text, job).word == "PENDING"
+
+
+def test_a_task_that_an_array_has_not() -> None:
+    """Slurm fails then, and says nothing."""
+
+    def ask(*_words: str) -> str:
+        raise SlurmError("scontrol failed: no reason given")
+
+    assert shown(ask, "7_3") is None
+    with pytest.raises(SlurmError):
+        shown(ask, "7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,23 @@ def test_answers_are_json_whatever_the_numbers() -> None:
 
     assert told["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [2], "data": [None, 1.0]}]
     assert (told["id"], told["parameters"]) == ("one", {"batch": 4})
+
+
+def test_only_the_outputs_that_are_asked_for() -> None:
+    outputs = {name: np.zeros(1, np.float32) for name in ("y", "z")}
+    info = replace(INFO, outputs=(*INFO.outputs, TensorSpec("z", "FP32", (1,))))
+
+    def of(*asked: Any) -> list[str]:
+        return list(read_request(json.dumps(_body(outputs=list(asked))).encode(), info).of(outputs))
+
+    assert of() == ["y", "z"]
+    assert of({"name": "z", "parameters": {"binary_data": False}}) == ["z"]
+    faults: list[list[Any]] = [[{"name": "x"}], [{}], ["y"], [{"name": "y"}, {"name": "y"}], [{"name": ["y"]}]]
+    for wrong in faults:
+        with pytest.raises(ServingError, match="each once: y, z"):
+            of(*wrong)
+    with pytest.raises(ServingError, match="outputs must be"):
+        read_request(json.dumps(_body(outputs="y")).encode(), info)
 
 
 def test_large_answers_come_in_pieces_and_their_trace_last() -> None:

@@ -251,6 +251,12 @@ def test_nobody_goes_on_from_a_trial_that_has_ended() -> None:
     assert population.model_for(trials[7], trials, False, 1, dice) is None
 
 
+def test_no_value_is_no_success(tuner: Any, study: Study) -> None:
+    text = "def objective(trial):\n    raise RuntimeError('boom')\n"
+    code, out, said = tuner("run", study(text), "--trials", "2", *RANDOM, "--json", "-")
+    assert (code, json.loads(out)["best"]) == (1, None) and "no trial has a value" in said
+
+
 def test_how_it_stands_counts_what_was_before(tuner: Any, study: Study) -> None:
     words = study(steps=1, pace=0)
     assert tuner("run", words, "--trials", "3", *RANDOM)[0] == 0

@@ -37,13 +37,13 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     audit = AuditLog(directory, config.audit)
     audit.write(release_entries(results, acting_user()))
     audit.close()
-    failed = [r for r in results if r.error]
+    released = [r.job_id for r in results if not r.error]
+    failed = {r.job_id: r.error for r in results if r.error}
+    failed |= {j: "no waiting job that is steered" for j in job_ids if j not in failed and j not in released}
     if as_json:
-        print_json(
-            {"released": [r.job_id for r in results if not r.error], "failed": {r.job_id: r.error for r in failed}}
-        )
+        print_json({"released": released, "failed": failed})
     else:
-        click.echo(f"{len(results) - len(failed)} jobs released" + (f", {len(failed)} refused:" if failed else ""))
-        for result in failed:
-            click.echo(f"  {result.job_id}: {result.error}", err=True)
+        click.echo(f"{len(released)} jobs released" + (f", {len(failed)} refused:" if failed else ""))
+        for job_id, error in failed.items():
+            click.echo(f"  {job_id}: {error}", err=True)
     return 1 if failed else 0

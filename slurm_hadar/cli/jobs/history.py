@@ -34,11 +34,11 @@ def history(config: Config, job_id: str, commands: bool, as_json: bool) -> None:
         entries, record = journal.history(job_id), journal.job(job_id)
     for entry in entries:
         entry["words"] = ": ".join(part for part in in_words(entry) if part)
+    if not entries:
+        raise HadarError(f"nothing is recorded about job {job_id}; is the id right (array tasks: 123_4)?")
     if as_json:
         print_json(entries)
         return
-    if not entries:
-        raise HadarError(f"nothing is recorded about job {job_id}; is the id right (array tasks: 123_4)?")
     if record is not None:
         click.echo(plain(summary(record)))
     table = Table(box=None, pad_edge=False)

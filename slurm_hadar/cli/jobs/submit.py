@@ -38,7 +38,8 @@ def submit(context: click.Context) -> None:
 
     All options are sbatch's own. What makes a job movable is added unless you say otherwise: --requeue,
     --open-mode=append, and --comment=hadar: (better with what the job is: --comment=hadar:model=resnet18,batch=128).
-    The command is run by hadar-srun, once per node of the job, as with srun.
+    The command is run by hadar-srun, once per node of the job, as with srun. With --parsable only the job's id is
+    printed.
     """
     words = context.meta[_WORDS]
     if "--" not in words[:-1]:
@@ -48,9 +49,12 @@ def submit(context: click.Context) -> None:
     wanted = said(options)
     script = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
     job = sbatch(options, command, Path(script).name)
-    click.echo(f"job {job} is submitted")
+    told = "--parsable" not in options
+    click.echo(f"job {job} is submitted" if told else job)
     if short := _no_type(wanted):
         click.echo(f"warning: no GPU type of this cluster will do, so it waits for ever: {short}", err=True)
+    if not told:
+        return
     click.echo(f"  hadar status {job}     where it is, and why it waits")
     click.echo(f"  hadar explain {job}    when it is expected to start, and what if it took other GPUs")
     click.echo(f"  hadar logs -f {job}    its output, over all moves")

@@ -265,11 +265,11 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
             "best": best and {"trial": best.number, "value": best.value, "parameters": best.parameters},
             "repeat": command, "picture": None if picture is None else str(picture),
         })  # fmt: skip
-        if json_file == "-":
-            return
-    click.echo("trials: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
     if best is None:
         raise ConfigError(f"no trial has a value; their output is in {ending.folder}/trials")
+    if json_file == "-":
+        return
+    click.echo("trials: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
     click.echo(f"best: trial {best.number}, {options.metric or 'value'} {best.value:.6g}")
     console().print(facts_table((name, f"{value!r}", "") for name, value in best.parameters.items()))
     click.echo(f"to train with it again: {command}")

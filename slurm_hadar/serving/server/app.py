@@ -80,7 +80,7 @@ class _Routes:
         model = "/v2/models/{model}"
         of_model: dict[str, Callable[[Request, ModelInfo], Response]] = {
             "": lambda _r, info: JSONResponse(info.metadata()),
-            "/ready": lambda _r, _i: self._health(),
+            "/ready": lambda _r, info: self._health(name=info.name),
             "/examples": self._examples,
         }
         found = [Route(f"{model}{v}/infer", self._infer, methods=["POST"]) for v in ("", "/versions/{version}")]
@@ -95,9 +95,9 @@ class _Routes:
             Route("/status", lambda _r: JSONResponse(self._desk.status())),
         ]
 
-    def _health(self) -> Response:
+    def _health(self, **of: str) -> Response:
         ready = self._desk.ready
-        return JSONResponse({"ready": ready}, 200 if ready else 503)
+        return JSONResponse({**of, "ready": ready}, 200 if ready else 503)
 
     def _info(self, request: Request) -> ModelInfo:
         if not self._desk.infos:
@@ -139,7 +139,7 @@ class _Routes:
             return Response(status_code=499)  # nobody reads it
         trace = partial(self._desk.answered, accepted, answer)
         pieces = []
-        for piece in encode_in_pieces(info, asked.identity, answer.outputs, trace):
+        for piece in encode_in_pieces(info, asked.identity, asked.of(answer.outputs), trace):
             pieces.append(piece)
             if len(piece) > _LONG:
                 await asyncio.sleep(0)  # others are read and answered meanwhile

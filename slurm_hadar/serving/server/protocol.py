@@ -27,13 +27,18 @@ _MOST_STEPS = 8
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request as it was sent. ``deadline_s``: from now on; None: the server's SLO. ``steps``: what it costs to be
-    late."""
+    late. ``outputs``: those that are to be answered; none: all."""
 
     inputs: dict[str, Any]
     identity: str
     application: str
     deadline_s: float | None
     steps: tuple[Step, ...] = MISS
+    outputs: tuple[str, ...] = ()
+
+    def of(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What it is answered of a model's outputs."""
+        return {name: outputs[name] for name in self.outputs} if self.outputs else outputs
 
 
 def read_request(body: bytes, info: ModelInfo) -> Asked:
@@ -58,7 +63,8 @@ def read_request(body: bytes, info: ModelInfo) -> Asked:
     if sorted(map(str, names)) != sorted(known):
         raise _bad(f"model {info.name} takes the inputs {', '.join(sorted(known))}, each once")
     inputs = {tensor["name"]: _tensor(tensor, known[tensor["name"]]) for tensor in given}
-    return Asked(inputs, identity, _application(parameters), _deadline_s(parameters), _steps(parameters))
+    outputs = _outputs(asked.get("outputs", []), info)
+    return Asked(inputs, identity, _application(parameters), _deadline_s(parameters), _steps(parameters), outputs)
 
 
 def _no_number(text: str) -> float:
@@ -67,6 +73,14 @@ def _no_number(text: str) -> float:
 
 def _bad(message: str) -> ServingError:
     return ServingError(message, 400)
+
+
+def _outputs(given: Any, info: ModelInfo) -> tuple[str, ...]:
+    known = [spec.name for spec in info.outputs]
+    names = [one.get("name") if isinstance(one, dict) else None for one in given] if isinstance(given, list) else [None]
+    if not all(name in known for name in names) or len(set(names)) < len(names):
+        raise _bad(f"outputs must be a list of tensors of model {info.name}, each once: {', '.join(known)}")
+    return tuple(name for name in names if name is not None)
 
 
 def _application(parameters: Mapping[str, Any]) -> str:

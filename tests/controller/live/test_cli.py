@@ -130,6 +130,8 @@ def test_release_gives_everything_back(live: Any, poll: Any) -> None:
     live.cluster.run(["scancel", blocker])
     poll(lambda: live.state_of(leased) == live.state_of(steered) == "RUNNING", 90)
     assert live.hadar("release").stdout == "0 jobs released\n"
+    done = live.hadar("release", "99999")
+    assert done.returncode == 1 and "99999: no waiting job that is steered" in done.stderr
 
 
 MANY = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes,nodes=1-2"
@@ -148,6 +150,7 @@ MANY = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes,nodes=1-2"
         (("run", "--config", "/no/such/file"), 1, "configuration file /no/such/file does not exist"),
         (("explain", "99999"), 1, "job 99999 is not known to the controller; is the id right"),
         (("history", "99999"), 1, "nothing is recorded about job 99999; is the id right"),
+        (("history", "99999", "--json"), 1, "nothing is recorded about job 99999; is the id right"),
         (("run", "--once", "--set", "slurm.backend=pyslurm"), None, "slurm.backend = pyslurm, but pyslurm"),
     ],
 )

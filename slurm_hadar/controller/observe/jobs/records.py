@@ -148,7 +148,7 @@ class JobRecords:
             self.events.append(Event(job.job_id, "barred", why))
         record.ran_on = ()
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
-        record.limit_asked = None
+        record.limit_asked = record.steps_per_s = None  # until the new run has told its own
         again = max(0.0, record.steps - (record.saved_step or 0.0))
         record.lost_steps += again
         record.steps = record.saved_step or 0.0
