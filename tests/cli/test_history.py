@@ -93,3 +93,19 @@ def test_word_for_word(state: Path) -> None:
     ]
     assert entries[0]["mode"] == "advise" and entries[0]["words"] == "would start: v100-1 2xv100; cheapest"
     assert entries[2]["command"] == "requeue 7"
+
+
+def test_of_an_array_all_tasks(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    act = journal.add_round(RoundRecord(NOW, "act", "hadar"))
+    journal.add_events(act, NOW + 2, [Event("39_0", "restart", "again")])
+    journal.add_events(act, NOW + 1, [Event("39_10", "restart", "too")])
+    journal.add_events(act, NOW, [Event("391_0", "restart", "another")])
+    journal.save_jobs([JobRecord(j, arrival=NOW, ended=NOW) for j in ("39_0", "39_10", "391_0")])
+    journal.close()
+    options = ["39", "--set", f"controller.state_dir={tmp_path}"]
+    shown = CliRunner().invoke(history, options)
+    entries = json.loads(CliRunner().invoke(history, [*options, "--json"]).stdout)
+
+    assert [entry["job_id"] for entry in entries] == ["39_10", "39_0"]
+    assert "JOB" in shown.stdout and "39_10" in shown.stdout and "391_0" not in shown.stdout

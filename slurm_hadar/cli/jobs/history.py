@@ -29,9 +29,12 @@ __all__ = ["history"]
 @json_option
 @config_options
 def history(config: Config, job_id: str, commands: bool, as_json: bool) -> None:
-    """What was decided about JOB, why, and what became of it, in order of time."""
+    """What was decided about JOB, why, and what became of it, in order of time; of an array, about all its tasks."""
     with open_journal(config) as journal:
         entries, record = journal.history(job_id), journal.job(job_id)
+        tasks = [] if entries else journal.tasks(job_id)
+        entries += [{"job_id": task, **entry} for task in tasks for entry in journal.history(task)]
+    entries.sort(key=lambda entry: float(entry["time"]))
     for entry in entries:
         entry["words"] = ": ".join(part for part in in_words(entry) if part)
     if not entries:
@@ -42,12 +45,13 @@ def history(config: Config, job_id: str, commands: bool, as_json: bool) -> None:
     if record is not None:
         click.echo(plain(summary(record)))
     table = Table(box=None, pad_edge=False)
-    for title in ("TIME", "ROUND", "WHAT", "DETAIL"):
+    for title in ("TIME", "ROUND", *(["JOB"] if tasks else []), "WHAT", "DETAIL"):
         table.add_column(title, no_wrap=title != "DETAIL")
     for entry in entries:
         what, detail = in_words(entry)
         if commands and "command" in entry:
             detail = entry["command"] + (f"  ({entry['detail']})" if entry["detail"] else "")
         style = "dim" if "command" in entry and entry["outcome"] == "ok" else ""
-        table.add_row(clock(entry["time"]), str(entry["round"]), Text(what, style), Text(plain(detail), style))
+        task = [entry["job_id"]] if tasks else []
+        table.add_row(clock(entry["time"]), str(entry["round"]), *task, Text(what, style), Text(plain(detail), style))
     console().print(table)

@@ -71,6 +71,13 @@ class Reader(Summaries):
         rows = self._query("SELECT record FROM jobs WHERE ended IS NULL")
         return {r.job_id: r for (text,) in rows if (r := row_record(JobRecord, text)) is not None}
 
+    def tasks(self, array: str) -> list[str]:
+        """Of an array, those that are known, ended or not."""
+        rows = (
+            self._query("SELECT job_id FROM jobs WHERE job_id GLOB ?", (f"{array}_[0-9]*",)) if array.isdigit() else ()
+        )
+        return sorted((task for (task,) in rows), key=lambda task: int(task.partition("_")[2]))
+
     def last_ended(self, most: int) -> list[PastJob]:
         """The jobs that ended last, the last of them last; damaged ones are left out."""
         rows = self._query(
