@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import random
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,8 +66,8 @@ class Kind:
 def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> tuple[TracedRequest, ...]:
     """Of a file, or drawn by a text such as ``poisson:load=0.7``; by arrival. Raises TraceError.
 
-    ``assume`` is told what had to be assumed: where most deadlines lie before the arrivals, they cannot be on the same
-    clock, and are taken as spans after each arrival, as in traces of jobs.
+    ``assume`` is told what had to be assumed: where deadlines lie before their arrivals and do not become later with
+    them, they are not on the same clock, and are taken as spans after each arrival, as in traces of jobs.
     """
     if is_drawn(source):
         return drawn(source)
@@ -78,8 +79,8 @@ def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> t
         raise TraceError(f"{source}: has no requests, only a header; add a line for each request")
     requests = [request for request, _ in found]
     early = [(request, where) for request, where in found if request.deadline_s < request.arrival_s]
-    if len(early) > 1 and 2 * len(early) > sum(not math.isnan(r.deadline_s) for r in requests):
-        assume("deadline_s is counted from each request's arrival, since most of them lie before arrival_s")
+    if len(early) > 1 and not _become_later([r for r in requests if not math.isnan(r.deadline_s)]):
+        assume("deadline_s is counted from each request's arrival, since it does not become later with arrival_s")
         requests = [replace(r, deadline_s=r.arrival_s + r.deadline_s) for r in requests]
     elif early:
         request, where = early[0]
@@ -88,6 +89,15 @@ def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> t
             "arrival_s; for a span after each arrival leave the column out and give --slo"
         )
     return tuple(sorted(requests, key=lambda request: request.arrival_s))
+
+
+def _become_later(requests: Sequence[TracedRequest]) -> bool:
+    """Whether deadlines are rather on the clock of the arrivals, by the slope of a line through them: 1 there, 0 for
+    spans."""
+    mean_s = statistics.fmean(r.arrival_s for r in requests)
+    apart = [r.arrival_s - mean_s for r in requests]
+    together = sum(a * r.deadline_s for a, r in zip(apart, requests, strict=True))
+    return together > 0.5 * sum(a * a for a in apart)
 
 
 def _request(row: Mapping[str, str], where: str) -> TracedRequest:

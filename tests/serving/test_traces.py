@@ -56,6 +56,17 @@ def test_deadlines_that_can_only_be_spans_are_taken_as_such_and_that_is_said(tmp
     assert len(told) == 1 and "counted from each request's arrival" in told[0]
 
 
+def test_spans_that_seldom_lie_before_are_spans_too(tmp_path: Path) -> None:
+    """Of a short trace with long deadlines."""
+    file = tmp_path / "trace.csv"
+    told: list[str] = []
+    lines = [f"{n / 100},{'ab'[n % 2]},0.01,{(1.5, 1.8)[n % 2]}" for n in range(200)]
+    file.write_text(HEAD + "\n".join(lines) + "\n")
+    trace = read_trace(str(file), told.append)
+
+    assert len(told) == 1 and trace[-1].deadline_s == pytest.approx(1.99 + 1.8)
+
+
 def test_few_deadlines_before_their_arrivals_are_mistakes(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(HEAD + "0,a,1,2\n5,a,1,2\n7,b,1,9\n9,b,1,12\n")
