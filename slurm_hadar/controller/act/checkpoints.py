@@ -17,6 +17,7 @@ from slurm_hadar.controller.agents.spools import SpoolReader
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change
+from slurm_hadar.slurm.state import SlurmJob
 
 __all__ = ["Asked", "Checkpoints", "Saves"]
 
@@ -82,7 +83,7 @@ class Checkpoints:
             if self.finishes(seen, change.job_id):
                 vetoed[change.job_id] = _FINISHES
             elif record.resumable:  # else it saves by itself on TERM, or its owner lets it lose progress
-                if self._is_asked(record) or self._ask_for_move(change, record):
+                if self._is_asked(record) or self._ask_for_move(seen.raw[change.job_id], change, record):
                     wanted.append(change.job_id)
                 else:
                     vetoed[change.job_id] = "its agent cannot be reached to save a checkpoint"
@@ -112,10 +113,10 @@ class Checkpoints:
         for job_id in job_ids:
             self._asked.pop(job_id, None)
 
-    def ask(self, job_id: str, why: str, restarts: int, pause_s: float | None = None) -> Asked | None:
+    def ask(self, job: SlurmJob, why: str, restarts: int, pause_s: float | None = None) -> Asked | None:
         """Ask by message, and by signal where the agent is not connected; None if neither can reach it.
         ``pause_s``: how long it makes no more steps then; None = as long as a move may take."""
-        context = self._context
+        context, job_id = self._context, job.job_id
         news = context.book.get(job_id)
         if news is None or news.ended or news.report.restart != restarts:
             return None
@@ -123,8 +124,10 @@ class Checkpoints:
         if pause_s is None:
             pause_s = jobs.ack_timeout_s + jobs.end_timeout_s
         sent = self._channel.order(job_id, "save", why, pause_s) if self._channel else False
-        if not sent and news.report.step is not None:
-            context.backend.signal([news.report.step], CHECKPOINT_SIGNAL)
+        step = news.report.step
+        # another job's may be killed by it, and a report may say anything
+        if not sent and step is not None and step.partition(".")[0] == str(job.raw_id):
+            context.backend.signal([step], CHECKPOINT_SIGNAL)
             sent = True
         return Asked(restarts, now, time.monotonic() + jobs.ack_timeout_s) if sent else None
 
@@ -136,8 +139,8 @@ class Checkpoints:
         asked = self._asked.get(record.job_id)
         return asked is not None and asked.restarts == record.restarts
 
-    def _ask_for_move(self, change: Change, record: JobRecord) -> bool:
-        asked = self.ask(change.job_id, change.why, record.restarts)
+    def _ask_for_move(self, job: SlurmJob, change: Change, record: JobRecord) -> bool:
+        asked = self.ask(job, change.why, record.restarts)
         if asked is not None:
             self._asked[change.job_id] = asked
         return asked is not None

@@ -217,6 +217,8 @@ def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> s
         return "is suspended"
     if job.state is JobState.COMPLETING:
         return "is ending"
+    if job.state is JobState.RUNNING and job.priority == 0:
+        return "has a hold on it: once stopped, it would not start again"
     if job.state is not JobState.PENDING:
         return None
     if job.held and job.reason not in TRANSIENT_HOLDS and not may_relaunch(job, record):

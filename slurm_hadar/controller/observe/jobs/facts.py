@@ -157,6 +157,7 @@ class FactFinder:
         facts, book = self._view.facts, self.quota_book
         form = form_of(job, comment, record, facts, self._now)
         only, closed = book.closed(job, self._now)
+        closed -= frozenset(job.nodes)  # where it runs it may stay
         if only is not None or closed:
             open_ = form.nodes if form.nodes is not None else frozenset(facts)
             form = shared_form(replace(form, nodes=(open_ if only is None else open_ & only) - closed))
