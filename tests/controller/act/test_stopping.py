@@ -64,6 +64,19 @@ def test_a_job_that_does_not_acknowledge_is_not_moved(bench: Any) -> None:
     assert "no checkpoint within" in result.changes[0].why
 
 
+def test_a_step_of_another_job_is_not_signalled(bench: Any) -> None:
+    """Whatever a report says: who has no handler is killed by it."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "k80-1")
+    report(b, job, "report", resumable=True, steps=10, step="17.0", steps_per_s=5.0)
+
+    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+
+    assert b.slurm.signals == [] and b.slurm.jobs[job].nodes == ("k80-1",)
+    assert "cannot be reached" in result.changes[0].why
+
+
 def test_gpus_of_a_job_that_could_not_be_stopped_are_not_given_away(bench: Any) -> None:
     """Who counted on them waits; capacity is never exceeded."""
     b = bench({"v100-1": ("v100", 2)})

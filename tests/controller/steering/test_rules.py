@@ -56,6 +56,7 @@ def test_a_plain_job_can_be_steered() -> None:
         (job(state=JobState.SUSPENDED), (), "suspended"),
         (job(state=JobState.COMPLETING), (), "ending"),
         (job(priority=0, reason="JobHeldUser"), (), "is held (JobHeldUser)"),
+        (job(priority=0, state=JobState.RUNNING), (), "has a hold on it: once stopped, it would not start again"),
         (job(reason="Dependency", dependency="afterok:3"), (), "waits for its dependency afterok:3"),
         (job(priority=0, reason="JobHoldMaxRequeue"), (), "is held (JobHoldMaxRequeue)"),
         (job(reason="BeginTime", eligible=time.time() + 3600.0), (), "begin time of its own"),
