@@ -22,10 +22,10 @@ from slurm_hadar.tuning.executor.launch import Launcher, LocalLauncher, SlurmLau
 from slurm_hadar.tuning.executor.site import Sites, sites_here
 from slurm_hadar.tuning.executor.state import Settings, State
 from slurm_hadar.tuning.search import Search
-from slurm_hadar.tuning.source import names_of
 from slurm_hadar.tuning.study.book import Algorithm, Book, Sampler, opening, pruner_of, sampler_of
 from slurm_hadar.tuning.study.profile import Profiles
 from slurm_hadar.tuning.study.record import Record, folder_of, sqlite_file
+from slurm_hadar.tuning.study.source import names_of
 from slurm_hadar.tuning.trial.worker import load_objective
 
 if TYPE_CHECKING:

@@ -49,11 +49,11 @@ def submit(context: click.Context) -> None:
     wanted = said(options)
     script = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
     job = sbatch(options, command, Path(script).name)
-    told = "--parsable" not in options
-    click.echo(f"job {job} is submitted" if told else job)
+    parsable = "--parsable" in options
+    click.echo(job if parsable else f"job {job} is submitted")
     if short := _no_type(wanted):
         click.echo(f"warning: no GPU type of this cluster will do, so it waits for ever: {short}", err=True)
-    if not told:
+    if parsable:
         return
     click.echo(f"  hadar status {job}     where it is, and why it waits")
     click.echo(f"  hadar explain {job}    when it is expected to start, and what if it took other GPUs")

@@ -73,9 +73,9 @@ class Reader(Summaries):
 
     def tasks(self, array: str) -> list[str]:
         """Of an array, those that are known, ended or not."""
-        rows = (
-            self._query("SELECT job_id FROM jobs WHERE job_id GLOB ?", (f"{array}_[0-9]*",)) if array.isdigit() else ()
-        )
+        if not array.isdigit():
+            return []
+        rows = self._query("SELECT job_id FROM jobs WHERE job_id GLOB ?", (f"{array}_[0-9]*",))
         return sorted((task for (task,) in rows), key=lambda task: int(task.partition("_")[2]))
 
     def last_ended(self, most: int) -> list[PastJob]:

@@ -24,7 +24,7 @@ from slurm_hadar.runtime.workers.gang import Gang
 __all__ = ["Place", "Placed"]
 
 _NONE: Any = object()
-_REPLACED = ("get_train_dataloader", "_init_training_state", "_run_epoch", "_load_rng_state")
+_REPLACED = ("get_train_dataloader", "_init_training_state", "_run_epoch")
 
 
 @dataclass(frozen=True, slots=True)

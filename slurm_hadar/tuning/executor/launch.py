@@ -16,7 +16,7 @@ from typing import Protocol
 
 from slurm_hadar.runtime.allocation.steps import end_step, environment, start_step
 from slurm_hadar.tuning.executor.site import Site
-from slurm_hadar.tuning.source import tree_of
+from slurm_hadar.tuning.study.source import tree_of
 from slurm_hadar.tuning.trial.wire import VARIABLE, Spec
 
 __all__ = ["Ended", "Launcher", "LocalLauncher", "SlurmLauncher", "imports_of"]

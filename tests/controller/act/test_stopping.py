@@ -50,14 +50,18 @@ def test_a_job_without_checkpoint_support_is_not_moved(bench: Any) -> None:
     assert b.slurm.jobs[job].nodes == ("k80-1",) and b.slurm.jobs[job].restarts == 0
 
 
+def told_to_move(b: Any, step: str) -> Any:
+    """Job 1, which runs on k80-1, has told that it can be asked to save by a signal to ``step``, and is to be moved."""
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "k80-1")
+    report(b, job, "report", resumable=True, steps=10, step=step, steps_per_s=5.0)
+    return job, b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+
+
 def test_a_job_that_does_not_acknowledge_is_not_moved(bench: Any) -> None:
     """The wait for a checkpoint is bounded, and ends with the job where it was."""
     b = bench()
-    job = b.slurm.submit(gpus=2, comment=MODEL)
-    b.slurm.start(job, "k80-1")
-    report(b, job, "report", resumable=True, steps=10, step="1.0", steps_per_s=5.0)
-
-    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+    job, result = told_to_move(b, "1.0")
 
     assert b.slurm.jobs[job].nodes == ("k80-1",)
     assert b.slurm.signals == [("1.0", "USR2")]
@@ -67,11 +71,7 @@ def test_a_job_that_does_not_acknowledge_is_not_moved(bench: Any) -> None:
 def test_a_step_of_another_job_is_not_signalled(bench: Any) -> None:
     """Whatever a report says: who has no handler is killed by it."""
     b = bench()
-    job = b.slurm.submit(gpus=2, comment=MODEL)
-    b.slurm.start(job, "k80-1")
-    report(b, job, "report", resumable=True, steps=10, step="17.0", steps_per_s=5.0)
-
-    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
+    job, result = told_to_move(b, "17.0")
 
     assert b.slurm.signals == [] and b.slurm.jobs[job].nodes == ("k80-1",)
     assert "cannot be reached" in result.changes[0].why
