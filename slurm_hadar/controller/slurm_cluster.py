@@ -202,6 +202,8 @@ class SlurmCluster(Cluster[Observation]):
         for change in changes:
             record, put_off = seen.records[change.job_id], change.kind is not ChangeKind.STAY
             record.steered = record.steered or change.kind.occupies
+            record.given = sorted({*record.given, *change.new.nodes})
+            record.reshaped |= change.kind.occupies
             record.defer_from = now if put_off else None
             record.defer_until = now + self._actor.context.longest_defer_s if put_off else None
             if change.kind.stops:

@@ -21,7 +21,7 @@ _WOULD = {"start": "would start", "move": "would move", "preempt": "would be sto
           "stay": "would stay"}  # fmt: skip
 _HAPPENED = {"restart": "begins again", "forecast": "is expected to take", "graph": "goes on without its graph",
              "weight": "counts for less", "barred": "is kept off a node", "slurm": "is started by Slurm",
-             "retry": "is run again"}  # fmt: skip
+             "retry": "is run again", "asked": "has changed"}  # fmt: skip
 _OUTCOMES = {
     WriteOutcome.OK: "Slurm was told",
     WriteOutcome.REFUSED: "Slurm refused",

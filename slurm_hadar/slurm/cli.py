@@ -156,7 +156,7 @@ class CliBackend(Backend):
 
     def each_job(self) -> Iterator[SlurmJob]:
         mark = _mark()
-        fields = parsing.newer_fields() if self._tells_exclusive else parsing.JOB_FIELDS
+        fields = (*(parsing.newer_fields() if self._tells_exclusive else parsing.JOB_FIELDS), parsing.DEADLINE)
         option = parsing.format_option(fields, mark)
         parts = self._retry(self._read_long, ["squeue", "--local", "-h", "-r", "-t", "all", "-O", option])
         return parsing.each_job(parts, mark, fields)

@@ -32,9 +32,9 @@ from slurm_hadar.slurm.tres import (
 )
 
 __all__ = [
-    "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "each_job", "expand", "fold", "format_option",
-    "job_state", "newer_fields", "node_is_bad", "parse_details", "parse_jobs", "parse_nodes", "parse_ping",
-    "parse_time_limit",
+    "DEADLINE", "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "each_job", "expand", "fold",
+    "format_option", "job_state", "newer_fields", "node_is_bad", "parse_details", "parse_jobs", "parse_nodes",
+    "parse_ping", "parse_time_limit",
 ]  # fmt: skip
 
 SEP = "\x1f"
@@ -46,6 +46,7 @@ JOB_FIELDS = (
     "Requeue", "RestartCnt", "BatchFlag", "PriorityLong", "OverSubscribe", "Licenses", "Reservation", "SchedNodes",
     "Feature", "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
+DEADLINE = "Deadline"  # asked for beside these; a text without it can be read, too
 _TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
                "Available", "Time", "Features", "Reason")  # fmt: skip
@@ -216,7 +217,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         gpus=requests(**{per: r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")}),
         shares=shares(r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")),
         num_nodes=nodes,
-        max_nodes=max(nodes, _int(r, "MaxNodes", nodes)),
+        max_nodes=_int(r, "MaxNodes", nodes) or nodes,
         num_tasks=_int(r, "NumTasks", 1),
         num_cpus=cpus,
         time_limit_s=parse_time_limit(r["TimeLimit"]),
@@ -234,6 +235,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         uid=int(r["UserID"]) if _DIGITS.fullmatch(r["UserID"]) else None,
         memory_bytes=parse_tres(r["tres-alloc"]).get("mem", 0),
         exclusive=r["Exclusive"] != "NO" if "Exclusive" in r else r["OverSubscribe"] not in ("OK", "YES"),
+        deadline=_time(r, DEADLINE) if DEADLINE in r else None,
         licenses=text_or_empty(r["Licenses"]),
         reservation=text_or_empty(r["Reservation"]),
         work_dir=r["WorkDir"],

@@ -221,7 +221,7 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         features=r["features"] or "",
         gpus=_request(r["gres"]),
         num_nodes=nodes,
-        max_nodes=max(nodes, r["max_nodes"] or nodes),
+        max_nodes=r["max_nodes"] or nodes,
         num_tasks=r["num_tasks"] or 1,
         num_cpus=r["num_cpus"] or 1,
         time_limit_s=float(limit) * 60 if isinstance(limit, int) else None,
@@ -247,6 +247,7 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         exc_nodes=parsing.expand(r["exc_nodes"] or ""),
         throttle=_throttle(r),
         sched_nodes=parsing.expand(r["sched_nodes"] or ""),
+        deadline=r["deadline"],
     )
 
 

@@ -8,6 +8,7 @@ read back. Killed at any point, what is left is a queue that goes on by itself: 
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurm_hadar.controller.act import batches
@@ -32,6 +33,7 @@ from slurm_hadar.slurm.state import SlurmJob
 
 __all__ = ["Actor"]
 
+_UP_TO_DATE_S = 3.0
 _FAILED_AT_ONCE = "it failed in the moment of a restart"
 
 
@@ -112,11 +114,14 @@ class Actor:
 
     def _write(self, seen: Observation, outcome: Outcome) -> None:
         context, changes = self.context, outcome.changes
+        jobs = self._as_they_are(seen, changes)
+        started = self._writer.write(batches.safe_from_start(context, jobs, changes), seen.records, outcome)
+        changes = [c for c in changes if c.job_id not in started]
         stops = [c for c in changes if c.kind.stops]
         leases = batches.leases(context, seen, [c.job_id for c in changes if c.kind is ChangeKind.WAIT])
         batch = batches.requeues(c.job_id for c in stops)
         batch += batches.releases(seen, changes)
-        batch += batches.starts(context, seen, changes)
+        batch += batches.starts(context, jobs, seen.records, changes)
         outcome.leases = sum(len(planned.write.job_ids) for planned in leases)
         refused = self._writer.write([*batch, *leases], seen.records, outcome)
         outcome.marks["written"] = time.time()
@@ -124,6 +129,14 @@ class Actor:
             if change.job_id in refused:
                 self._checkpoints.tell_to_go_on(change.job_id)
         self._after_stop(seen, [c for c in stops if c.job_id not in refused], outcome)
+
+    def _as_they_are(self, seen: Observation, changes: Iterable[Change]) -> Mapping[str, SlurmJob]:
+        """The jobs by id; those that are to start are looked at again if others took their time to save, as an owner
+        may have changed one since: what is written goes by its comment and shape."""
+        starts = {c.job_id for c in changes if c.kind is ChangeKind.START}
+        if not starts or time.time() - seen.state.time < _UP_TO_DATE_S:
+            return seen.raw
+        return ChainMap({j.job_id: j for j in self.context.backend.each_job() if j.job_id in starts}, dict(seen.raw))
 
     def _after_stop(self, seen: Observation, stops: Sequence[Change], outcome: Outcome) -> None:
         """When the stopped jobs are back in the queue, say where or when each starts again."""

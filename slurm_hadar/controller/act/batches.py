@@ -17,12 +17,27 @@ from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.model import Job, JobState
 from slurm_hadar.slurm.state import SlurmJob, Write
 
-__all__ = ["back_in_queue", "given_back", "leases", "put_off", "releases", "requeues", "starts"]
+__all__ = ["back_in_queue", "given_back", "leases", "put_off", "releases", "requeues", "safe_from_start", "starts"]
 
 
 def requeues(job_ids: Iterable[str], why: str = "") -> list[PlannedWrite]:
     """Running jobs go back into the queue."""
     return [PlannedWrite(w, Purpose.REQUEUE, why=why) for w in writes.requeue(job_ids)]
+
+
+def safe_from_start(context: ActContext, jobs: Mapping[str, SlurmJob], changes: Iterable[Change]) -> list[PlannedWrite]:
+    """Leases for waiting jobs that are to start on fewer nodes than they ask for, and that Slurm may start meanwhile:
+    it would take the nodes for those to which a running job is to shrink, and end its tasks on the others, before it
+    refuses the rest (seen on 22.05)."""
+    soon = time.time() + RESTART_GAP_S
+    exposed = [
+        change.job_id
+        for change in changes
+        if change.kind is ChangeKind.START
+        and jobs[change.job_id].max_nodes > len(change.new.nodes)
+        and (jobs[change.job_id].eligible or 0.0) <= soon
+    ]
+    return _leases(context, exposed)
 
 
 def releases(seen: Observation, changes: Iterable[Change]) -> list[PlannedWrite]:
@@ -34,13 +49,15 @@ def releases(seen: Observation, changes: Iterable[Change]) -> list[PlannedWrite]
     ]
 
 
-def starts(context: ActContext, seen: Observation, changes: Iterable[Change]) -> list[PlannedWrite]:
+def starts(
+    context: ActContext, jobs: Mapping[str, SlurmJob], records: Mapping[str, JobRecord], changes: Iterable[Change]
+) -> list[PlannedWrite]:
     """Waiting jobs that are to start; nothing for one that waits for exactly this placement already."""
     batch: list[PlannedWrite] = []
     for change in changes:
         if change.kind is ChangeKind.START:
             with context.quarantine.over(change.job_id, "starting it"):
-                batch += _start(context, seen.raw[change.job_id], seen.records[change.job_id], change)
+                batch += _start(context, jobs[change.job_id], records[change.job_id], change)
     return batch
 
 
@@ -78,7 +95,11 @@ def leases(context: ActContext, seen: Observation, job_ids: Iterable[str]) -> li
         ours = job.eligible is not None and job.eligible > now and record.deferred(job.eligible)
         if not ours or record.lease is None or record.lease - now < 0.75 * lease_s:
             plain.append(job_id)
-    return [*steered, *(PlannedWrite(w, Purpose.LEASE, defer_s=lease_s) for w in writes.lease(plain, lease_s))]
+    return [*steered, *_leases(context, plain)]
+
+
+def _leases(context: ActContext, job_ids: Iterable[str]) -> list[PlannedWrite]:
+    return [PlannedWrite(w, Purpose.LEASE, defer_s=context.lease_s) for w in writes.lease(job_ids, context.lease_s)]
 
 
 def back_in_queue(

@@ -38,7 +38,7 @@ def release_all(
     for result in results:
         record = records.get(result.job_id)
         if record is not None and result.error is None:
-            record.steered, record.lease, record.defer_until = False, None, None
+            record.steered, record.given, record.lease, record.defer_until = False, (), None, None
     journal.save_jobs(records.values())
     return results
 

@@ -45,6 +45,7 @@ class Verifier:
                 self._undo.undo(seen.records[job_id], placed[job_id], job, outcome, refused=True)
         if any(w.outcome is WriteOutcome.UNDONE for w in outcome.log):
             self._read_back(outcome, refused)
+        outcome.log[:] = [_as_seen(w, outcome.shown) for w in outcome.log]
         _check_leases(seen.records, outcome)
 
     def _await_starts(
@@ -53,7 +54,7 @@ class Verifier:
         """Until all that were not refused are decided, or time is up; returns those that are not. Time runs from when
         the last of them may start."""
         open_ = {job_id: change for job_id, change in placed.items() if job_id not in refused}
-        gap_s = max((w.defer_s for w in outcome.log if w.job_id in open_), default=0.0)
+        gap_s = max((w.defer_s for w in outcome.log if w.job_id in open_ and w.purpose is Purpose.PLACE), default=0.0)
         deadline = time.monotonic() + gap_s + self._context.config.jobs.start_timeout_s
         pace, nudged = Pace(), set[str]()
         while outcome.log or open_:
@@ -115,12 +116,24 @@ def _placed(change: Change, outcome: WriteOutcome, detail: str) -> WriteRecord:
     return WriteRecord(change.job_id, f"place {change.new}", outcome, detail, Purpose.PLACE)
 
 
+def _as_seen(write: WriteRecord, shown: ReadBack) -> WriteRecord:
+    """A placement that was refused while Slurm started the job came too late, whatever words it was refused in."""
+    job = shown.jobs.get(write.job_id)
+    late = write.purpose is Purpose.PLACE and write.outcome is WriteOutcome.REFUSED
+    return (
+        replace(write, outcome=WriteOutcome.OVERTAKEN)
+        if late and job is not None and job.state is JobState.RUNNING
+        else write
+    )
+
+
 def _check_leases(records: Mapping[str, JobRecord], outcome: Outcome) -> None:
-    """A leased job must be pending and not yet eligible; one that started all the same is only worth a note. One that
-    was put off until the node is ready for it again is to start, and late if it does not."""
+    """A leased job must be pending and not yet eligible, unless it was placed after that; one that started all the same
+    is only worth a note. One that was put off until the node is ready for it again is to start, and late if it does
+    not."""
     for write in [w for w in outcome.log if w.defer_s > 0 and w.purpose is not Purpose.PLACE]:
         record, begin = records.get(write.job_id), outcome.shown.begin(write.job_id)
-        if record is None or record.lease is None or not outcome.shown.waits(write.job_id):
+        if record is None or record.lease is None or record.placed or not outcome.shown.waits(write.job_id):
             continue
         if begin is None or begin < time.time():
             record.lease = None

@@ -31,7 +31,11 @@ class PlannedWrite:
         if self.purpose is Purpose.RELEASE:
             record.relaunched += 1
         elif self.purpose in (Purpose.PLACE, Purpose.LEASE, Purpose.DEFER, Purpose.GIVE_BACK):
-            record.steered = record.placed = self.purpose is Purpose.PLACE
+            record.placed = self.purpose is Purpose.PLACE
+            if self.purpose is not Purpose.LEASE:  # which leaves the shape and the nodes as they are
+                record.steered = record.placed
+                record.given = record.given if record.steered else ()
+                record.reshaped |= record.steered
             if self.defer_s is not None:
                 record.lease_low, record.lease = sent + self.defer_s, answered + math.ceil(self.defer_s)
 

@@ -56,13 +56,14 @@ class JobRecord:
 
     ``submit`` and ``restarts`` as Slurm last showed them tell a job from a later one with the same id. ``arrival`` is
     the first submission. ``workers``, ``nodes``, ``tasks`` and ``cpus`` are the shape its owner asked for. ``steered``
-    says that node list or shape in Slurm are ours, not the owner's; ``lease`` is the start time we gave it, and
-    ``defer_until`` the latest that a round which may have been killed can have given it. Slurm counts whole seconds
-    from the moment it reads a start time: what was given lies between ``lease_low`` and ``lease``, or, after a kill,
-    between ``defer_from`` and ``defer_until``. Any other start time is the owner's or an administrator's.
-    ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid`` maps a node where the job could not be started to
-    the epoch second until which it is not tried again; ``slow`` counts rounds in which a placement did not start,
-    ``relaunched`` how often Slurm was told to try a launch of its own again that had failed.
+    says that node list or shape in Slurm are ours, not the owner's, and ``given`` has the nodes of such lists, () =
+    they are not known; ``lease`` is the start time we gave it, and ``defer_until`` the latest that a round which may
+    have been killed can have given it. Slurm counts whole seconds from the moment it reads a start time: what was given
+    lies between ``lease_low`` and ``lease``, or, after a kill, between ``defer_from`` and ``defer_until``. Any other
+    start time is the owner's or an administrator's. ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid``
+    maps a node where the job could not be started to the epoch second until which it is not tried again; ``slow``
+    counts rounds in which a placement did not start, ``relaunched`` how often Slurm was told to try a launch of its own
+    again that had failed.
     ``reported`` says that ``total_steps`` is the script's own word; else it is the comment's. ``forecast`` is what the
     job was last expected to be (:class:`slurm_hadar.controller.prediction.forecasts.Forecast`), {} = it was never
     asked about. ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at
@@ -77,6 +78,8 @@ class JobRecord:
     ``placed``: Slurm was last told to start it, rather than to put it off.
     ``turns``: of a guest on a GPU with turns, its share of these as was last told; ``held_up_s``: seconds that the job
     has lost to its company, as far as is known what it keeps beside it.
+    ``reshaped``: Slurm was told of a shape of ours at some time. ``node_range``: the fewest and most nodes, where its
+    owner asked for a range.
     """
 
     job_id: str
@@ -137,6 +140,9 @@ class JobRecord:
     wanted: int = 0
     turns: float = 0.5
     held_up_s: float = 0.0
+    given: Sequence[str] = ()
+    reshaped: bool = False
+    node_range: Sequence[int] = ()
 
     @property
     def past(self) -> PastJob:
@@ -228,7 +234,7 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Event:
     """What was seen to happen to a job, as opposed to decided: ``kind`` is restart, retry,
-    forecast, graph, weight, barred or wanted."""
+    forecast, graph, weight, barred, wanted or asked."""
 
     job_id: str
     kind: str

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_hadar.comment import MOST_SIZES
 
-__all__ = ["NodeGroups", "enough", "gang_sizes", "node_groups"]
+__all__ = ["NodeGroups", "enough", "gang_sizes", "has_room", "node_groups"]
 
 #: For each group of nodes that one gang may use together, ``(GPUs per node, how many such nodes)``, largest first.
 NodeGroups = tuple[tuple[tuple[int, int], ...], ...]
@@ -39,7 +39,9 @@ def gang_sizes(
     most = max((sum(gpus * count for gpus, count in group) for group in groups), default=0)
     if isinstance(wanted, range):  # its end is what a user has typed
         wanted = range(wanted.start, min(wanted.stop, most + 1))
-    good = [n for n in wanted if (batch is None or batch * asked % n == 0) and _exists(n, min_nodes, max_nodes, groups)]
+    good = [
+        n for n in wanted if (batch is None or batch * asked % n == 0) and has_room(n, min_nodes, max_nodes, groups)
+    ]
     if len({*good, asked}) > MOST_SIZES:
         doublings = {good[0] << i for i in range(good[-1].bit_length())}
         good = [n for n in good if n in doublings or n == good[-1]]
@@ -52,7 +54,8 @@ def enough(sizes: Sequence[int], wanted: int) -> int:
     return next((size for size in sizes if size >= wanted), sizes[-1])
 
 
-def _exists(size: int, min_nodes: int, max_nodes: int, groups: NodeGroups) -> bool:
+def has_room(size: int, min_nodes: int, max_nodes: int, groups: NodeGroups) -> bool:
+    """Whether so many GPUs exist at all, equally many on each of so many nodes of one group."""
     for group in groups:
         for each in range(1, group[0][0] + 1 if group else 1):  # a node has few GPUs, whatever users ask for
             nodes, rest = divmod(size, each)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from slurm_hadar.comment import JobComment, is_ours, looks_like_ours, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.elastic import NodeGroups, gang_sizes, node_groups
+from slurm_hadar.controller.steering.elastic import NodeGroups, gang_sizes, has_room, node_groups
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode
 from slurm_hadar.throughput.gpus import memory_gb
@@ -78,6 +78,10 @@ class NodeBook(dict[str, NodeFacts]):
         return tuple(sorted({f.gpu_type for f in self.values() if f.gpu_type}))
 
     @functools.cached_property
+    def _groups(self) -> dict[tuple[str, str, tuple[str, ...], Mix], NodeGroups]:
+        return {}
+
+    @functools.cached_property
     def _open(self) -> dict[tuple[str, str], frozenset[str]]:
         return {}
 
@@ -89,6 +93,13 @@ class NodeBook(dict[str, NodeFacts]):
         """The GPU types that have less memory than that, or nobody knows how much, with what they have in GB."""
         known = {t: self.memory_of(t) for t in self.gpu_types}
         return tuple((t, has) for t, has in known.items() if has is None or has < least_gb)
+
+    def groups(self, partition: str, constraint: str, excluded: tuple[str, ...], mix: Mix) -> NodeGroups:
+        """The nodes that are open to a job, of whatever state, as one gang may use them together."""
+        key = (partition, constraint, excluded, mix)
+        if key not in self._groups:
+            self._groups[key] = _groups_open(self, self.open_to(partition, constraint).difference(excluded), None, mix)
+        return self._groups[key]
 
     def open_to(self, partition: str, constraint: str) -> frozenset[str]:
         """The nodes of a job's partitions that have the features that it asks for."""
@@ -126,7 +137,7 @@ def pinned_reason(
     comment: JobComment,
     record: JobRecord | None,
     config: Config,
-    nodes: Mapping[str, NodeFacts],
+    nodes: NodeBook,
     acting_only: bool,
 ) -> str | None:
     """Why the job cannot or must not be steered; None if it can. ``acting_only``: also where its partition is in a mode
@@ -137,6 +148,7 @@ def pinned_reason(
         or _by_request(job)
         or _by_state(job, record, comment)
         or _by_nodes(job, record, nodes)
+        or (_by_place(job, comment, record, nodes) if record is not None else None)
         or (_by_mode(job, config) if acting_only else None)
     )
 
@@ -172,6 +184,11 @@ def _by_kind(job: SlurmJob) -> str | None:
         return "is not a batch job; only sbatch jobs can be moved"
     if not job.requeue:
         return "was submitted with --no-requeue; submit with --requeue to have it steered"
+    if job.deadline is not None:
+        return (
+            "has a --deadline, past which Slurm cancels what was put off; say deadline= in the comment instead to have "
+            "it steered"
+        )
     return None
 
 
@@ -297,6 +314,37 @@ def _by_nodes(job: SlurmJob, record: JobRecord | None, nodes: Mapping[str, NodeF
     return None
 
 
+def _by_place(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook) -> str | None:
+    """That no placement of ours would do for the job, were the cluster empty, and that it is not its owner who wants it
+    so: where Slurm has room for it, on unlike nodes or unevenly, it is not to be kept from using that."""
+    if record.node_range:
+        low, high = record.node_range
+        return f"asks for {low} to {high} nodes; ask for one number with -N, and say nodes= in the comment instead"
+    its_wish = comment.types is not None or comment.mem_gb is not None or comment.mix is not None
+    if its_wish or job.shards or not record.workers:
+        return None
+    low, high, mix = _node_range(job, comment, record)
+    groups = nodes.groups(job.partition, job.features, job.exc_nodes, mix)
+    sizes: tuple[int, ...] = (record.workers,)
+    if _elastic(job, comment, record):
+        sizes = gang_sizes(comment.gpus or (), record.workers, low, high, comment.batch, groups)
+    if any(has_room(size, low, high, groups) for size in sizes) or not _slurm_has_room(job, record, nodes):
+        return None
+    count = f"{low} node{'s'[: low > 1]}" if high == low else f"{low} to {high} nodes"
+    return (
+        f"finds no {record.workers} GPUs of one type on {count}, equally many on each, in the whole cluster, and is "
+        "left to Slurm; say nodes= or mix= in the comment to have it steered"
+    )
+
+
+def _slurm_has_room(job: SlurmJob, record: JobRecord, nodes: NodeBook) -> bool:
+    """Whether Slurm could start the job somewhere, were the cluster empty, by its GPUs alone."""
+    gpus = [nodes[n].gpus for n in nodes.open_to(job.partition, job.features).difference(job.exc_nodes)]
+    if job.gpus[0].per == "job":
+        return sum(gpus) >= record.workers
+    return sum(has >= record.workers // record.nodes for has in gpus) >= record.nodes
+
+
 def placement_of(job: SlurmJob, nodes: Mapping[str, NodeFacts]) -> Placement:
     """The GPUs that a running job with one untyped request holds; EMPTY if that cannot be told or it does not run. Who
     has shards of a GPU holds that GPU, with others or not."""
@@ -334,13 +382,7 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     A job that starts several tasks per node keeps its node count: changing it would change what ``srun`` starts. It is
     elastic only with one task per GPU, of which it then gets as many as GPUs.
     """
-    low, high = comment.nodes or (record.nodes, record.nodes)
-    if record.tasks != record.nodes:
-        low = high = record.nodes
-    mix = comment.mix or Mix.NEVER
-    if comment.fork is not None and job.array_id:  # a copy stays on one node: other nodes have other copies
-        low = high = 1
-        mix = Mix.NEVER
+    low, high, mix = _node_range(job, comment, record)
     # where it runs it may stay: what speaks against a node is about starting there
     avoid = {n for n, until in record.avoid.items() if until > now and n not in job.nodes}
     if job.shards:
@@ -348,14 +390,9 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     open_nodes = _open_nodes(job, nodes, avoid)
     types, small = types_of(comment, nodes)
     sizes: tuple[int, ...] = ()
-    if (
-        comment.gpus is not None
-        and record.workers
-        and not job.shards
-        and record.tasks in (record.nodes, record.workers)
-    ):
+    if _elastic(job, comment, record):
         groups = _groups_open(nodes, open_nodes, types, mix)
-        sizes = gang_sizes(comment.gpus, record.workers, low, max(low, high), comment.batch, groups)
+        sizes = gang_sizes(comment.gpus or (), record.workers, low, high, comment.batch, groups)
     return shared_form(
         Form(
             workers=record.workers,
@@ -370,6 +407,21 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
             small=small,
         )
     )
+
+
+def _node_range(job: SlurmJob, comment: JobComment, record: JobRecord) -> tuple[int, int, Mix]:
+    """The fewest and most nodes that a job may have, and whether they may be unlike."""
+    if comment.fork is not None and job.array_id:  # a copy stays on one node: other nodes have other copies
+        return 1, 1, Mix.NEVER
+    low, high = comment.nodes or (record.nodes, record.nodes)
+    if record.tasks != record.nodes:
+        low = high = record.nodes
+    return low, max(low, high), comment.mix or Mix.NEVER
+
+
+def _elastic(job: SlurmJob, comment: JobComment, record: JobRecord) -> bool:
+    one_task_each = record.tasks in (record.nodes, record.workers)
+    return comment.gpus is not None and record.workers > 0 and not job.shards and one_task_each
 
 
 def types_of(comment: JobComment, nodes: NodeBook) -> tuple[frozenset[str] | None, tuple[tuple[str, int | None], ...]]:
@@ -414,6 +466,8 @@ def _groups_open(
 def _open_nodes(job: SlurmJob, nodes: NodeBook, avoid: set[str]) -> frozenset[str] | None:
     """Nodes that partitions, constraint and past failures leave open; None where they leave all."""
     chosen = nodes.open_to(job.partition, job.features)
+    if job.state is JobState.RUNNING:  # where it runs it may stay, whatever was changed about the node since
+        chosen |= frozenset(job.nodes)
     if avoid:
         chosen -= avoid
     return None if len(chosen) == len(nodes) else chosen

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.controller.answers.view import queue_view
+from slurm_hadar.controller.journal import WriteOutcome
 from slurm_hadar.policies import registry
+from tests.controller.conftest import SAVES
 from tests.controller.live.test_faults import after_reading, rounds_until
 
 pytestmark = pytest.mark.slurm
@@ -272,3 +275,57 @@ def test_the_least_mode_of_all_partitions_counts(live: Any, poll: Any) -> None:
     live.place(**{f"j{both}": {other: 1}})
     controller.run_round()
     assert live.holds(both, {other: 1})
+
+
+def test_what_an_owner_changes_of_a_waiting_job_is_what_it_gets(live: Any, poll: Any) -> None:
+    """Also where the controller has seen, and put off, the job before."""
+    blocker = full(live, poll)
+    job = live.submit("--gres=gpu:1")
+    controller = live.controller(*QUICK)
+    assert controller.run_round().record.leases == 1
+    shape = ["TresPerNode=gres:gpu:2", "NumNodes=2-2", "NumTasks=2", "NumCPUs=2"]
+    live.cluster.run(["scontrol", "update", f"JobId={job}", *shape], check=True)
+    form = controller.run_round().seen.snapshot.job[job].form
+    assert (form.workers, form.min_nodes) == (4, 2)
+
+    leave(live, poll, blocker)
+    live.place(**{f"j{job}": {"v100-1": 2, "v100-2": 2}})
+
+    assert controller.run_round().record.failed == 0 and live.holds(job, {"v100-1": 2, "v100-2": 2})
+
+
+def test_who_starts_meanwhile_keeps_its_tasks(live: Any, poll: Any) -> None:
+    """Slurm has started a job on two nodes since it was looked at; to be told of one node would shrink it there, and
+    end its task on the other."""
+    blocker = full(live, poll)
+    job = live.submit("--gres=gpu:1", "-N2", comment=SAVES + ",gpus=1-2,nodes=1-2", script="srun sleep 900")
+    read = live.backend.read
+
+    def read_before_it_started() -> Any:
+        state = read()
+        leave(live, poll, blocker)
+        poll(lambda: live.state_of(job) == "RUNNING" and f"{job}.0" in live.cluster.run(["squeue", "-s"]).stdout)
+        live.place(**{f"j{job}": {live.field(job, "BatchHost"): 2}})  # to others it could not shrink
+        free = tuple(replace(n, used=(), cpus_used=0, state="idle", whole=frozenset()) for n in state.nodes)
+        return replace(state, nodes=free, jobs=tuple(j for j in state.jobs if j.job_id != blocker))
+
+    live.backend.read = read_before_it_started
+    result = live.controller(*QUICK).run_round()
+    live.backend.read = read
+
+    assert [w.outcome for w in result.outcome.log] == [WriteOutcome.OVERTAKEN] and result.record.failed == 0
+    assert len(live.gpus(job)) == 2 and live.state_of(job) == "RUNNING"
+    assert f"{job}.0" in live.cluster.run(["squeue", "-s"]).stdout
+
+
+def test_what_only_slurm_has_room_for_starts(live: Any, poll: Any) -> None:
+    """On unlike nodes, within a deadline, on so many nodes as there are: none of it is put off on an empty cluster."""
+    asked = {"on unlike nodes": ["--gres=gpu:1", "-N3"], "a deadline": ["--gres=gpu:1", "--deadline=now+3600", "-t10"]}
+    asked["a range"] = ["--gres=gpu:1", "-N1-2"]
+    controller = live.controller(*QUICK, policy=registry.get("hadar"))
+    for options in asked.values():
+        job = live.submit(*options)
+        controller.run_round()
+        rounds_until(controller, lambda job=job: live.state_of(job) == "RUNNING", poll)
+        assert live.field(job, "Restarts") == "0"
+        leave(live, poll, job)

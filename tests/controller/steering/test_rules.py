@@ -94,6 +94,39 @@ def test_per_task_and_missing_gpus() -> None:
     assert reason(replace(job(), gpus=(), shares="shard:2")).startswith("asks for shards, of which no node")
 
 
+def test_what_slurm_keeps_and_the_controller_would_lose() -> None:
+    """A range of nodes is one number once it was written, and who is put off past its deadline is cancelled."""
+    assert "has a --deadline, past which Slurm cancels what was put off" in reason(job(deadline=time.time() + 3600.0))
+    ranged = replace(RECORD, node_range=(1, 2))
+    assert "asks for 1 to 2 nodes; ask for one number with -N, and say nodes=" in reason(job(), record=ranged)
+
+
+def test_what_fits_on_unlike_nodes_only_is_left_to_slurm() -> None:
+    """Unless it is the owner who wants it so, or nobody has room for it; what lies on such nodes stays there."""
+
+    def why(workers: int, count: int, comment: str = "hadar:", per: str = "node", **fields: Any) -> str | None:
+        each = workers // count if per == "node" else workers
+        one = replace(job(comment, each, count), gpus=(GpuRequest(per, (("", each),)),), **fields)
+        return reason(one, record=JobRecord("1", workers=workers, nodes=count, tasks=count, cpus=count))
+
+    mixed = "finds no 6 GPUs of one type on 3 nodes, equally many on each, in the whole cluster, and is left to Slurm"
+    assert mixed in why(6, 3)
+    assert why(6, 3, "hadar:mix=gated") is why(6, 3, "hadar:types=v100") is why(6, 3, "hadar:nodes=1-3") is None
+    assert why(4, 2) is why(8, 2) is None  # on the two with v100
+    assert "on 1 node" in why(8, 1, per="job") and why(99, 1, per="job") is why(8, 1) is None
+    assert "of one type" in why(4, 2, exc_nodes=("v100-1",))
+    assert "of one type" in why(6, 3, "hadar:gpus=5-6") and why(6, 3, "hadar:gpus=2-6,nodes=1-3") is None
+    assert "is left to Slurm" in why(6, 3, state=JobState.RUNNING, nodes=tuple(NODES))
+
+
+def test_a_node_that_has_lost_a_feature_keeps_who_runs_there() -> None:
+    """What a job asks of a node is asked when it starts."""
+    lost = {"features": "a100"}
+    assert form_of(job(**lost), read("hadar:")[0], RECORD, FACTS, 0.0).nodes == frozenset()
+    runs = replace(job(**lost), state=JobState.RUNNING, nodes=("k80-1",))
+    assert form_of(runs, read("hadar:")[0], RECORD, FACTS, 0.0).nodes == {"k80-1"}
+
+
 def test_our_own_leases_and_node_lists_do_not_pin() -> None:
     """What we wrote ourselves is no wish of the owner."""
     ours = JobRecord("1", steered=True, lease_low=4.0, lease=5.0)

@@ -98,9 +98,11 @@ class JobRecords:
                     shards, shape = shape[0], (1, *shape[1:])
             record = JobRecord(
                 job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now,
-                shards=shards,
+                shards=shards, node_range=() if steered else _node_range(job),
             )  # fmt: skip
             self.all[job.job_id] = record
+        elif job.state is JobState.PENDING:
+            self._note_asked(record, job)
         self._note_failure(record, job)
         if job.restarts > record.restarts:
             # The last words of the run that is over count: its checkpoint was saved after the last round looked.
@@ -112,6 +114,22 @@ class JobRecords:
                 self.events.append(Event(job.job_id, "restart", _restarted(record, lost)))
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
+
+    def _note_asked(self, record: JobRecord, job: SlurmJob) -> None:
+        """What the owner has changed of a waiting job: its nodes are not ours any more, if they are not those that it
+        was given; and its shape is what it asks for now, as long as Slurm was told of none of ours. After that, and
+        after a run, Slurm does not say how many nodes a waiting job asks for."""
+        if record.steered and record.given and not set(job.req_nodes) <= set(record.given):
+            record.steered, record.given = False, ()
+        if record.reshaped or job.restarts or job.fault is not None:
+            return
+        shape, before = _shape(job), (record.workers, record.nodes, record.tasks, record.cpus)
+        if record.steered or (shape, job.shards) == (before, record.shards):
+            return
+        record.workers, record.nodes, record.tasks, record.cpus = shape
+        record.shards = job.shards
+        if is_ours(job.comment):
+            self.events.append(Event(job.job_id, "asked", _asked(shape, job.shards)))
 
     def take_in(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> None:
         """What the job's comment says, and what it has reported in this run."""
@@ -162,6 +180,7 @@ class JobRecords:
             self._note_end(record, now)
             return
         record.ran_on = job.nodes
+        record.given = job.nodes if record.steered else ()
         if record.run_since is None or record.booked is None:
             record.run_since = record.booked = min(job.start or now, now)
             if is_ours(job.comment) and not record.placed:
@@ -217,12 +236,28 @@ def _restarted(record: JobRecord, lost: float) -> str:
     return f"run {record.restarts + 1} {where}" + (f"; {lost:.0f} steps are done again" if lost else "")
 
 
+def _node_range(job: SlurmJob) -> tuple[int, ...]:
+    """The fewest and most nodes that a waiting job asks for; () where that is one number, or Slurm has settled it."""
+    ranged = job.state is JobState.PENDING and job.fault is None and job.max_nodes > job.num_nodes
+    return (job.num_nodes, job.max_nodes) if ranged else ()
+
+
+def _asked(shape: tuple[int, int, int, int], shards: int) -> str:
+    workers, nodes, tasks, cpus = shape
+    part = f"{shards} shard{'s'[: shards > 1]}" if shards else f"{workers} GPU{'s'[: workers != 1]}"
+    counts = ((nodes, "node"), (tasks, "task"), (cpus, "CPU"))
+    return f"its owner asks now for {part}, " + ", ".join(f"{n} {what}{'s'[: n > 1]}" for n, what in counts)
+
+
 def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
-    """Gang size, nodes, tasks and CPUs as the owner asked for them. Shards are of one GPU."""
+    """Gang size, nodes, tasks and CPUs as the owner asked for them. Shards are of one GPU. Of a job that runs and has
+    its nodes for itself Slurm shows the CPUs of the nodes: what it asked for is not known, and does not matter."""
     count = job.gpus[0].count if job.gpus else min(1, job.shards)
-    nodes = max(1, job.num_nodes)
+    nodes = max(1, job.max_nodes if job.state is JobState.PENDING else job.num_nodes)
     workers = count * nodes if job.gpus and job.gpus[0].per == "node" else count
-    return workers, nodes, max(1, job.num_tasks), max(1, job.num_cpus)
+    tasks = max(1, job.num_tasks)
+    cpus = tasks if job.exclusive and job.state is JobState.RUNNING else max(1, job.num_cpus)
+    return workers, nodes, tasks, cpus
 
 
 def _gpus_by_type(job: SlurmJob, facts: Mapping[str, NodeFacts]) -> dict[str, float]:
