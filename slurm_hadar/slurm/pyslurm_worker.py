@@ -64,7 +64,7 @@ def _job(job: Any) -> dict[str, Any]:
         "work_dir": _text(job, "working_directory"), "name": _text(job, "name"), "comment": _text(job, "comment"),
         "uid": job.user_id, "memory": _memory(job), "sharing": job.resource_sharing, "licenses": _joined(job.licenses),
         "reservation": job.reservation, "exc_nodes": _joined(job.excluded_nodes),
-        "deadline": job.deadline, "sched_nodes": _joined(job.scheduled_nodes), "layout": _layout(job),
+        "deadline": getattr(job, "deadline", None), "sched_nodes": _joined(job.scheduled_nodes), "layout": _layout(job),
     }  # fmt: skip
 
 
